@@ -1,0 +1,33 @@
+# Everything a person or CI runs. `make install` builds a virtual environment in .venv; the other targets use it.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: install demo test check bench clean
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,hf]"
+	touch $(STAMP)
+
+install: $(STAMP)
+
+demo: $(STAMP)  ## the main job on embedded data: table 5, from text to a judged table
+	$(BIN)/clozelab reproduce table5_pretraining_tasks scale=demo
+
+test: $(STAMP)  ## the test suite (what CI runs); longer evidence: pytest -m slow
+	$(BIN)/python -m pytest -q
+
+check: $(STAMP)  ## format, lint, types, import contract
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)  ## speed side by side with transformers, in one interleaved run
+	$(BIN)/python benchmarks/pretraining.py
+
+clean:
+	rm -rf $(VENV) runs

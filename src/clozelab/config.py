@@ -1,0 +1,221 @@
+"""The schema of every stage's configuration: the only dataclasses Hydra knows.
+
+A root dataclass per stage refuses a misspelt key wherever it stands (command line, group file, experiment). Values live in
+`conf/`, one home each; here are only names and types, so nearly every field is MISSING. Groups whose members differ in
+behaviour carry a `_target_` (objective, optimizer, schedule, logger, a task's `module` and `data`); those nodes are free-form
+for Hydra and are checked by `check_targets` against an allow-list and against the target's own signature.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+
+@dataclass
+class PhaseConfig:
+    """One stretch of pre-training at one sequence length."""
+
+    seq_length: int = MISSING
+    steps: int = MISSING
+    global_batch_size: int = MISSING
+    """Sequences per optimizer step, over all devices."""
+    micro_batch_size: int = MISSING
+    """Sequences per forward and device."""
+
+
+@dataclass
+class ScaleModelConfig:
+    num_hidden_layers: int = MISSING
+    hidden_size: int = MISSING
+    num_attention_heads: int = MISSING
+    intermediate_size: int = MISSING
+    hidden_dropout_prob: float = MISSING
+    attention_probs_dropout_prob: float = MISSING
+    initializer_range: float = MISSING
+    position_embedding_init: str = MISSING
+
+
+@dataclass
+class ScalePretrainConfig:
+    phases: list[PhaseConfig] = MISSING
+    learning_rate: float = MISSING
+    warmup_fraction: float = MISSING
+    adam_betas: list[float] = MISSING
+    validation_interval_steps: int = MISSING
+    validation_instances: int = MISSING
+    validation_seq_length: int = MISSING
+    checkpoint_interval_steps: int = MISSING
+    seeds: str = MISSING
+    """Comma-separated, as a Hydra sweep wants them."""
+
+
+@dataclass
+class ScaleFinetuneConfig:
+    learning_rate: float | None = MISSING
+    """None: each task keeps its own (the paper's)."""
+    epochs: float | None = MISSING
+    max_train_examples: int | None = MISSING
+    seeds: str = MISSING
+
+
+@dataclass
+class ScaleConfig:
+    """The budget, orthogonal to the arm: every size and step count that an arm must not name."""
+
+    name: str = MISSING
+    corpus: str = MISSING
+    """Name of the corpus config this scale runs on by default (informative; the group choice decides)."""
+    vocab_size: int = MISSING
+    model: ScaleModelConfig = field(default_factory=ScaleModelConfig)
+    pretrain: ScalePretrainConfig = field(default_factory=ScalePretrainConfig)
+    finetune: ScaleFinetuneConfig = field(default_factory=ScaleFinetuneConfig)
+
+
+@dataclass
+class ModelConfig:
+    """Encoder shape, in Hugging Face's spelling; the vocabulary size comes from the prepared corpus."""
+
+    hidden_size: int = MISSING
+    num_hidden_layers: int = MISSING
+    num_attention_heads: int = MISSING
+    intermediate_size: int = MISSING
+    hidden_act: str = MISSING
+    hidden_dropout_prob: float = MISSING
+    attention_probs_dropout_prob: float = MISSING
+    max_position_embeddings: int = MISSING
+    type_vocab_size: int = MISSING
+    initializer_range: float = MISSING
+    layer_norm_eps: float = MISSING
+    position_embedding_init: str = MISSING
+
+
+@dataclass
+class SourceConfig:
+    name: str = MISSING
+    path: str = MISSING
+    """A file, a folder or a glob; relative paths start at data_dir."""
+    format: str = "auto"
+    """auto | text | jsonl."""
+    text_field: str = "text"
+
+
+@dataclass
+class CorpusConfig:
+    name: str = MISSING
+    sources: list[SourceConfig] = MISSING
+    generator: dict[str, Any] | None = None
+    """A node with `_target_` that writes the sources' files below data_dir first (embedded corpora)."""
+    vocab_file: str | None = None
+    vocab_size: int = MISSING
+    lowercase: bool = MISSING
+    validation_fraction: float = MISSING
+
+
+@dataclass
+class TrainerConfig:
+    accelerator: str = MISSING
+    devices: int = MISSING
+    num_nodes: int = MISSING
+    strategy: str = MISSING
+    """auto | ddp | fsdp | xla."""
+    precision: str = MISSING
+    """auto (bf16 where the processor multiplies it natively, else fp32) | bf16-mixed | 32-true."""
+    threads: int | None = MISSING
+    """Intra-op CPU threads of one process; None: what the machine or the launcher gives."""
+    num_workers: int = MISSING
+    log_interval_steps: int = MISSING
+    progress_bar: bool = MISSING
+
+
+@dataclass
+class StageConfig:
+    """What every training stage has."""
+
+    experiment: str = MISSING
+    seed: int = MISSING
+    data_dir: str = MISSING
+    cache_dir: str = MISSING
+    runs_dir: str = MISSING
+    run_dir: str = MISSING
+    scale: ScaleConfig = field(default_factory=ScaleConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    optimizer: dict[str, Any] = MISSING
+    schedule: dict[str, Any] = MISSING
+    logger: dict[str, Any] | None = None
+
+
+@dataclass
+class PrepareConfig:
+    data_dir: str = MISSING
+    cache_dir: str = MISSING
+    scale: ScaleConfig = field(default_factory=ScaleConfig)
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+
+
+@dataclass
+class ObjectiveConfig:
+    """A composition: how rows are laid out, what is predicted per token, what per pair."""
+
+    input: dict[str, Any] = MISSING
+    token: dict[str, Any] = MISSING
+    pair: dict[str, Any] | None = None
+
+
+@dataclass
+class ValidationConfig:
+    interval_steps: int = MISSING
+    instances: int = MISSING
+    seq_length: int = MISSING
+
+
+@dataclass
+class PretrainConfig(StageConfig):
+    arm: str = MISSING
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    phases: list[PhaseConfig] = MISSING
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    checkpoint_interval_steps: int = MISSING
+    gradient_clip_norm: float = MISSING
+
+
+@dataclass
+class TaskConfig:
+    """One downstream task: a YAML, never a class."""
+
+    name: str = MISSING
+    title: str = MISSING
+    stand_in_for: str | None = None
+    """Name of the benchmark this data set stands in for; shown in every table, never beside the paper's number."""
+    metric: str = MISSING
+    """The key that selects the best checkpoint and stands in the table, e.g. validation/accuracy."""
+    module: dict[str, Any] = MISSING
+    data: dict[str, Any] = MISSING
+    learning_rate: float = MISSING
+    epochs: float = MISSING
+    global_batch_size: int = MISSING
+
+
+@dataclass
+class FinetuneConfig(StageConfig):
+    row: str = MISSING
+    """Row of the experiment's table: an encoder and a head."""
+    encoder: str | None = MISSING
+    """Folder in the Hugging Face layout."""
+    encoder_arm: str | None = MISSING
+    pretrain_seed: int = MISSING
+    initialisation: str = MISSING
+    """pretrained | random (the no-pre-training floor: same shape and vocabulary, fresh weights)."""
+    head: str = MISSING
+    """linear | bilstm."""
+    task: TaskConfig = field(default_factory=TaskConfig)
+    learning_rate: float = MISSING
+    epochs: float = MISSING
+    global_batch_size: int = MISSING
+    max_train_examples: int | None = MISSING
+    evaluations_per_epoch: int = MISSING
+    gradient_clip_norm: float = MISSING
