@@ -1,17 +1,32 @@
 """The schema of every stage's configuration: the only dataclasses Hydra knows.
 
-A root dataclass per stage refuses a misspelt key wherever it stands (command line, group file, experiment). Values live in
-`conf/`, one home each; here are only names and types, so nearly every field is MISSING. Groups whose members differ in
-behaviour carry a `_target_` (objective, optimizer, schedule, logger, a task's `module` and `data`); those nodes are free-form
-for Hydra and are checked by `check_targets` against an allow-list and against the target's own signature.
+A root dataclass per stage refuses a misspelt key wherever it stands (command line, group file, experiment). Values live
+in `conf/`, one home each; here are only names and types, so nearly every field is MISSING. Groups whose members differ
+in behaviour carry a `_target_` (objective, optimizer, schedule, logger, a task's `module` and `data`); those nodes are
+free-form for Hydra and are checked by `check_targets` against an allow-list and against the target's own signature.
+
+`register()` puts the schemas and the resolvers where Hydra finds them; it must run before anything is composed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+
+def _shipped(name: str) -> Path:
+    """A folder of YAML: inside the package in a wheel, at the top of the repository in an editable checkout."""
+    package = Path(__file__).resolve().parent
+    inside = package / name
+    return inside if inside.is_dir() else package.parents[1] / name
+
+
+CONF_DIR = _shipped("conf")
+EXPERIMENTS_DIR = _shipped("experiments")
 
 
 @dataclass
@@ -59,6 +74,8 @@ class ScaleFinetuneConfig:
     epochs: float | None = MISSING
     max_train_examples: int | None = MISSING
     seeds: str = MISSING
+    tasks: str = MISSING
+    """Comma-separated: the tasks an experiment is judged on at this scale."""
 
 
 @dataclass
@@ -151,6 +168,8 @@ class StageConfig:
 class PrepareConfig:
     data_dir: str = MISSING
     cache_dir: str = MISSING
+    runs_dir: str = MISSING
+    """Nothing of prepare lies there; here so that one list of paths suits every stage."""
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
 
@@ -219,3 +238,41 @@ class FinetuneConfig(StageConfig):
     max_train_examples: int | None = MISSING
     evaluations_per_epoch: int = MISSING
     gradient_clip_norm: float = MISSING
+    save_model: bool = MISSING
+    """Also write the fine-tuned model, in the Hugging Face layout."""
+
+
+SCHEMAS: dict[str, type] = {
+    "prepare_schema": PrepareConfig,
+    "pretrain_schema": PretrainConfig,
+    "finetune_schema": FinetuneConfig,
+}
+
+
+def fallback(*values: Any) -> Any:
+    """The first value that is not None: `${fallback:${scale.finetune.epochs},${task.epochs}}`."""
+    return next((value for value in values if value is not None), None)
+
+
+def check_schema(stage: str, config: DictConfig) -> None:
+    """Refuse keys that a stage does not have; Hydra lets `+key=value` past its own check.
+
+    Raises:
+        ValueError: names the key.
+    """
+    plain = OmegaConf.create(OmegaConf.to_container(config, resolve=False))
+    try:
+        OmegaConf.merge(OmegaConf.structured(SCHEMAS[f"{stage}_schema"]), plain)
+    except OmegaConfBaseException as error:
+        message = str(error).split("\n", 1)[0]
+        raise ValueError(f"{error.full_key}: {message}; see `clozelab {stage} --cfg job`") from error
+
+
+def register() -> None:
+    """Make the root schemas and the resolvers known to Hydra; calling it twice is harmless."""
+    from hydra.core.config_store import ConfigStore  # lazy: the schema alone does not need Hydra
+
+    store = ConfigStore.instance()
+    for name, schema in SCHEMAS.items():
+        store.store(name=name, node=schema, provider="clozelab")
+    OmegaConf.register_new_resolver("fallback", fallback, replace=True)

@@ -1,0 +1,175 @@
+"""The console script: `clozelab VERB [overrides]`.
+
+Starting it imports nothing heavy: Hydra is imported for the verbs that need it, torch only inside a job. A job whose
+run folder is already complete ends before torch is imported. What the user can get wrong is one message on stderr, no
+traceback (CLOZELAB_DEBUG=1 or HYDRA_FULL_ERROR=1 show it).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+HYDRA_VERBS = {
+    "prepare": "text -> vocabulary -> token shards in the cache",
+    "pretrain": "one encoder from a prepared corpus (-m: a sweep, one process a job)",
+    "finetune": "one encoder on one downstream task, scored and kept (-m: a sweep)",
+}
+PLAIN_VERBS = {
+    "reproduce": "a whole experiment: prepare, both sweeps, report; stop and start at will",
+    "report": "judge an experiment from its run folders: table, verdicts, plots",
+    "list": "experiments with their status",
+}
+MODULES = {"list": "listing"}
+RUN_STAGES = ("pretrain", "finetune")
+HELP = """clozelab: BERT-style encoders, from raw text to a judged table
+
+  clozelab VERB [name=value ...]
+
+{verbs}
+
+  clozelab VERB --help           what the verb takes
+  clozelab VERB --cfg job        the composed configuration
+  clozelab VERB -m key=a,b ...   a sweep (prepare, pretrain, finetune): each job in its own process
+  clozelab --version
+
+Examples:
+  clozelab reproduce table5_pretraining_tasks scale=demo
+  clozelab pretrain objective=mlm seed=2
+  clozelab finetune encoder=FOLDER task=mrpc"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one verb; returns the exit status (0 done, 1 failed, 2 wrong usage, 130 interrupted)."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(HELP.format(verbs=_verb_lines()))
+        return 0
+    if words[0] in ("--version", "version"):
+        from clozelab import __version__
+
+        print(f"clozelab {__version__}")
+        return 0
+    verb, rest = words[0], words[1:]
+    if verb not in HYDRA_VERBS and verb not in PLAIN_VERBS:
+        return _unknown_verb(verb)
+    return _guarded(lambda: _hydra_verb(verb, rest) if verb in HYDRA_VERBS else _plain_verb(verb, rest))
+
+
+def _verb_lines() -> str:
+    return "\n".join(f"  {name:<10} {text}" for name, text in (HYDRA_VERBS | PLAIN_VERBS).items())
+
+
+def _unknown_verb(verb: str) -> int:
+    import difflib
+
+    near = difflib.get_close_matches(verb, [*HYDRA_VERBS, *PLAIN_VERBS], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"one of: {', '.join([*HYDRA_VERBS, *PLAIN_VERBS])}"
+    print(f"clozelab: there is no verb {verb!r}; {hint}", file=sys.stderr)
+    return 2
+
+
+def _guarded(action: Callable[[], int]) -> int:
+    """Run; turn what a user can get wrong into one message and an exit status."""
+    try:
+        return action()
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on where it was", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if not _is_for_the_user(error) or _wants_traceback():
+            raise
+        _print_error(error)
+        return 1
+
+
+def _is_for_the_user(error: BaseException) -> bool:
+    kinds: tuple[type[BaseException], ...] = (ValueError, FileNotFoundError, PermissionError)
+    if "omegaconf" in sys.modules:
+        from omegaconf.errors import OmegaConfBaseException
+
+        kinds += (OmegaConfBaseException,)
+    if "hydra" in sys.modules:
+        from hydra.errors import HydraException
+
+        kinds += (HydraException,)
+    return isinstance(error, kinds)
+
+
+def _wants_traceback() -> bool:
+    return any(os.environ.get(name, "0") not in ("", "0") for name in ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR"))
+
+
+def _print_error(error: BaseException) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    # Hydra wraps what a constructor raises; the user wants the constructor's words.
+    cause = error.__cause__ if type(error).__name__ == "InstantiationException" and error.__cause__ else error
+    console = Console(stderr=True, soft_wrap=True)
+    console.print(Text("error: ", style="bold red").append(Text(str(cause).strip(), style="default")))
+    console.print("(CLOZELAB_DEBUG=1 shows where it was raised)", style="dim")
+
+
+def _plain_verb(verb: str, words: list[str]) -> int:
+    stage = importlib.import_module(f"clozelab.stages.{MODULES.get(verb, verb)}")
+    return int(stage.main(words) or 0)
+
+
+def _hydra_verb(verb: str, words: list[str]) -> int:
+    import hydra
+
+    from clozelab import config
+    from clozelab.ledger import launcher
+
+    config.register()
+    launcher.register()
+    original = sys.argv
+    status = 0
+
+    def task(cfg: DictConfig) -> None:
+        nonlocal status
+        sys.argv = original  # Lightning starts further ranks with it, and they need the verb
+        status = _guarded(lambda: _job(verb, cfg))
+
+    task.clozelab_verb = verb  # type: ignore[attr-defined]  # the launcher starts `python -m clozelab VERB`
+    sys.argv = [f"clozelab {verb}", *words]
+    launcher.Launched.reset()
+    try:
+        hydra.main(version_base="1.3", config_path=str(config.CONF_DIR), config_name=verb)(task)()
+    finally:
+        sys.argv = original
+    return status or launcher.Launched.check()
+
+
+def _job(verb: str, cfg: DictConfig) -> int:
+    """One job in this process: skip what is complete, before torch is imported."""
+    from clozelab.config import check_schema
+    from clozelab.ledger.run import is_settled
+    from clozelab.ledger.targets import check_targets
+
+    check_schema(verb, cfg)
+    check_targets(cfg, signatures=False)
+    if verb in RUN_STAGES and is_settled(cfg.run_dir, stage=verb, config=cfg):
+        print(f"complete already: {cfg.run_dir}")
+        return 0
+    _tune_allocator()
+    stage: Any = importlib.import_module(f"clozelab.stages.{verb}")
+    stage.main(cfg)
+    return 0
+
+
+def _tune_allocator() -> None:
+    from clozelab.training.allocator import tune_allocator
+
+    tune_allocator()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

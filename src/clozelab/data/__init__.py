@@ -1,0 +1,1 @@
+"""Text in, numpy batches out: tokenizer, corpus, instances, benchmark readers."""

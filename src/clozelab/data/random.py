@@ -1,0 +1,95 @@
+"""Counter-based random numbers: every draw is a pure function of (seed, epoch, stream, index, sub).
+
+Unusual: there is no generator object and no state. A row's randomness depends on its name alone, so resuming, worker
+count, batch size and world size change nothing, and a whole batch is drawn with a handful of array operations. The
+mixing function is the finaliser of splitmix64 (Steele, Lea, Flood 2014), applied once per coordinate.
+
+`epoch` may be an array as long as `index`: a batch that straddles two epochs is drawn in one call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+U64 = NDArray[np.uint64]
+Ints = int | NDArray[np.integer]
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+def _mix_int(value: int) -> int:
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def _mix(value: U64) -> U64:
+    """Splitmix64's finaliser, in place (the callers own the array)."""
+    shifted = value >> np.uint64(30)
+    value ^= shifted
+    value *= np.uint64(0xBF58476D1CE4E5B9)
+    np.right_shift(value, np.uint64(27), out=shifted)
+    value ^= shifted
+    value *= np.uint64(0x94D049BB133111EB)
+    np.right_shift(value, np.uint64(31), out=shifted)
+    value ^= shifted
+    return value
+
+
+def _as_u64(value: Ints) -> U64:
+    """At least one-dimensional: numpy warns when a scalar wraps around, never for arrays."""
+    if isinstance(value, (int, np.integer)):
+        return np.array([int(value) & _MASK], dtype=np.uint64)
+    return np.atleast_1d(value).astype(np.uint64, copy=False)
+
+
+def _step(state: U64, coordinate: U64) -> U64:
+    """Mixes one more coordinate into the state; broadcasts; always returns a fresh array."""
+    counter = coordinate + np.uint64(1)
+    counter *= np.uint64(_GOLDEN)
+    return _mix(state + counter)
+
+
+@lru_cache(maxsize=1024)
+def _stream_key(seed: int, stream: str | int) -> int:
+    if isinstance(stream, str):
+        stream = int.from_bytes(hashlib.blake2b(stream.encode(), digest_size=8).digest(), "little")
+    return _mix_int(_mix_int(seed + _GOLDEN) + (stream & _MASK) * _GOLDEN)
+
+
+def derive_seed(seed: int, name: str | int) -> int:
+    """A seed of its own for a named part (a phase, a split), 63 bits."""
+    return _stream_key(seed, name) >> 1
+
+
+def stream_state(seed: int, epoch: Ints, stream: str | int) -> U64:
+    """The random bits' state before the index, one an epoch; `extend` adds a coordinate. For callers that draw many
+    times."""
+    return _step(np.array([_stream_key(int(seed), stream)], dtype=np.uint64), _as_u64(epoch))
+
+
+def extend(state: U64, coordinate: Ints) -> U64:
+    """64 random bits for each (state, coordinate), which broadcast against each other."""
+    return _step(state, _as_u64(coordinate))
+
+
+def uniform_u64(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0) -> U64:
+    """64 random bits for each (epoch, index, sub), which broadcast against each other; never a 0-d array."""
+    return extend(extend(stream_state(seed, epoch, stream), index), sub)
+
+
+def uniform01(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0) -> NDArray[np.float64]:
+    """Uniform in [0, 1), 53 random bits."""
+    return (uniform_u64(seed, epoch, stream, index, sub) >> np.uint64(11)) * np.float64(2.0**-53)
+
+
+def integers(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0, *, high: Ints) -> NDArray[np.int64]:
+    """Uniform integers in [0, high), int64; `high` broadcasts and is at least 1. The bias is below high / 2**53."""
+    draws = uniform01(seed, epoch, stream, index, sub)
+    return (draws * np.asarray(high)).astype(np.int64)

@@ -1,0 +1,1 @@
+"""Readers of benchmark file formats and what turns their examples into token rows."""

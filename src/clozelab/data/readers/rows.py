@@ -1,0 +1,105 @@
+"""Tokenised examples as flat arrays: built once, stored in the cache, gathered into packed batches without padding.
+
+A row is one model input, `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, special tokens included. All rows lie
+behind each other in one array, so that a batch of any rows is one gather. Letters: N rows, B rows of a batch, T tokens
+    of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozelab.data.tokenizer import WordPieceTokenizer
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """Rows of unequal length."""
+
+    input_ids: NDArray[np.int32]
+    """[sum of lengths]."""
+    offsets: Ints
+    """[N + 1]."""
+    second_starts: NDArray[np.int32]
+    """[N] position inside the row from which token type 1 is used; the row's length where there is no second text."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Ints:
+        return np.diff(self.offsets)
+
+    def gather(self, index: Ints) -> dict[str, Ints]:
+        """The rows at `index` [B] behind each other: input_ids, token_type_ids, position_ids [T], lengths [B]."""
+        lengths = self.offsets[index + 1] - self.offsets[index]
+        position_ids, flat = ragged_positions(self.offsets[index], lengths)
+        token_type_ids = position_ids >= np.repeat(self.second_starts[index], lengths)
+        return {
+            "input_ids": self.input_ids[flat].astype(np.int64),
+            "token_type_ids": token_type_ids.astype(np.int64),
+            "position_ids": position_ids,
+            "lengths": lengths,
+        }
+
+
+def ragged_positions(starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
+    """(position inside its own range, position in the flat array) of all elements of the ranges start..start+length."""
+    ends = np.cumsum(lengths)
+    inside = np.arange(ends[-1] if len(ends) else 0, dtype=np.int64) - np.repeat(ends - lengths, lengths)
+    return inside, inside + np.repeat(starts, lengths)
+
+
+def concatenate(pieces: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int32], Ints]:
+    """Pieces behind each other and their offsets [number of pieces + 1]."""
+    offsets = np.zeros(len(pieces) + 1, dtype=np.int64)
+    np.cumsum([len(piece) for piece in pieces], out=offsets[1:])
+    flat = np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int32)
+    return flat.astype(np.int32, copy=False), offsets
+
+
+def encode_examples(
+    tokenizer: WordPieceTokenizer, first: Sequence[str], second: Sequence[str] | None, *, max_seq_length: int
+) -> TokenRows:
+    """Rows of single texts or pairs, at most `max_seq_length` long; a pair's longer text is cut first, at its end."""
+    budget = max_seq_length - (2 if second is None else 3)
+    if budget < 2:
+        raise ValueError(f"max_seq_length={max_seq_length} leaves no room for text beside the special tokens")
+    first_ids = tokenizer.encode_batch(list(first))
+    if second is None:
+        return _assemble(tokenizer, [ids[:budget] for ids in first_ids], None)
+    second_ids = tokenizer.encode_batch(list(second))
+    kept = [longest_first(len(a), len(b), budget) for a, b in zip(first_ids, second_ids, strict=True)]
+    return _assemble(
+        tokenizer,
+        [ids[:a] for ids, (a, _) in zip(first_ids, kept, strict=True)],
+        [ids[:b] for ids, (_, b) in zip(second_ids, kept, strict=True)],
+    )
+
+
+def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
+    """Lengths after taking tokens from the longer text, one by one, until both fit; of equals the second loses."""
+    if first + second <= budget:
+        return first, second
+    kept = min(first, max(budget - budget // 2, budget - second))
+    return kept, budget - kept
+
+
+def _assemble(
+    tokenizer: WordPieceTokenizer, first: list[NDArray[np.int32]], second: list[NDArray[np.int32]] | None
+) -> TokenRows:
+    cls, sep = (np.array([token], dtype=np.int32) for token in (tokenizer.cls_id, tokenizer.sep_id))
+    if second is None:
+        rows = [np.concatenate([cls, ids, sep]) for ids in first]
+        starts = [len(row) for row in rows]
+    else:
+        rows = [np.concatenate([cls, a, sep, b, sep]) for a, b in zip(first, second, strict=True)]
+        starts = [len(a) + 2 for a in first]
+    input_ids, offsets = concatenate(rows)
+    return TokenRows(input_ids, offsets, np.array(starts, dtype=np.int32))

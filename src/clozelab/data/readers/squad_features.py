@@ -1,0 +1,175 @@
+"""SQuAD questions as token rows: `[CLS] question [SEP] window of the passage [SEP]`, windows overlapping by a stride.
+
+Follows the released run_squad.py (windows, max-context, answers outside a window point at [CLS]) with one difference:
+tokens carry their place in the original characters, so an answer is found and cut by character offsets and no text has
+to be re-aligned. Where the released `get_final_text` succeeds it gives the same characters; where it gives up and
+returns whole words, offsets still give the exact ones. Letters: W windows, T tokens of all windows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozelab.data.readers.rows import Ints, TokenRows, concatenate
+from clozelab.data.readers.squad import SquadExamples
+from clozelab.data.tokenizer import WordPieceTokenizer
+
+Int32s = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class WindowSettings:
+    """Lengths in tokens: of a whole row, of the step between windows, of the question (cut at its end)."""
+
+    max_seq_length: int
+    doc_stride: int
+    max_query_length: int
+
+    def __post_init__(self) -> None:
+        if self.doc_stride < 1 or self.max_query_length < 1 or self.max_seq_length < self.max_query_length + 4:
+            raise ValueError(
+                f"max_seq_length={self.max_seq_length} must be at least max_query_length={self.max_query_length} + 4 "
+                f"(three special tokens and a passage token), and doc_stride={self.doc_stride} at least 1"
+            )
+
+
+@dataclass(frozen=True)
+class SquadFeatures:
+    """One row a window. Positions are inside the row; `passage_spans` [.., 2] are character ranges of passage tokens."""
+
+    rows: TokenRows
+    question: Int32s
+    """[W] index of the question in the examples."""
+    passage_starts: Int32s
+    """[W] row position of the window's first passage token."""
+    window_starts: Int32s
+    """[W] index of that token among the passage's tokens."""
+    start_positions: Int32s
+    """[W] row position of the answer's first token; 0 ([CLS]) where the answer is not wholly inside the window."""
+    end_positions: Int32s
+    max_context: NDArray[np.bool_]
+    """[T] true for the passage tokens that have no better window."""
+    passage_spans: Int32s
+    passage_offsets: Ints
+
+    def to_arrays(self) -> dict[str, NDArray[np.generic]]:
+        """What the cache stores."""
+        arrays = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "rows"}
+        rows = self.rows
+        return arrays | {
+            "input_ids": rows.input_ids,
+            "offsets": rows.offsets,
+            "second_starts": rows.second_starts,
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[np.generic]]) -> SquadFeatures:
+        """The inverse of `to_arrays`."""
+        own = dict(arrays)
+        rows = TokenRows(*(own.pop(name) for name in ("input_ids", "offsets", "second_starts")))  # type: ignore[arg-type]
+        return cls(rows=rows, **own)  # type: ignore[arg-type]
+
+
+def build_features(
+    examples: SquadExamples, tokenizer: WordPieceTokenizer, settings: WindowSettings
+) -> tuple[SquadFeatures, Counter[str]]:
+    """Windows of all questions in order, and counts: windows, windows_without_answer, answer_without_tokens, ..."""
+    used = sorted({question.passage for question in examples.questions})
+    encoded = dict(zip(used, tokenizer.encode_with_offsets([examples.passages[i] for i in used]), strict=True))
+    queries = tokenizer.encode_batch([question.text for question in examples.questions])
+    builder = _Builder(tokenizer, settings)
+    for index, (question, query) in enumerate(zip(examples.questions, queries, strict=True)):
+        ids, spans = encoded[question.passage]
+        length = len(question.answers[0]) if question.answers else 0
+        answer = answer_tokens(spans, question.answer_start, question.answer_start + length)
+        builder.add(index, query[: settings.max_query_length], ids, answer)
+    passage_offsets = np.zeros(len(examples.passages) + 1, dtype=np.int64)
+    passage_offsets[[i + 1 for i in used]] = [len(encoded[i][0]) for i in used]
+    spans = [np.asarray(encoded[i][1], dtype=np.int32).reshape(-1, 2) for i in used]
+    flat_spans = np.concatenate(spans) if spans else np.zeros((0, 2), dtype=np.int32)
+    return builder.build(flat_spans, np.cumsum(passage_offsets)), builder.counts
+
+
+def answer_tokens(spans: NDArray[np.integer], start: int, end: int) -> tuple[int, int]:
+    """First and last token that overlap the characters start..end; (-1, -1) where none does or there is no answer."""
+    if start < 0 or not len(spans):
+        return -1, -1
+    first = int(np.searchsorted(spans[:, 1], start, side="right"))
+    last = int(np.searchsorted(spans[:, 0], end, side="left")) - 1
+    return (first, last) if first <= last else (-1, -1)
+
+
+def window_ranges(num_tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """(first token, number of tokens) of each window over a passage; none for an empty one."""
+    ranges: list[tuple[int, int]] = []
+    start = 0
+    while start < num_tokens:
+        length = min(num_tokens - start, room)
+        ranges.append((start, length))
+        if start + length == num_tokens:
+            break
+        start += min(length, stride)
+    return ranges
+
+
+def max_context_flags(ranges: list[tuple[int, int]], num_tokens: int) -> list[NDArray[np.bool_]]:
+    """For each window, which of its tokens have their largest context there (the first window wins a tie).
+
+    Context of a token: min(tokens to its left, to its right) + 0.01 * window length, as released.
+    """
+    if len(ranges) == 1:
+        return [np.ones(num_tokens, dtype=np.bool_)]
+    context = np.full((len(ranges), num_tokens), -1.0)
+    for window, (start, length) in enumerate(ranges):
+        inside = np.arange(length)
+        context[window, start : start + length] = np.minimum(inside, length - 1 - inside) + 0.01 * length
+    best = context.argmax(axis=0) if len(ranges) else np.zeros(0, dtype=np.int64)
+    return [best[start : start + length] == window for window, (start, length) in enumerate(ranges)]
+
+
+class _Builder:
+    """Collects windows; one `add` a question."""
+
+    def __init__(self, tokenizer: WordPieceTokenizer, settings: WindowSettings) -> None:
+        self.settings = settings
+        self.cls = np.array([tokenizer.cls_id], dtype=np.int32)
+        self.sep = np.array([tokenizer.sep_id], dtype=np.int32)
+        self.rows: list[Int32s] = []
+        self.flags: list[NDArray[np.bool_]] = []
+        self.columns: list[tuple[int, int, int, int, int]] = []
+        self.counts: Counter[str] = Counter()
+
+    def add(self, index: int, query: Int32s, passage: Int32s, answer: tuple[int, int]) -> None:
+        head = np.concatenate([self.cls, query, self.sep])
+        ranges = window_ranges(len(passage), self.settings.max_seq_length - len(query) - 3, self.settings.doc_stride)
+        self.counts["empty_passage"] += not ranges
+        self.counts["answer_without_tokens"] += answer[0] < 0
+        for (start, length), flags in zip(ranges, max_context_flags(ranges, len(passage)), strict=True):
+            self.rows.append(np.concatenate([head, passage[start : start + length], self.sep]))
+            self.flags.append(np.concatenate([np.zeros(len(head), dtype=np.bool_), flags, np.zeros(1, dtype=np.bool_)]))
+            inside = start <= answer[0] and answer[1] < start + length
+            shift = len(head) - start
+            first, last = (answer[0] + shift, answer[1] + shift) if inside else (0, 0)
+            self.counts["windows_without_answer"] += not inside
+            self.columns.append((index, len(head), start, first, last))
+        self.counts["windows"] += len(ranges)
+
+    def build(self, passage_spans: Int32s, passage_offsets: Ints) -> SquadFeatures:
+        input_ids, offsets = concatenate(self.rows)
+        columns = np.array(self.columns, dtype=np.int32).reshape(-1, 5)
+        question, passage_starts, window_starts, first, last = (np.ascontiguousarray(column) for column in columns.T)
+        return SquadFeatures(
+            rows=TokenRows(input_ids, offsets, passage_starts),
+            question=question,
+            passage_starts=passage_starts,
+            window_starts=window_starts,
+            start_positions=first,
+            end_positions=last,
+            max_context=np.concatenate(self.flags) if self.flags else np.zeros(0, dtype=np.bool_),
+            passage_spans=passage_spans,
+            passage_offsets=passage_offsets,
+        )

@@ -1,0 +1,1 @@
+"""LightningDataModules: the corpus, and one per benchmark format."""

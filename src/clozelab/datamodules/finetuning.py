@@ -1,0 +1,175 @@
+"""What the data modules of all fine-tuning tasks share: how long training is, and packed batches without padding.
+
+One Lightning epoch is the stretch between two evaluations, so that evaluations fall on exact steps, the last one
+included; an epoch over the examples is this module's own count. A batch is a dictionary: input_ids, token_type_ids,
+    position_ids
+int64[T], layout, the task's targets and `example_index` [B]; in training also global_examples and global_tokens, the
+batch's size over all ranks, and local_weight, 0.0 on a rank that got no example of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from clozelab.data.readers.rows import Ints, TokenRows
+from clozelab.data.tokenizer import WordPieceTokenizer
+from clozelab.datamodules.bucketing import bucketed_batches, token_budget_batches
+from clozelab.models.layout import Layout
+
+Batch = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TaskInputs:
+    """What a task's data is made from beside its own settings. `max_positions`: the longest row the encoder can take."""
+
+    name: str
+    data_dir: Path
+    cache_dir: Path
+    tokenizer: WordPieceTokenizer
+    max_positions: int
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How long and on how much training goes."""
+
+    global_batch_size: int
+    epochs: float
+    evaluations_per_epoch: int
+    max_train_examples: int | None
+    seed: int
+    num_workers: int
+
+    def __post_init__(self) -> None:
+        for name in ("global_batch_size", "epochs", "evaluations_per_epoch"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be above 0")
+
+
+class FinetuningDataModule(LightningDataModule):
+    """Base of one data module a benchmark format; a subclass fills `train_rows`, `train_targets`, `validation_rows`."""
+
+    train_rows: TokenRows
+    train_targets: dict[str, Ints]
+    validation: Any
+    """The validation split as the task's module wants it: texts, labels, names."""
+    validation_rows: TokenRows
+
+    def __init__(self, inputs: TaskInputs, plan: TrainingPlan, max_seq_length: int, evaluation_tokens: int) -> None:
+        super().__init__()
+        self.inputs, self.plan = inputs, plan
+        self.max_seq_length = min(max_seq_length, inputs.max_positions)
+        self.evaluation_tokens = evaluation_tokens
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Names the content of everything this data is made from; cheap, and raises for a missing file."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """Counts worth keeping with a run: examples, skipped rows, cut lengths."""
+
+    @abstractmethod
+    def setup(self, stage: str | None = None) -> None:
+        """Read and tokenise both splits; does nothing the second time."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-len(self.train_rows) // self.plan.global_batch_size)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole training."""
+        return max(1, round(self.steps_per_epoch * self.plan.epochs))
+
+    @property
+    def evaluation_steps(self) -> list[int]:
+        """Optimizer steps after which validation runs: evenly inside an epoch, and after the last step."""
+        number = self.plan.evaluations_per_epoch
+        marks = {round(k * self.steps_per_epoch / number) for k in range(1, round(self.plan.epochs * number) + 2)}
+        return sorted({step for step in marks if 0 < step < self.total_steps} | {self.total_steps})
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Batches from the trainer's step to the next evaluation."""
+        trainer = self.trainer
+        step, rank, world = (trainer.global_step, trainer.global_rank, trainer.world_size) if trainer else (0, 0, 1)
+        stop = next((mark for mark in self.evaluation_steps if mark > step), step)
+        return _loader(TrainingBatches(self, range(step, stop), rank, world), self.plan.num_workers)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """All validation rows, in large batches of similar length; the same on every rank."""
+        return _loader(EvaluationBatches(self.validation_rows, self.evaluation_tokens), 0)
+
+
+class TrainingBatches(IterableDataset[Batch]):
+    """This rank's part of the batches of some optimizer steps, each a pure function of (seed, step, rank, world size)."""
+
+    def __init__(self, data: FinetuningDataModule, steps: range, rank: int, world_size: int) -> None:
+        self.rows, self.targets, self.plan = data.train_rows, data.train_targets, data.plan
+        self.steps_per_epoch = data.steps_per_epoch
+        self.steps, self.rank, self.world_size = steps, rank, world_size
+
+    def __iter__(self) -> Iterator[Batch]:
+        worker = get_worker_info()
+        first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
+        batches: list[Ints] = []
+        current = -1
+        for step in self.steps[first::stride]:
+            epoch, position = divmod(step, self.steps_per_epoch)
+            if epoch != current:
+                size, seed = self.plan.global_batch_size, self.plan.seed
+                batches, current = bucketed_batches(self.rows.lengths, batch_size=size, seed=seed, epoch=epoch), epoch
+            index = batches[position]
+            # A rank without an example of its own computes on one, with a weight of nothing.
+            mine = index[self.rank :: self.world_size]
+            batch = make_batch(self.rows, mine if len(mine) else index[:1], self.targets)
+            tokens = int(self.rows.lengths[index].sum())
+            yield batch | {"global_examples": len(index), "global_tokens": tokens, "local_weight": float(len(mine) > 0)}
+
+
+class EvaluationBatches(IterableDataset[Batch]):
+    """Every row once."""
+
+    def __init__(self, rows: TokenRows, max_tokens: int) -> None:
+        self.rows = rows
+        self.batches = token_budget_batches(rows.lengths, max_tokens)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for index in self.batches:
+            yield make_batch(self.rows, index, {})
+
+
+def make_batch(rows: TokenRows, index: Ints, targets: dict[str, Ints]) -> Batch:
+    """The rows at `index` as a torch batch, with their part of each target [N]."""
+    arrays = rows.gather(index)
+    layout = Layout.ragged(arrays.pop("lengths"))
+    arrays |= {name: values[index] for name, values in targets.items()} | {"example_index": index}
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    return tensors | {"layout": layout}
+
+
+def fingerprint_of(facts: dict[str, Any]) -> str:
+    """sha256 of plain values."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=list).encode()).hexdigest()
+
+
+def _loader(dataset: IterableDataset[Batch], num_workers: int) -> DataLoader[Batch]:
+    return DataLoader(dataset, batch_size=None, num_workers=num_workers, collate_fn=_as_it_is)
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch

@@ -1,0 +1,85 @@
+"""Span extraction data in the SQuAD 1.1 format; a training example is one window of a passage."""
+
+from __future__ import annotations
+
+import logging
+from functools import cached_property
+from typing import Any
+
+from clozelab.data.readers.files import file_sha256, require_file
+from clozelab.data.readers.squad_features import WindowSettings
+from clozelab.data.readers.squad_split import load_squad
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
+
+log = logging.getLogger(__name__)
+
+
+class SquadDataModule(FinetuningDataModule):
+    """Questions and passages from JSON files.
+
+    Args:
+        inputs, plan: from the stage; `max_train_examples` counts questions, the batch size counts windows.
+        train_file, validation_file: below data_dir.
+        how_to_get: said when a file is missing.
+        max_seq_length, doc_stride, max_query_length: in tokens; the first is cut further to what the encoder can take.
+        evaluation_tokens: size of an evaluation batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        inputs: TaskInputs,
+        plan: TrainingPlan,
+        train_file: str,
+        validation_file: str,
+        how_to_get: str,
+        max_seq_length: int,
+        doc_stride: int,
+        max_query_length: int,
+        evaluation_tokens: int,
+    ) -> None:
+        super().__init__(inputs, plan, max_seq_length, evaluation_tokens)
+        self.settings = WindowSettings(self.max_seq_length, doc_stride, max_query_length)
+        self.train_path = require_file(inputs.data_dir, train_file, how_to_get)
+        self.validation_path = require_file(inputs.data_dir, validation_file, how_to_get)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint_of(
+            {
+                "files": [file_sha256(path) for path in (self.train_path, self.validation_path)],
+                "settings": [self.settings.max_seq_length, self.settings.doc_stride, self.settings.max_query_length],
+                "tokenizer": self.inputs.tokenizer.fingerprint,
+            }
+        )
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read and tokenise both splits; does nothing the second time."""
+        if not hasattr(self, "train"):
+            common = {"name": self.inputs.name, "cache_dir": self.inputs.cache_dir}
+            tokenizer, limit = self.inputs.tokenizer, self.plan.max_train_examples
+            self.train = load_squad(
+                self.train_path, tokenizer, self.settings, for_training=True, max_examples=limit, **common
+            )
+            self.validation = load_squad(
+                self.validation_path, tokenizer, self.settings, for_training=False, max_examples=None, **common
+            )
+            features = self.train.features
+            self.train_rows = features.rows
+            self.train_targets = {
+                "start_positions": features.start_positions.astype("int64"),
+                "end_positions": features.end_positions.astype("int64"),
+            }
+            self.validation_rows = self.validation.features.rows
+            log.info("%s: %s", self.inputs.name, self.facts)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {
+            "train_examples": self.train.num_questions,
+            "train_examples_available": self.train.num_available,
+            "train_counts": self.train.counts,
+            "validation_examples": self.validation.num_questions,
+            "validation_counts": self.validation.counts,
+            "max_seq_length": self.max_seq_length,
+        }

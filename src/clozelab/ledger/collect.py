@@ -1,0 +1,158 @@
+"""Everything that the run folders below one folder say, as plain records. Reads, never writes, never guesses.
+
+Scores come out in percent: shares (GLUE's scorers) are multiplied, SQuAD's are percent already.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clozelab.ledger.run import RUN_FILE, read_state
+
+CURVE_KEYS = ("validation/loss", "validation/accuracy", "validation/nsp_accuracy")
+
+
+@dataclass(frozen=True)
+class PretrainRun:
+    """One pre-training run: `state` is its run.json, `curves` maps a key to [(tokens, value)]."""
+
+    dir: Path
+    arm: str
+    seed: int
+    state: Mapping[str, Any]
+    curves: Mapping[str, list[tuple[int, float]]] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.state["status"] == "complete")
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        return self.state.get("facts", {})
+
+
+@dataclass(frozen=True)
+class FinetuneRun:
+    """One fine-tuning run; `scores` in percent and empty unless it is complete."""
+
+    dir: Path
+    row: str
+    task: str
+    pretrain_seed: int
+    seed: int
+    state: Mapping[str, Any]
+    metric: str = ""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    title: str = ""
+    stand_in_for: str | None = None
+    majority: float | None = None
+    collapsed: bool = False
+    num_examples: int | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.state["status"] == "complete" and self.scores)
+
+
+@dataclass(frozen=True)
+class Collected:
+    root: Path
+    pretrain: list[PretrainRun]
+    finetune: list[FinetuneRun]
+    damaged: list[str]
+    """Folders whose records cannot be read, with the reason."""
+
+    @property
+    def runs(self) -> list[PretrainRun | FinetuneRun]:
+        return [*self.pretrain, *self.finetune]
+
+    @property
+    def states(self) -> list[Mapping[str, Any]]:
+        return [run.state for run in self.runs]
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether an encoder was trained on generated text."""
+        return any(run.state["config_resolved"].get("corpus", {}).get("generator") for run in self.pretrain)
+
+
+def collect(root: Path) -> Collected:
+    """Read every run folder below `root` (an experiment at one scale)."""
+    pretrain: list[PretrainRun] = []
+    finetune: list[FinetuneRun] = []
+    damaged: list[str] = []
+    for path in sorted(root.rglob(RUN_FILE)):
+        try:
+            state = read_state(path.parent)
+            if state is not None and state["stage"] == "pretrain":
+                pretrain.append(_pretrain_run(path.parent, state))
+            elif state is not None and state["stage"] == "finetune":
+                finetune.append(_finetune_run(path.parent, state))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            damaged.append(f"{path.parent}: {type(error).__name__}: {error}")
+    return Collected(root, pretrain, finetune, damaged)
+
+
+def _pretrain_run(folder: Path, state: dict[str, Any]) -> PretrainRun:
+    config = state["config_resolved"]
+    return PretrainRun(folder, str(config["arm"]), int(config["seed"]), state, read_curves(folder / "metrics.csv"))
+
+
+def _finetune_run(folder: Path, state: dict[str, Any]) -> FinetuneRun:
+    config = state["config_resolved"]
+    task = config["task"]
+    run = {
+        "dir": folder,
+        "row": str(config["row"]),
+        "task": str(task["name"]),
+        "pretrain_seed": int(config["pretrain_seed"]),
+        "seed": int(config["seed"]),
+        "state": state,
+        "title": str(task.get("title") or task["name"]),
+        "stand_in_for": task.get("stand_in_for"),
+    }
+    if state["status"] == "complete":
+        run |= _scores(folder / "scores.json")
+    return FinetuneRun(**run)
+
+
+def _scores(path: Path) -> dict[str, Any]:
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    factor = 1.0 if _is_percent(saved["scores"]) else 100.0
+    scores = {key: float(value) * factor for key, value in saved["scores"].items()}
+    if not all(math.isfinite(value) for value in scores.values()):
+        raise ValueError(f"{path} holds a score that is not a number")
+    majority = saved.get("majority_baseline")
+    if isinstance(majority, Mapping):
+        majority = majority.get(saved["metric"], majority.get(str(saved["metric"]).rpartition("/")[2]))
+    return {
+        "metric": str(saved["metric"]),
+        "scores": scores,
+        "majority": None if majority is None else float(majority) * factor,
+        "collapsed": bool(saved.get("collapsed", False)),
+        "num_examples": saved.get("num_examples"),
+    }
+
+
+def _is_percent(scores: Mapping[str, Any]) -> bool:
+    """SQuAD's official scorers speak of percent, all others of shares of one."""
+    return any(key.rpartition("/")[2] in ("exact_match", "exact") for key in scores)
+
+
+def read_curves(path: Path) -> dict[str, list[tuple[int, float]]]:
+    """[(tokens, value)] of each key of CURVE_KEYS in a metrics.csv; a last line that is being written is left out."""
+    curves: dict[str, list[tuple[int, float]]] = {}
+    if not path.is_file():
+        return curves
+    with path.open(newline="", encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            key, tokens, value = line.get("key"), line.get("tokens"), line.get("value")
+            if key in CURVE_KEYS and tokens and value:
+                curves.setdefault(key, []).append((int(tokens), float(value)))
+    return curves

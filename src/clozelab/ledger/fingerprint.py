@@ -1,0 +1,150 @@
+"""What a run is made of, as a hash: the resolved configuration without what cannot change a result.
+
+Values that come straight from the environment (`${oc.env:...}`) are hashed, never written down: they may be secrets.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue
+
+RESULTS_VERSION = 1
+"""Raised when a change of code changes results: then no older run is taken for the same."""
+
+NEUTRAL_KEYS = frozenset(
+    {
+        "cache_dir",
+        "checkpoint_interval_steps",
+        "data_dir",
+        "encoder",  # its content is in the inputs
+        "hydra",
+        "logger",
+        "run_dir",
+        "runs_dir",
+        "scale",  # every value that counts is interpolated where it is used
+        "trainer.log_interval_steps",
+        "trainer.num_workers",
+        "trainer.progress_bar",
+        "trainer.threads",
+    }
+)
+MAX_WATCHED_FILES = 500
+
+
+def canonical(config: DictConfig) -> dict[str, Any]:
+    """The configuration as plain values, resolved, without NEUTRAL_KEYS.
+
+    Raises:
+        ValueError: a mandatory value is missing.
+    """
+    return _mapping(config, "")
+
+
+def _mapping(node: DictConfig, where: str) -> dict[str, Any]:
+    plain = {}
+    for key in node:
+        path = f"{where}.{key!s}" if where else str(key)
+        if path not in NEUTRAL_KEYS:
+            plain[str(key)] = _value(node, key, path)
+    return plain
+
+
+def _value(node: DictConfig | ListConfig, key: Any, where: str) -> Any:
+    raw = node._get_node(key)
+    text = raw._value() if raw is not None and OmegaConf.is_interpolation(node, key) else None  # type: ignore[union-attr]
+    try:
+        value = node[key]
+    except MissingMandatoryValue as error:
+        raise ValueError(f"{where} has no value; give one: {where}=...") from error
+    if isinstance(text, str) and "oc.env" in text:
+        return f"{text} (sha256 {hashlib.sha256(str(value).encode()).hexdigest()[:12]})"
+    if isinstance(value, DictConfig):
+        return _mapping(value, where)
+    if isinstance(value, ListConfig):
+        return [_value(value, index, f"{where}.{index}") for index in range(len(value))]
+    return value
+
+
+def digest(value: Any) -> str:
+    """sha256 hex of a JSON value in its canonical form."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def encoder_fingerprint(folder: str | Path) -> str:
+    """What an encoder folder holds, as a hash: its list of checksums, or, for a folder from elsewhere, its files.
+
+    Raises:
+        ValueError: there is no such folder.
+    """
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise ValueError(
+            f"{folder}: no encoder here (config.json is missing); pre-train it first, or give encoder=FOLDER in the "
+            "Hugging Face layout"
+        )
+    listed = folder / "checksums.json"
+    files = [listed] if listed.is_file() else sorted(path for path in folder.iterdir() if path.is_file())
+    hashes = {}
+    for path in files:
+        with path.open("rb") as file:
+            hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digest(hashes)
+
+
+def flatten(value: Any, where: str = "") -> dict[str, Any]:
+    """Nested mappings and lists as one mapping of dotted keys."""
+    if isinstance(value, dict) and value:
+        items = [
+            (f"{where}.{key}" if where and not where.endswith(" ") else f"{where}{key}", v) for key, v in value.items()
+        ]
+    elif isinstance(value, list) and value:
+        items = [(f"{where}.{index}", item) for index, item in enumerate(value)]
+    else:
+        return {where: value} if value not in ({}, []) else {}
+    return {key: leaf for path, child in items for key, leaf in flatten(child, path).items()}
+
+
+def watched_files(config: DictConfig) -> dict[str, list[int]]:
+    """Size and time of every existing file that the configuration names: {path: [bytes, nanoseconds]}.
+
+    Paths may be relative to data_dir and may be globs or folders. Used only to skip a complete run without opening its
+    inputs.
+    """
+    data_dir = str(config.get("data_dir") or "")
+    found: dict[str, list[int]] = {}
+    for text in _strings(config):
+        for path in _files(text, data_dir):
+            status = path.stat()
+            found[str(path)] = [status.st_size, status.st_mtime_ns]
+            if len(found) > MAX_WATCHED_FILES:
+                return {"(too many files to watch)": [-1, -1]}
+    return dict(sorted(found.items()))
+
+
+def _strings(config: DictConfig) -> Iterator[str]:
+    """Every string of the resolved configuration that may name an input."""
+    parts = {key: value for key, value in canonical(config).items() if key != "optimizer"}
+    encoder = config.get("encoder")
+    for value in [*flatten(parts).values(), encoder]:
+        if isinstance(value, str) and ("/" in value or "." in value):
+            yield value
+
+
+def _files(text: str, data_dir: str) -> Iterator[Path]:
+    for base in [""] if text.startswith("/") else ["", data_dir]:
+        pattern = str(Path(base) / text)
+        # pathlib has no glob that starts at an absolute pattern
+        for name in sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]:  # noqa: PTH207
+            path = Path(name)
+            if path.is_file():
+                yield path
+            elif path.is_dir():
+                yield from sorted(child for child in path.rglob("*") if child.is_file())

@@ -1,0 +1,181 @@
+"""Our Hydra launcher: every job of a sweep is an operating-system process of its own.
+
+Inside one process a sweep with several devices trains different configurations on different ranks (Lightning re-runs
+the command line for its children), and one crash takes the rest along. Hydra accepts plugins only from the package
+hydra_plugins; `register` enters the class under such a name instead of shipping a second top-level package.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.errors import CompactHydraException
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+from rich.console import Console
+
+from clozelab.ledger.host import usable_cores
+from clozelab.ledger.processes import Job, ProcessPool, Stopped
+from clozelab.ledger.sweep import PlannedJob, plan_job
+
+PLUGIN_NAME = "hydra_plugins.clozelab.ProcessLauncher"
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")
+
+
+class Launched:
+    """How many jobs this process has been asked to launch; a sweep that expands to none must not look like success."""
+
+    is_sweep = False
+    jobs = 0
+
+    @classmethod
+    def reset(cls) -> None:
+        cls.is_sweep, cls.jobs = False, 0
+
+    @classmethod
+    def check(cls) -> int:
+        """2 for a sweep without a job, else 0."""
+        if cls.is_sweep and cls.jobs == 0:
+            print("error: this sweep expands to no job at all; check its values and globs", file=sys.stderr)
+            return 2
+        return 0
+
+
+class ProcessLauncher(Launcher):
+    """Starts `python -m clozelab VERB ...` for each job; complete runs are skipped without starting a process.
+
+    Args:
+        jobs_at_once: a number, or "auto": the cores, or 1 where the jobs use an accelerator.
+        grace_seconds: what a stopped job gets to save.
+    """
+
+    def __init__(self, jobs_at_once: int | str, grace_seconds: float) -> None:
+        if jobs_at_once != "auto" and (not isinstance(jobs_at_once, int) or jobs_at_once < 1):
+            raise ValueError(f"hydra.launcher.jobs_at_once is {jobs_at_once!r}: give a positive number or auto")
+        self.jobs_at_once = jobs_at_once
+        self.grace_seconds = float(grace_seconds)
+        self.config: DictConfig | None = None
+        self.context: HydraContext | None = None
+        self.verb = ""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.context, self.config = hydra_context, config
+        self.verb = str(getattr(task_function, "clozelab_verb", config.hydra.job.name))
+        Launched.is_sweep = True
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        try:
+            return self._launch(job_overrides, initial_job_idx)
+        except ValueError as error:  # Hydra prints this kind without a traceback
+            raise CompactHydraException(str(error)) from error
+
+    def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        assert self.config is not None and self.context is not None
+        Launched.jobs += len(job_overrides)
+        loader = self.context.config_loader
+        composed = [loader.load_sweep_config(self.config, list(overrides)) for overrides in job_overrides]
+        planned = [plan_job(one, overrides) for one, overrides in zip(composed, job_overrides, strict=True)]
+        _check_folders(planned)
+        at_once, threads = share_cores(self.jobs_at_once, self.config, len(planned))
+        jobs = [self._job(plan, index, threads) for index, plan in enumerate(planned, initial_job_idx)]
+        console = Console(stderr=True)
+        console.print(f"{self.verb}: {len(jobs)} jobs, {at_once} at a time with {threads} thread(s) each")
+        try:
+            pool = ProcessPool(jobs, at_once=at_once, grace_seconds=self.grace_seconds, console=console)
+            pool.run()
+        except Stopped:
+            _summary(jobs, console)
+            console.print("stopped; the same command goes on where it was")
+            raise SystemExit(130) from None
+        _summary(jobs, console)
+        if any(job.state == "failed" for job in jobs):
+            raise SystemExit(1)
+        return [_returned(plan) for plan in planned]
+
+    def _job(self, plan: PlannedJob, index: int, threads: int) -> Job:
+        assert self.config is not None
+        name = _name(plan, self.config, index)
+        log = Path(str(self.config.hydra.sweep.dir)) / "logs" / f"{self.verb}-{name.replace('/', '--')}.log"
+        environment = {key: os.environ.get(key, str(threads)) for key in THREAD_VARIABLES}
+        state = "skipped" if plan.status == "complete" else "waiting"
+        return Job(name, self._command(plan.overrides), log, environment, state=state)
+
+    def _command(self, overrides: Sequence[str]) -> list[str]:
+        assert self.config is not None
+        hydra = self.config.hydra
+        command = [sys.executable, "-m", "clozelab", self.verb]
+        for source in hydra.runtime.config_sources:
+            if source.provider == "command-line":
+                command += ["--config-dir", str(source.path)]
+        command += ["--config-name", str(hydra.job.config_name), *overrides]
+        command += [word for word in hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
+        return [*command, "hydra.mode=RUN"]
+
+
+def register() -> None:
+    """Let Hydra find the launcher that conf/hydra/launcher/processes.yaml names; harmless when called again."""
+    plugins = Plugins.instance()
+    plugins.register(ProcessLauncher)
+    plugins.class_name_to_class[PLUGIN_NAME] = ProcessLauncher
+
+
+def share_cores(jobs_at_once: int | str, config: Any, num_jobs: int) -> tuple[int, int]:
+    """(jobs at a time, threads of each job's processes) from the cores that this process may use."""
+    cores = usable_cores()
+    trainer = config.get("trainer") or {}
+    devices = int(trainer.get("devices", 1)) if trainer.get("accelerator", "cpu") == "cpu" else 1
+    if jobs_at_once == "auto":
+        wanted = int(trainer.get("threads") or 1) * devices
+        at_once = max(1, cores // wanted) if trainer.get("accelerator", "cpu") == "cpu" else 1
+    else:
+        at_once = int(jobs_at_once)
+    at_once = max(1, min(at_once, num_jobs))
+    return at_once, max(1, cores // (at_once * devices))
+
+
+def _check_folders(planned: Sequence[PlannedJob]) -> None:
+    seen: dict[str, PlannedJob] = {}
+    for plan in planned:
+        other = seen.setdefault(plan.run_dir, plan) if plan.run_dir else plan
+        if other is not plan:
+            differing = sorted(set(plan.overrides) ^ set(other.overrides))
+            raise ValueError(
+                f"two jobs of this sweep would share the folder {plan.run_dir}; they differ in {', '.join(differing)}. "
+                "Sweep a key that run_dir contains, or put it there: run_dir='...${key}...'"
+            )
+
+
+def _name(plan: PlannedJob, config: DictConfig, index: int) -> str:
+    if not plan.run_dir:
+        return f"job-{index}"
+    sweep_dir, run_dir = Path(str(config.hydra.sweep.dir)), Path(plan.run_dir)
+    base = sweep_dir.parent
+    return str(run_dir.relative_to(base)) if run_dir.is_relative_to(base) else str(run_dir).lstrip("/")
+
+
+def _summary(jobs: Sequence[Job], console: Console) -> None:
+    counts = {
+        state: [job for job in jobs if job.state == state] for state in ("complete", "skipped", "failed", "stopped")
+    }
+    left = sum(job.state == "waiting" for job in jobs)
+    words = [f"{len(found)} {state}" for state, found in counts.items() if found] + (
+        [f"{left} not begun"] if left else []
+    )
+    console.print(", ".join(words))
+    for job in counts["failed"]:
+        console.print(
+            f"  failed: {job.name}: {job.message}\n    log: {job.log}", markup=False, highlight=False, soft_wrap=True
+        )
+
+
+def _returned(plan: PlannedJob) -> JobReturn:
+    result = JobReturn(overrides=list(plan.overrides), status=JobStatus.COMPLETED)
+    result.return_value = None
+    return result

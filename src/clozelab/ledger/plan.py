@@ -1,0 +1,125 @@
+"""What reproducing an experiment consists of: its steps, and which of the user's overrides goes to which step.
+
+`prepare.x=`, `pretrain.x=` and `finetune.x=` go to that stage alone; any other override goes to every stage that has
+such a key, and one that no stage has is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from clozelab.ledger.sweep import compose, hydra_config
+
+SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune"}
+STAGES = ("prepare", *SWEEPS)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of a reproduction."""
+
+    verb: str
+    config_name: str
+    folder: Path | None
+    """The experiment's folder for a sweep; None for prepare."""
+    overrides: tuple[str, ...]
+
+    def words(self) -> list[str]:
+        """Command line after `clozelab`."""
+        if self.folder is None:
+            return [self.verb, *self.overrides]
+        return [self.verb, "--config-dir", str(self.folder), "--config-name", self.config_name, "-m", *self.overrides]
+
+
+def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
+    """The steps of an experiment with the user's overrides.
+
+    Raises:
+        ValueError: an override that no stage takes.
+    """
+    names = {verb: name for verb, name in SWEEPS.items() if (folder / f"{name}.yaml").is_file()}
+    if not names:
+        raise ValueError(f"{folder} has neither sweep_pretrain.yaml nor sweep_finetune.yaml")
+    shared = split_overrides(folder, names, words)
+    steps = [Step(verb, name, folder, tuple(shared[verb])) for verb, name in names.items()]
+    if "pretrain" in names:
+        # The corpus that the sweep trains on, whether the scale, the experiment or the user chose it.
+        corpus = choice(folder, names["pretrain"], shared["pretrain"], "corpus")
+        steps.insert(0, Step("prepare", "prepare", None, (f"corpus={corpus}", *shared["prepare"])))
+    return steps
+
+
+def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -> dict[str, list[str]]:
+    """Stage -> its overrides."""
+    shared: dict[str, list[str]] = {stage: [] for stage in STAGES}
+    for word in words:
+        stage, bare = _addressed(word)
+        if stage is not None:
+            shared[stage].append(bare)
+            continue
+        errors: list[Exception] = []
+        for stage in STAGES:
+            error = _refusal(stage, names, folder, word, shared[stage])
+            if error is None:
+                shared[stage].append(word)
+            else:
+                errors.append(error)
+        if len(errors) == len(STAGES):
+            # The sweeps have all keys that prepare has, and more: their refusal says most.
+            raise ValueError(f"no stage takes {word!r}: {errors[-1]}")
+    return shared
+
+
+def _addressed(word: str) -> tuple[str | None, str]:
+    """("pretrain", "seed=1") for "pretrain.seed=1"; (None, word) for an override of no stage in particular."""
+    sign = word[: len(word) - len(word.lstrip("+~"))]
+    stage, dot, rest = word[len(sign) :].partition(".")
+    return (stage, sign + rest) if dot and stage in STAGES and "=" not in stage else (None, word)
+
+
+def _refusal(stage: str, names: dict[str, str], folder: Path, word: str, before: Sequence[str]) -> Exception | None:
+    """Why a stage does not take an override after the ones before it; None where it does."""
+    if stage in SWEEPS and stage not in names:
+        return ValueError(f"the experiment has no {stage} sweep")
+    name, where = (names[stage], folder) if stage in names else (stage, None)
+    try:
+        parsed = OverridesParser.create().parse_override(word)
+        if stage == "prepare" and parsed.is_sweep_override():
+            return ValueError("prepare runs once; it takes no list of values")
+        compose(name, [*before, word], folder=where, sweep=stage in SWEEPS)
+        if parsed.is_sweep_override():
+            # A master configuration leaves lists of values out: try the first of them.
+            first = next(iter(parsed.sweep_string_iterator()))
+            compose(name, [*before, f"{parsed.get_key_element()}={first}"], folder=where, sweep=stage in SWEEPS)
+    except (HydraException, OmegaConfBaseException) as error:
+        return error
+    return None
+
+
+def choice(folder: Path, config_name: str, overrides: Sequence[str], group: str) -> str:
+    """Which member of a group a sweep uses."""
+    composed = compose(config_name, overrides, folder=folder, sweep=True)
+    return str(composed.hydra.runtime.choices[group])
+
+
+def runs_root(folder: Path, overrides: Sequence[str]) -> tuple[Path, str]:
+    """(folder of the experiment's runs at its scale, the scale's name).
+
+    Raises:
+        ValueError: the experiment has no sweep, or an override is wrong.
+    """
+    names = [name for name in SWEEPS.values() if (folder / f"{name}.yaml").is_file()]
+    if not names:
+        raise ValueError(f"{folder} has neither sweep_pretrain.yaml nor sweep_finetune.yaml")
+    composed = compose(names[0], list(overrides), folder=folder, sweep=True)
+    with hydra_config(composed):
+        assert HydraConfig.initialized()
+        root = Path(str(composed.runs_dir)) / str(composed.experiment) / str(composed.scale.name)
+        return root, str(composed.scale.name)

@@ -1,0 +1,206 @@
+"""A pool of operating-system processes: some at a time, a live table, and a clean stop.
+
+Each job has a session of its own, so Ctrl-C reaches only us and we stop the jobs: SIGTERM to the whole group, time to
+save, then SIGKILL. On Linux a job also dies with us if we are killed outright.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+POLL_SECONDS = 0.2
+PR_SET_PDEATHSIG = 1
+SHOWN_ROWS = 24
+STYLES = {"running": "cyan", "complete": "green", "skipped": "green dim", "failed": "bold red", "stopped": "yellow"}
+
+
+@dataclass
+class Job:
+    """One process to run: what it is called, how it is started, where its output goes and how it stands."""
+
+    name: str
+    command: Sequence[str]
+    log: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    state: str = "waiting"
+    """waiting | running | complete | skipped | failed | stopped."""
+    seconds: float = 0.0
+    message: str = ""
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM reached the pool; its jobs are stopped."""
+
+
+class ProcessPool:
+    """Runs jobs, at most `at_once` at a time; a job that fails does not stop the others."""
+
+    def __init__(self, jobs: Sequence[Job], *, at_once: int, grace_seconds: float, console: Console) -> None:
+        self.jobs = list(jobs)
+        self.at_once = at_once
+        self.grace_seconds = grace_seconds
+        self.console = console
+
+    def run(self) -> None:
+        """Run every waiting job to its end.
+
+        Raises:
+            Stopped: after a signal, once every job has been stopped.
+        """
+        with _sigterm_as_exception(), self._display() as live:
+            try:
+                while any(job.state in ("waiting", "running") for job in self.jobs):
+                    self._start_some()
+                    self._collect()
+                    self._show(live)
+                    time.sleep(POLL_SECONDS)
+            except BaseException as error:
+                self._stop_all()
+                self._show(live)
+                if isinstance(error, KeyboardInterrupt):
+                    raise Stopped from error
+                raise
+            self._show(live)
+
+    def _start_some(self) -> None:
+        free = self.at_once - sum(job.state == "running" for job in self.jobs)
+        for job in [job for job in self.jobs if job.state == "waiting"][: max(0, free)]:
+            job.log.parent.mkdir(parents=True, exist_ok=True)
+            with job.log.open("wb") as output:
+                job.process = subprocess.Popen(
+                    job.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=os.environ | job.environment,
+                    start_new_session=True,
+                    preexec_fn=_die_with_parent if sys.platform.startswith("linux") else None,
+                )
+            job.state, job.started = "running", time.monotonic()
+            self._say(job)
+
+    def _collect(self) -> None:
+        for job in self.jobs:
+            if job.state != "running" or job.process is None:
+                continue
+            job.seconds = time.monotonic() - job.started
+            status = job.process.poll()
+            if status is not None:
+                job.state = "complete" if status == 0 else "failed"
+                job.message = "" if status == 0 else failure_message(job.log, status)
+                self._say(job)
+
+    def _stop_all(self) -> None:
+        running = [job for job in self.jobs if job.state == "running" and job.process is not None]
+        if running:
+            self.console.print(f"stopping {len(running)} job(s); up to {self.grace_seconds:.0f} s to save")
+        try:
+            _signal(running, signal.SIGTERM)
+            deadline = time.monotonic() + self.grace_seconds
+            while any(job.process.poll() is None for job in running if job.process) and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+        finally:  # a second Ctrl-C ends the wait
+            _signal(running, signal.SIGKILL)
+            for job in running:
+                if job.process is not None:
+                    job.process.wait()
+                job.state, job.seconds = "stopped", time.monotonic() - job.started
+
+    def _say(self, job: Job) -> None:
+        """One line a change, where there is no terminal to draw a table on."""
+        if self.console.is_terminal:
+            return
+        after = f" after {job.seconds:.0f} s" if job.state != "running" else ""
+        self.console.print(f"{job.state:>8}  {job.name}{after}", markup=False, highlight=False)
+
+    @contextmanager
+    def _display(self) -> Iterator[Live | None]:
+        if not self.console.is_terminal:
+            yield None
+            return
+        # Refreshed by hand: no second thread while we fork.
+        with Live(self._table(), console=self.console, auto_refresh=False, transient=True) as live:
+            yield live
+
+    def _show(self, live: Live | None) -> None:
+        if live is not None:
+            live.update(self._table(), refresh=True)
+
+    def _table(self) -> Table:
+        counts = {state: sum(job.state == state for job in self.jobs) for state in ("waiting", *STYLES)}
+        title = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+        table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 1))
+        shown = [job for job in self.jobs if job.state in ("running", "failed", "stopped")]
+        for job in shown[:SHOWN_ROWS]:
+            table.add_row(f"[{STYLES[job.state]}]{job.state}[/]", job.name, f"{job.seconds:.0f} s", last_line(job.log))
+        return table
+
+
+def failure_message(log: Path, status: int) -> str:
+    """Why a process failed, in its own last words."""
+    how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+    lines = [line.strip() for line in _tail(log).splitlines() if line.strip()]
+    errors = [line for line in lines if line.lower().startswith("error:") or "Error: " in line]
+    words = errors[-1] if errors else next((line for line in reversed(lines) if not line.startswith("(")), "")
+    return f"{how}: {words}" if words else how
+
+
+def last_line(log: Path, width: int = 80) -> str:
+    """The last thing a job said, cut to `width` characters."""
+    lines = [line.strip() for line in _tail(log).replace("\r", "\n").splitlines() if line.strip()]
+    return lines[-1][:width] if lines else ""
+
+
+def _tail(log: Path, size: int = 8192) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - size))
+            return file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _signal(jobs: Sequence[Job], number: int) -> None:
+    for job in jobs:
+        if job.process is None or job.process.poll() is not None:
+            continue
+        try:
+            os.killpg(job.process.pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextmanager
+def _sigterm_as_exception() -> Iterator[None]:
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,292 @@
+"""A run folder: who owns it, what it was made from and how it ended.
+
+A folder is claimed under a file lock. The fingerprint says what is in it: the resolved configuration without the keys
+that cannot change a result, the fingerprints of the inputs, and RESULTS_VERSION. Same and complete: skipped. Same and
+incomplete: resumed. Different: refused, with the difference. Ranks above 0 of a multi-process job follow the folder
+that rank 0 claimed and only compare fingerprints, so two ranks can never train two configurations.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import signal
+import time
+import traceback
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from clozelab.ledger.fingerprint import RESULTS_VERSION, canonical, digest, flatten, watched_files
+from clozelab.ledger.host import host_facts
+
+logger = logging.getLogger(__name__)
+
+RUN_FILE = "run.json"
+CONFIG_FILE = "config.yaml"
+LOG_FILE = "log.txt"
+FOLLOWER_WAIT_SECONDS = 120.0
+
+
+class RunConflictError(ValueError):
+    """The folder holds a run of another configuration."""
+
+
+class RunBusyError(ValueError):
+    """Another process is working in the folder."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGTERM, turned into an exception so that the run folder can be marked."""
+
+
+class Run:
+    """An owned run folder; use as a context manager around the work.
+
+    Attributes:
+        dir: the folder.
+        is_complete: the very same run has finished here before; there is nothing to do.
+        is_resumed: the very same run was begun here and not finished.
+        is_leader: this process writes; False on ranks above 0.
+    """
+
+    def __init__(self, run_dir: Path, state: dict[str, Any], *, lock: IO[str] | None, is_resumed: bool) -> None:
+        self.dir = run_dir
+        self.state = state
+        self.is_leader = lock is not None
+        self.is_complete = state["status"] == "complete"
+        self.is_resumed = is_resumed
+        self._lock = lock
+        self._handlers: list[tuple[int, Any]] = []
+        self._log: logging.Handler | None = None
+        self._seconds_before = float(state.get("seconds", 0.0))
+        self._started = time.monotonic()
+
+    @classmethod
+    def claim(
+        cls, run_dir: str | Path, *, stage: str, config: DictConfig, inputs: Mapping[str, str] | None = None
+    ) -> Run:
+        """Take the folder for this configuration.
+
+        Args:
+            run_dir: made if it is not there.
+            stage: pretrain, finetune, ...
+            config: as composed, unresolved.
+            inputs: name -> fingerprint of everything read (corpus, encoder, data).
+
+        Raises:
+            RunConflictError: the folder holds another configuration; the message lists the keys that differ.
+            RunBusyError: another process holds the folder.
+        """
+        folder = Path(run_dir)
+        fresh = _fresh_state(stage, config, dict(inputs or {}))
+        if process_rank() > 0:
+            return cls(folder, _follow(folder, fresh), lock=None, is_resumed=False)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = _lock(folder)
+        try:
+            old = read_state(folder)
+            if old is not None and old["fingerprint"] != fresh["fingerprint"]:
+                raise RunConflictError(_difference(folder, old, fresh))
+            if old is not None and old["status"] == "complete":
+                return cls(folder, old, lock=lock, is_resumed=False)
+            if old is not None:
+                fresh |= {"seconds": old.get("seconds", 0.0), "facts": old.get("facts", {}), "started": old["started"]}
+            fresh["sessions"] = (old or {}).get("sessions", 0) + 1
+            (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(config, resolve=False), encoding="utf-8")
+            run = cls(folder, fresh, lock=lock, is_resumed=old is not None)
+            run._write()
+            return run
+        except BaseException:
+            lock.close()
+            raise
+
+    def record(self, **facts: Any) -> None:
+        """Add facts (JSON values) to run.json at once."""
+        self.state["facts"] |= facts
+        self._write()
+
+    def complete(self, **facts: Any) -> None:
+        """Mark the run as finished; from now on the same configuration is skipped."""
+        self.state["facts"] |= facts
+        self.state |= {"status": "complete", "finished": _now()}
+        self._write()
+
+    def __enter__(self) -> Run:
+        if self.is_leader and not self.is_complete:
+            self._log = logging.FileHandler(self.dir / LOG_FILE, encoding="utf-8")
+            self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+            logging.getLogger().addHandler(self._log)
+            self._catch_sigterm()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._handlers:
+            signal.signal(number, handler)
+        if self.is_leader and self.state["status"] == "running":
+            self._mark_end(error)
+        if self._log is not None:
+            logging.getLogger().removeHandler(self._log)
+            self._log.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def _mark_end(self, error: BaseException | None) -> None:
+        # Lightning turns Ctrl-C into SystemExit and SIGTERM into an exception of its own.
+        interrupted = isinstance(error, KeyboardInterrupt | SystemExit) or type(error).__name__ == "SIGTERMException"
+        if error is None:
+            self.state |= {"status": "failed", "error": "the stage ended without saying that it is complete"}
+        elif interrupted:
+            self.state |= {"status": "interrupted", "error": None}
+        else:
+            text = "".join(traceback.format_exception(error))
+            self.state |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+            if self._log is not None:
+                self._log.handle(logging.LogRecord(__name__, logging.ERROR, __file__, 0, text, None, None))
+        self.state["finished"] = _now()
+        self._write()
+
+    def _catch_sigterm(self) -> None:
+        def stop(_number: int, _frame: FrameType | None) -> None:
+            raise Interrupted("SIGTERM")
+
+        try:
+            self._handlers.append((signal.SIGTERM, signal.signal(signal.SIGTERM, stop)))
+        except ValueError:
+            logger.debug("not in the main thread: SIGTERM keeps its handler")
+
+    def _write(self) -> None:
+        if not self.is_leader:
+            return
+        self.state["seconds"] = round(self._seconds_before + time.monotonic() - self._started, 3)
+        write_json(self.dir / RUN_FILE, self.state)
+
+
+def process_rank() -> int:
+    """Rank of this process in a multi-process job, from the launcher's environment; 0 outside one."""
+    for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return 0
+
+
+def read_state(run_dir: Path) -> dict[str, Any] | None:
+    """run.json of a folder; None where there is none.
+
+    Raises:
+        ValueError: the file is there and is not a run's.
+    """
+    try:
+        state = json.loads((run_dir / RUN_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{run_dir / RUN_FILE} is damaged ({error}); remove the folder to run again") from error
+    if not isinstance(state, dict) or not {"status", "fingerprint", "stage", "config_resolved"} <= state.keys():
+        raise ValueError(f"{run_dir / RUN_FILE} is not the record of a run; give run_dir another name")
+    return state
+
+
+def is_settled(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
+    """Whether the folder surely holds this very run, complete: same configuration, and no input file has been touched.
+
+    Cheap and careful: False only means that the run itself has to look.
+    """
+    try:
+        state = read_state(Path(run_dir))
+        return (
+            state is not None
+            and state["status"] == "complete"
+            and state["stage"] == stage
+            and state.get("results_version") == RESULTS_VERSION
+            and state["config_resolved"] == json.loads(json.dumps(canonical(config)))
+            and state.get("watched") == json.loads(json.dumps(watched_files(config)))
+        )
+    except ValueError:
+        return False
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file in one rename, so that a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _fresh_state(stage: str, config: DictConfig, inputs: dict[str, str]) -> dict[str, Any]:
+    resolved = canonical(config)
+    return {
+        "status": "running",
+        "stage": stage,
+        "fingerprint": digest({"config": resolved, "inputs": inputs, "results_version": RESULTS_VERSION}),
+        "results_version": RESULTS_VERSION,
+        "inputs": inputs,
+        "started": _now(),
+        "finished": None,
+        "seconds": 0.0,
+        "error": None,
+        "facts": {},
+        **host_facts(),
+        "watched": watched_files(config),
+        "config_resolved": resolved,
+    }
+
+
+def _lock(folder: Path) -> IO[str]:
+    lock = (folder / ".lock").open("a", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise RunBusyError(
+            f"{folder} is in use by another process; wait for it, or give run_dir another name"
+        ) from error
+    return lock
+
+
+def _follow(folder: Path, fresh: dict[str, Any]) -> dict[str, Any]:
+    """Wait for rank 0's record and insist on the same configuration."""
+    deadline = time.monotonic() + FOLLOWER_WAIT_SECONDS
+    while (state := read_state(folder)) is None or state["status"] in ("failed", "interrupted"):
+        if time.monotonic() > deadline:
+            raise ValueError(f"rank {process_rank()}: rank 0 has not claimed {folder}")
+        time.sleep(0.2)
+    if state["fingerprint"] != fresh["fingerprint"]:
+        raise RunConflictError(
+            f"rank {process_rank()} has another configuration than rank 0:\n" + _changes(state, fresh)
+        )
+    return state
+
+
+def _difference(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> str:
+    return (
+        f"{folder} holds a {old['status']} run of another configuration:\n{_changes(old, new)}\n"
+        "Give this run another folder (run_dir=..., or experiment=... for a whole experiment), "
+        "or remove the folder to run it again."
+    )
+
+
+def _changes(old: dict[str, Any], new: dict[str, Any]) -> str:
+    lines = []
+    for part, label in (("config_resolved", ""), ("inputs", "input "), ("results_version", "results_version")):
+        before, after = flatten(old.get(part), label), flatten(new.get(part), label)
+        for key in sorted(before.keys() | after.keys()):
+            if before.get(key, "(none)") != after.get(key, "(none)"):
+                lines.append(f"  {key}: there {before.get(key, '(none)')!r}, now {after.get(key, '(none)')!r}")
+    return "\n".join(lines) or "  (the recorded fingerprint does not fit its own record)"

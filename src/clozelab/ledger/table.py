@@ -1,0 +1,129 @@
+"""The table of an experiment: the paper's cells and, apart from them, ours.
+
+A data set that only stands in for the paper's, or that is generated, is a column of its own under its own name; the
+paper's number is never beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from clozelab.ledger.collect import Collected, FinetuneRun
+from clozelab.ledger.experiment import Column, Experiment
+from clozelab.metrics.statistics import Estimate, estimate
+
+Seeds = tuple[int, int]
+"""(pre-training seed, fine-tuning seed)."""
+
+
+@dataclass(frozen=True)
+class DataColumn:
+    """A data set in the table.
+
+    Attributes:
+        heading: what stands over it.
+        task: name of the task's configuration.
+        metric: key of scores.json.
+        column: the paper's column it is, or stands in for; None for neither.
+        is_paper: it is the paper's own data set.
+        majority: score of always answering the most frequent label, percent, where known.
+        num_examples: examples that a score is over, where known.
+    """
+
+    heading: str
+    task: str
+    metric: str
+    column: Column | None
+    is_paper: bool
+    majority: float | None = None
+    num_examples: int | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row on one data set."""
+
+    scores: Mapping[Seeds, float]
+    estimate: Estimate | None
+    without_collapsed: Estimate | None
+    """Only where some runs, and not all, have collapsed."""
+    num_collapsed: int
+    missing: tuple[Seeds, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    experiment: Experiment
+    columns: tuple[DataColumn, ...]
+    cells: Mapping[tuple[str, str], Cell]
+    """(row, task) -> cell, for every row of the experiment and every data set."""
+    pretrain_seeds: tuple[int, ...]
+    finetune_seeds: tuple[int, ...]
+
+    def of_column(self, column: Column) -> list[DataColumn]:
+        """The data sets with results that speak for a column of the paper: its own first."""
+        mine = [one for one in self.columns if one.column == column and self.has_results(one)]
+        return sorted(mine, key=lambda one: not one.is_paper)
+
+    def has_results(self, column: DataColumn) -> bool:
+        """Whether any row has a score on this data set."""
+        return any(cell.scores for (_, task), cell in self.cells.items() if task == column.task)
+
+
+def build_table(experiment: Experiment, collected: Collected) -> Table:
+    """Arrange the fine-tuning runs of the experiment's rows."""
+    rows = [row.name for row in experiment.rows]
+    runs = [run for run in collected.finetune if run.row in rows]
+    columns = tuple(_data_columns(experiment, runs))
+    pretrain_seeds = tuple(sorted({run.pretrain_seed for run in runs} | {run.seed for run in collected.pretrain}))
+    finetune_seeds = tuple(sorted({run.seed for run in runs}))
+    expected = [(first, second) for first in pretrain_seeds for second in finetune_seeds]
+    cells = {
+        (row, column.task): _cell([run for run in runs if (run.row, run.task) == (row, column.task)], column, expected)
+        for row in rows
+        for column in columns
+    }
+    return Table(experiment, columns, cells, pretrain_seeds, finetune_seeds)
+
+
+def _data_columns(experiment: Experiment, runs: list[FinetuneRun]) -> Iterable[DataColumn]:
+    """The paper's columns, with or without runs, each followed by its stand-ins; then other tasks by name."""
+    by_task: dict[str, FinetuneRun] = {}
+    for run in sorted(runs, key=lambda run: run.is_complete):
+        by_task[run.task] = run  # a complete one wins: it knows its metric
+    for column in experiment.columns:
+        mine = [task for task, run in by_task.items() if column.accepts(task, run.stand_in_for)]
+        if column.task not in mine:
+            yield DataColumn(column.name, column.task, column.metric, column, is_paper=True)
+        for task in sorted(mine, key=lambda name: (name != column.task, name)):
+            yield _data_column(by_task.pop(task), column)
+    for task in sorted(by_task):
+        yield _data_column(by_task[task], None)
+
+
+def _data_column(run: FinetuneRun, column: Column | None) -> DataColumn:
+    is_paper = column is not None and run.task == column.task and not run.stand_in_for
+    metric = run.metric
+    if column is not None and (is_paper or column.metric in run.scores or not metric):
+        metric = column.metric
+    heading = column.name if is_paper and column else run.title
+    return DataColumn(heading, run.task, metric, column, is_paper, run.majority, run.num_examples)
+
+
+def _cell(runs: list[FinetuneRun], column: DataColumn, expected: list[Seeds]) -> Cell:
+    complete = [run for run in runs if run.is_complete]
+    scored = [run for run in complete if column.metric in run.scores]
+    scores = {(run.pretrain_seed, run.seed): run.scores[column.metric] for run in scored}
+    healthy = {(run.pretrain_seed, run.seed): run.scores[column.metric] for run in scored if not run.collapsed}
+    num_collapsed = len(scores) - len(healthy)
+    note = f"{len(complete) - len(scored)} run(s) lack {column.metric}" if len(scored) < len(complete) else ""
+    return Cell(
+        scores=scores,
+        estimate=estimate(scores) if scores else None,
+        without_collapsed=estimate(healthy) if num_collapsed and healthy else None,
+        num_collapsed=num_collapsed,
+        missing=tuple(seeds for seeds in expected if seeds not in scores),
+        note=note,
+    )

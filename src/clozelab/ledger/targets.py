@@ -1,0 +1,107 @@
+"""Every `_target_` of a configuration, checked before anything is instantiated.
+
+Hydra calls whatever a `_target_` names, and its own block list misses enough loaders that run code from a file. So only
+addresses below our own packages are allowed, and the other keys of the node must be parameters of what it names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+ALLOWED_PACKAGES = (
+    "clozelab.data.",
+    "clozelab.datamodules.",
+    "clozelab.models.",
+    "clozelab.modules.",
+    "clozelab.objectives.",
+    "clozelab.optim.",
+    "clozelab.training.",
+)
+HYDRA_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_"})
+
+
+def check_targets(config: DictConfig | Mapping[str, Any], *, signatures: bool = True) -> None:
+    """Refuse a `_target_` outside our packages and a key that its target does not take.
+
+    Args:
+        config: the whole composed configuration, or any part of it.
+        signatures: also import each target and compare keys (imports torch); False checks the addresses only.
+
+    Raises:
+        ValueError: names the node, what is wrong with it and the nearest right spelling.
+    """
+    plain = OmegaConf.to_container(config, resolve=False) if isinstance(config, DictConfig) else config
+    for where, node in _nodes(plain, ""):
+        _check_address(where, node)
+        if signatures:
+            _check_keys(where, node)
+
+
+def _nodes(value: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if isinstance(value, Mapping):
+        if "_target_" in value:
+            yield where, value
+        for key, child in value.items():
+            yield from _nodes(child, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, list | tuple):
+        for index, child in enumerate(value):
+            yield from _nodes(child, f"{where}.{index}")
+
+
+def _check_address(where: str, node: Mapping[str, Any]) -> None:
+    target = node["_target_"]
+    if not isinstance(target, str) or not target.startswith(ALLOWED_PACKAGES) or "${" in target:
+        packages = ", ".join(package.rstrip(".") for package in ALLOWED_PACKAGES)
+        raise ValueError(f"{where}._target_: {target!r} is not allowed; a target lies in one of {packages}")
+    if any(part.startswith("_") for part in target.split(".")):
+        raise ValueError(f"{where}._target_: {target!r} names something private; name a public class or function")
+    if "_args_" in node:
+        raise ValueError(f"{where}._args_: positional arguments are not allowed; give every argument its name")
+
+
+def _check_keys(where: str, node: Mapping[str, Any]) -> None:
+    target = node["_target_"]
+    parameters = inspect.signature(locate(target, where)).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for key in node:
+        if key not in HYDRA_KEYS and key not in parameters:
+            near = difflib.get_close_matches(str(key), list(parameters), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(parameters) or 'nothing'}"
+            raise ValueError(f"{where}.{key}: {target} takes no such argument; {hint}")
+
+
+def locate(target: str, where: str) -> Any:
+    """The class or function (or a class's method) that a checked address names."""
+    parts = target.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        module_name = ".".join(parts[:cut])
+        try:
+            found: Any = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
+                continue  # the rest is an attribute, or there is no such module: say so below
+            raise ValueError(
+                f"{where}._target_: {target} needs the package {error.name!r}, which is missing"
+            ) from error
+        return _attribute(found, parts[cut:], target, where)
+    raise ValueError(f"{where}._target_: there is no {target!r}")
+
+
+def _attribute(found: Any, names: list[str], target: str, where: str) -> Any:
+    for name in names:
+        if not hasattr(found, name):
+            near = difflib.get_close_matches(name, [item for item in dir(found) if not item.startswith("_")], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{where}._target_: there is no {target!r}{hint}")
+        found = getattr(found, name)
+    # `clozelab.models.weights.torch.load` must not be a way round the allow-list: what is called is defined by us.
+    if not callable(found) or not str(getattr(found, "__module__", "")).startswith(ALLOWED_PACKAGES):
+        raise ValueError(f"{where}._target_: {target!r} is not a class or function of this project")
+    return found

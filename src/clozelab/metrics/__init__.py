@@ -1,0 +1,1 @@
+"""Official scorers as pure functions, and the statistics of a comparison."""

@@ -1,0 +1,151 @@
+"""The official scorers of SQuAD 1.1 and 2.0, as pure functions of answer and prediction texts; every score is in
+percent.
+
+Both follow the published evaluate scripts to the letter, which differ from each other in small ways kept here: 1.1
+    counts a
+question without a prediction as wrong, 2.0 requires one for each; an empty prediction overlaps with nothing in 1.1 but
+equals "no answer" in 2.0. `answers` maps a question's id to its gold texts; in 2.0 an empty list means that there is no
+answer.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+Answers = Mapping[str, Sequence[str]]
+TextScore = Callable[[str, str], float]
+
+
+def normalize_answer(text: str) -> str:
+    """Lower case, no ASCII punctuation, no articles, single spaces."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, gold: str) -> float:
+    """1.0 when both are equal after normalisation."""
+    return float(normalize_answer(prediction) == normalize_answer(gold))
+
+
+def f1(prediction: str, gold: str) -> float:
+    """Overlap of the two bags of normalised words (1.1: two empty texts overlap in nothing)."""
+    predicted, expected = normalize_answer(prediction).split(), normalize_answer(gold).split()
+    common = sum((Counter(predicted) & Counter(expected)).values())
+    if not common:
+        return 0.0
+    precision, recall = common / len(predicted), common / len(expected)
+    return 2 * precision * recall / (precision + recall)
+
+
+def f1_or_both_empty(prediction: str, gold: str) -> float:
+    """F1 as 2.0 has it: 1.0 when both are empty after normalisation."""
+    if not normalize_answer(prediction) or not normalize_answer(gold):
+        return exact_match(prediction, gold)
+    return f1(prediction, gold)
+
+
+def score_v1(answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
+    """exact_match and f1 of SQuAD 1.1 in percent, over all questions; `unanswered` counts those without a prediction."""
+    _require_questions(answers)
+    exact = _best_over_golds(exact_match, answers, predictions)
+    overlap = _best_over_golds(f1, answers, predictions)
+    total = len(answers)
+    return {
+        "exact_match": 100.0 * sum(exact.values()) / total,
+        "f1": 100.0 * sum(overlap.values()) / total,
+        "unanswered": float(total - len(exact)),
+    }
+
+
+def score_v2(
+    answers: Answers,
+    predictions: Mapping[str, str],
+    no_answer_scores: Mapping[str, float] | None = None,
+    threshold: float = 1.0,
+) -> dict[str, float]:
+    """SQuAD 2.0 in percent: exact, f1, the same by HasAns_/NoAns_, and, given no-answer scores, the best thresholds.
+
+    A question whose no-answer score is above `threshold` counts as answered with "no answer", whatever its text is.
+    """
+    _require_questions(answers)
+    missing = [question for question in answers if question not in predictions]
+    if missing:
+        raise ValueError(
+            f"SQuAD 2.0 needs a prediction for each question; {len(missing)} are missing, e.g. {missing[0]}"
+        )
+    golds = {key: [text for text in texts if normalize_answer(text)] or [""] for key, texts in answers.items()}
+    exact = _best_over_golds(exact_match, golds, predictions)
+    overlap = _best_over_golds(f1_or_both_empty, golds, predictions)
+    scores = no_answer_scores or dict.fromkeys(answers, 0.0)
+    has_answer = {key: bool(texts) for key, texts in answers.items()}
+    result = _summary(exact, overlap, has_answer, scores, threshold)
+    if no_answer_scores is not None:
+        for name, values in (("exact", exact), ("f1", overlap)):
+            best, at = best_threshold(values, predictions, has_answer, scores)
+            result |= {f"best_{name}": best, f"best_{name}_thresh": at}
+    return result
+
+
+def best_threshold(
+    scores: Mapping[str, float],
+    predictions: Mapping[str, str],
+    has_answer: Mapping[str, bool],
+    no_answer_scores: Mapping[str, float],
+) -> tuple[float, float]:
+    """The best reachable score in percent and the no-answer threshold that reaches it (released `find_best_thresh`).
+
+    Walks through the questions by rising no-answer score, as if those so far were answered and all later ones not.
+    """
+    current = best = float(sum(not has for has in has_answer.values()))
+    threshold = 0.0
+    for question in sorted(no_answer_scores, key=lambda key: no_answer_scores[key]):
+        if question not in scores:
+            continue
+        if has_answer[question]:
+            current += scores[question]
+        elif predictions[question]:
+            current -= 1.0
+        if current > best:
+            best, threshold = current, no_answer_scores[question]
+    return 100.0 * best / len(scores), threshold
+
+
+def _best_over_golds(metric: TextScore, answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
+    return {
+        key: max((metric(predictions[key], gold) for gold in golds), default=0.0)
+        for key, golds in answers.items()
+        if key in predictions
+    }
+
+
+def _summary(
+    exact: dict[str, float],
+    overlap: dict[str, float],
+    has_answer: dict[str, bool],
+    no_answer_scores: Mapping[str, float],
+    threshold: float,
+) -> dict[str, float]:
+    result: dict[str, float] = {}
+    groups = {
+        "": list(exact),
+        "HasAns_": [key for key in exact if has_answer[key]],
+        "NoAns_": [key for key in exact if not has_answer[key]],
+    }
+    for prefix, keys in groups.items():
+        if not keys:
+            continue
+        for name, values in (("exact", exact), ("f1", overlap)):
+            counted = (float(not has_answer[key]) if no_answer_scores[key] > threshold else values[key] for key in keys)
+            result[prefix + name] = 100.0 * sum(counted) / len(keys)
+        result[prefix + "total"] = float(len(keys))
+    return result
+
+
+def _require_questions(answers: Answers) -> None:
+    if not answers:
+        raise ValueError("no questions to score")

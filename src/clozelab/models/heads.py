@@ -1,0 +1,120 @@
+"""Output layers on an encoder, named as Hugging Face names them.
+
+Unusual: a head that is one matrix *is* a Linear, so that its parameters carry exactly the released names; the masked-LM
+head holds the encoder's word embeddings (tied), which its own weights therefore leave out when saved.
+
+Letters: T tokens in the stream, P predicted positions, B sequences, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clozelab.models.config import BertConfig
+from clozelab.models.dropout import Dropout
+from clozelab.models.encoder import activation
+from clozelab.models.initialisation import Linear, initialise_
+from clozelab.models.linear_cross_entropy import PredictionLoss, linear_cross_entropy
+from clozelab.models.recurrent import BiLSTM
+
+__all__ = ["BiLSTM", "MaskedLMHead", "NextSentenceHead", "PredictionLoss", "SequenceClassificationHead", "SpanHead"]
+
+
+class PredictionTransform(nn.Module):
+    """Dense, activation, LayerNorm before the vocabulary."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.activation = activation(config.hidden_act)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[P, H] -> [P, H]."""
+        return self.LayerNorm(self.activation(self.dense(hidden)))
+
+
+class MaskedLMHead(nn.Module):
+    """Vocabulary prediction with tied embeddings (`cls.predictions`); left-to-right prediction uses it too.
+
+    Args:
+        config: the encoder's.
+        word_embedding_weight: the encoder's parameter [V, H] itself, not a copy.
+        generator: source of the fresh weights; None means torch's global random state.
+    """
+
+    tied_parameters: ClassVar[tuple[str, ...]] = ("word_embedding_weight",)
+
+    def __init__(
+        self, config: BertConfig, word_embedding_weight: nn.Parameter, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.transform = PredictionTransform(config)
+        initialise_(self.transform, config.initializer_range, generator)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.word_embedding_weight = word_embedding_weight
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[P, H] -> [P, V]."""
+        return F.linear(self.transform(hidden), self.word_embedding_weight, self.bias)
+
+    def loss(self, hidden: Tensor, labels: Tensor) -> PredictionLoss:
+        """Sum of cross-entropies: hidden [P, H], labels int64 [P]; never holds all logits."""
+        return linear_cross_entropy(self.transform(hidden), self.word_embedding_weight, self.bias, labels)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.logits(hidden)
+
+
+class NextSentenceHead(Linear):
+    """Two logits a pair (`cls.seq_relationship`); class 1 = B is a random segment."""
+
+    def __init__(self, config: BertConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__(config.hidden_size, 2)
+        initialise_(self, config.initializer_range, generator)
+
+
+class SequenceClassificationHead(Linear):
+    """Dropout and a matrix on the pooled output (`classifier`).
+
+    Args:
+        config: the encoder's.
+        num_labels: classes; 1 for a regression.
+        input_size: None means the hidden size; another one when something stands between encoder and head.
+        generator: source of the fresh weights; None means torch's global random state.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        num_labels: int,
+        input_size: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(input_size or config.hidden_size, num_labels)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+        initialise_(self, config.initializer_range, generator)
+
+    def forward(self, pooled_output: Tensor) -> Tensor:
+        """[B, H] -> [B, num_labels]."""
+        return super().forward(self.dropout(pooled_output))
+
+
+class SpanHead(Linear):
+    """Start and end logit of every token (`qa_outputs`): [T, H] -> [T, 2].
+
+    Args:
+        config: the encoder's.
+        input_size: None means the hidden size; another one when something stands between encoder and head.
+        generator: source of the fresh weights; None means torch's global random state.
+    """
+
+    def __init__(
+        self, config: BertConfig, input_size: int | None = None, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__(input_size or config.hidden_size, 2)
+        initialise_(self, config.initializer_range, generator)

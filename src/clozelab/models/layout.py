@@ -1,0 +1,221 @@
+"""Where the sequences of a token stream begin and end.
+
+A batch is one stream of T tokens. Either a *rectangle*: B rows of S slots, real tokens first, T = B*S; or *ragged*:
+sequences one after the other without padding, T = sum of lengths. Hidden states stay [T, H] all the way; only
+attention, pooling and recurrent heads ask the layout.
+
+Unusual: lengths are kept twice, as a tensor and as host integers, so that grouping never waits for a device; index
+tensors derived from them are computed once a batch and remembered.
+
+Letters: T tokens in the stream, B sequences, S slots a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass
+class PaddedGroup:
+    """One block of the padded stream: rows `start` to `start + batch_size * width`, as [batch_size, width]."""
+
+    start: int
+    batch_size: int
+    width: int
+    lengths: list[int]
+
+
+@dataclass
+class PaddedGroups:
+    """The stream rearranged into blocks of similar length, each padded to its longest sequence."""
+
+    gather: Tensor
+    """int64 [padded rows]: the stream row of each padded row; a padding row names its sequence's first row."""
+    scatter: Tensor
+    """int64 [T]: the padded row of each stream row; padding slots of a rectangle name padded row 0."""
+    padded_padding: Tensor
+    """int64: the padded rows that hold no token."""
+    stream_padding: Tensor
+    """int64: the stream rows that hold no token (none when ragged)."""
+    groups: list[PaddedGroup]
+
+
+@dataclass
+class Layout:
+    """Sequence boundaries of one batch; build it with `rectangle` or `ragged`."""
+
+    lengths: Tensor
+    """int64 [B], real tokens."""
+    row_slots: int | None
+    """S for a rectangle, None for a ragged stream."""
+    full: bool
+    """True for a rectangle without any padding."""
+    max_seqlen: int
+    lengths_list: list[int]
+    """`lengths` on the host."""
+    _cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def rectangle(cls, lengths: Sequence[int] | np.ndarray, row_slots: int) -> Layout:
+        """B rows of `row_slots` slots; ValueError for a length that is not in 1..row_slots."""
+        host = _checked(lengths)
+        if max(host) > row_slots:
+            raise ValueError(f"layout: a sequence of {max(host)} tokens does not fit a row of {row_slots} slots")
+        return cls(
+            lengths=torch.tensor(host, dtype=torch.int64),
+            row_slots=int(row_slots),
+            full=min(host) == row_slots,
+            max_seqlen=max(host),
+            lengths_list=host,
+        )
+
+    @classmethod
+    def ragged(cls, lengths: Sequence[int] | np.ndarray) -> Layout:
+        """Sequences one after the other; ValueError for a length below 1."""
+        host = _checked(lengths)
+        return cls(
+            lengths=torch.tensor(host, dtype=torch.int64),
+            row_slots=None,
+            full=False,
+            max_seqlen=max(host),
+            lengths_list=host,
+        )
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.lengths_list)
+
+    @property
+    def num_slots(self) -> int:
+        """T, padding included."""
+        return self.batch_size * self.row_slots if self.row_slots is not None else sum(self.lengths_list)
+
+    @property
+    def num_tokens(self) -> int:
+        """Real tokens."""
+        return sum(self.lengths_list)
+
+    @property
+    def dense_width(self) -> int | None:
+        """S when the stream can be viewed as [B, S], else None (equal lengths count as a rectangle)."""
+        if self.row_slots is not None:
+            return self.row_slots
+        return self.max_seqlen if min(self.lengths_list) == self.max_seqlen else None
+
+    @property
+    def cu_seqlens(self) -> Tensor:
+        """int32 [B + 1]: the first slot of each sequence, and T."""
+        return self.remember("cu_seqlens", self._make_cu_seqlens)
+
+    @property
+    def first_rows(self) -> Tensor:
+        """int64 [B]: stream row of each sequence's first token."""
+        return self.remember("first_rows", lambda: self.cu_seqlens[:-1].to(torch.int64))
+
+    @property
+    def last_rows(self) -> Tensor:
+        """int64 [B]: stream row of each sequence's last real token."""
+        return self.remember("last_rows", lambda: self.first_rows + self.lengths - 1)
+
+    def padded_groups(self, group_size: int) -> PaddedGroups:
+        """Sequences sorted by length in groups of `group_size`, padded inside the group."""
+        return self.remember(("groups", group_size), lambda: self._make_groups(group_size))
+
+    def key_padding(self) -> Tensor:
+        """bool [B, S] for a rectangle: True on padding slots."""
+        if self.row_slots is None:
+            raise ValueError("layout: only a rectangle has padding slots")
+        slots = torch.arange(self.row_slots, device=self.lengths.device)
+        return self.remember("key_padding", lambda: slots >= self.lengths[:, None])
+
+    def remember(self, key: Any, make: Callable[[], Any]) -> Any:
+        """`make()`, computed once for this layout."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Layout:
+        """The same layout with its tensors on `device`; what was remembered is forgotten."""
+        lengths = self.lengths.to(device, non_blocking=non_blocking)
+        return Layout(lengths, self.row_slots, self.full, self.max_seqlen, self.lengths_list)
+
+    def pin_memory(self) -> Layout:
+        return Layout(self.lengths.pin_memory(), self.row_slots, self.full, self.max_seqlen, self.lengths_list)
+
+    def _host_starts(self) -> np.ndarray:
+        """int64 [B + 1]: first slot of each sequence, and T."""
+        if self.row_slots is not None:
+            return np.arange(self.batch_size + 1, dtype=np.int64) * self.row_slots
+        return np.concatenate([[0], np.cumsum(self.lengths_list, dtype=np.int64)])
+
+    def _make_cu_seqlens(self) -> Tensor:
+        return torch.from_numpy(self._host_starts().astype(np.int32)).to(self.lengths.device)
+
+    def _make_groups(self, group_size: int) -> PaddedGroups:
+        lengths, starts = np.asarray(self.lengths_list), self._host_starts()
+        order = np.argsort(lengths, kind="stable")
+        scatter = np.full(self.num_slots, -1, dtype=np.int64)
+        gather, is_padding, groups, offset = [], [], [], 0
+        for first in range(0, len(order), group_size):
+            members = order[first : first + group_size]
+            width = int(lengths[members].max())
+            slots = np.arange(width)
+            real = slots < lengths[members, None]
+            rows = starts[members, None] + np.where(real, slots, 0)
+            scatter[rows[real]] = (offset + np.arange(real.size).reshape(real.shape))[real]
+            gather.append(rows.reshape(-1))
+            is_padding.append(~real.reshape(-1))
+            groups.append(PaddedGroup(offset, len(members), width, [int(n) for n in lengths[members]]))
+            offset += real.size
+        return PaddedGroups(
+            gather=self._indices(np.concatenate(gather)),
+            scatter=self._indices(np.maximum(scatter, 0)),
+            padded_padding=self._indices(np.flatnonzero(np.concatenate(is_padding))),
+            stream_padding=self._indices(np.flatnonzero(scatter < 0)),
+            groups=groups,
+        )
+
+    def _indices(self, values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values.astype(np.int64)).to(self.lengths.device)
+
+
+class _Rearrange(torch.autograd.Function):
+    """A permutation of rows that leaves gaps (zeros); its backward is the opposite permutation.
+
+    torch's own backward of a row selection is an accumulating scatter, which is slow on the CPU.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: Tensor, gaps: Tensor, inverse_rows: Tensor, inverse_gaps: Tensor) -> Tensor:
+        ctx.save_for_backward(inverse_rows, inverse_gaps)
+        return x.index_select(0, rows).index_fill_(0, gaps, 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        inverse_rows, inverse_gaps = ctx.saved_tensors
+        return grads[0].index_select(0, inverse_rows).index_fill_(0, inverse_gaps, 0.0), None, None, None, None
+
+
+def to_padded(x: Tensor, groups: PaddedGroups) -> Tensor:
+    """Stream [T, ...] -> padded rows [padded rows, ...], zero where there is no token."""
+    return _Rearrange.apply(x, groups.gather, groups.padded_padding, groups.scatter, groups.stream_padding)
+
+
+def from_padded(x: Tensor, groups: PaddedGroups) -> Tensor:
+    """Padded rows [padded rows, ...] -> stream [T, ...], zero where there is no token."""
+    return _Rearrange.apply(x, groups.scatter, groups.stream_padding, groups.gather, groups.padded_padding)
+
+
+def _checked(lengths: Sequence[int] | np.ndarray) -> list[int]:
+    host = [int(length) for length in lengths]
+    if not host:
+        raise ValueError("layout: a batch needs at least one sequence")
+    if min(host) < 1:
+        raise ValueError(f"layout: a sequence of {min(host)} tokens; every sequence needs at least one")
+    return host

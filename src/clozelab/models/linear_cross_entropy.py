@@ -1,0 +1,178 @@
+"""Vocabulary projection and cross-entropy in one, without ever holding all logits.
+
+Rows go through in chunks; a chunk's logits become its gradient in place, and that is multiplied out while it is still
+in cache. So memory is one chunk, and the backward pass only scales what the forward pass computed. With a loss on every
+position this is most of a small model's step (left-to-right: 70 %).
+
+Unusual: gradients are computed in forward (only where somebody will ask for them); a second backward through the same
+result gives the same gradients, a derivative of the gradient does not exist.
+
+Letters: P predicted positions, H hidden size, V vocabulary, C rows of a chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK_LOGITS = 1 << 22
+"""Logits in one projection chunk: 512 rows at V 8,192. Measured; fewer rows pay for adding up [V, H] more often."""
+MIN_CHUNK_ROWS = 256
+ACCELERATOR_CHUNK_LOGITS = 1 << 27
+"""The same elsewhere than on the CPU, where a launch costs more than memory (0.8 GB with bf16); not measured."""
+CACHED_LOGITS = 1 << 19
+"""Logits in one softmax block: 2 MB as fp32, what stays in a core's cache."""
+IGNORED_LABEL = -100
+_SMALLEST = 1e-37
+
+
+@dataclass(frozen=True)
+class PredictionLoss:
+    """Sums over the predicted positions, so that any number of them can be added before dividing."""
+
+    loss_sum: Tensor
+    """fp32 scalar, nats."""
+    num_correct: Tensor
+    """int64 scalar: positions whose largest logit is the label's."""
+    count: Tensor
+    """int64 scalar: positions with a label."""
+
+
+@dataclass
+class _Sums:
+    """What the chunks add to; a gradient is None where none is wanted."""
+
+    loss: Tensor
+    num_correct: Tensor
+    grad_hidden: Tensor | None
+    grad_weight: Tensor | None
+    grad_bias: Tensor | None
+
+    @property
+    def wants_gradients(self) -> bool:
+        return not (self.grad_hidden is None and self.grad_weight is None and self.grad_bias is None)
+
+
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> PredictionLoss:
+    """Sum over rows of cross-entropy(hidden @ weight.T + bias, labels).
+
+    hidden [P, H], weight [V, H], bias [V], labels int64 [P] (-100: no label, no loss); P may be 0. Matrix products run
+    in autocast's type where autocast is on; the softmax is fp32, and so are the sums over chunks.
+    """
+    wanted = [x.requires_grad and torch.is_grad_enabled() for x in (hidden, weight, bias)]
+    device_type = hidden.device.type
+    dtype = hidden.dtype
+    if torch.is_autocast_enabled(device_type):
+        dtype = torch.get_autocast_dtype(device_type)
+    loss_sum, num_correct = _LinearCrossEntropy.apply(hidden, weight, bias, labels, dtype, wanted)
+    return PredictionLoss(loss_sum, num_correct, (labels >= 0).sum())
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, dtype: torch.dtype, wanted: list[bool]
+    ) -> tuple[Tensor, Tensor]:
+        with torch.autocast(hidden.device.type, enabled=False):
+            sums = _all_chunks(hidden, weight, bias, labels, dtype, wanted)
+        ctx.save_for_backward(sums.grad_hidden, sums.grad_weight, sums.grad_bias)
+        ctx.mark_non_differentiable(sums.num_correct)
+        return sums.loss, sums.num_correct
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        scale = grads[0]
+        scaled = [None if grad is None else grad * scale.to(grad.dtype) for grad in ctx.saved_tensors]
+        return *scaled, None, None, None
+
+
+def _all_chunks(
+    hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, dtype: torch.dtype, wanted: list[bool]
+) -> _Sums:
+    num_rows, vocab_size = hidden.shape[0], weight.shape[0]
+    sums = _Sums(
+        loss=torch.zeros((), dtype=torch.float32, device=hidden.device),
+        num_correct=torch.zeros((), dtype=torch.int64, device=hidden.device),
+        grad_hidden=torch.empty_like(hidden) if wanted[0] else None,
+        grad_weight=torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None,
+        grad_bias=torch.zeros_like(bias, dtype=torch.float32) if wanted[2] else None,
+    )
+    chunk_logits = CHUNK_LOGITS if _on_cpu(hidden) else ACCELERATOR_CHUNK_LOGITS
+    chunk_rows = min(num_rows, max(MIN_CHUNK_ROWS, chunk_logits // vocab_size))
+    # One buffer for all chunks: fresh memory of this size costs page faults.
+    buffer = torch.empty(chunk_rows, vocab_size, dtype=dtype, device=hidden.device)
+    low_hidden, low_weight, low_bias = hidden.to(dtype), weight.to(dtype), bias.to(dtype)
+    for start in range(0, num_rows, max(1, chunk_rows)):
+        rows = slice(start, start + chunk_rows)
+        chunk = low_hidden[rows]
+        logits = torch.addmm(low_bias, chunk, low_weight.t(), out=buffer[: chunk.shape[0]])  # [C, V]
+        _softmax_blocks(logits, labels[rows], sums)
+        _multiply_out(logits, chunk, low_weight, sums, rows)
+    sums.grad_weight = _in_type_of(sums.grad_weight, weight)
+    sums.grad_bias = _in_type_of(sums.grad_bias, bias)
+    return sums
+
+
+def _on_cpu(x: Tensor) -> bool:
+    return x.device.type == "cpu"
+
+
+def _in_type_of(grad: Tensor | None, parameter: Tensor) -> Tensor | None:
+    return None if grad is None else grad.to(parameter.dtype)
+
+
+def _softmax_blocks(logits: Tensor, labels: Tensor, sums: _Sums) -> None:
+    """Adds loss and correct count of logits [C, V]; turns them into d loss / d logits, in place, where wanted."""
+    on_cpu = _on_cpu(logits)
+    block_rows = max(1, CACHED_LOGITS // logits.shape[1]) if on_cpu else logits.shape[0]
+    valid = labels >= 0
+    all_valid = on_cpu and bool(valid.all())
+    for start in range(0, logits.shape[0], block_rows):
+        rows = slice(start, start + block_rows)
+        block, targets = logits[rows], labels[rows].clamp_min(0)[:, None]
+        probs = torch.softmax(block, dim=-1, dtype=torch.float32)
+        target_probs = probs.gather(1, targets)  # [rows, 1]
+        probs.scatter_(1, targets, target_probs - 1.0)
+        losses = target_probs.clamp_min(_SMALLEST).log_().squeeze(1)
+        correct = _is_correct(probs, target_probs, targets)
+        if not all_valid:
+            probs.mul_(valid[rows, None])
+            losses, correct = losses * valid[rows], correct & valid[rows]
+        sums.loss -= losses.sum()
+        sums.num_correct += correct.sum()
+        if sums.wants_gradients:
+            block.copy_(probs)
+
+
+def _is_correct(others: Tensor, target_probs: Tensor, targets: Tensor) -> Tensor:
+    """bool [rows]: the argmax is the target, the first one winning a tie as in torch.argmax.
+
+    others [rows, V]: probabilities with the target's made negative; target_probs, targets [rows, 1]. Half-precision
+    logits tie often: counting every tie as correct would flatter the accuracy. On the CPU an argmax costs ten times a
+    maximum, so only tied rows pay for it.
+    """
+    if not _on_cpu(others):
+        best, index = others.max(dim=-1, keepdim=True)
+        return ((target_probs > best) | ((target_probs == best) & (targets < index))).squeeze(1)
+    best = others.amax(dim=-1, keepdim=True)
+    correct = (target_probs > best).squeeze(1)
+    tied = (target_probs == best).squeeze(1).nonzero().squeeze(1)
+    if tied.numel():
+        correct[tied] = targets[tied, 0] < others[tied].argmax(dim=-1)
+    return correct
+
+
+def _multiply_out(grad_logits: Tensor, hidden: Tensor, weight: Tensor, sums: _Sums, rows: slice) -> None:
+    """grad_logits [C, V], hidden [C, H] -> the chunk's share of every gradient."""
+    if sums.grad_hidden is not None:
+        sums.grad_hidden[rows] = grad_logits @ weight
+    if sums.grad_weight is not None:
+        if grad_logits.dtype == torch.float32:
+            sums.grad_weight.addmm_(grad_logits.t(), hidden)
+        else:
+            sums.grad_weight += grad_logits.t() @ hidden
+    if sums.grad_bias is not None:
+        sums.grad_bias += grad_logits.sum(dim=0)

@@ -1,0 +1,1 @@
+"""LightningModules: one for pre-training and one per task family."""

@@ -1,0 +1,132 @@
+"""What every LightningModule here shares: optimiser and schedule, clipping, guards, publishing of metrics, resume.
+
+Unusual: nothing is saved by `save_hyperparameters`, and Lightning's loop counters are not restored; a checkpoint holds
+weights, optimiser, schedule, the step and this module's own counters (see training/resume.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from clozelab.training.callbacks import leave_quietly_unless_first
+from clozelab.training.metrics_csv import SECONDS_KEY, TOKENS_KEY, MetricsCsv
+from clozelab.training.resume import forget_loops, set_position
+from clozelab.training.throughput import Throughput
+
+OptimizerFactory = Callable[[Iterator[tuple[str, nn.Parameter]]], Optimizer]
+"""`build_adamw` with its settings bound; called with named_parameters()."""
+ScheduleFactory = Callable[..., LRScheduler]
+"""`LinearWarmupDecay` with its settings bound; called as (optimizer, total_steps=...)."""
+
+
+class TrainingModule(LightningModule):
+    """Thin base of the stages' modules.
+
+    Args:
+        optimizer_factory: named parameters -> optimizer.
+        schedule_factory: (optimizer, total_steps=...) -> schedule, stepped once per optimizer step.
+        total_steps: optimizer steps of the whole run; computed from the configuration, never estimated by Lightning.
+        gradient_clip_norm: largest norm of the whole gradient; 0 leaves it as it is (the norm is still measured).
+        seed: of this run; dropout is a function of it.
+    """
+
+    def __init__(
+        self,
+        *,
+        optimizer_factory: OptimizerFactory,
+        schedule_factory: ScheduleFactory,
+        total_steps: int,
+        gradient_clip_norm: float,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        if gradient_clip_norm < 0:
+            raise ValueError(f"gradient_clip_norm is {gradient_clip_norm}: give a positive norm, or 0 for no clipping")
+        self.optimizer_factory, self.schedule_factory = optimizer_factory, schedule_factory
+        self.total_steps, self.gradient_clip_norm, self.seed = total_steps, gradient_clip_norm, seed
+        self.throughput = Throughput()
+        self.stop_requested: Callable[[], int] = lambda: 0
+        self.stop_agreed = 0
+        self.latest_metrics: dict[str, float] = {}
+        self.latest_metrics_step = -1
+        self.latest_validation: dict[str, float] = {}
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.optimizer_factory(self.named_parameters())
+        schedule = self.schedule_factory(optimizer, total_steps=self.total_steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    @property
+    def learning_rate(self) -> float:
+        """Rate of the coming optimizer step."""
+        return float(self.trainer.optimizers[0].param_groups[0]["lr"])
+
+    def clip_gradients(self) -> Tensor:
+        """Scale the gradient down to `gradient_clip_norm`; returns its norm before, a scalar tensor on the device.
+
+        Works on parameters that are sharded over ranks too: torch's function then measures the norm of the whole.
+        """
+        limit = self.gradient_clip_norm or math.inf
+        gradients = [p for p in self.parameters() if p.grad is not None]
+        norm = nn.utils.clip_grad_norm_(gradients, limit)
+        return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Lightning's hook under automatic optimisation; the limit is this module's, not the Trainer's."""
+        self.clip_gradients()
+
+    def require_finite(self, loss: Tensor, gradient_norm: Tensor, step: int) -> None:
+        """Stop the run on a loss or gradient that is not a number; on all ranks, as the norm is of the whole gradient."""
+        if bool(torch.isfinite(gradient_norm)) and (self.trainer.world_size > 1 or bool(torch.isfinite(loss))):
+            return
+        leave_quietly_unless_first(self.trainer)
+        raise FloatingPointError(
+            f"step {step + 1}: the loss is {float(loss)} and the gradient norm {float(gradient_norm)} at learning rate"
+            f" {self.learning_rate:.3g}; the weights before this step are kept in the last checkpoint. A smaller learning"
+            " rate, a longer warm-up or precision 32-true are the usual cures"
+        )
+
+    def publish(self, metrics: Mapping[str, float]) -> None:
+        """Send numbers of the current step to every logger and to the progress display."""
+        step = self.trainer.global_step
+        if any(key.startswith("train/") for key in metrics):
+            self.latest_metrics, self.latest_metrics_step = dict(metrics), step
+        clock = {TOKENS_KEY: float(self.throughput.total_tokens), SECONDS_KEY: self.throughput.total_seconds}
+        for logger in self.loggers:
+            logger.log_metrics({**metrics, **clock}, step)
+
+    def on_train_start(self) -> None:
+        for logger in self.loggers:
+            if isinstance(logger, MetricsCsv):
+                logger.truncate_after(self.trainer.global_step)
+        self.throughput.start()
+
+    def on_validation_start(self) -> None:
+        self.throughput.stop()
+
+    def on_validation_end(self) -> None:
+        if self.trainer.state.fn == "fit":
+            self.throughput.start()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        forget_loops(checkpoint)
+        checkpoint["throughput"] = self.throughput.state()
+        checkpoint["latest_validation"] = dict(self.latest_validation)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        set_position(self.trainer, int(checkpoint["global_step"]))
+        self.throughput.load(checkpoint["throughput"])
+        self.latest_validation = dict(checkpoint["latest_validation"])

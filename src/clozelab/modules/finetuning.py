@@ -1,0 +1,189 @@
+"""The training loop of all fine-tuning tasks: loss over the whole global batch, evaluation, the best checkpoint.
+
+The best checkpoint is the first with the highest `metric` on the validation split, as the paper selects on its
+development sets: scores of that same split are therefore slightly optimistic, for every arm alike. Its predictions are
+    kept with it.
+Scores keep their scorer's own unit: shares of one, SQuAD's in percent.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clozelab.models.encoder import Encoder
+from clozelab.models.flops import training_flops_per_token
+from clozelab.modules.base import TrainingModule
+from clozelab.training.reproducibility import seed_forward
+
+Batch = dict[str, Any]
+HEADS = ("linear", "bilstm")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One pass over the validation split. `predictions`: the task's own records, one an example, JSON values."""
+
+    step: int
+    scores: dict[str, float]
+    predictions: list[dict[str, Any]]
+    is_collapsed: bool
+    """The same answer for every example."""
+    weights: dict[str, Tensor] | None = field(default=None, repr=False)
+
+
+class FineTuning(TrainingModule):
+    """Base of one module a task family. A subclass builds its head and says loss, predictions and scores.
+
+    Args:
+        encoder: with the weights to start from.
+        metric: key of the score that selects the best checkpoint, one of the module's own.
+        score_keys: the keys the module computes, without "validation/".
+        keep_best_weights: hold a copy of the best checkpoint's weights (for saving the model).
+        log_interval_steps: optimizer steps between two published averages.
+        base: what TrainingModule takes.
+    """
+
+    def __init__(
+        self,
+        *,
+        encoder: Encoder,
+        metric: str,
+        score_keys: Sequence[str],
+        keep_best_weights: bool,
+        log_interval_steps: int,
+        **base: Any,
+    ) -> None:
+        super().__init__(**base)
+        known = [f"validation/{key}" for key in score_keys]
+        if metric not in known:
+            raise ValueError(f"task.metric={metric!r} is not a score of this task; it has {', '.join(known)}")
+        self.encoder, self.metric, self.keep_best_weights = encoder, metric, keep_best_weights
+        self.log_interval_steps = log_interval_steps
+        self.best: Evaluation | None = None
+        self.history: list[dict[str, float]] = []
+        self._loss_sum = torch.zeros(())
+        self._loss_steps = 0
+
+    @abstractmethod
+    def logits(self, batch: Batch) -> Tensor:
+        """The head's output for a batch, in fp32."""
+
+    @abstractmethod
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Sum of the examples' losses, a scalar in fp32."""
+
+    @abstractmethod
+    def collect(self, logits: Tensor, batch: Batch) -> None:
+        """Remember the logits of one evaluation batch."""
+
+    @abstractmethod
+    def evaluate(self) -> Evaluation:
+        """Scores of everything collected since the last call."""
+
+    @abstractmethod
+    def heads(self) -> dict[str, nn.Module]:
+        """What stands on the encoder, by its name in a saved model."""
+
+    @abstractmethod
+    def baseline(self) -> float | None:
+        """What the most frequent answer alone scores on `metric`; None where that means nothing."""
+
+    def encode(self, batch: Batch) -> Tensor:
+        """The encoder's sequence output [T, H]."""
+        ids = (batch["input_ids"], batch["token_type_ids"], batch["position_ids"])
+        return self.encoder(*ids, batch["layout"]).sequence_output
+
+    def in_fp32(self, head: nn.Module, hidden: Tensor) -> Tensor:
+        """The output layer outside autocast: in bf16 neighbouring tokens would often have the very same logit."""
+        with torch.autocast(self.device.type, enabled=False):
+            return head(hidden.float())
+
+    def on_fit_start(self) -> None:
+        self._loss_sum = torch.zeros((), device=self.device)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        seed_forward(self.seed, self.trainer.global_step, self.trainer.global_rank, 0)
+        loss_sum = self.loss(self.logits(batch), batch)
+        # Lightning averages gradients over ranks: scaled so that the result is the mean over the global batch.
+        loss = loss_sum * (batch["local_weight"] * self.trainer.world_size / batch["global_examples"])
+        self._loss_sum += loss.detach()
+        self._loss_steps += 1
+        tokens = batch["global_tokens"]
+        length = math.ceil(tokens / batch["global_examples"])
+        self.throughput.add(tokens, tokens * training_flops_per_token(self.encoder.config, length, 0.0))
+        return loss
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        if self.trainer.global_step % self.log_interval_steps == 0:
+            self._publish_training()
+
+    def on_validation_epoch_start(self) -> None:
+        if self._loss_steps:
+            self._publish_training()
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self.collect(self.logits(batch), batch)
+
+    def on_validation_epoch_end(self) -> None:
+        result = self.evaluate()
+        scores = {f"validation/{key}": value for key, value in result.scores.items()}
+        self.latest_validation = scores
+        self.publish(scores)
+        self.history.append({"step": result.step, **scores})
+        if self.best is None or scores[self.metric] > self.best.scores[self.metric]:
+            weights = self._copy_weights() if self.keep_best_weights else None
+            self.best = Evaluation(result.step, scores, result.predictions, result.is_collapsed, weights)
+
+    def require_best(self) -> Evaluation:
+        """The best checkpoint's evaluation; there is one after every finished training."""
+        assert self.best is not None, "training ended without an evaluation"
+        return self.best
+
+    def facts(self) -> dict[str, Any]:
+        """What the run's record keeps."""
+        work = self.throughput
+        speed = work.total_tokens / work.total_seconds if work.total_seconds else None
+        trainable = sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
+        facts = {"steps": self.total_steps, "tokens": work.total_tokens, "tokens_per_second": speed}
+        return facts | {"parameters": trainable} | self.require_best().scores
+
+    def restore_best(self) -> None:
+        """Put the best checkpoint's weights back."""
+        best = self.require_best()
+        assert best.weights is not None, "keep_best_weights was off"
+        self.load_state_dict(best.weights)
+
+    def _publish_training(self) -> None:
+        mean_loss = self._loss_sum / max(1, self._loss_steps)
+        self._require_finite_loss(float(mean_loss))
+        tokens = self.throughput.tokens
+        seconds = self.throughput.settle(tokens, self.throughput.flops)
+        metrics = {"train/loss": float(mean_loss), "train/learning_rate": self.learning_rate}
+        metrics |= {"train/tokens_per_second": tokens / seconds} if seconds > 0 and tokens else {}
+        self.publish(metrics)
+        self._loss_sum.zero_()
+        self._loss_steps = 0
+
+    def _require_finite_loss(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise FloatingPointError(
+                f"the training loss is {loss} before step {self.trainer.global_step} at learning rate "
+                f"{self.learning_rate:.3g}: a smaller learning_rate, a longer schedule.warmup_fraction or "
+                "trainer.precision=32-true are the usual cures"
+            )
+
+    def _copy_weights(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.state_dict().items()}
+
+
+def check_head(head: str) -> None:
+    """ValueError for a head that does not exist."""
+    if head not in HEADS:
+        raise ValueError(f"head={head!r} is unknown; known heads: {', '.join(HEADS)}")

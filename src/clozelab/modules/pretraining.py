@@ -1,0 +1,302 @@
+"""Pre-training: one Lightning batch is one optimizer step, given as this rank's list of micro-batches.
+
+Unusual: manual optimisation. Each loss term's sum is divided by the number of its predictions in the whole global batch (all
+ranks, all micro-batches), so the gradient does not depend on how the batch is cut up; a mean of means would. Dropout is a
+function of (seed, step, rank, micro-batch), so a checkpoint holds no generator state. Numbers stay on the device between log
+points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from clozelab.models.flops import parameter_count, training_flops_per_token
+from clozelab.models.weights import save_encoder_folder
+from clozelab.modules.base import OptimizerFactory, ScheduleFactory, TrainingModule
+from clozelab.training.reproducibility import seed_forward
+
+if TYPE_CHECKING:
+    from clozelab.models.encoder import Encoder
+    from clozelab.objectives.interface import LossTerm
+    from clozelab.objectives.weighted_sum import Objective
+
+MicroBatch = dict[str, Any]
+"""Torch batch of the objectives: input_ids [T], token_type_ids [T], position_ids [T], layout, prediction_rows [P], ..."""
+
+
+class PretrainingModel(nn.Module):
+    """Encoder and heads; a forward takes one micro-batch to its loss terms. What a strategy wraps or shards."""
+
+    def __init__(self, encoder: Encoder, objective: Objective) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.heads = objective.heads(encoder.config, encoder)
+        self.objective = objective
+        if objective.pair is None:
+            # Nothing reads it: DDP would wait for its gradient.
+            encoder.pooler.requires_grad_(False)
+
+    def forward(self, batch: MicroBatch) -> list[LossTerm]:
+        return self.objective.losses(self.heads, self.encoder, batch)
+
+
+class PretrainingModule(TrainingModule):
+    """Trains an encoder on one objective.
+
+    Args:
+        encoder: fresh or loaded; trained in place.
+        objective: input format, token prediction and pair prediction.
+        log_interval_steps: optimizer steps between two published averages.
+        matmul_ceiling: FLOP/s of one device, for the utilisation; 0 leaves it out.
+        Others: see TrainingModule.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        objective: Objective,
+        *,
+        optimizer_factory: OptimizerFactory,
+        schedule_factory: ScheduleFactory,
+        total_steps: int,
+        gradient_clip_norm: float,
+        seed: int,
+        log_interval_steps: int,
+        matmul_ceiling: float,
+    ) -> None:
+        super().__init__(
+            optimizer_factory=optimizer_factory,
+            schedule_factory=schedule_factory,
+            total_steps=total_steps,
+            gradient_clip_norm=gradient_clip_norm,
+            seed=seed,
+        )
+        self.automatic_optimization = False
+        self.model = PretrainingModel(encoder, objective)
+        self.world_size = 1
+        self.log_interval_steps, self.matmul_ceiling = log_interval_steps, matmul_ceiling
+        self._train_sums: dict[str, Tensor] = {}
+        self._validation_sums: dict[str, Tensor] = {}
+
+    # Training
+
+    def on_fit_start(self) -> None:
+        self.world_size = self.trainer.world_size
+
+    def training_step(self, micro_batches: list[MicroBatch], batch_index: int) -> dict[str, Tensor]:
+        """One optimizer step."""
+        step = self.trainer.global_step
+        rate = self.learning_rate
+        counts = self._global_counts(micro_batches)
+        loss = torch.zeros((), device=self.device)
+        for index, batch in enumerate(micro_batches):
+            seed_forward(self.seed, step, self.global_rank, index)
+            with self._gradient_sync(index == len(micro_batches) - 1):
+                part = self._forward(batch, counts)
+                # DDP and FSDP average gradients over ranks; the loss is already a share of the global one.
+                self.manual_backward(part * self.trainer.world_size)
+            loss += part.detach()
+        norm = self.clip_gradients()
+        is_log_step = (step + 1) % self.log_interval_steps == 0 or step + 1 == self.total_steps
+        if self.device.type == "cpu" or is_log_step:
+            self.require_finite(loss, norm, step)
+        optimizer, schedule = self.optimizers(), self.lr_schedulers()
+        optimizer.step()  # type: ignore[union-attr]
+        optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
+        schedule.step()  # type: ignore[union-attr,call-arg]
+        if is_log_step:
+            self._publish_training(rate, norm)
+        return {"loss": loss}
+
+    def _forward(self, batch: MicroBatch, counts: Tensor) -> Tensor:
+        """This micro-batch's share of the global loss; counts [terms]. Adds to the running sums."""
+        loss = torch.zeros((), device=self.device)
+        for term, count in zip(self.model(batch), counts, strict=True):
+            loss = loss + self.model.objective.weights[term.name] / count * term.loss_sum
+            add_sums(self._train_sums, term)
+        layout = batch["layout"]
+        tokens = sum(layout.lengths_list)
+        fraction = len(batch["prediction_labels"]) / tokens
+        per_token = training_flops_per_token(self.model.encoder.config, layout.max_seqlen, fraction)
+        self.throughput.add(tokens, tokens * per_token)
+        return loss
+
+    def _global_counts(self, micro_batches: list[MicroBatch]) -> Tensor:
+        """[terms] predictions of each loss term in the global batch; agrees on a stop in the same reduction."""
+        objective = self.model.objective
+        counted = [objective.counts(batch) for batch in micro_batches]
+        totals = [sum(counts[name] for counts in counted) for name in objective.weights]
+        requested = self.stop_requested()
+        if self.trainer.world_size == 1:
+            self.stop_agreed = requested
+            return torch.tensor(totals, dtype=torch.float32, device=self.device)
+        reduced = self._sum_over_ranks(torch.tensor([*totals, requested], dtype=torch.float64, device=self.device))
+        # Every rank that got the signal adds its number: any sum above zero is a stop.
+        self.stop_agreed = requested or (15 if reduced[-1] > 0 else 0)
+        return reduced[:-1].float()
+
+    def _gradient_sync(self, is_last: bool) -> AbstractContextManager[Any]:
+        """Reduce gradients over ranks in the last micro-batch only."""
+        wrapped = self.trainer.strategy.model
+        if isinstance(wrapped, DistributedDataParallel) and not is_last:
+            return wrapped.no_sync()  # type: ignore[no-any-return]
+        if hasattr(self.model, "set_requires_gradient_sync"):
+            self.model.set_requires_gradient_sync(is_last)
+        return nullcontext()
+
+    def _publish_training(self, rate: float, norm: Tensor) -> None:
+        """Averages since the last log point, over all ranks."""
+        sums, work = self._reduced_progress()
+        seconds = self.throughput.settle(int(work[0]), float(work[1]))
+        self._train_sums = {}
+        weights = self.model.objective.weights
+        metrics = {"train/loss": sum(weights[name] * loss_sum / count for name, (loss_sum, _, count) in sums.items())}
+        for name, (loss_sum, correct, count) in sums.items():
+            metrics |= {f"train/{name}_loss": loss_sum / count, f"train/{name}_accuracy": correct / count}
+        metrics |= {"train/learning_rate": rate, "train/gradient_norm": float(norm)}
+        if seconds > 0:
+            metrics["train/tokens_per_second"] = float(work[0]) / seconds
+            if self.matmul_ceiling:
+                metrics["train/mfu"] = float(work[1]) / seconds / (self.matmul_ceiling * self.trainer.world_size)
+        self.publish(metrics)
+
+    # Validation
+
+    def validation_step(self, batch: MicroBatch | list[MicroBatch], batch_index: int) -> None:
+        for part in batch if isinstance(batch, list) else [batch]:
+            for term in self.model(part):
+                add_sums(self._validation_sums, term)
+
+    def on_validation_epoch_end(self) -> None:
+        sums = self._reduced(self._validation_sums)
+        self._validation_sums = {}
+        self.latest_validation = validation_metrics(sums, self.model.objective.token.name)
+        self.publish(self.latest_validation)
+
+    # Results
+
+    def facts(self) -> dict[str, Any]:
+        """What run.json says of the training so far."""
+        clock = self.throughput
+        facts: dict[str, Any] = {
+            "parameters": parameter_count(self.model.encoder.config),
+            "total_steps": self.total_steps,
+            "matmul_ceiling": self.matmul_ceiling,
+        }
+        if clock.total_seconds:
+            rate = clock.total_flops / clock.total_seconds
+            facts |= {
+                "steps": self.total_steps,
+                "tokens": clock.total_tokens,
+                "training_seconds": clock.total_seconds,
+                "tokens_per_second": clock.total_tokens / clock.total_seconds,
+                "mfu": rate / (self.matmul_ceiling * self.world_size) if self.matmul_ceiling else None,
+            }
+        return facts | self.latest_validation
+
+    def save_encoder(self, folder: Path, tokenizer_files: Mapping[str, bytes], provenance: Mapping[str, Any]) -> None:
+        """Write the encoder and the objective's heads in the Hugging Face layout."""
+        heads = self.model.objective.heads_by_prefix(self.model.heads)
+        save_encoder_folder(
+            folder,
+            self.model.encoder,
+            heads=heads,
+            tokenizer_files=tokenizer_files,
+            extra_config={"clozelab": dict(provenance)},
+        )
+
+    # Sums over micro-batches and ranks
+
+    def _sum_over_ranks(self, values: Tensor) -> Tensor:
+        if self.trainer.world_size == 1:
+            return values
+        return self.trainer.strategy.reduce(values, reduce_op="sum")  # type: ignore[return-value]
+
+    def _reduced(self, sums: dict[str, Tensor]) -> dict[str, list[float]]:
+        """name -> [loss_sum, correct, count] over all ranks, on the host: the only place that waits for the device."""
+        if not sums:
+            return {}
+        stacked = self._sum_over_ranks(torch.stack([sums[name] for name in sorted(sums)]))
+        return dict(zip(sorted(sums), stacked.tolist(), strict=True))
+
+    def _reduced_progress(self) -> tuple[dict[str, list[float]], list[float]]:
+        """Sums since the last log point, and [tokens, flops], over all ranks."""
+        own = torch.tensor([self.throughput.tokens, self.throughput.flops, 0.0], dtype=torch.float64, device=self.device)
+        reduced = self._reduced({**self._train_sums, "": own})
+        return {name: values for name, values in reduced.items() if name}, reduced[""]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        sums, work = self._reduced_progress()
+        checkpoint["since_log_point"] = {"sums": sums, "work": work}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        if self.global_rank == 0:
+            # The saved sums are those of all ranks: one of them carries them on.
+            saved = checkpoint["since_log_point"]
+            self._train_sums = {
+                name: torch.tensor(values, dtype=torch.float64, device=self.device)
+                for name, values in saved["sums"].items()
+            }
+            self.throughput.tokens, self.throughput.flops = int(saved["work"][0]), float(saved["work"][1])
+
+
+def add_sums(sums: dict[str, Tensor], term: LossTerm) -> None:
+    """Add a term's [loss_sum, correct, count] to the running sums, on the device."""
+    loss_sum = term.loss_sum.detach().double()
+    values = torch.stack([loss_sum, term.num_correct.double(), torch.full_like(loss_sum, float(term.count))])
+    sums[term.name] = sums[term.name] + values if term.name in sums else values
+
+
+def check_phases(phases: Sequence[Mapping[str, int]], max_position_embeddings: int, world_size: int) -> None:
+    """Raise ValueError, naming phase and key, for phases that cannot be trained on this model and these devices."""
+    if not phases:
+        raise ValueError("phases is empty: give at least one {seq_length, steps, global_batch_size, micro_batch_size}")
+    for index, phase in enumerate(phases):
+        where = f"phases.{index}"
+        for key, value in phase.items():
+            if value < 1:
+                raise ValueError(f"{where}.{key} is {value}: it must be at least 1")
+        if phase["seq_length"] > max_position_embeddings:
+            raise ValueError(
+                f"{where}.seq_length is {phase['seq_length']}, but the model has {max_position_embeddings} positions:"
+                " shorten the phase or raise model.max_position_embeddings"
+            )
+        if phase["global_batch_size"] % world_size:
+            raise ValueError(
+                f"{where}.global_batch_size is {phase['global_batch_size']}: it must be a multiple of the"
+                f" {world_size} devices"
+            )
+
+
+def validation_metrics(sums: dict[str, list[float]], token_name: str) -> dict[str, float]:
+    """name -> [loss_sum, correct, count] to what is published; the token term has the plain names.
+
+    `nsp/wiki` (a term by source) becomes validation/nsp_accuracy/wiki.
+    """
+    metrics: dict[str, float] = {}
+    for name, (loss_sum, correct, count) in sums.items():
+        if not count:
+            continue
+        if name == token_name:
+            loss = loss_sum / count
+            metrics |= {
+                "validation/loss": loss,
+                "validation/perplexity": math.exp(min(loss, 700.0)),
+                "validation/accuracy": correct / count,
+            }
+        elif "/" in name:
+            term, source = name.split("/", 1)
+            metrics[f"validation/{term}_accuracy/{source}"] = correct / count
+        else:
+            metrics |= {f"validation/{name}_loss": loss_sum / count, f"validation/{name}_accuracy": correct / count}
+    return metrics

@@ -1,0 +1,84 @@
+"""What a fine-tuning run leaves behind: scores.json, every prediction, and the model where it is asked for.
+
+Each file is written beside its place and renamed. Scores keep their scorer's own unit: shares of one, SQuAD's in
+    percent.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from clozelab.data.tokenizer import WordPieceTokenizer
+from clozelab.models.weights import read_config_dict, save_encoder_folder
+from clozelab.modules.finetuning import FineTuning
+from clozelab.modules.span_extraction import SpanExtraction
+
+log = logging.getLogger(__name__)
+
+
+def write_results(folder: Path, module: FineTuning, task: Mapping[str, Any]) -> dict[str, Any]:
+    """Write scores.json and the predictions of the best checkpoint; returns what scores.json holds.
+
+    `task` is put into it as it is: name, title, stand_in_for.
+    """
+    best = module.require_best()
+    scores = {
+        **task,
+        "metric": module.metric,
+        "scores": best.scores,
+        "best_step": best.step,
+        "total_steps": module.total_steps,
+        "selection": "highest metric over the evaluations on the validation split, as in the paper",
+        "evaluations": module.history,
+        "num_examples": len(best.predictions),
+        "majority_baseline": module.baseline(),
+        "collapsed": best.is_collapsed,
+    }
+    if isinstance(module, SpanExtraction):
+        _write_json(folder / "predictions.json", {row["id"]: row["prediction"] for row in best.predictions})
+        _write_json(folder / "nbest_predictions.json", {row["id"]: row["nbest"] for row in best.predictions})
+    else:
+        _write(folder / "predictions.jsonl", (json.dumps(row, ensure_ascii=False) for row in best.predictions))
+    _write_json(folder / "scores.json", scores)
+    if best.is_collapsed:
+        log.warning("collapsed run: the same answer for every validation example; never average it in silence")
+    log.info("%s: best at step %d of %d: %s", task.get("title"), best.step, module.total_steps, best.scores)
+    return scores
+
+
+def save_model(folder: Path, module: FineTuning, encoder_folder: Path, **facts: Any) -> None:
+    """Write the best checkpoint as a model folder in the Hugging Face layout, label names included.
+
+    Tokenizer and what the encoder folder remembers come along, `facts` (task, head) are added to it. A BiLSTM head has
+    no class in that layout: its tensors lie below `bilstm.`.
+    """
+    module.restore_best()
+    tokenizer = WordPieceTokenizer.from_folder(encoder_folder)
+    facts = read_config_dict(encoder_folder).get("clozelab", {}) | facts
+    names = getattr(module.validation, "label_names", None)
+    labels = {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}} if names else {}
+    save_encoder_folder(
+        folder,
+        module.encoder,
+        heads=module.heads(),
+        tokenizer_files=tokenizer.files(),
+        extra_config={**labels, "clozelab": facts},
+    )
+
+
+def _write_json(path: Path, content: Any) -> None:
+    _write(path, [json.dumps(content, indent=1, ensure_ascii=False)])
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.writelines(line + "\n" for line in lines)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

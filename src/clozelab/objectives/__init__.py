@@ -1,0 +1,1 @@
+"""What pre-training optimises, one file each: instance, head, loss. Plain torch."""

@@ -1,0 +1,148 @@
+"""A pre-training objective as a composition: how rows are laid out, what is predicted per token, what per pair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from clozelab.data.packing import I64, SpecialIds
+from clozelab.data.segments import InputFormat, Instances
+from clozelab.models.config import BertConfig
+from clozelab.models.encoder import Encoder
+from clozelab.models.layout import Layout
+from clozelab.objectives.interface import Arrays, Epoch, LossTerm, PairObjective, TokenObjective
+
+__all__ = ["LossTerm", "Objective", "to_torch"]
+
+
+class Objective:
+    """Input format, token objective and, if any, pair objective; the total is the weighted sum of their mean losses.
+
+    Args:
+        input: SegmentPairs or FullSentences.
+        token: what is predicted at tokens.
+        pair: what is predicted of the two segments; ValueError if the input format makes no pairs.
+        dupe_factor: static masking: each instance repeats after this many epochs (the released code made 10 copies,
+            each masked apart). None: every epoch is new.
+    """
+
+    def __init__(
+        self,
+        *,
+        input: InputFormat,
+        token: TokenObjective,
+        pair: PairObjective | None,
+        dupe_factor: int | None = None,
+    ) -> None:
+        if pair is not None and not input.has_pairs:
+            raise ValueError(
+                f"Objective {pair.name} needs segment pairs, but {type(input).__name__} makes none: "
+                "choose objective/input=segment_pairs, or leave objective.pair empty."
+            )
+        if dupe_factor is not None and dupe_factor < 1:
+            raise ValueError(f"dupe_factor is {dupe_factor}; use null (a new mask every epoch) or at least 1.")
+        self.input = input
+        self.token = token
+        self.pair = pair
+        self.dupe_factor = dupe_factor
+
+    @property
+    def is_causal(self) -> bool:
+        return self.token.is_causal
+
+    @property
+    def predicted_fraction(self) -> float:
+        return self.token.predicted_fraction
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Term name -> weight of its mean in the total loss."""
+        return {part.name: part.weight for part in self._parts}
+
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        """Term name -> number of predictions in a batch, without a forward."""
+        return {part.name: part.count(batch) for part in self._parts}
+
+    @property
+    def _parts(self) -> list[TokenObjective | PairObjective]:
+        return [self.token] if self.pair is None else [self.token, self.pair]
+
+    def bind(self, shards: Any, ids: SpecialIds, seq_length: int) -> Instances:
+        """The input format's instances of one split at one sequence length."""
+        return self.input.bind(shards, ids, seq_length)
+
+    def make_batch(self, instances: Instances, seed: int, epoch: Epoch, index: I64) -> Arrays:
+        """The rows named by `index` [B], ready but for torch: a pure function of its arguments.
+
+        Keys: input_ids, token_type_ids, position_ids [T]; lengths [B] and row_slots; prediction_rows,
+            prediction_labels [P]; source [B]; next_sentence_label [B] with a pair objective.
+        """
+        if self.dupe_factor is not None:
+            epoch = epoch % self.dupe_factor
+        rows = instances.rows(seed, epoch, index)
+        batch: Arrays = {
+            "token_type_ids": rows.token_type_ids,
+            "position_ids": rows.position_ids,
+            "lengths": rows.lengths,
+            "row_slots": rows.row_slots,
+            "source": rows.source,
+        }
+        batch.update(self.token.instance(rows, instances.ids, seed, epoch))
+        if self.pair is not None:
+            batch.update(self.pair.instance(rows, instances.ids, seed, epoch))
+        return batch
+
+    def heads(self, config: BertConfig, encoder: Encoder) -> nn.ModuleDict:
+        """One head an objective, under the objective's name."""
+        heads = {self.token.name: self.token.build_head(config, encoder)}
+        if self.pair is not None:
+            heads[self.pair.name] = self.pair.build_head(config)
+        return nn.ModuleDict(heads)
+
+    def heads_by_prefix(self, heads: nn.ModuleDict) -> dict[str, nn.Module]:
+        """The same heads under the prefix of their weights in a Hugging Face file."""
+        return {part.hf_prefix: heads[part.name] for part in self._parts}
+
+    def losses(self, heads: nn.ModuleDict, encoder: Encoder, batch: dict[str, Any]) -> list[LossTerm]:
+        """One forward of the encoder and one LossTerm an objective; `batch` as `to_torch` makes it.
+
+        A batch with `source_names` (validation) adds the pair term by source, as "nsp/wiki"; also for sources without
+        a row in this batch, so that all devices report the same names.
+        """
+        layout = batch["layout"]
+        output = encoder(batch["input_ids"], batch["token_type_ids"], batch["position_ids"], layout)
+        terms = [self.token.loss(heads[self.token.name], output, batch)]
+        if self.pair is not None:
+            pooled = encoder.pool(output.sequence_output, layout)
+            terms.append(self.pair.loss(heads[self.pair.name], pooled, batch))
+            terms.extend(_by_source(terms[-1], batch["source"], batch.get("source_names", ())))
+        return terms
+
+
+def _by_source(term: LossTerm, source: Tensor, source_names: Sequence[str]) -> list[LossTerm]:
+    """`term` split over the sources; `source` [B]."""
+    rows = term.rows
+    if rows is None:
+        return []
+    parts = []
+    for number, name in enumerate(source_names):
+        inside = source == number
+        loss_sum, num_correct = rows.loss[inside].sum(), rows.correct[inside].sum()
+        parts.append(LossTerm(f"{term.name}/{name}", loss_sum, int(inside.sum()), num_correct))
+    return parts
+
+
+def to_torch(batch: Arrays) -> dict[str, Any]:
+    """`Objective.make_batch`'s arrays as int64 tensors, lengths and row_slots as a Layout."""
+    lengths, row_slots = batch["lengths"], batch["row_slots"]
+    layout = Layout.ragged(lengths) if row_slots is None else Layout.rectangle(lengths, row_slots)
+    tensors = {
+        key: torch.from_numpy(np.ascontiguousarray(value, dtype=np.int64))
+        for key, value in batch.items()
+        if isinstance(value, np.ndarray) and key != "lengths"
+    }
+    return {**tensors, "layout": layout}

@@ -1,0 +1,1 @@
+"""Optimiser, decay groups, learning-rate schedules."""

@@ -1,0 +1,94 @@
+"""AdamW for BERT: torch's fused kernel, or the released code's variant without bias correction.
+
+Unusual: the released BERT optimiser leaves the moments uncorrected, so its first updates are larger by up to
+1 / sqrt(1 - beta2) per unit of learning rate; `bias_correction: false` gives exactly that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import AdamW, Optimizer
+
+from clozelab.optim.param_groups import decay_groups
+
+
+def build_adamw(
+    named_parameters: Iterable[tuple[str, nn.Parameter]],
+    *,
+    learning_rate: float,
+    betas: Iterable[float],
+    eps: float,
+    weight_decay: float,
+    bias_correction: bool,
+) -> Optimizer:
+    """AdamW over `module.named_parameters()` with decay groups; fused where every parameter's device has the kernel.
+
+    Raises ValueError for a learning rate, beta, eps or decay outside its range.
+    """
+    beta1, beta2 = (float(beta) for beta in betas)
+    check_hyperparameters(learning_rate, (beta1, beta2), eps, weight_decay)
+    groups = decay_groups(named_parameters, weight_decay)
+    if not bias_correction:
+        return UncorrectedAdamW(groups, learning_rate=learning_rate, betas=(beta1, beta2), eps=eps)
+    fused = all(p.device.type in {"cpu", "cuda"} and p.is_floating_point() for g in groups for p in g["params"])
+    return AdamW(groups, lr=learning_rate, betas=(beta1, beta2), eps=eps, fused=fused or None)
+
+
+def check_hyperparameters(learning_rate: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
+    """Raise ValueError, naming the setting, for anything outside its range."""
+    if not learning_rate >= 0.0:
+        raise ValueError(f"optimizer.learning_rate is {learning_rate}: it must be >= 0")
+    for name, beta in zip(("first", "second"), betas, strict=True):
+        if not 0.0 <= beta < 1.0:
+            raise ValueError(f"optimizer.betas: the {name} one is {beta}: it must be in [0, 1)")
+    if not eps > 0.0:
+        raise ValueError(f"optimizer.eps is {eps}: it must be > 0")
+    if not weight_decay >= 0.0:
+        raise ValueError(f"optimizer.weight_decay is {weight_decay}: it must be >= 0")
+
+
+class UncorrectedAdamW(Optimizer):
+    """AdamWeightDecayOptimizer of google-research/bert (optimization.py): no bias correction, decoupled decay.
+
+    update = m / (sqrt(v) + eps) + weight_decay * p;  p <- p - learning_rate * update.
+    """
+
+    def __init__(self, params: Any, *, learning_rate: float, betas: tuple[float, float], eps: float) -> None:
+        super().__init__(params, {"lr": learning_rate, "betas": betas, "eps": eps, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._step_group(group)
+        return loss
+
+    def _step_group(self, group: dict[str, Any]) -> None:
+        params = [p for p in group["params"] if p.grad is not None]
+        if not params:
+            return
+        for p in params:
+            if not self.state[p]:
+                self.state[p]["exp_avg"] = torch.zeros_like(p)
+                self.state[p]["exp_avg_sq"] = torch.zeros_like(p)
+        grads = [p.grad for p in params]
+        means = [self.state[p]["exp_avg"] for p in params]
+        squares = [self.state[p]["exp_avg_sq"] for p in params]
+        beta1, beta2 = group["betas"]
+        torch._foreach_lerp_(means, grads, 1.0 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, grads, grads, value=1.0 - beta2)
+        denominators = torch._foreach_sqrt(squares)
+        torch._foreach_add_(denominators, group["eps"])
+        updates = torch._foreach_div(means, denominators)
+        if group["weight_decay"]:
+            torch._foreach_add_(updates, params, alpha=group["weight_decay"])
+        torch._foreach_add_(params, updates, alpha=-group["lr"])

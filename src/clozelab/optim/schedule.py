@@ -1,0 +1,34 @@
+"""Learning-rate schedules as closed forms of the step, so that a resumed run needs nothing but the step number."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+
+def linear_warmup_decay(step: int, *, total_steps: int, warmup_steps: int) -> float:
+    """Factor on the peak learning rate for optimizer step `step` (0 is the first): the released code's closed form.
+
+    Warm-up is step / warmup_steps; the decay is 1 - step / total_steps, counted from step 0 and overridden by the warm-up
+    (google-research/bert, optimization.py). So the very first step has rate 0, and the factor just after warm-up is
+    1 - warmup_steps / total_steps, not 1: 0.99 for the paper's 10,000 of 1,000,000 steps.
+    """
+    if step < warmup_steps:
+        return step / warmup_steps
+    return max(0.0, 1.0 - step / total_steps)
+
+
+class LinearWarmupDecay(LambdaLR):
+    """Linear warm-up to the peak, then linear decay to zero at `total_steps`; stepped once per optimizer step."""
+
+    def __init__(self, optimizer: Optimizer, total_steps: int, warmup_fraction: float) -> None:
+        if total_steps < 1:
+            raise ValueError(f"schedule: total_steps is {total_steps}: there must be at least one optimizer step")
+        if not 0.0 <= warmup_fraction < 1.0:
+            raise ValueError(f"schedule.warmup_fraction is {warmup_fraction}: it must be in [0, 1)")
+        self.warmup_steps = round(total_steps * warmup_fraction)
+        self.total_steps = total_steps
+        super().__init__(optimizer, self._factor)
+
+    def _factor(self, step: int) -> float:
+        return linear_warmup_decay(step, total_steps=self.total_steps, warmup_steps=self.warmup_steps)

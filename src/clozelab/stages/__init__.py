@@ -1,0 +1,1 @@
+"""Entry points, one per verb; each at most 80 lines."""

@@ -1,0 +1,86 @@
+"""Stage finetune: one encoder on one downstream task. A table of contents; the work is elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
+from clozelab.ledger.fingerprint import encoder_fingerprint
+from clozelab.ledger.run import Run
+from clozelab.ledger.targets import check_targets
+from clozelab.models.weights import load_encoder
+from clozelab.modules.encoder_folder import max_positions, open_tokenizer
+from clozelab.modules.finetuning import FineTuning
+from clozelab.modules.finetuning_trainer import build_finetuning_trainer
+from clozelab.modules.results import save_model, write_results
+from clozelab.stages.common import HARDWARE_KEYS, build_loggers
+from clozelab.training.reproducibility import seed_initialisation
+from clozelab.training.trainer import choose_hardware
+
+log = logging.getLogger(__name__)
+PLAN_KEYS = ("global_batch_size", "epochs", "evaluations_per_epoch", "max_train_examples", "seed")
+
+
+def main(cfg: DictConfig) -> None:
+    """Check encoder and data, train, keep the best checkpoint's scores and predictions, complete the run."""
+    check_targets(cfg)
+    hardware = choose_hardware(**{key: cfg.trainer[key] for key in HARDWARE_KEYS})
+    if hardware.strategy == "fsdp":
+        raise ValueError("fine-tuning runs on one device or with trainer=ddp; trainer=fsdp is for pre-training")
+    folder = Path(cfg.encoder or "(encoder=FOLDER is not set)")
+    fingerprint = encoder_fingerprint(folder)
+    data = build_data(cfg, folder)
+    inputs = {"encoder": fingerprint, "task_data": data.fingerprint}
+    with Run.claim(cfg.run_dir, stage="finetune", config=cfg, inputs=inputs) as run:
+        if run.is_complete:
+            log.info("%s is complete already", run.dir)
+            return
+        data.setup()
+        module = build_module(cfg, folder, data)
+        name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
+        trainer = build_finetuning_trainer(
+            hardware,
+            max_steps=data.total_steps,
+            fingerprint=run.state["fingerprint"],
+            loggers=build_loggers(cfg, run, arm=cfg.row, name=name),
+            folder=run.dir,
+            log_interval_steps=cfg.trainer.log_interval_steps,
+            progress_bar=cfg.trainer.progress_bar,
+        )
+        trainer.fit(module, datamodule=data)
+        if run.is_leader:
+            write_results(run.dir, module, {key: cfg.task[key] for key in ("name", "title", "stand_in_for")})
+            if cfg.save_model:
+                save_model(run.dir / "model", module, folder, task=cfg.task.name, head=cfg.head)
+            run.complete(precision=hardware.precision, data=data.facts, **module.facts())
+
+
+def build_data(cfg: DictConfig, folder: Path) -> FinetuningDataModule:
+    """The task's data module; it has looked for its files, and read nothing yet."""
+    tokenizer = open_tokenizer(folder)
+    inputs = TaskInputs(cfg.task.name, Path(cfg.data_dir), Path(cfg.cache_dir), tokenizer, max_positions(folder))
+    plan = TrainingPlan(**{key: cfg[key] for key in PLAN_KEYS}, num_workers=cfg.trainer.num_workers)
+    return instantiate(cfg.task.data, _convert_="all")(inputs=inputs, plan=plan)
+
+
+def build_module(cfg: DictConfig, folder: Path, data: FinetuningDataModule) -> FineTuning:
+    """The task's module on the encoder; head weights and dropout are functions of the seed."""
+    encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.seed)
+    seed_initialisation(cfg.seed)
+    return instantiate(cfg.task.module, _convert_="all")(
+        encoder=encoder,
+        head=cfg.head,
+        validation=data.validation,
+        metric=cfg.task.metric,
+        keep_best_weights=cfg.save_model,
+        optimizer_factory=instantiate(cfg.optimizer, _convert_="all"),
+        schedule_factory=instantiate(cfg.schedule, _convert_="all"),
+        total_steps=data.total_steps,
+        gradient_clip_norm=cfg.gradient_clip_norm,
+        seed=cfg.seed,
+        log_interval_steps=cfg.trainer.log_interval_steps,
+    )

@@ -1,0 +1,40 @@
+"""Stage prepare: text to a prepared corpus in the cache. `prepared_corpus` is what pre-training calls, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from clozelab.data.prepare import prepare_corpus
+from clozelab.data.shards import PreparedCorpus
+from clozelab.data.text_files import Source
+from clozelab.ledger.targets import check_targets
+
+
+def main(cfg: Any) -> Path:
+    """Prepares `cfg.corpus` and prints where it lies."""
+    check_targets(cfg)
+    corpus = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
+    for name, split in (("train", corpus.train), ("validation", corpus.validation)):
+        sizes = f"{split.num_documents:,} documents, {split.num_sentences:,} sentences, {split.num_tokens:,} tokens"
+        print(f"{name}: {sizes}")
+    print(f"vocabulary: {corpus.tokenizer.vocab_size:,} entries")
+    print(f"unigram entropy: {corpus.unigram_entropy:.3f} nats per token")
+    print(f"prepared corpus: {corpus.folder}")
+    return corpus.folder
+
+
+def prepared_corpus(cfg_corpus: Any, data_dir: str | Path, cache_dir: str | Path) -> PreparedCorpus:
+    """The prepared corpus of a CorpusConfig node: generated first if it is an embedded one, prepared unless cached.
+
+    A generator is a partial that takes `output_dir` and does nothing where its files lie already.
+    """
+    settings = cast(dict[str, Any], OmegaConf.to_container(cfg_corpus, resolve=True, throw_on_missing=True))
+    if generator := settings.pop("generator", None):
+        instantiate(generator)(output_dir=data_dir)
+    sources = [Source(**source) for source in settings.pop("sources")]
+    folder = prepare_corpus(**settings, sources=sources, data_dir=data_dir, cache_dir=cache_dir)
+    return PreparedCorpus.open(folder)

@@ -1,0 +1,88 @@
+"""`clozelab reproduce EXPERIMENT scale=NAME`: prepare, both sweeps, report. Every step skips what is done.
+
+Each step is a process of its own, so it can be stopped and started again at any moment and nothing is shared but files.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from types import FrameType
+
+from rich.console import Console
+from rich.markup import escape
+
+from clozelab.ledger.experiment import find_experiment, load_experiment
+from clozelab.ledger.plan import Step, make_steps, runs_root
+from clozelab.ledger.report import write_report
+from clozelab.ledger.sweep import expand
+from clozelab.stages.report import show
+
+HELP = """clozelab reproduce EXPERIMENT [scale=NAME] [name=value ...] [--dry-run]
+
+Prepares the corpus, runs both sweeps and writes the report. Stop it and start it again at any time.
+
+  name=value             goes to every stage that has such a key
+  prepare.name=value     goes to that stage alone; so do pretrain. and finetune.
+  --dry-run              lists the jobs and how each stands"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the experiment; returns 0 only if every step went well."""
+    if not words or {"-h", "--help"} & set(words):
+        print(HELP)
+        return 0
+    folder = find_experiment(next((word for word in words if not word.startswith("-") and "=" not in word), ""))
+    options = {word for word in words if word.startswith("--")}
+    if options - {"--dry-run"}:
+        raise ValueError(f"reproduce has no option {', '.join(sorted(options - {'--dry-run'}))}; it has --dry-run")
+    steps = make_steps(folder, [word for word in words if "=" in word])
+    if "--dry-run" in options:
+        return dry_run(steps)
+    console = Console(stderr=True)
+    statuses = []
+    for number, step in enumerate(steps, 1):
+        console.rule(escape(f"{number} of {len(steps) + 1}: clozelab {' '.join(step.words())}"), align="left")
+        statuses.append(run_step(step))
+        if statuses[-1] in (130, -signal.SIGTERM, 143) or (step.verb == "prepare" and statuses[-1]):
+            return abs(statuses[-1])
+    console.rule("report", align="left")
+    root, scale = runs_root(folder, steps[-1].overrides)
+    show(write_report(load_experiment(folder), root, root / "report", scale=scale))
+    return 1 if any(statuses) else 0
+
+
+def run_step(step: Step) -> int:
+    """Run one step to its end and return its status; a signal to us is passed on, and it gets to stop cleanly."""
+    process = subprocess.Popen([sys.executable, "-m", "clozelab", *step.words()])
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        process.send_signal(number)
+
+    before = signal.signal(signal.SIGTERM, forward)
+    try:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:  # the terminal has sent it to the step as well
+                continue
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def dry_run(steps: Sequence[Step]) -> int:
+    """List every job with its state and start nothing."""
+    console = Console()
+    for step in steps:
+        console.print(f"clozelab {' '.join(step.words())}", style="bold", markup=False, soft_wrap=True)
+        if step.folder is None:
+            continue
+        jobs = list(expand(step.config_name, step.overrides, folder=step.folder))
+        for job in jobs:
+            console.print(f"  {job.status:<12} {job.run_dir}", markup=False, highlight=False, soft_wrap=True)
+        counts = Counter(job.status for job in jobs)
+        console.print("  " + ", ".join(f"{count} {status}" for status, count in counts.items()))
+    return 0

@@ -1,0 +1,1 @@
+"""What every stage shares on the Lightning side: trainer, checkpoints, callbacks, tracking."""

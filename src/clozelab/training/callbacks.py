@@ -1,0 +1,209 @@
+"""Callbacks of the training stages: last checkpoint, graceful stop, progress, and one configuration on every rank.
+
+Unusual: a checkpoint that falls on a validation step is written after the validation, so that a resumed run never misses
+one; and a stop (SIGTERM, Ctrl-C) takes effect at the end of an optimizer step, on all ranks at the same one.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from clozelab.training.resume import validation_is_due
+
+log = logging.getLogger(__name__)
+
+
+class TrainingInterruptedError(SystemExit):
+    """Training stopped on a signal after saving its checkpoint; `code` is 128 + the signal's number."""
+
+    def __init__(self, signal_number: int, step: int) -> None:
+        super().__init__(128 + signal_number)
+        self.signal_number, self.step = signal_number, step
+
+    def __str__(self) -> str:
+        name = signal.Signals(self.signal_number).name
+        return f"stopped by {name} after step {self.step}; start the same command again to go on"
+
+
+def leave_quietly_unless_first(trainer: Trainer) -> None:
+    """End every process but rank zero with status 0 before an error that all ranks raise together.
+
+    Lightning kills rank zero as soon as another rank exits with an error, and then nobody writes what happened.
+    """
+    if not trainer.is_global_zero:
+        sys.exit(0)
+
+
+class GracefulStop(Callback):
+    """SIGTERM and Ctrl-C ask for a stop; a second Ctrl-C does not wait. Lightning alone exits 0 without a checkpoint.
+
+    A module that reduces something every step anyway agrees by itself: it calls `stop_requested` (0 or a signal's number) and
+    sets `stop_agreed` once all ranks know. For the others (automatic optimisation) this callback does it. Stands behind
+    LastCheckpoint in the list of callbacks.
+    """
+
+    def __init__(self) -> None:
+        self.requested = 0
+        self._previous: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # Not earlier: Lightning installs a handler of its own between on_fit_start and here.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._previous[number] = signal.signal(number, self._request)
+        pl_module.stop_requested = lambda: self.requested  # type: ignore[assignment]
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self.requested:
+            raise KeyboardInterrupt
+        self.requested = number
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if pl_module.automatic_optimization:
+            agreed = trainer.strategy.reduce_boolean_decision(self.requested != 0, all=False)
+            pl_module.stop_agreed = (self.requested or int(signal.SIGTERM)) if agreed else 0  # type: ignore[assignment]
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if not validation_is_due(trainer, trainer.global_step):
+            self._stop_if_agreed(trainer, pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._stop_if_agreed(trainer, pl_module)
+
+    def _stop_if_agreed(self, trainer: Trainer, module: LightningModule) -> None:
+        signal_number = int(getattr(module, "stop_agreed", 0))
+        if not signal_number or trainer.global_step == trainer.max_steps:
+            return
+        leave_quietly_unless_first(trainer)
+        interruption = TrainingInterruptedError(signal_number, trainer.global_step)
+        log.warning("%s", interruption)
+        raise interruption
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.teardown(trainer, pl_module, "fit")
+
+
+class LastCheckpoint(Callback):
+    """Keeps `path` current: every `interval_steps`, after the last step, and before a graceful stop."""
+
+    def __init__(self, path: Path, interval_steps: int) -> None:
+        if interval_steps < 1:
+            raise ValueError(f"checkpoint_interval_steps is {interval_steps}: give a positive number of optimizer steps")
+        self.path, self.interval_steps = path, interval_steps
+        self._saved_step = -1
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        step = trainer.global_step
+        if step == trainer.max_steps:
+            # Makes Lightning validate after the last step wherever the interval falls.
+            trainer.should_stop = True
+        if not validation_is_due(trainer, step):
+            self._save_if_due(trainer, pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._save_if_due(trainer, pl_module)
+
+    def _save_if_due(self, trainer: Trainer, module: LightningModule) -> None:
+        step, stop = trainer.global_step, int(getattr(module, "stop_agreed", 0))
+        due = step % self.interval_steps == 0 or step == trainer.max_steps or stop
+        if due and step != self._saved_step:
+            trainer.save_checkpoint(self.path, weights_only=False)
+            self._saved_step = step
+
+
+class SameConfigOnEveryRank(Callback):
+    """Compares the run's fingerprint over all ranks before the first step: each composes its configuration by itself."""
+
+    def __init__(self, fingerprint: str) -> None:
+        self.fingerprint = fingerprint
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.world_size == 1:
+            return
+        mine = torch.tensor(list(bytes.fromhex(self.fingerprint)[:16]), dtype=torch.uint8, device=pl_module.device)
+        everyones = trainer.strategy.all_gather(mine).reshape(trainer.world_size, -1)
+        different = [rank for rank in range(trainer.world_size) if not torch.equal(everyones[rank], everyones[0])]
+        if different:
+            raise ValueError(
+                f"rank(s) {different} composed another configuration than rank 0: start every process with the same"
+                " command line, from the same folder, with the same package version"
+            )
+
+
+class TrainingProgress(Callback):
+    """A bar with the time left on a terminal; elsewhere one plain line per log interval."""
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._printed_step = -1
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        console = Console(stderr=True)
+        if not (self.enabled and trainer.is_global_zero and console.is_terminal):
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[facts]}"), console=console)
+        self._task = self._bar.add_task("training", total=trainer.max_steps, completed=trainer.global_step, facts="")
+        self._bar.start()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        facts = self._facts(trainer, pl_module)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=trainer.global_step, **({"facts": facts} if facts else {}))
+        elif facts and trainer.is_global_zero:
+            log.info("step %d/%d  %s", trainer.global_step, trainer.max_steps, facts)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        latest: dict[str, float] = getattr(pl_module, "latest_validation", {})
+        if latest and trainer.is_global_zero and not trainer.sanity_checking:
+            facts = "  ".join(f"{key.removeprefix('validation/')} {value:.4g}" for key, value in latest.items())
+            log.info("step %d validation  %s", trainer.global_step, facts)
+
+    def _facts(self, trainer: Trainer, module: LightningModule) -> str:
+        """What was published at this very step, in one line; empty between log points."""
+        latest: dict[str, float] = getattr(module, "latest_metrics", {})
+        if getattr(module, "latest_metrics_step", -1) != trainer.global_step or self._printed_step == trainer.global_step:
+            return ""
+        self._printed_step = trainer.global_step
+        return "  ".join(
+            f"{key.removeprefix('train/')} {value:.4g}"
+            for key, value in latest.items()
+            if key not in ("train/tokens", "train/seconds")
+        )
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._close()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._close()

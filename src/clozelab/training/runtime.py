@@ -1,0 +1,95 @@
+"""What the processor offers: threads, the precision `auto` means, exact fp32 through oneDNN, the matmul ceiling.
+
+The ceiling (FLOP/s of one large matrix product in the chosen precision) is measured, not looked up: model-FLOPs utilisation
+is then a share of what this machine can do today, whatever else runs on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import torch
+
+log = logging.getLogger(__name__)
+
+PRECISIONS = ("auto", "bf16-mixed", "bf16-true", "32-true")
+_CPU_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+
+
+def set_threads(threads: int | None) -> int:
+    """Set torch's intra-op threads (None: leave what OMP_NUM_THREADS or the machine gives); returns the number in force."""
+    if threads is not None:
+        if threads < 1:
+            raise ValueError(f"trainer.threads is {threads}: give a positive number or null")
+        torch.set_num_threads(threads)
+    return torch.get_num_threads()
+
+
+def cpu_flags() -> frozenset[str]:
+    """Instruction-set flags of the processor from /proc/cpuinfo; empty where there is none."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset()
+    lines = (line for line in text.splitlines() if line.startswith(("flags", "Features")))
+    return frozenset(next(lines, "").split())
+
+
+def choose_precision(requested: str, accelerator: str) -> str:
+    """The precision a run trains in: `auto` is bf16-mixed where bf16 is multiplied natively, else 32-true.
+
+    `accelerator` is a resolved one (cpu, gpu, tpu). Raises ValueError for an unknown name.
+    """
+    if requested not in PRECISIONS:
+        raise ValueError(f"trainer.precision is {requested!r}: choose one of {', '.join(PRECISIONS)}")
+    if requested != "auto":
+        return requested
+    if accelerator == "gpu":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif accelerator == "tpu":
+        return "bf16-true"
+    else:
+        native = bool(cpu_flags() & _CPU_BF16_FLAGS)
+    return "bf16-mixed" if native else "32-true"
+
+
+def use_onednn_fp32() -> bool:
+    """Send fp32 matrix products on the CPU through oneDNN if they stay fp32-accurate here; says which it is.
+
+    The switch that does this allows oneDNN to use bf16 parts. Processors with AVX-512 only keep fp32 accuracy (1.4-1.8 x
+    faster than the default library); where it really rounds, as it may on AMX, it is switched off again.
+    """
+    backend = getattr(torch.backends.mkldnn, "matmul", None)
+    if not torch.backends.mkldnn.is_available() or not hasattr(backend, "fp32_precision"):
+        return False
+    before = backend.fp32_precision
+    backend.fp32_precision = "bf16"
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(256, 256, generator=generator) for _ in range(2))
+    exact = a.double() @ b.double()
+    error = float(((a @ b).double() - exact).abs().max() / exact.abs().max())
+    if error > 2e-6:
+        backend.fp32_precision = before
+        log.info("fp32 products stay with the default library: through oneDNN they err by %.1e here", error)
+        return False
+    log.info("fp32 products go through oneDNN (relative error %.1e)", error)
+    return True
+
+
+@torch.no_grad()
+def matmul_ceiling(precision: str, device: torch.device, seconds: float = 0.3) -> float:
+    """FLOP/s of a large matrix product in `precision` on `device`: the best of the repetitions that fit in `seconds`."""
+    dtype = torch.bfloat16 if precision.startswith("bf16") else torch.float32
+    size = 8192 if device.type == "cuda" else 1024
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    best, end, warm = float("inf"), time.perf_counter() + seconds, False
+    while time.perf_counter() < end or best == float("inf"):
+        start = time.perf_counter()
+        a @ b
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        # The first product pays for the library's start-up.
+        best, warm = (min(best, time.perf_counter() - start), True) if warm else (best, True)
+    return 2.0 * size**3 / best

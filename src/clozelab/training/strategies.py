@@ -1,0 +1,83 @@
+"""From the names in conf/trainer to what Lightning wants, with early and honest errors for what is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import torch
+from lightning.pytorch.strategies import DDPStrategy, Strategy
+
+ACCELERATORS = ("auto", "cpu", "gpu", "tpu")
+STRATEGIES = ("auto", "ddp", "fsdp", "xla")
+
+
+def resolve_accelerator(requested: str, devices: int) -> str:
+    """cpu, gpu or tpu; `auto` is gpu where CUDA is there. Raises ValueError for what this machine cannot give."""
+    if requested not in ACCELERATORS:
+        raise ValueError(f"trainer.accelerator is {requested!r}: choose one of {', '.join(ACCELERATORS)}")
+    if devices < 1:
+        raise ValueError(f"trainer.devices is {devices}: give the number of devices of one node, at least 1")
+    if requested == "auto":
+        requested = "gpu" if torch.cuda.is_available() else "cpu"
+    if requested == "gpu":
+        _require_cuda(devices)
+    if requested == "tpu":
+        _require_xla()
+    return requested
+
+
+def _require_cuda(devices: int) -> None:
+    if not torch.cuda.is_available():
+        build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU-only build"
+        raise ValueError(
+            f"this trainer needs a CUDA device, and torch {torch.__version__} ({build}) sees none:"
+            " choose trainer=cpu, or install a CUDA build of torch on a machine with a GPU"
+        )
+    if devices > torch.cuda.device_count():
+        raise ValueError(f"trainer.devices is {devices}, but torch sees {torch.cuda.device_count()} CUDA device(s)")
+
+
+def _require_xla() -> None:
+    if importlib.util.find_spec("torch_xla") is None:
+        raise ValueError(
+            "trainer=tpu needs torch_xla, which is not installed: on a TPU host install with -c constraints-tpu.txt"
+            " (torch and torch_xla 2.9, the last release). This trainer is untested on hardware"
+        )
+
+
+def build_strategy(name: str, accelerator: str, devices: int, num_nodes: int) -> Strategy | str:
+    """Lightning's strategy for a resolved accelerator. Raises ValueError for a combination that cannot run."""
+    if name not in STRATEGIES:
+        raise ValueError(f"trainer.strategy is {name!r}: choose one of {', '.join(STRATEGIES)}")
+    if name == "xla" and accelerator != "tpu":
+        raise ValueError(f"trainer.strategy=xla runs on TPUs only, but trainer.accelerator is {accelerator}")
+    if name == "auto":
+        if devices * num_nodes > 1 and accelerator != "tpu":
+            raise ValueError(f"{devices * num_nodes} devices need trainer=ddp or trainer=fsdp, but the strategy is auto")
+        return "auto"
+    if name == "ddp":
+        return _build_ddp(accelerator)
+    if name == "fsdp":
+        return _build_fsdp(accelerator, devices, num_nodes)
+    return "xla"
+
+
+def _build_ddp(accelerator: str) -> Strategy:
+    if not torch.distributed.is_available():
+        raise ValueError("trainer=ddp needs a torch build with torch.distributed; this one has none")
+    if accelerator == "tpu":
+        raise ValueError("trainer.strategy=ddp does not run on TPUs: choose trainer=tpu, whose strategy is xla")
+    backend = "nccl" if accelerator == "gpu" else "gloo"
+    # Every parameter gets a gradient each step (the pooler is frozen without a pair objective): no search for unused ones.
+    return DDPStrategy(process_group_backend=backend, find_unused_parameters=False, gradient_as_bucket_view=True)
+
+
+def _build_fsdp(accelerator: str, devices: int, num_nodes: int) -> Strategy:
+    if accelerator != "gpu":
+        raise ValueError(f"trainer.strategy=fsdp shards over CUDA devices, but trainer.accelerator is {accelerator}")
+    # A lazy import: it pulls in torch.distributed.tensor, seconds that no other trainer needs.
+    from lightning.pytorch.strategies import ModelParallelStrategy
+
+    options: dict[str, Any] = {"data_parallel_size": devices * num_nodes, "tensor_parallel_size": 1}
+    return ModelParallelStrategy(save_distributed_checkpoint=False, **options)

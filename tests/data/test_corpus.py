@@ -1,0 +1,280 @@
+"""Text files to cleaned documents: formats, cleaning, sentence splitting, dirt, and bounded time on hostile text."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from clozelab.data.corpus import (
+    MAX_DOCUMENT_CHARACTERS,
+    MAX_SENTENCE_CHARACTERS,
+    CorpusCounts,
+    Document,
+    SeenHashes,
+    SplitRule,
+    TextSample,
+    clean,
+    hash_of,
+    read_documents,
+    split_paragraph,
+)
+from clozelab.data.text_files import Source, find_files
+
+
+def read(folder: Path, path: str, **options: str) -> tuple[list[list[str]], CorpusCounts]:
+    counts = CorpusCounts()
+    files = find_files(Source("source", path, **options), 0, folder)
+    return [document.sentences for document in read_documents(files, counts)], counts
+
+
+def jsonl(*rows: object) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def split(paragraph: str) -> list[str]:
+    return split_paragraph(paragraph, Counter())
+
+
+# Formats
+
+
+def test_plain_text_keeps_its_lines_and_blank_lines_part_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("\ufeffMr. A. One here. Two there.\r\nTwo.\r\n\r\n \n\nThree.\nFour.".encode())
+    documents, counts = read(tmp_path, "a.txt")
+    assert documents == [["Mr. A. One here. Two there.", "Two."], ["Three.", "Four."]]
+    assert (counts.documents, counts.sentences) == (2, 4)
+
+
+def test_a_folder_is_read_in_the_order_of_names(tmp_path: Path) -> None:
+    (tmp_path / "texts" / "sub").mkdir(parents=True)
+    (tmp_path / "texts" / "b.txt").write_text("From b.")
+    (tmp_path / "texts" / "a.txt").write_text("From a.")
+    (tmp_path / "texts" / "sub" / "c.jsonl").write_bytes(jsonl({"text": "From c."}))
+    (tmp_path / "texts" / ".hidden.txt").write_text("Hidden.")
+    (tmp_path / "texts" / "picture.png").write_bytes(b"\x89PNG\0")
+    documents, _ = read(tmp_path, "texts")
+    assert documents == [["From a."], ["From b."], ["From c."]]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("name", ["rows.jsonl", "lines.txt"])
+def test_compression_changes_nothing(tmp_path: Path, suffix: str, name: str) -> None:
+    texts = [f"Sentence number {index} of a document." for index in range(2000)]
+    content = jsonl(*({"text": text} for text in texts)) if name == "rows.jsonl" else "\n\n".join(texts).encode()
+    packed = {
+        "": content,
+        ".gz": gzip.compress(content),
+        # Two frames, as parallel compressors write them.
+        ".zst": zstandard.compress(content[:3000]) + zstandard.compress(content[3000:]),
+    }[suffix]
+    (tmp_path / f"{name}{suffix}").write_bytes(packed)
+    documents, counts = read(tmp_path, f"{name}*")
+    assert documents == [[text] for text in texts]
+    assert counts.rows.rows == (2000 if name == "rows.jsonl" else 3999)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_cut_off_file_is_an_error(tmp_path: Path, suffix: str) -> None:
+    rng = random.Random(0)
+    content = jsonl(*({"text": f"Row {rng.random()}."} for _ in range(5000)))
+    packed = gzip.compress(content) if suffix == ".gz" else zstandard.compress(content)
+    (tmp_path / f"rows.jsonl{suffix}").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(ValueError, match=r"rows.jsonl.* is damaged or incomplete"):
+        read(tmp_path, "rows.jsonl*")
+
+
+def test_text_field_and_format_can_be_named(tmp_path: Path) -> None:
+    (tmp_path / "rows.dat").write_bytes(jsonl({"body": "One here. Two there."}))
+    documents, _ = read(tmp_path, "rows.dat", format="jsonl", text_field="body")
+    assert documents == [["One here.", "Two there."]]
+    with pytest.raises(ValueError, match="format is one of auto, text, jsonl"):
+        read(tmp_path, "rows.dat", format="csv")
+
+
+def test_nothing_found_says_what_is_expected(tmp_path: Path) -> None:
+    for path in ("none-*.jsonl", "absent.txt", "/absent/folder"):
+        with pytest.raises(
+            ValueError, match=r"no text files at .*(?s:.*)one sentence a line(?s:.*)set data_dir"
+        ) as error:
+            read(tmp_path, path)
+        assert path in str(error.value)
+
+
+# Cleaning and splitting
+
+
+@pytest.mark.parametrize(
+    ("dirty", "lines"),
+    [
+        ("A<br>B <br /> C</dl>\n</dl>\nD", ["A B   C", "D"]),
+        ('x <ref name="y">z</ref> <span class=a>w</span>', ["x  z   w"]),
+        ("if a<b and c>d then <EOM>", ["if a<b and c>d then <EOM>"]),
+        ("AT&amp;T &lt;br&gt; &nbsp;B", ["AT&T   \xa0B"]),
+        ("## A heading\n#hashtag", ["A heading", "#hashtag"]),
+        ("_one_ and **two** and *three*, not a_b_c or 2*3*4", ["one and two and three, not a_b_c or 2*3*4"]),
+        ("-----\n* * *\n...\nWord.", ["Word."]),
+        ("zero\u200bwidth\ufeff \x93quoted\x94\x00", ["zerowidth quoted"]),
+        ("form\x0cfeed\u2028line", ["form", "feed", "line"]),
+    ],
+)
+def test_cleaning(dirty: str, lines: list[str]) -> None:
+    assert clean(dirty, Counter()) == lines
+
+
+def test_cleaning_is_counted() -> None:
+    cleaned: Counter[str] = Counter()
+    clean("<br><br>_a_ \u200b\n## b\n--", cleaned)
+    assert cleaned["HTML tags removed"] == 2
+    assert cleaned["Markdown emphasis unmarked"] == 1
+    assert cleaned["Markdown headings unmarked"] == 1
+    assert cleaned["invisible characters removed"] == 1
+    assert cleaned["lines without a word dropped"] == 1
+
+
+def test_abbreviations_do_not_end_a_sentence() -> None:
+    assert split("Dr. Smith met Mr. J. Doe in Washington, D.C. on Monday. They talked.") == [
+        "Dr. Smith met Mr. J. Doe in Washington, D.C. on Monday.",
+        "They talked.",
+    ]
+
+
+def test_a_long_speech_is_split_inside_its_quotation_marks() -> None:
+    speech = " ".join(f"This is the sentence with number {index} of a long speech." for index in range(20))
+    parts = split(f'"{speech}"')
+    assert len(parts) == 20
+    assert " ".join(parts) == f'"{speech}"'
+
+
+def test_over_long_sentences_are_cut_between_words_and_counted() -> None:
+    cleaned: Counter[str] = Counter()
+    words = [f"word{index}" for index in range(2000)]
+    parts = split_paragraph(" ".join(words), cleaned)
+    assert max(map(len, parts)) <= MAX_SENTENCE_CHARACTERS
+    assert " ".join(parts).split() == words
+    assert cleaned["over-long sentences cut"] > 0
+
+
+@pytest.mark.parametrize(
+    "unit", ["word ", "x", '"open quotation ', "(", "etc. ", "a. ", "<b ", "*_ ", "&amp", "A \u200b"]
+)
+@pytest.mark.parametrize("form", ["jsonl", "text"])
+def test_a_million_characters_without_a_boundary_take_bounded_time(tmp_path: Path, unit: str, form: str) -> None:
+    text = (unit * 1_000_000)[:1_000_000]
+    rows = jsonl({"text": text}, {"text": "Another document."})
+    (tmp_path / "file").write_bytes(rows if form == "jsonl" else f"{text}\n\nAnother document.".encode())
+    started = time.process_time()
+    documents, _ = read(tmp_path, "file", format=form)
+    assert time.process_time() - started < 5
+    assert documents[-1] == ["Another document."]
+    assert all(len(sentence) <= MAX_SENTENCE_CHARACTERS for document in documents for sentence in document)
+
+
+def test_a_text_file_without_blank_lines_becomes_several_documents(tmp_path: Path) -> None:
+    line = "A line of some length that is repeated. " * 25
+    count = 2 * MAX_DOCUMENT_CHARACTERS // len(line) + 2
+    (tmp_path / "a.txt").write_text("\n".join(f"{index} {line}" for index in range(count)))
+    documents, counts = read(tmp_path, "a.txt")
+    assert len(documents) == counts.cleaned["documents cut"] + 1 == 3
+    assert sum(map(len, documents)) == count
+
+
+# Dirt
+
+
+def test_duplicates_and_empty_documents_are_dropped_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(
+        jsonl(*({"text": text} for text in ["One.", "", "Two.", "One.", " \n-- ", "One. "]))
+    )
+    documents, counts = read(tmp_path, "a.jsonl")
+    assert documents == [["One."], ["Two."]]
+    assert counts.dropped == {"duplicate document": 2, "empty document": 2}
+
+
+def test_few_bad_rows_are_skipped_counted_and_named(tmp_path: Path) -> None:
+    good = [{"text": f"Good row {index}."} for index in range(500)]
+    content = jsonl(*good[:99]) + b'{"text": "\xff\xfe"}\n' + jsonl(*good[99:]) + b'{"text": 7}\n{"broken\n[1]\n\n'
+    (tmp_path / "a.jsonl").write_bytes(content)
+    documents, counts = read(tmp_path, "a.jsonl")
+    assert len(documents) == 500
+    assert counts.rows.rows == 504
+    assert counts.rows.bad == {"undecodable bytes": 1, "no text in field 'text'": 2, "invalid JSON": 1}
+    assert counts.rows.first_bad[0] == "a.jsonl:100: undecodable bytes"
+
+
+def test_many_bad_rows_are_an_error_that_names_the_first(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(jsonl(*({"text": f"Good {index}."} for index in range(50))) + b"{\n{\n")
+    with pytest.raises(
+        ValueError, match=r"2 of 52 rows cannot be read(?s:.*)a.jsonl:51: invalid JSON(?s:.*)text_field"
+    ):
+        read(tmp_path, "a.jsonl")
+    with pytest.raises(ValueError, match="no text in field 'body'"):
+        read(tmp_path, "a.jsonl", text_field="body")
+
+
+def test_undecodable_lines_of_plain_text_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"Good.\nBad \xe9\xe8.\nGood again.\n")
+    documents, counts = read(tmp_path, "a.txt")
+    assert documents == [["Good.", "Good again."]]
+    assert counts.rows.first_bad == ["a.txt:2: undecodable bytes"]
+
+
+def test_a_binary_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(bytes(range(256)) * 100)
+    with pytest.raises(ValueError, match=r"a.txt is binary \(or UTF-16\)"):
+        read(tmp_path, "a.txt")
+    (tmp_path / "b.txt").write_text("wide", encoding="utf-16")
+    with pytest.raises(ValueError, match="UTF-16"):
+        read(tmp_path, "b.txt")
+
+
+# Pieces
+
+
+def test_seen_hashes_over_merges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SeenHashes, "RECENT", 7)
+    seen = SeenHashes()
+    values = [hash_of(str(index)) for index in range(50)] + [0, 2**64 - 1]
+    assert all(seen.add(value) for value in values)
+    assert not any(seen.add(value) for value in values)
+
+
+def make_documents(num_documents: int) -> list[Document]:
+    return [
+        Document(0, [f"Document {index} sentence {n}." for n in range(40)], hash_of(str(index)))
+        for index in range(num_documents)
+    ]
+
+
+def test_the_sample_is_bounded_and_does_not_depend_on_order() -> None:
+    documents = make_documents(100)
+    samples = []
+    for order in (documents, documents[::-1]):
+        sample = TextSample(max_characters=10_000)
+        for document in order:
+            sample.add(document)
+        samples.append(sorted(sample.texts()))
+    assert samples[0] == samples[1]
+    assert 2_000 < sum(map(len, samples[0])) <= 10_000
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0.1, None), (1e-9, 1), (1 - 1e-9, 199)])
+def test_the_split_follows_the_hash_and_leaves_no_side_empty(fraction: float, expected: int | None) -> None:
+    hashes = [document.hash for document in make_documents(200)]
+    rule = SplitRule(fraction)
+    for value in hashes:
+        rule.observe(value)
+    rule.settle()
+    validation = sum(map(rule.is_validation, hashes))
+    assert validation == expected or (expected is None and 8 <= validation <= 36)
+
+
+def test_validation_fraction_is_checked() -> None:
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        SplitRule(1.0)

@@ -1,0 +1,218 @@
+"""Preparation as a whole: the shards hold the text, the cache is addressed by content, a killed run leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clozelab.data import prepare
+from clozelab.data.prepare import prepare_corpus
+from clozelab.data.shards import PreparedCorpus
+from clozelab.data.text_files import Source
+from clozelab.data.tokenizer import SPECIAL_TOKENS
+
+NOUNS = ["cat", "dog", "house", "river", "mountain", "song"]
+
+
+def make_text(num_documents: int, first: int = 0) -> str:
+    """One sentence a line, a blank line between documents; no two documents alike."""
+    documents = []
+    for index in range(first, first + num_documents):
+        lines = [f"The {NOUNS[(index + n) % 6]} number {index} has {n} friends." for n in range(1 + index % 4)]
+        documents.append("\n".join(lines))
+    return "\n\n".join(documents) + "\n"
+
+
+def run(tmp_path: Path, **changes: Any) -> Path:
+    arguments: dict[str, Any] = {
+        "name": "small",
+        "sources": [Source("one", "one.txt"), Source("two", "two.txt")],
+        "data_dir": tmp_path / "data",
+        "cache_dir": tmp_path / "cache",
+        "vocab_file": None,
+        "vocab_size": 150,
+        "lowercase": True,
+        "validation_fraction": 0.2,
+    }
+    return prepare_corpus(**(arguments | changes))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "one.txt").write_text(make_text(60))
+    (folder / "two.txt").write_text(make_text(40, first=60))
+    return folder
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_shards_hold_the_text(tmp_path: Path, data: Path) -> None:
+    corpus = PreparedCorpus.open(run(tmp_path), verify="full")
+    documents = {}
+    for split in (corpus.train, corpus.validation):
+        assert split.source_names == ("one", "two")
+        for d in range(split.num_documents):
+            sentences = [
+                tuple(split.tokens[split.sentence_offsets[s] : split.sentence_offsets[s + 1]].tolist())
+                for s in range(split.document_offsets[d], split.document_offsets[d + 1])
+            ]
+            documents[tuple(sentences)] = int(split.document_source[d])
+    expected = {}
+    for source, name in enumerate(("one.txt", "two.txt")):
+        for text in (data / name).read_text().strip().split("\n\n"):
+            encoded = corpus.tokenizer.encode_batch(text.split("\n"))
+            expected[tuple(tuple(ids.tolist()) for ids in encoded)] = source
+    assert documents == expected
+    assert len(documents) == 100
+    assert 0 < corpus.validation.num_documents < corpus.train.num_documents
+    counts = np.bincount(corpus.train.tokens[:])
+    share = counts[counts > 0] / counts.sum()
+    assert corpus.unigram_entropy == pytest.approx(-(share * np.log(share)).sum())
+
+
+def test_one_corpus_has_one_result(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes do not depend on where the data lie, nor on how it is cut into batches."""
+    first = run(tmp_path)
+    moved = tmp_path / "elsewhere"
+    data.rename(moved)
+    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 100)
+    second = run(tmp_path, data_dir=moved, cache_dir=tmp_path / "cache2")
+    assert first.name == second.name
+    assert files_of(first) == files_of(second)
+    assert str(tmp_path) not in (second / "manifest.json").read_text()
+
+
+def test_the_cache_is_used_and_addressed_by_content(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(tmp_path)
+    changed = [
+        run(tmp_path, vocab_size=120),
+        run(tmp_path, lowercase=False),
+        run(tmp_path, validation_fraction=0.3),
+        run(tmp_path, sources=[Source("one", "one.txt")]),
+    ]
+    (data / "two.txt").write_text(make_text(41, first=60))
+    changed.append(run(tmp_path))
+    assert len({first, *changed}) == 6
+    (data / "two.txt").write_text(make_text(40, first=60))
+    monkeypatch.setattr(prepare, "_write_corpus", lambda *args: pytest.fail("prepared twice"))
+    assert run(tmp_path) == first
+
+
+def test_a_given_vocabulary_is_used(tmp_path: Path, data: Path) -> None:
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789."
+    entries = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
+    (data / "vocab.txt").write_text("\n".join(entries))
+    corpus = PreparedCorpus.open(run(tmp_path, vocab_file="vocab.txt"))
+    assert corpus.tokenizer.vocabulary == tuple(entries)
+    assert (corpus.train.vocab_size, corpus.manifest["vocab_size"]) == (79, 79)
+
+
+def test_a_killed_run_leaves_nothing_taken_for_whole(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare, "_checksums", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path)
+    assert not list((tmp_path / "cache" / "corpora").glob("small-*"))
+    folder = run(tmp_path)
+    PreparedCorpus.open(folder, verify="full")
+    assert [path.name for path in folder.parent.iterdir() if path.is_dir()] == [folder.name]
+
+
+def test_two_processes_prepare_once(tmp_path: Path, data: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(2) as pool:
+        folders = pool.map(run, [tmp_path, tmp_path])
+    assert folders[0] == folders[1]
+    PreparedCorpus.open(folders[0], verify="full")
+
+
+def test_a_damaged_cache_folder_is_prepared_again(tmp_path: Path, data: Path) -> None:
+    folder = run(tmp_path)
+    before = files_of(folder)
+    (folder / "train" / "sentence_offsets.bin").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"sentence_offsets.bin has 0 bytes"):
+        PreparedCorpus.open(folder)
+    assert files_of(run(tmp_path)) == before
+
+
+def test_open_notices_what_does_not_belong_together(tmp_path: Path, data: Path) -> None:
+    folder = run(tmp_path)
+    tokens = folder / "train" / "tokens-00000.bin"
+    content = bytearray(tokens.read_bytes())
+    content[10] ^= 1
+    tokens.write_bytes(content)
+    PreparedCorpus.open(folder)
+    with pytest.raises(ValueError, match=r"tokens-00000.bin has changed"):
+        PreparedCorpus.open(folder, verify="full")
+    vocabulary = folder / "tokenizer" / "vocab.txt"
+    text = vocabulary.read_text()
+    vocabulary.write_text(text.replace("cat", "cta"))
+    with pytest.raises(ValueError, match="is not the one the shards were made with"):
+        PreparedCorpus.open(folder)
+    with pytest.raises(ValueError, match=r"manifest.json is missing; run the prepare stage"):
+        PreparedCorpus.open(tmp_path)
+
+
+def test_the_manifest_says_what_was_skipped(tmp_path: Path, data: Path) -> None:
+    rows = [json.dumps({"text": f"Row {index} is a document."}) for index in range(300)]
+    (data / "rows.jsonl").write_text("\n".join([*rows, rows[0], "{", json.dumps({"text": "<br>"})]))
+    manifest = PreparedCorpus.open(run(tmp_path, sources=[Source("rows", "rows.jsonl")])).manifest
+    assert manifest["counts"]["documents"] == 300
+    assert manifest["skipped"]["duplicate document"] == 1
+    assert manifest["skipped"]["empty document"] == 1
+    assert manifest["skipped"]["invalid JSON"] == 1
+    assert manifest["first_unusable_rows"] == ["rows.jsonl:302: invalid JSON"]
+    assert manifest["cleaned"]["HTML tags removed"] == 1
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "One document only.", "Twice the same.\n\nTwice the same."])
+def test_a_corpus_too_small_to_split_is_refused(tmp_path: Path, data: Path, text: str) -> None:
+    (data / "tiny.txt").write_text(text)
+    with pytest.raises(ValueError, match=r"the corpus has [01] usable documents .*at least 2 are needed"):
+        run(tmp_path, sources=[Source("tiny", "tiny.txt")])
+
+
+def test_two_documents_are_enough(tmp_path: Path, data: Path) -> None:
+    (data / "tiny.txt").write_text("One document here.\n\nAnd another there.")
+    corpus = PreparedCorpus.open(run(tmp_path, sources=[Source("tiny", "tiny.txt")], validation_fraction=0.001))
+    assert (corpus.train.num_documents, corpus.validation.num_documents) == (1, 1)
+
+
+def test_bad_settings_are_refused(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(ValueError, match="names a folder"):
+        run(tmp_path, name="../up")
+    with pytest.raises(ValueError, match="sources with different names"):
+        run(tmp_path, sources=[Source("one", "one.txt"), Source("one", "two.txt")])
+    with pytest.raises(ValueError, match=r"absent.txt does not exist"):
+        run(tmp_path, vocab_file="absent.txt")
+
+
+def _peak_megabytes(tmp_path: Path, num_documents: int) -> float:
+    (tmp_path / "data").mkdir(parents=True)
+    (tmp_path / "data" / "one.txt").write_text(make_text(num_documents))
+    prepare.VOCABULARY_SAMPLE_CHARACTERS = 200_000
+    run(tmp_path, sources=[Source("one", "one.txt")])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    peaks = []
+    for num_documents in (15_000, 90_000):  # 1.3 MB and 8 MB of text
+        with context.Pool(1) as pool:
+            peaks.append(pool.apply(_peak_megabytes, (tmp_path / str(num_documents), num_documents)))
+    assert peaks[1] < peaks[0] + 30

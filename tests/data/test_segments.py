@@ -1,0 +1,372 @@
+"""Segment pairs and full-sentence windows: where rows are cut, and that the cuts do not tell the label.
+
+Token ids are 10 + token position (see conftest), so a row says where it was cut.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clozelab.data import segments
+from clozelab.data.packing import PackedRows, SpecialIds
+from clozelab.data.segments import FullSentences, PairInstances, SegmentPairs
+from clozelab.data.shards import TokenShards
+
+FIRST_ID = 10
+MakeShards = Callable[..., TokenShards]
+MakeDocuments = Callable[..., list[list[int]]]
+
+
+@dataclass
+class Cut:
+    """Token positions of the two segments of each row; all [B]."""
+
+    a_start: np.ndarray
+    a_length: np.ndarray
+    b_start: np.ndarray
+    b_length: np.ndarray
+
+
+def rectangle(rows: PackedRows, values: np.ndarray) -> np.ndarray:
+    return values.reshape(rows.num_rows, -1)
+
+
+def cuts(rows: PackedRows) -> Cut:
+    text = rectangle(rows, ~rows.special)
+    types = rectangle(rows, rows.token_type_ids)
+    position = rectangle(rows, rows.input_ids) - FIRST_ID
+    found = []
+    for segment in (0, 1):
+        inside = text & (types == segment)
+        first = inside.argmax(1)
+        found += [position[np.arange(rows.num_rows), first], inside.sum(1)]
+    return Cut(*found)
+
+
+def document_of(shards: TokenShards, position: np.ndarray) -> np.ndarray:
+    return np.searchsorted(shards.sentence_offsets[shards.document_offsets], position, side="right") - 1
+
+
+def every_row(instances: Any, epochs: int = 1, seed: int = 1) -> list[PackedRows]:
+    return [instances.rows(seed, epoch, np.arange(len(instances))) for epoch in range(epochs)]
+
+
+@pytest.fixture
+def shards(make_shards: MakeShards, make_documents: MakeDocuments) -> TokenShards:
+    return make_shards(make_documents(60, 2, 60, seed=1), sources=[number % 2 for number in range(60)])
+
+
+@pytest.mark.parametrize("seq_length", [8, 16, 33, 64, 128])
+def test_rows_are_cls_a_sep_b_sep_pad(shards: TokenShards, ids: SpecialIds, seq_length: int) -> None:
+    instances = SegmentPairs(0.5, "corpus").bind(shards, ids, seq_length)
+    rows = every_row(instances)[0]
+    input_ids, types, special = (rectangle(rows, v) for v in (rows.input_ids, rows.token_type_ids, rows.special))
+    for row, length in enumerate(rows.lengths):
+        a = int((~special[row] & (types[row] == 0)).sum())
+        b = int((~special[row] & (types[row] == 1)).sum())
+        assert a >= 1 and b >= 1 and a + b + 3 == length <= seq_length
+        expected = [True] + [False] * a + [True] + [False] * b + [True] * (seq_length - a - b - 2)
+        assert special[row].tolist() == expected
+        assert types[row].tolist() == [0] * (a + 2) + [1] * (b + 1) + [0] * (seq_length - length)
+        assert input_ids[row, [0, a + 1, a + b + 2]].tolist() == [ids.cls, ids.sep, ids.sep]
+        assert (input_ids[row, length:] == ids.pad).all()
+    assert (rectangle(rows, rows.position_ids) == np.arange(seq_length)).all()
+    assert rows.row_slots == seq_length
+    assert all(values.dtype == np.int64 for values in (rows.input_ids, rows.token_type_ids, rows.position_ids))
+
+
+@pytest.mark.parametrize("seq_length", [16, 64])
+def test_segments_are_runs_of_text_and_b_begins_a_sentence(
+    shards: TokenShards, ids: SpecialIds, seq_length: int
+) -> None:
+    instances = SegmentPairs(0.5, "corpus").bind(shards, ids, seq_length)
+    for rows in every_row(instances, epochs=3):
+        cut = cuts(rows)
+        text = ~rows.special
+        steps = np.diff(rows.input_ids)[text[1:] & text[:-1]]
+        assert (steps == 1).all()
+        assert np.isin(cut.b_start, shards.sentence_offsets).all()
+        assert np.isin(cut.a_start + cut.a_length, shards.sentence_offsets).all()
+        for start, length in ((cut.a_start, cut.a_length), (cut.b_start, cut.b_length)):
+            assert (document_of(shards, start) == document_of(shards, start + length - 1)).all()
+        is_next = rows.next_sentence_label == 0
+        assert (cut.b_start == cut.a_start + cut.a_length)[is_next].all()
+        other = document_of(shards, cut.b_start) != document_of(shards, cut.a_start)
+        assert (other == ~is_next).all()
+        assert (rows.source == shards.document_source[document_of(shards, cut.a_start)]).all()
+
+
+def test_half_of_the_next_segments_are_random(shards: TokenShards, ids: SpecialIds) -> None:
+    instances = SegmentPairs(0.5, "corpus").bind(shards, ids, 32)
+    labels = np.concatenate([rows.next_sentence_label for rows in every_row(instances, epochs=20)])
+    assert abs(labels.mean() - 0.5) < 4 * 0.5 / np.sqrt(len(labels))
+    for prob in (0.0, 1.0):
+        rows = every_row(SegmentPairs(prob, "corpus").bind(shards, ids, 32))[0]
+        assert rows.next_sentence_label.mean() == pytest.approx(prob, abs=0.02)
+        assert rows.num_fallbacks == int(prob * len(rows.lengths)) - rows.next_sentence_label.sum()
+
+
+def test_negative_scope(shards: TokenShards, ids: SpecialIds) -> None:
+    for scope, crosses in (("source", False), ("corpus", True)):
+        rows = every_row(SegmentPairs(1.0, scope).bind(shards, ids, 32))[0]
+        other = shards.document_source[document_of(shards, cuts(rows).b_start)]
+        assert (other != rows.source).any() == crosses
+        assert rows.next_sentence_label.mean() > 0.97
+
+
+def test_the_other_document_is_drawn_in_proportion_to_length(make_shards: MakeShards, ids: SpecialIds) -> None:
+    shards = make_shards([[8] * 300, [8] * 600, [8] * 100])
+    instances = SegmentPairs(1.0, "corpus").bind(shards, ids, 35)
+    cut = [cuts(rows) for rows in every_row(instances, epochs=30)]
+    a = np.concatenate([document_of(shards, c.a_start) for c in cut])
+    b = np.concatenate([document_of(shards, c.b_start) for c in cut])
+    assert (b[a == 2] == 1).mean() == pytest.approx(600 / 900, abs=0.04)
+
+
+@pytest.mark.parametrize("seq_length", [16, 64, 256])
+def test_each_document_is_used_in_each_epoch(shards: TokenShards, ids: SpecialIds, seq_length: int) -> None:
+    rows = every_row(SegmentPairs(0.5, "corpus").bind(shards, ids, seq_length))[0]
+    assert set(document_of(shards, cuts(rows).a_start)) == set(range(shards.num_documents))
+
+
+def test_nearly_every_token_is_seen_over_epochs(shards: TokenShards, ids: SpecialIds) -> None:
+    instances = SegmentPairs(0.5, "corpus").bind(shards, ids, 64)
+    seen = np.zeros(shards.num_tokens, dtype=bool)
+    for rows in every_row(instances, epochs=20):
+        seen[rows.input_ids[~rows.special] - FIRST_ID] = True
+    assert seen.mean() > 0.99
+
+
+def test_rows_fill_the_budget_where_the_document_allows(make_shards: MakeShards, ids: SpecialIds) -> None:
+    shards = make_shards([[7] * 50, [5] * 41, [3, 4]])
+    rows = every_row(SegmentPairs(0.5, "corpus").bind(shards, ids, 35), epochs=10)
+    long = np.concatenate([r.lengths[document_of(shards, cuts(r).a_start) < 2] for r in rows])
+    assert (long == 35).mean() > 0.9
+
+
+def test_single_sentences_are_counted_and_odd_documents_work(make_shards: MakeShards, ids: SpecialIds) -> None:
+    shards = make_shards([[9], [500], [500, 1], [1, 500], [3, 500, 500, 2], [1, 1], [1] * 400, [20, 20, 5]])
+    instances = SegmentPairs(0.5, "corpus").bind(shards, ids, 32)
+    assert instances.num_skipped_documents == 2
+    for rows in every_row(instances, epochs=30):
+        cut = cuts(rows)
+        assert {0, 1}.isdisjoint(document_of(shards, cut.a_start)) and {0, 1}.isdisjoint(
+            document_of(shards, cut.b_start)
+        )
+        assert set(document_of(shards, cut.a_start)) == {2, 3, 4, 5, 6, 7}
+        assert cut.a_length.min() >= 1 and cut.b_length.min() >= 1
+
+
+def test_rows_are_a_pure_function_of_seed_epoch_and_index(shards: TokenShards, ids: SpecialIds) -> None:
+    instances = SegmentPairs(0.5, "corpus").bind(shards, ids, 32)
+    index = np.array([5, 0, 17, 3, 99, 5])
+    whole = instances.rows(3, np.array([0, 1, 0, 2, 1, 1]), index)
+    for row, (epoch, number) in enumerate(zip([0, 1, 0, 2, 1, 1], index, strict=True)):
+        alone = instances.rows(3, epoch, np.array([number]))
+        assert (rectangle(whole, whole.input_ids)[row] == alone.input_ids).all()
+        assert whole.next_sentence_label[row] == alone.next_sentence_label[0]
+        assert whole.instance[row] == number
+    again = SegmentPairs(0.5, "corpus").bind(shards, ids, 32).rows(3, 0, index)
+    assert (again.input_ids == instances.rows(3, 0, index).input_ids).all()
+    for other in (instances.rows(4, 0, index), instances.rows(3, 1, index)):
+        assert (other.input_ids != again.input_ids).any()
+    copy = pickle.loads(pickle.dumps(instances))
+    assert (copy.rows(3, 0, index).input_ids == again.input_ids).all()
+
+
+def test_blocks_of_the_walk_do_not_matter(
+    shards: TokenShards, ids: SpecialIds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    formats = (SegmentPairs(0.5, "corpus"), FullSentences())
+    whole = [every_row(f.bind(shards, ids, 32))[0].input_ids for f in formats]
+    monkeypatch.setattr(segments, "_BLOCK_SENTENCES", 7)
+    for f, expected in zip(formats, whole, strict=True):
+        assert (every_row(f.bind(shards, ids, 32))[0].input_ids == expected).all()
+
+
+def test_clear_errors(make_shards: MakeShards, ids: SpecialIds) -> None:
+    with pytest.raises(ValueError, match="random_next_prob"):
+        SegmentPairs(1.5, "corpus")
+    with pytest.raises(ValueError, match="negative_scope"):
+        SegmentPairs(0.5, "genre")
+    pairs = SegmentPairs(0.5, "corpus")
+    with pytest.raises(ValueError, match="too short"):
+        pairs.bind(make_shards([[3, 3], [3, 3]]), ids, 5)
+    with pytest.raises(ValueError, match="no document with two sentences"):
+        pairs.bind(make_shards([[3], [4]]), ids, 32)
+    with pytest.raises(ValueError, match="no document with two sentences"):
+        pairs.bind(make_shards([]), ids, 32)
+    with pytest.raises(ValueError, match="single document"):
+        pairs.bind(make_shards([[3, 3, 3], [4]]), ids, 32)
+    assert len(SegmentPairs(0.0, "corpus").bind(make_shards([[3, 3, 3]]), ids, 32)) == 1
+    with pytest.raises(ValueError, match="source 'books'"):
+        SegmentPairs(0.5, "source").bind(make_shards([[3, 3], [4, 4], [5, 5]], sources=[0, 0, 1]), ids, 32)
+    with pytest.raises(ValueError, match="no text"):
+        FullSentences().bind(make_shards([]), ids, 32)
+
+
+# Lengths and cut positions do not tell the label.
+
+
+def length_features(shards: TokenShards, cut: Cut) -> np.ndarray:
+    """[B, 6] small integers: len A, len B, total, B ends a sentence, length of B's first sentence, sentence ends in B."""
+    offsets = shards.sentence_offsets
+    end = cut.b_start + cut.b_length
+    first_end = offsets[np.searchsorted(offsets, cut.b_start, side="right")]
+    ends = np.searchsorted(offsets, end, side="right") - np.searchsorted(offsets, cut.b_start, side="right")
+    first = np.minimum(first_end - cut.b_start, cut.b_length)
+    features = [cut.a_length, cut.b_length, cut.a_length + cut.b_length, np.isin(end, offsets), first, ends]
+    return np.stack(features, axis=1).astype(np.int64)
+
+
+def length_only_accuracy(features: np.ndarray, labels: np.ndarray, is_training: np.ndarray) -> float:
+    """Held-out accuracy of the best of many classifiers: binned likelihood over each pair of features, and their sum.
+
+    Picking the best on the held-out rows favours finding a leak, never hides one.
+    """
+    binned = np.empty_like(features)
+    for column, values in enumerate(features.T):
+        binned[:, column] = np.searchsorted(np.unique(np.quantile(values, np.linspace(0, 1, 9)[1:-1])), values)
+    total, best = np.zeros(len(labels)), 0.0
+    for one in range(binned.shape[1]):
+        for two in range(one):
+            cell = binned[:, one] * 10 + binned[:, two]
+            counts = [np.bincount(cell[is_training & (labels == k)], minlength=100) + 5.0 for k in (0, 1)]
+            score = np.log(counts[1] / counts[1].sum())[cell] - np.log(counts[0] / counts[0].sum())[cell]
+            total += score
+            best = max(best, ((score > 0) == labels)[~is_training].mean())
+    return max(best, ((total > 0) == labels)[~is_training].mean())
+
+
+def collect(shards: TokenShards, instances: PairInstances, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, labels, and which rows train: the others are of other instances, not only of other epochs."""
+    parts = every_row(instances, epochs=-(-count // len(instances)))
+    features = np.concatenate([length_features(shards, cuts(rows)) for rows in parts])
+    labels = np.concatenate([rows.next_sentence_label for rows in parts])
+    return features, labels, np.concatenate([rows.instance for rows in parts]) % 2 == 0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "count", "seq_length"),
+    [
+        (30, 200, 400, 32),
+        (30, 200, 400, 128),
+        (2, 40, 2000, 64),
+        (2, 40, 2000, 256),
+        (1, 8, 4000, 64),
+        (2, 2, 4000, 64),
+    ],
+)
+def test_lengths_do_not_tell_the_label(
+    make_shards: MakeShards,
+    make_documents: MakeDocuments,
+    ids: SpecialIds,
+    low: int,
+    high: int,
+    count: int,
+    seq_length: int,
+) -> None:
+    shards = make_shards(make_documents(count, low, high, seed=3))
+    features, labels, is_training = collect(shards, SegmentPairs(0.5, "corpus").bind(shards, ids, seq_length), 40_000)
+    accuracy = length_only_accuracy(features, labels, is_training)
+    majority = max(labels.mean(), 1 - labels.mean())
+    assert majority < 0.515
+    # Best of 16 classifiers on 20,000 held-out rows: 3 standard errors is 0.0106.
+    assert 0.48 < accuracy < majority + 0.012
+
+
+def test_the_classifier_detects_a_naive_builder(
+    make_shards: MakeShards, make_documents: MakeDocuments, ids: SpecialIds
+) -> None:
+    """Positive control: true Bs are whole sentences, random ones are cut at the budget."""
+    shards = make_shards(make_documents(400, 30, 200, seed=3))
+    instances = SegmentPairs(0.5, "corpus").bind(shards, ids, 64)
+    rows = every_row(instances)[0]
+    cut, offsets = cuts(rows), shards.sentence_offsets
+    whole = offsets[np.searchsorted(offsets, cut.b_start + cut.b_length, side="right") - 1] - cut.b_start
+    cut.b_length = np.where((rows.next_sentence_label == 0) & (whole > 0), whole, cut.b_length)
+    features = length_features(shards, cut)
+    assert length_only_accuracy(features, rows.next_sentence_label, rows.instance % 2 == 0) > 0.8
+
+
+def test_the_classifier_detects_a_slight_leak(
+    make_shards: MakeShards, make_documents: MakeDocuments, ids: SpecialIds
+) -> None:
+    """Positive control: one true B in ten is cut back to whole sentences."""
+    shards = make_shards(make_documents(400, 30, 200, seed=3))
+    instances = SegmentPairs(0.5, "corpus").bind(shards, ids, 64)
+    parts = every_row(instances, epochs=4)
+    features, labels = [], np.concatenate([rows.next_sentence_label for rows in parts])
+    for rows in parts:
+        cut, offsets = cuts(rows), shards.sentence_offsets
+        whole = offsets[np.searchsorted(offsets, cut.b_start + cut.b_length, side="right") - 1] - cut.b_start
+        changed = (rows.next_sentence_label == 0) & (whole > 0) & (rows.instance % 10 < 2)
+        cut.b_length = np.where(changed, whole, cut.b_length)
+        features.append(length_features(shards, cut))
+    is_training = np.concatenate([rows.instance for rows in parts]) % 2 == 0
+    assert length_only_accuracy(np.concatenate(features), labels, is_training) > 0.53
+
+
+# Full sentences.
+
+
+def windows(rows: PackedRows) -> list[list[int]]:
+    """Text positions of each window, None-free, with -1 for an inner separator."""
+    found = []
+    for row, length in zip(rectangle(rows, rows.input_ids), rows.lengths, strict=True):
+        found.append([token - FIRST_ID if token >= FIRST_ID else -1 for token in row[1 : length - 1].tolist()])
+    return found
+
+
+@pytest.mark.parametrize("seq_length", [16, 40, 128])
+def test_windows_hold_the_corpus_once_in_whole_sentences(shards: TokenShards, ids: SpecialIds, seq_length: int) -> None:
+    instances = FullSentences().bind(shards, ids, seq_length)
+    rows = every_row(instances)[0]
+    input_ids = rectangle(rows, rows.input_ids)
+    assert (input_ids[:, 0] == ids.cls).all() and (
+        input_ids[np.arange(len(input_ids)), rows.lengths - 1] == ids.sep
+    ).all()
+    assert not rows.token_type_ids.any() and rows.next_sentence_label is None
+    found = windows(rows)
+    assert [p for window in found for p in window if p >= 0] == list(range(shards.num_tokens))
+    starts = set(shards.sentence_offsets.tolist())
+    limit = seq_length - 2
+    for window in found:
+        assert len(window) <= limit and window[0] >= 0 and window[-1] >= 0
+        sentence = int(shards.sentence_offsets[np.searchsorted(shards.sentence_offsets, window[0], side="right")])
+        assert window[0] in starts or len(window) <= limit < sentence - window[0] + limit
+        for before, after in pairwise(window):
+            if before >= 0 and after >= 0:
+                assert document_of(shards, np.array(before)) == document_of(shards, np.array(after))
+    inner = [k for window in found for k in range(1, len(window) - 1) if window[k] == -1]
+    assert inner
+    special = rectangle(rows, rows.special)
+    assert (special == (input_ids < FIRST_ID)).all()
+
+
+def test_windows_are_as_full_as_whole_sentences_allow(make_shards: MakeShards, ids: SpecialIds) -> None:
+    shards = make_shards([[4, 4, 3], [2, 1], [5], [25, 3]])
+    rows = every_row(FullSentences().bind(shards, ids, 14))[0]
+    assert windows(rows) == [
+        list(range(11)),
+        [11, 12, 13, -1, *range(14, 19)],
+        list(range(19, 31)),
+        list(range(31, 43)),
+        [43, 44, 45, 46],
+    ]
+    assert rows.source.tolist() == [0] * 5
+
+
+def test_an_exactly_full_window_and_inner_separators(make_shards: MakeShards, ids: SpecialIds) -> None:
+    shards = make_shards([[4], [3], [2], [6]], sources=[1, 0, 2, 0])
+    rows = every_row(FullSentences().bind(shards, ids, 13))[0]
+    assert windows(rows) == [[0, 1, 2, 3, -1, 4, 5, 6, -1, 7, 8], [9, 10, 11, 12, 13, 14]]
+    assert rows.lengths.tolist() == [13, 8]
+    assert rows.source.tolist() == [1, 0]

@@ -1,0 +1,115 @@
+"""Token shards: what is written is what is read, over any number of files; damage is noticed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clozelab.data.shards import ShardWriter, TokenShards, token_dtype, unigram_entropy
+
+
+def write(folder: Path, documents: list[list[list[int]]], vocab_size: int = 100, **options: int) -> TokenShards:
+    """One call a document, so that every document may begin a new file."""
+    with ShardWriter(folder, vocab_size=vocab_size, source_names=["one", "two"], **options) as writer:
+        for index, document in enumerate(documents):
+            lengths = np.array([len(sentence) for sentence in document])
+            writer.add(np.concatenate(document), lengths, np.array([len(document)]), np.array([index % 2]))
+    return TokenShards.open(folder)
+
+
+@pytest.fixture
+def documents() -> list[list[list[int]]]:
+    rng = np.random.default_rng(0)
+    return [[rng.integers(0, 100, n).tolist() for n in rng.integers(1, 9, size)] for size in rng.integers(1, 6, 20)]
+
+
+@pytest.mark.parametrize("max_shard_tokens", [1, 50, 10**6])
+@pytest.mark.parametrize("vocab_size", [100, 70_000])
+def test_reads_what_was_written(tmp_path: Path, documents: list, max_shard_tokens: int, vocab_size: int) -> None:
+    shards = write(tmp_path, documents, vocab_size, max_shard_tokens=max_shard_tokens)
+    flat = np.array([token for document in documents for sentence in document for token in sentence])
+    num_files = len(list(tmp_path.glob("tokens-*.bin")))
+    assert num_files == {1: 20, 10**6: 1}.get(max_shard_tokens, num_files)
+    assert 1 < num_files < 20 or max_shard_tokens != 50
+    assert shards.tokens.dtype == token_dtype(vocab_size)
+    assert shards.num_tokens == len(shards.tokens) == len(flat)
+    assert shards.tokens[:].tolist() == flat.tolist()
+    assert (shards.num_documents, shards.source_names) == (20, ("one", "two"))
+    assert shards.document_source.tolist() == [0, 1] * 10
+    rebuilt = [
+        [
+            shards.tokens[shards.sentence_offsets[s] : shards.sentence_offsets[s + 1]].tolist()
+            for s in range(shards.document_offsets[d], shards.document_offsets[d + 1])
+        ]
+        for d in range(shards.num_documents)
+    ]
+    assert rebuilt == documents
+
+
+@pytest.mark.parametrize("max_shard_tokens", [50, 10**6])
+def test_gather(tmp_path: Path, documents: list, max_shard_tokens: int) -> None:
+    tokens = write(tmp_path, documents, max_shard_tokens=max_shard_tokens).tokens
+    flat = tokens[:]
+    rng = np.random.default_rng(1)
+    starts = rng.integers(0, len(flat) - 10, 30)
+    lengths = rng.integers(0, 10, 30)
+    ranges = [flat[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    assert tokens.gather(starts, lengths).tolist() == np.concatenate(ranges).tolist()
+    rows = tokens.gather_rows(starts, 10)
+    assert rows.dtype == np.int64
+    assert rows.tolist() == [flat[start : start + 10].tolist() for start in starts]
+    assert tokens.gather(np.array([]), np.array([])).tolist() == []
+
+
+@pytest.mark.parametrize("position", [-1, 10**6])
+def test_positions_outside_the_stream_are_refused(tmp_path: Path, documents: list, position: int) -> None:
+    with pytest.raises(IndexError, match="outside"):
+        write(tmp_path, documents).tokens.take(np.array([position]))
+
+
+def test_dtype_follows_the_vocabulary() -> None:
+    assert token_dtype(65_536) == np.uint16
+    assert token_dtype(65_537) == np.uint32
+
+
+def test_unigram_entropy(tmp_path: Path) -> None:
+    assert unigram_entropy(np.array([5, 5, 0, 5, 5])) == pytest.approx(np.log(4))
+    assert unigram_entropy(np.zeros(3)) == 0
+    assert write(tmp_path, [[[1, 2], [3, 4]]]).unigram_entropy == pytest.approx(np.log(4))
+
+
+def test_fingerprint_names_the_content(tmp_path: Path, documents: list) -> None:
+    first = write(tmp_path / "a", documents).fingerprint
+    assert write(tmp_path / "b", documents).fingerprint == first
+    documents[3][0][0] = (documents[3][0][0] + 1) % 100
+    assert write(tmp_path / "c", documents).fingerprint != first
+
+
+def test_an_unfinished_folder_does_not_open(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), ShardWriter(tmp_path, vocab_size=9, source_names=["one"]) as writer:
+        writer.add(np.array([1, 2]), np.array([2]), np.array([1]), np.array([0]))
+        raise KeyboardInterrupt
+    with pytest.raises(ValueError, match=r"shards.json is missing; run the prepare stage"):
+        TokenShards.open(tmp_path)
+
+
+def test_a_shortened_or_missing_file_is_named(tmp_path: Path, documents: list) -> None:
+    write(tmp_path, documents)
+    path = tmp_path / "sentence_offsets.bin"
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(ValueError, match=r"sentence_offsets.bin has \d+ bytes instead of"):
+        TokenShards.open(tmp_path)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"sentence_offsets.bin is missing"):
+        TokenShards.open(tmp_path)
+    (tmp_path / "shards.json").write_text("{")
+    with pytest.raises(ValueError, match="damaged"):
+        TokenShards.open(tmp_path)
+
+
+def test_shards_json_has_no_machine_path(tmp_path: Path, documents: list) -> None:
+    write(tmp_path, documents)
+    assert str(tmp_path) not in json.dumps((tmp_path / "shards.json").read_text())

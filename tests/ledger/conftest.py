@@ -1,0 +1,101 @@
+"""Run folders as the stages leave them, made up: for collecting, judging and reporting without training anything."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ARMS = ("mlm_nsp", "mlm", "ltr")
+ROWS = (*ARMS, "ltr_bilstm", "random", "random_bilstm")
+TASKS: dict[str, dict[str, Any]] = {
+    "mrpc": {"title": "MRPC", "stand_in_for": None, "metric": "validation/accuracy"},
+    "snli_95k": {"title": "SNLI-95k", "stand_in_for": "mnli", "metric": "validation/accuracy"},
+    "qnli_derived": {"title": "QNLI-derived", "stand_in_for": "qnli", "metric": "validation/accuracy"},
+    "squad_v1": {"title": "SQuAD F1", "stand_in_for": None, "metric": "validation/f1"},
+}
+
+
+def write_run(folder: Path, stage: str, config: dict[str, Any], status: str = "complete", **facts: Any) -> None:
+    folder.mkdir(parents=True)
+    state = {
+        "status": status,
+        "stage": stage,
+        "fingerprint": "f" * 64,
+        "inputs": {},
+        "started": "2030-01-01T00:00:00+00:00",
+        "seconds": 360.0,
+        "error": "ValueError: broken on purpose" if status == "failed" else None,
+        "facts": facts,
+        "versions": {"python": "3.11", "torch": "2.13.0"},
+        "git": {"commit": "0123456789abcdef", "dirty": False},
+        "host": {"cpu": "A processor", "cores": 2, "gpus": []},
+        "config_resolved": config,
+    }
+    (folder / "run.json").write_text(json.dumps(state))
+
+
+def write_pretrain(root: Path, arm: str, seed: int, *, status: str = "complete", generator: Any = None) -> None:
+    folder = root / "pretrain" / arm / f"seed-{seed}"
+    config = {"arm": arm, "seed": seed, "corpus": {"name": "text", "generator": generator}}
+    facts = {"tokens": 1_000_000, "tokens_per_second": 60_000.0, "unigram_entropy": 6.2, "validation/loss": 4.4}
+    write_run(folder, "pretrain", config, status, **facts)
+    lines = ["step,tokens,seconds,key,value"]
+    for step in range(1, 11):
+        loss = 4.0 + 3.0 * math.exp(-step / (3 + ARMS.index(arm))) + 0.02 * seed
+        lines.append(f"{step * 10},{step * 100_000},{step}.0,validation/loss,{loss}")
+    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+
+
+def write_finetune(root: Path, row: str, task: str, seeds: tuple[int, int], score: float, **extra: Any) -> None:
+    """`score` in percent; written in the unit that the task's scorer uses."""
+    folder = root / "finetune" / row / f"pretrain-seed-{seeds[0]}" / task / f"seed-{seeds[1]}"
+    about = TASKS[task]
+    config = {"row": row, "pretrain_seed": seeds[0], "seed": seeds[1], "task": {"name": task, **about}}
+    status = extra.pop("status", "complete")
+    write_run(folder, "finetune", config, status)
+    if status != "complete":
+        return
+    name = about["metric"]
+    scores = {name: score, "validation/exact_match": score / 2} if task == "squad_v1" else {name: score / 100}
+    saved = {"metric": name, "best_step": 10, "scores": scores, "majority_baseline": None, "collapsed": False} | extra
+    (folder / "scores.json").write_text(json.dumps(saved))
+
+
+@pytest.fixture
+def make_runs(tmp_path: Path) -> Callable[..., Path]:
+    """make_runs(means, pretrain_seeds, finetune_seeds) -> root; `means`: {(row, task): score in percent}."""
+
+    def make(
+        means: Mapping[tuple[str, str], float],
+        pretrain_seeds: tuple[int, ...] = (1, 2, 3),
+        finetune_seeds: tuple[int, ...] = (1, 2),
+        generator: Any = None,
+    ) -> Path:
+        root = tmp_path / "runs" / "table5_pretraining_tasks" / "demo"
+        for arm in ARMS:
+            for seed in pretrain_seeds:
+                write_pretrain(root, arm, seed, generator=generator)
+        for (row, task), mean in means.items():
+            for first in pretrain_seeds:
+                for second in finetune_seeds:
+                    wobble = 0.2 * ((first * 7 + ROWS.index(row) * 3) % 5 - 2) + 0.1 * (second % 2)
+                    write_finetune(root, row, task, (first, second), mean + wobble)
+        return root
+
+    return make
+
+
+@pytest.fixture
+def writers() -> Any:
+    """The single-folder writers, for tests that add an odd run."""
+
+    class Writers:
+        pretrain = staticmethod(write_pretrain)
+        finetune = staticmethod(write_finetune)
+
+    return Writers

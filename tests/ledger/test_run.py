@@ -1,0 +1,191 @@
+"""Claiming run folders: skip, resume, refuse, lock, follow, and how a run's end is recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from clozelab.ledger import run as run_module
+from clozelab.ledger.fingerprint import canonical, encoder_fingerprint, watched_files
+from clozelab.ledger.run import Interrupted, Run, RunBusyError, RunConflictError, is_settled, read_state
+
+
+def config(**changes: Any) -> DictConfig:
+    base = {
+        "seed": 1,
+        "learning_rate": "${scale.learning_rate}",
+        "scale": {"learning_rate": 0.1},
+        "data_dir": "data",
+        "runs_dir": "runs",
+        "trainer": {"num_workers": 0, "devices": 1},
+    }
+    return OmegaConf.merge(base, changes)  # type: ignore[return-value]
+
+
+def claim(folder: Path, cfg: DictConfig | None = None, **inputs: str) -> Run:
+    return Run.claim(folder, stage="pretrain", config=cfg or config(), inputs=inputs)
+
+
+def finish(folder: Path, cfg: DictConfig | None = None, **inputs: str) -> None:
+    with claim(folder, cfg, **inputs) as run:
+        run.complete(tokens=5)
+
+
+def test_fresh_then_complete(tmp_path: Path) -> None:
+    with claim(tmp_path / "a" / "b") as run:
+        assert not run.is_complete and not run.is_resumed and run.is_leader
+        state = read_state(run.dir)
+        assert state is not None and state["status"] == "running" and state["host"]["cores"] >= 1
+        run.record(parameters=3)
+        run.complete(tokens=5)
+    state = read_state(run.dir)
+    assert state is not None and state["status"] == "complete" and state["facts"] == {"parameters": 3, "tokens": 5}
+    assert "${scale.learning_rate}" in (run.dir / "config.yaml").read_text()
+    with claim(run.dir) as again:
+        assert again.is_complete
+    assert read_state(run.dir) == state
+
+
+def test_incomplete_is_resumed(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), claim(tmp_path) as run:
+        run.record(precision="bf16")
+        raise RuntimeError("out of luck")
+    state = read_state(tmp_path)
+    assert state is not None and state["status"] == "failed" and state["error"] == "RuntimeError: out of luck"
+    assert "Traceback" in (tmp_path / "log.txt").read_text()
+    with claim(tmp_path) as again:
+        assert again.is_resumed and not again.is_complete and again.state["facts"] == {"precision": "bf16"}
+        again.complete()
+    state = read_state(tmp_path)
+    assert state is not None and state["sessions"] == 2 and state["error"] is None
+
+
+def test_leaving_without_complete_is_a_failure(tmp_path: Path) -> None:
+    with claim(tmp_path):
+        pass
+    state = read_state(tmp_path)
+    assert state is not None and state["status"] == "failed"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)])
+def test_interruptions_are_not_failures(tmp_path: Path, error: BaseException) -> None:
+    with pytest.raises(type(error)), claim(tmp_path):
+        raise error
+    state = read_state(tmp_path)
+    assert state is not None and state["status"] == "interrupted"
+
+
+def test_sigterm_marks_and_restores(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Interrupted), claim(tmp_path):
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    assert signal.getsignal(signal.SIGTERM) is before
+    state = read_state(tmp_path)
+    assert state is not None and state["status"] == "interrupted"
+
+
+def test_other_configuration_is_refused_with_the_difference(tmp_path: Path) -> None:
+    finish(tmp_path, corpus="abc")
+    with pytest.raises(RunConflictError, match=r"learning_rate: there 0.1, now 0.2"):
+        claim(tmp_path, config(scale={"learning_rate": 0.2}), corpus="abc")
+    with pytest.raises(RunConflictError, match=r"input corpus: there 'abc', now 'xyz'"):
+        claim(tmp_path, corpus="xyz")
+    with pytest.raises(RunConflictError, match=r"extra: there '\(none\)', now 1"):
+        claim(tmp_path, config(extra=1), corpus="abc")
+
+
+def test_neutral_keys_change_nothing(tmp_path: Path) -> None:
+    finish(tmp_path)
+    other = config(data_dir="/elsewhere", runs_dir="r", trainer={"num_workers": 2}, logger={"project": "x"})
+    with claim(tmp_path, other) as run:
+        assert run.is_complete
+
+
+def test_results_version_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish(tmp_path)
+    monkeypatch.setattr(run_module, "RESULTS_VERSION", 999)
+    with pytest.raises(RunConflictError, match="results_version"):
+        claim(tmp_path)
+    assert not is_settled(tmp_path, stage="pretrain", config=config())
+
+
+def test_second_process_is_kept_out(tmp_path: Path) -> None:
+    with claim(tmp_path) as run:
+        with pytest.raises(RunBusyError, match="in use by another process"):
+            claim(tmp_path)
+        run.complete()
+
+
+def test_other_ranks_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with claim(tmp_path) as run:
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        with claim(tmp_path) as follower:
+            assert not follower.is_leader and not follower.is_complete
+            follower.record(x=1)
+        with pytest.raises(RunConflictError, match="rank 1 has another configuration"):
+            claim(tmp_path, config(seed=2))
+        monkeypatch.delenv("LOCAL_RANK")
+        assert read_state(tmp_path)["facts"] == {}  # type: ignore[index]
+        run.complete()
+
+
+def test_damaged_or_foreign_record(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(ValueError, match="damaged"):
+        claim(tmp_path)
+    (tmp_path / "run.json").write_text("[]")
+    with pytest.raises(ValueError, match="not the record of a run"):
+        claim(tmp_path)
+
+
+def test_missing_value_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"needed has no value; give one: needed=\.\.\."):
+        claim(tmp_path, config(needed="???"))
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_secrets_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOZELAB_TEST_SECRET", "hunter2")
+    cfg = config(token="${oc.env:CLOZELAB_TEST_SECRET}", logger={"key": "${oc.env:CLOZELAB_TEST_SECRET}"})
+    finish(tmp_path, cfg)
+    assert all("hunter2" not in path.read_text() for path in tmp_path.iterdir() if path.is_file())
+    first = canonical(cfg)
+    monkeypatch.setenv("CLOZELAB_TEST_SECRET", "other")
+    assert canonical(cfg) != first  # it still counts
+
+
+def test_settled_only_while_inputs_are_untouched(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "text.txt").write_text("one")
+    cfg = config(data_dir=str(data), source="text*.txt")
+    folder = tmp_path / "run"
+    finish(folder, cfg)
+    assert watched_files(cfg).keys() == {str(data / "text.txt")}
+    assert is_settled(folder, stage="pretrain", config=cfg)
+    assert not is_settled(folder, stage="finetune", config=cfg)
+    assert not is_settled(folder, stage="pretrain", config=config(data_dir=str(data), source="text*.txt", seed=2))
+    assert not is_settled(tmp_path / "nowhere", stage="pretrain", config=cfg)
+    (data / "text.txt").write_text("changed")
+    assert not is_settled(folder, stage="pretrain", config=cfg)
+
+
+def test_encoder_fingerprint(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no encoder here"):
+        encoder_fingerprint(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"1")
+    first = encoder_fingerprint(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"2")
+    assert encoder_fingerprint(tmp_path) != first
+    (tmp_path / "checksums.json").write_text(json.dumps({"model.safetensors": "x"}))
+    second = encoder_fingerprint(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"3")
+    assert encoder_fingerprint(tmp_path) == second  # the list of checksums speaks for the files

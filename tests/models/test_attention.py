@@ -1,0 +1,105 @@
+"""Tests of clozelab.models.attention: every kernel equals one attention a sequence, forward and backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from clozelab.models import attention as module
+from clozelab.models.attention import Layout, attention, reference_attention
+
+LENGTHS = [5, 9, 1, 9, 3, 2, 7, 4, 8, 6, 9]
+
+
+def _layouts():
+    yield "ragged", Layout.ragged(LENGTHS)
+    yield "padded rectangle", Layout.rectangle(LENGTHS, 10)
+    yield "full rectangle", Layout.rectangle([6] * 4, 6)
+    yield "equal ragged", Layout.ragged([6] * 4)
+    yield "one sequence", Layout.ragged([5])
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(
+    ("name", "layout"), list(_layouts()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_equals_the_reference(name, layout, is_causal, real_rows):
+    torch.manual_seed(0)
+    leaves = [torch.randn(layout.num_slots, 3, 5, requires_grad=True) for _ in range(3)]
+    copies = [leaf.detach().clone().requires_grad_() for leaf in leaves]
+    rows = real_rows(layout)
+    out = attention(*leaves, layout, dropout_prob=0.0, is_causal=is_causal, training=True)
+    expected = reference_attention(*copies, layout, is_causal=is_causal)
+    assert out.shape == expected.shape and out.isfinite().all()
+    torch.testing.assert_close(out[rows], expected[rows], atol=1e-6, rtol=0)
+    weights = torch.randn(len(rows), 3, 5)
+    (out[rows] * weights).sum().backward()
+    (expected[rows] * weights).sum().backward()
+    for leaf, copy in zip(leaves, copies, strict=True):
+        torch.testing.assert_close(leaf.grad, copy.grad, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("layout", [Layout.ragged(LENGTHS), Layout.rectangle(LENGTHS, 10)], ids=["ragged", "rectangle"])
+def test_dropout_is_in_force_in_training_only(layout, real_rows):
+    q, k, v = (torch.randn(layout.num_slots, 2, 4) for _ in range(3))
+    rows = real_rows(layout)
+
+    def run(prob: float, training: bool):
+        torch.manual_seed(1)
+        return attention(q, k, v, layout, dropout_prob=prob, is_causal=False, training=training)[rows]
+
+    clean = run(0.0, training=True)
+    assert torch.equal(run(0.5, training=False), clean)
+    assert not torch.allclose(run(0.5, training=True), clean)
+    assert torch.equal(run(0.5, training=True), run(0.5, training=True))
+
+
+def test_kernels_of_other_devices_equal_the_reference(real_rows, monkeypatch):
+    """The branch for accelerators, forced on the CPU: torch's own kernel with masks, and groups of another size."""
+    monkeypatch.setattr(module, "_prefers_bmm", lambda q: False)
+    monkeypatch.setattr(module, "ACCELERATOR_GROUP_SIZE", 4)
+    for layout in (Layout.ragged(LENGTHS), Layout.rectangle(LENGTHS, 10), Layout.rectangle([6] * 4, 6)):
+        q, k, v = (torch.randn(layout.num_slots, 2, 4) for _ in range(3))
+        rows = real_rows(layout)
+        for is_causal in (False, True):
+            out = attention(q, k, v, layout, dropout_prob=0.0, is_causal=is_causal, training=True)
+            expected = reference_attention(q, k, v, layout, is_causal=is_causal)
+            torch.testing.assert_close(out[rows], expected[rows], atol=1e-6, rtol=0)
+
+
+def test_the_variable_length_kernel_is_only_for_runs_without_dropout(monkeypatch):
+    """Dropout in force never reaches a kernel that lacks it."""
+    monkeypatch.setattr(module, "_has_varlen_kernel", lambda q: True)
+    monkeypatch.setattr(module, "_varlen", lambda q, k, v, layout, is_causal: q)
+    layout = Layout.ragged(LENGTHS)
+    q, k, v = (torch.randn(layout.num_slots, 2, 4) for _ in range(3))
+    for prob, training, uses_it in ((0.0, True, True), (0.1, False, True), (0.1, True, False)):
+        out = attention(q, k, v, layout, dropout_prob=prob, is_causal=False, training=training)
+        assert (out is q) is uses_it
+
+
+def test_variable_length_kernel_is_called_as_its_torch_spells_it(monkeypatch):
+    calls = []
+
+    def fake(q, k, v, cu_q, cu_k, max_q, max_k, **options):
+        calls.append((cu_q.tolist(), max_q, options))
+        return q
+
+    q = torch.randn(6, 2, 4)
+    for parameters, causal in (
+        (frozenset({"is_causal"}), {"is_causal": True}),
+        (frozenset(), {"window_size": (-1, 0)}),
+    ):
+        monkeypatch.setattr(module, "_load_varlen", lambda parameters=parameters: (fake, parameters))
+        module._varlen(q, q, q, Layout.ragged([2, 4]), is_causal=True)
+        assert calls.pop() == ([0, 2, 6], 4, causal)
+        module._varlen(q, q, q, Layout.ragged([2, 4]), is_causal=False)
+        assert calls.pop()[2].get("window_size") is None
+
+
+def test_the_variable_length_kernel_has_a_known_spelling():
+    """Whatever torch is installed: the parameters the wrapper relies on exist."""
+    loaded = module._load_varlen()
+    if loaded is None:
+        pytest.skip("this torch has no variable-length attention")
+    assert loaded[1] & {"is_causal", "window_size"}

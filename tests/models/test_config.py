@@ -1,0 +1,45 @@
+"""Tests of clozelab.models.config."""
+
+from __future__ import annotations
+
+import pytest
+
+from clozelab.models.config import BertConfig
+
+
+def test_hf_round_trip(tiny_config):
+    for config in (tiny_config(), tiny_config(is_causal=True, position_embedding_init="sinusoidal")):
+        assert BertConfig.from_hf_dict(config.to_hf_dict()) == config
+    assert tiny_config(is_causal=True).to_hf_dict()["is_decoder"] is True
+    assert tiny_config(is_causal=True).pool_position == "last"
+    assert tiny_config().pool_position == "first"
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"hidden_size": 25}, "num_attention_heads"),
+        ({"hidden_act": "swish"}, "hidden_act"),
+        ({"position_embedding_init": "rotary"}, "position_embedding_init"),
+        ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"initializer_range": 0.0}, "initializer_range"),
+    ],
+)
+def test_impossible_values_are_refused(tiny_config, changes, word):
+    with pytest.raises(ValueError, match=word):
+        tiny_config(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"model_type": "roberta"}, "model_type"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ({"add_cross_attention": True}, "cross-attention"),
+        ({"vocab_size": None}, "vocab_size"),
+    ],
+)
+def test_foreign_configs_are_refused(tiny_config, changes, word):
+    with pytest.raises(ValueError, match=word):
+        BertConfig.from_hf_dict({**tiny_config().to_hf_dict(), **changes})

@@ -1,0 +1,140 @@
+"""Tests of clozelab.models.encoder: what a token may see, layouts that agree, fresh weights."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+
+from clozelab.models.encoder import Encoder
+
+LENGTHS = [7, 12, 3, 12]
+
+
+def _states(encoder, arguments):
+    with torch.no_grad():
+        return encoder.eval()(**arguments).sequence_output
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_rectangle_and_ragged_agree_forward_and_backward(tiny_config, stream, real_rows, is_causal):
+    encoder = Encoder(tiny_config(is_causal=is_causal), torch.Generator().manual_seed(0))
+    results = []
+    for arguments in (stream(LENGTHS), stream(LENGTHS, row_slots=14)):
+        encoder.zero_grad()
+        output = encoder(**arguments, output_hidden_states=True)
+        rows = real_rows(arguments["layout"])
+        pooled = encoder.pool(output.sequence_output, arguments["layout"])
+        loss = (
+            output.sequence_output[rows].square().mean() * 3 + output.sequence_output[rows][:, 0].mean() + pooled.mean()
+        )
+        loss.backward()
+        grads = [parameter.grad.clone() for parameter in encoder.parameters()]
+        results.append([*(h[rows].detach() for h in output.hidden_states), pooled.detach(), *grads])
+    for ragged, padded in zip(*results, strict=True):
+        torch.testing.assert_close(ragged, padded, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("row_slots", [None, 14])
+def test_causal_encoder_sees_no_right_context_and_the_other_does(tiny_config, stream, row_slots):
+    changed_row, sequence_start = 4, 0
+    for is_causal in (True, False):
+        encoder = Encoder(tiny_config(is_causal=is_causal), torch.Generator().manual_seed(0))
+        arguments = stream(LENGTHS, row_slots)
+        before = _states(encoder, arguments)
+        arguments["input_ids"] = arguments["input_ids"].clone()
+        arguments["input_ids"][changed_row] = 1 + arguments["input_ids"][changed_row] % 90
+        moved = (_states(encoder, arguments) - before).abs().amax(dim=1)
+        left = moved[sequence_start:changed_row]
+        assert (left == 0).all() if is_causal else (left > 1e-4).all()
+        assert (moved[changed_row : LENGTHS[0]] > 1e-4).all()
+        assert (moved[arguments["layout"].first_rows[1] :][: LENGTHS[1]] == 0).all(), "another sequence moved"
+
+
+def test_sequences_do_not_see_padding(tiny_config, stream, real_rows):
+    encoder = Encoder(tiny_config(), torch.Generator().manual_seed(0))
+    arguments = stream(LENGTHS, row_slots=14)
+    rows = real_rows(arguments["layout"])
+    before = _states(encoder, arguments)[rows]
+    noisy = torch.randint(1, 97, arguments["input_ids"].shape)
+    noisy[rows] = arguments["input_ids"][rows]
+    arguments["input_ids"] = noisy
+    assert torch.equal(_states(encoder, arguments)[rows], before)
+
+
+def test_pools_the_first_token_or_the_last_real_one(tiny_config, stream):
+    for is_causal in (False, True):
+        encoder = Encoder(tiny_config(is_causal=is_causal))
+        layout = stream(LENGTHS, row_slots=14)["layout"]
+        states = torch.randn(layout.num_slots, 24)
+        rows = [
+            start + (length - 1 if is_causal else 0) for start, length in zip((0, 14, 28, 42), LENGTHS, strict=True)
+        ]
+        assert torch.equal(encoder.pool(states, layout), encoder.pooler(states[rows]))
+
+
+def test_fresh_weights_are_a_function_of_the_seed(tiny_config):
+    config = tiny_config(hidden_size=96, initializer_range=0.02)
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    one, two, other = (Encoder(config, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), state), "a generator was given, the global state must not move"
+    pairs = list(zip(one.parameters(), two.parameters(), other.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b, _ in pairs)
+    assert not all(torch.equal(a, c) for a, _, c in pairs)
+    torch.manual_seed(5)
+    first = Encoder(config)
+    torch.manual_seed(5)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), Encoder(config).parameters(), strict=True))
+
+
+def test_fresh_weights_have_the_released_distribution(tiny_config):
+    encoder = Encoder(tiny_config(hidden_size=96, intermediate_size=384, initializer_range=0.02))
+    for name, parameter in encoder.named_parameters():
+        if name.endswith("bias"):
+            assert (parameter == 0).all(), name
+        elif "LayerNorm" in name:
+            assert (parameter == 1).all(), name
+        else:
+            assert parameter.abs().max() <= 0.04, name
+    matrix = encoder.layer[0].intermediate.dense.weight
+    # A normal cut at two standard deviations keeps 0.8796 of its deviation.
+    assert matrix.std().item() == pytest.approx(0.02 * 0.8796, rel=0.02)
+    assert matrix.abs().max() > 0.039
+
+
+def test_sinusoidal_start_has_the_same_scale_and_learns(tiny_config):
+    encoder = Encoder(tiny_config(position_embedding_init="sinusoidal", initializer_range=0.05))
+    table = encoder.embeddings.position_embeddings.weight
+    assert table.requires_grad
+    assert table.square().mean().sqrt().item() == pytest.approx(0.05, rel=1e-3)
+    assert torch.equal(table[0, 0::2], torch.zeros(12))
+
+
+def test_dropout_needs_training_mode_and_follows_the_seed(tiny_config, stream):
+    encoder = Encoder(tiny_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1))
+    arguments = stream(LENGTHS)
+
+    def run():
+        torch.manual_seed(2)
+        return encoder(**arguments).sequence_output
+
+    assert torch.equal(run(), run())
+    assert not torch.equal(run(), encoder(**arguments).sequence_output)
+    assert torch.equal(_states(encoder, arguments), _states(encoder, arguments))
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new", "relu"])
+def test_pickles(tiny_config, stream, hidden_act):
+    encoder = Encoder(tiny_config(hidden_act=hidden_act))
+    twin = pickle.loads(pickle.dumps(encoder))
+    assert torch.equal(_states(encoder, stream(LENGTHS)), _states(twin, stream(LENGTHS)))
+
+
+def test_bf16_autocast_stays_close(tiny_config, stream):
+    encoder = Encoder(tiny_config())
+    arguments = stream(LENGTHS, row_slots=14)
+    exact = _states(encoder, arguments)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (_states(encoder, arguments) - exact).abs().max() < 0.15

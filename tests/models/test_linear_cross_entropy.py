@@ -1,0 +1,115 @@
+"""Tests of clozelab.models.linear_cross_entropy: equal to a plain projection and cross-entropy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from clozelab.models import linear_cross_entropy as module
+from clozelab.models.linear_cross_entropy import linear_cross_entropy
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """Several chunks and blocks, uneven at the end, also for small inputs."""
+    monkeypatch.setattr(module, "CHUNK_LOGITS", 101 * 7)
+    monkeypatch.setattr(module, "MIN_CHUNK_ROWS", 1)
+    monkeypatch.setattr(module, "CACHED_LOGITS", 101 * 3)
+
+
+def _inputs(rows: int, vocab: int = 101, size: int = 12):
+    torch.manual_seed(rows)
+    leaves = torch.randn(rows, size), torch.randn(vocab, size) * 0.5, torch.randn(vocab) * 0.1
+    return [leaf.requires_grad_() for leaf in leaves], torch.randint(0, vocab, (rows,))
+
+
+def _plain(hidden, weight, bias, labels):
+    logits = F.linear(hidden, weight, bias).float()
+    correct = ((logits.argmax(-1) == labels) & (labels >= 0)).sum()
+    return F.cross_entropy(logits, labels, reduction="sum", ignore_index=-100), correct
+
+
+@pytest.mark.parametrize("rows", [1, 7, 23])
+@pytest.mark.parametrize("ignored", [0, 1])
+@pytest.mark.parametrize("on_cpu", [True, False], ids=["cpu", "as on another device"])
+def test_equals_plain_cross_entropy(rows, ignored, on_cpu, monkeypatch):
+    monkeypatch.setattr(module, "_on_cpu", lambda x: on_cpu)
+    leaves, labels = _inputs(rows)
+    labels[:ignored] = -100
+    result = linear_cross_entropy(*leaves, labels)
+    (result.loss_sum * 0.37).backward()
+    grads = [leaf.grad.clone() for leaf in leaves]
+    for leaf in leaves:
+        leaf.grad = None
+    loss, correct = _plain(*leaves, labels)
+    (loss * 0.37).backward()
+    torch.testing.assert_close(result.loss_sum, loss, rtol=1e-6, atol=1e-6)
+    assert result.num_correct == correct and result.count == rows - ignored
+    for leaf, grad in zip(leaves, grads, strict=True):
+        torch.testing.assert_close(grad, leaf.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_autocast_is_as_close_to_fp32_as_plain_autocast():
+    leaves, labels = _inputs(64)
+    exact, _ = _plain(*leaves, labels)
+    exact_grads = torch.autograd.grad(exact, leaves)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours, plain = linear_cross_entropy(*leaves, labels).loss_sum, _plain(*leaves, labels)[0]
+    assert ours.dtype == torch.float32
+    assert abs(ours - exact) < 2 * abs(plain - exact) + 0.05
+    for mine, theirs, want in zip(
+        torch.autograd.grad(ours, leaves), torch.autograd.grad(plain, leaves), exact_grads, strict=True
+    ):
+        assert mine.dtype == torch.float32
+        assert (mine - want).norm() < 1.5 * (theirs - want).norm() + 1e-3 * want.norm()
+
+
+@pytest.mark.parametrize("on_cpu", [True, False], ids=["cpu", "as on another device"])
+def test_ties_count_as_argmax_does(on_cpu, monkeypatch):
+    monkeypatch.setattr(module, "_on_cpu", lambda x: on_cpu)
+    hidden, weight, bias = torch.zeros(40, 4), torch.zeros(9, 4), torch.zeros(9)
+    labels = torch.arange(40) % 9
+    assert linear_cross_entropy(hidden, weight, bias, labels).num_correct == (labels == 0).sum()
+    bias[3], bias[5] = 1.0, 1.0
+    assert linear_cross_entropy(hidden, weight, bias, labels).num_correct == (labels == 3).sum()
+
+
+def test_no_positions():
+    leaves, labels = _inputs(0)
+    result = linear_cross_entropy(*leaves, labels)
+    result.loss_sum.backward()
+    assert result.loss_sum == 0 and result.num_correct == 0 and result.count == 0
+    assert all(leaf.grad is not None and (leaf.grad == 0).all() for leaf in leaves)
+
+
+def test_no_gradient_work_where_nobody_asks(monkeypatch):
+    leaves, labels = _inputs(9)
+    monkeypatch.setattr(module, "_multiply_out", lambda logits, hidden, weight, sums, rows: calls.append(sums))
+    calls: list = []
+    with torch.no_grad():
+        linear_cross_entropy(*leaves, labels)
+    assert not any(sums.wants_gradients for sums in calls)
+    frozen = [leaf.detach() for leaf in leaves]
+    assert not linear_cross_entropy(*frozen, labels).loss_sum.requires_grad
+
+
+def test_frozen_inputs_get_none():
+    (hidden, weight, bias), labels = _inputs(9)
+    linear_cross_entropy(hidden.detach(), weight, bias, labels).loss_sum.backward()
+    assert hidden.grad is None and weight.grad is not None
+    linear_cross_entropy(hidden, weight.detach(), bias.detach(), labels).loss_sum.backward()
+    assert hidden.grad is not None
+
+
+def test_backward_twice_gives_the_same():
+    leaves, labels = _inputs(9)
+    loss = linear_cross_entropy(*leaves, labels).loss_sum
+    first = torch.autograd.grad(loss, leaves, retain_graph=True)
+    second = torch.autograd.grad(loss, leaves)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_hopeless_label_has_a_finite_loss():
+    hidden, weight = torch.full((1, 1), 1e3), torch.tensor([[1.0], [-1.0]])
+    assert linear_cross_entropy(hidden, weight, torch.zeros(2), torch.tensor([1])).loss_sum.isfinite()

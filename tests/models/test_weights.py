@@ -1,0 +1,205 @@
+"""Tests of clozelab.models.weights: round trips, and every way a folder can be wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+
+import pytest
+import safetensors.torch
+import torch
+
+from clozelab.models.encoder import Encoder
+from clozelab.models.heads import MaskedLMHead, SequenceClassificationHead
+from clozelab.models.weights import load_encoder, load_head, read_config, read_config_dict, save_encoder_folder
+
+
+@pytest.fixture
+def folder(tmp_path, tiny_config):
+    """An encoder folder with a masked-LM head and a classifier."""
+    encoder = Encoder(tiny_config(is_causal=True))
+    heads = {
+        "cls.predictions": MaskedLMHead(encoder.config, encoder.embeddings.word_embeddings.weight),
+        "classifier": SequenceClassificationHead(encoder.config, num_labels=3),
+    }
+    save_encoder_folder(
+        tmp_path / "runs" / "encoder",
+        encoder,
+        heads=heads,
+        tokenizer_files={"vocab.txt": "[PAD]\n", "tokenizer.json": b"{}"},
+        extra_config={"id2label": {"0": "no"}},
+    )
+    return tmp_path / "runs" / "encoder", encoder, heads
+
+
+def _equal(one: torch.nn.Module, two: torch.nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
+
+
+def _rewrite(path, change) -> None:
+    """Changes the tensors of a folder and forgets its checksums."""
+    tensors = safetensors.torch.load_file(path / "model.safetensors")
+    change(tensors)
+    safetensors.torch.save_file(tensors, path / "model.safetensors")
+    (path / "checksums.json").unlink()
+
+
+def test_round_trip(folder):
+    path, encoder, heads = folder
+    assert read_config(path) == encoder.config
+    assert _equal(load_encoder(path), encoder)
+    fresh = SequenceClassificationHead(encoder.config, num_labels=3)
+    load_head(path, "classifier", fresh)
+    assert _equal(fresh, heads["classifier"])
+    loaded = load_encoder(path)
+    head = MaskedLMHead(loaded.config, loaded.embeddings.word_embeddings.weight)
+    load_head(path, "cls.predictions", head)
+    assert _equal(head, heads["cls.predictions"])
+    assert head.word_embedding_weight is loaded.embeddings.word_embeddings.weight
+
+
+def test_what_is_written(folder):
+    path, _, _ = folder
+    assert {file.name for file in path.iterdir()} == {
+        "config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "checksums.json"
+    }  # fmt: skip
+    assert [file.name for file in path.parent.iterdir()] == ["encoder"], "no temporary folder stays"
+    assert read_config_dict(path)["id2label"] == {"0": "no"}
+    names = set(safetensors.torch.load_file(path / "model.safetensors"))
+    assert "bert.encoder.layer.1.attention.self.key.weight" in names
+    assert not any("qkv" in name or "word_embedding_weight" in name for name in names)
+
+
+def test_saving_again_replaces_the_folder(folder, tiny_config):
+    path, _, _ = folder
+    other = Encoder(tiny_config())
+    save_encoder_folder(path, other, heads={}, tokenizer_files={}, extra_config={})
+    assert _equal(load_encoder(path), other)
+    assert [file.name for file in path.parent.iterdir()] == ["encoder"]
+    assert not (path / "vocab.txt").exists()
+
+
+def test_overrides_and_random_initialisation(folder):
+    path, encoder, _ = folder
+    changed = load_encoder(path, overrides={"hidden_dropout_prob": 0.3})
+    assert changed.config.hidden_dropout_prob == 0.3 and changed.embeddings.dropout.prob == 0.3
+    one, two = (load_encoder(path, initialisation="random", seed=4) for _ in range(2))
+    assert _equal(one, two) and not _equal(one, encoder) and one.config == encoder.config
+    with pytest.raises(ValueError, match="dropout"):
+        load_encoder(path, overrides={"dropout": 0.3})
+    with pytest.raises(ValueError, match="initialisation"):
+        load_encoder(path, initialisation="zeros")
+
+
+def test_without_prefix_with_old_names_and_extra_buffer(folder):
+    path, encoder, _ = folder
+
+    def change(tensors):
+        for name in list(tensors):
+            value = tensors.pop(name)
+            if name.startswith("bert."):
+                old = name.removeprefix("bert.").replace("LayerNorm.weight", "LayerNorm.gamma")
+                tensors[old.replace("LayerNorm.bias", "LayerNorm.beta")] = value
+        tensors["embeddings.position_ids"] = torch.arange(64)[None]
+
+    _rewrite(path, change)
+    assert _equal(load_encoder(path), encoder)
+
+
+def test_pickled_weights(folder):
+    path, encoder, _ = folder
+    tensors = safetensors.torch.load_file(path / "model.safetensors")
+    torch.save(tensors, path / "pytorch_model.bin")
+    (path / "model.safetensors").unlink()
+    (path / "checksums.json").unlink()
+    assert _equal(load_encoder(path), encoder)
+
+
+def test_missing_pooler_starts_fresh_and_says_so(folder, caplog):
+    path, encoder, _ = folder
+    _rewrite(path, lambda tensors: [tensors.pop(f"bert.pooler.dense.{name}") for name in ("weight", "bias")])
+    with caplog.at_level(logging.WARNING):
+        loaded = load_encoder(path, seed=3)
+    assert "pooler" in caplog.text
+    assert not torch.equal(loaded.pooler.dense.weight, encoder.pooler.dense.weight)
+    assert torch.equal(loaded.pooler.dense.weight, load_encoder(path, seed=3).pooler.dense.weight)
+    assert torch.equal(loaded.layer[1].attention.qkv.weight, encoder.layer[1].attention.qkv.weight)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bert.encoder.layer.1.attention.self.value.bias", "bert.embeddings.LayerNorm.weight", "bert.pooler.dense.bias"],
+)
+def test_missing_tensor_is_named(folder, name):
+    path, _, _ = folder
+    _rewrite(path, lambda tensors: tensors.pop(name))
+    with pytest.raises(ValueError, match=name.removeprefix("bert.")):
+        load_encoder(path)
+
+
+def test_unexpected_or_misshapen_tensor_is_named(folder):
+    path, _, _ = folder
+    _rewrite(path, lambda tensors: tensors.update({"bert.encoder.layer.2.output.dense.bias": torch.zeros(24)}))
+    with pytest.raises(ValueError, match=r"layer\.2\.output\.dense\.bias"):
+        load_encoder(path)
+    tensors = safetensors.torch.load_file(path / "model.safetensors")
+    del tensors["bert.encoder.layer.2.output.dense.bias"]
+    tensors["bert.encoder.layer.0.attention.self.query.weight"] = torch.zeros(24, 8)
+    safetensors.torch.save_file(tensors, path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"self.query.weight has shape \[24, 8\]"):
+        load_encoder(path)
+
+
+def test_missing_or_misshapen_head_is_named(folder):
+    path, encoder, _ = folder
+    with pytest.raises(ValueError, match=r"qa_outputs\.weight"):
+        load_head(path, "qa_outputs", SequenceClassificationHead(encoder.config, num_labels=2))
+    with pytest.raises(ValueError, match=r"classifier\.weight has shape"):
+        load_head(path, "classifier", SequenceClassificationHead(encoder.config, num_labels=2))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "vocab.txt"])
+def test_one_flipped_byte_is_found(folder, name):
+    path, _, _ = folder
+    content = bytearray((path / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=name):
+        load_encoder(path)
+
+
+def test_cut_off_weights_without_checksums(folder):
+    path, _, _ = folder
+    (path / "checksums.json").unlink()
+    content = (path / "model.safetensors").read_bytes()
+    for size in (0, 5, len(content) // 2):
+        (path / "model.safetensors").write_bytes(content[:size])
+        with pytest.raises(ValueError, match=r"model\.safetensors"):
+            load_encoder(path)
+
+
+def test_missing_pieces_are_explained(folder, tmp_path):
+    path, _, _ = folder
+    with pytest.raises(ValueError, match="does not exist"):
+        load_encoder(tmp_path / "nowhere")
+    (path / "checksums.json").unlink()
+    (path / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"neither model\.safetensors"):
+        load_encoder(path)
+    (path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="not valid JSON"):
+        load_encoder(path)
+    (path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(ValueError, match="gpt2"):
+        load_encoder(path)
+
+
+def test_listed_file_that_is_gone(folder):
+    path, _, _ = folder
+    (path / "vocab.txt").unlink()
+    with pytest.raises(ValueError, match=r"vocab\.txt is missing"):
+        load_encoder(path)
+    shutil.rmtree(path)
+    with pytest.raises(ValueError, match="does not exist"):
+        read_config(path)

@@ -1,0 +1,350 @@
+"""The pre-training loop on a toy encoder: normalisation, accumulation, resume, stop, guards. Real parts: tests/runs."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, IterableDataset
+
+from clozelab.models.config import BertConfig
+from clozelab.models.layout import Layout
+from clozelab.modules.pretraining import PretrainingModule, check_phases, validation_metrics
+from clozelab.optim.adamw import build_adamw
+from clozelab.optim.schedule import LinearWarmupDecay
+from clozelab.training.callbacks import TrainingInterruptedError
+from clozelab.training.metrics_csv import MetricsCsv
+from clozelab.training.trainer import build_trainer, choose_hardware, stage_callbacks
+
+VOCAB, HIDDEN, ROWS, SLOTS, TOTAL = 23, 8, 6, 7, 8
+CONFIG = BertConfig(
+    vocab_size=VOCAB,
+    hidden_size=HIDDEN,
+    num_hidden_layers=1,
+    num_attention_heads=1,
+    intermediate_size=8,
+    hidden_act="gelu",
+    hidden_dropout_prob=0.1,
+    attention_probs_dropout_prob=0.1,
+    max_position_embeddings=16,
+    type_vocab_size=2,
+    initializer_range=0.02,
+    layer_norm_eps=1e-12,
+    position_embedding_init="normal",
+)
+
+
+@dataclasses.dataclass
+class Term:
+    name: str
+    loss_sum: torch.Tensor
+    count: int
+    num_correct: torch.Tensor
+
+
+class ToyEncoder(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.config = CONFIG
+        self.embed, self.dropout = nn.Embedding(VOCAB, HIDDEN), nn.Dropout(dropout)
+        self.pooler = nn.Linear(HIDDEN, HIDDEN)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.dropout(self.embed(ids))
+
+
+class ToyObjective:
+    """A token term on unequally many rows and a pair term, like MLM + NSP."""
+
+    token = SimpleNamespace(name="mlm", weight=1.0)
+    pair = SimpleNamespace(name="nsp", weight=0.5)
+    weights = {"mlm": 1.0, "nsp": 0.5}
+
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        return {"mlm": len(batch["prediction_labels"]), "nsp": len(batch["next_sentence_label"])}
+
+    def heads(self, config: BertConfig, encoder: nn.Module) -> nn.ModuleDict:
+        return nn.ModuleDict({"mlm": nn.Linear(HIDDEN, VOCAB), "nsp": nn.Linear(HIDDEN, 2)})
+
+    def losses(self, heads: nn.ModuleDict, encoder: nn.Module, batch: dict[str, Any]) -> list[Term]:
+        hidden = encoder(batch["input_ids"])
+        rows, labels = batch["prediction_rows"], batch["prediction_labels"]
+        pooled = encoder.pooler(hidden[batch["layout"].first_rows])
+        terms = []
+        for part, logits, target in (
+            (self.token, heads["mlm"](hidden[rows]), labels),
+            (self.pair, heads["nsp"](pooled), batch["next_sentence_label"]),
+        ):
+            loss = F.cross_entropy(logits.float(), target, reduction="sum")
+            correct = logits.argmax(-1) == target
+            terms.append(Term(part.name, loss, len(target), correct.sum()))
+        return terms
+
+
+def global_batch(step: int) -> list[dict[str, torch.Tensor]]:
+    """One row each; row r has 1 + r % 3 predictions."""
+    generator = torch.Generator().manual_seed(step)
+    rows = []
+    for row in range(ROWS):
+        predictions = torch.randperm(SLOTS, generator=generator)[: 1 + row % 3]
+        ids = torch.randint(VOCAB, (SLOTS,), generator=generator)
+        label = torch.randint(2, (1,), generator=generator)
+        rows.append({"ids": ids, "rows": predictions, "labels": ids[predictions], "label": label})
+    return rows
+
+
+def collate(rows: list[dict[str, torch.Tensor]]) -> dict[str, Any]:
+    return {
+        "input_ids": torch.cat([row["ids"] for row in rows]),
+        "prediction_rows": torch.cat([row["rows"] + SLOTS * index for index, row in enumerate(rows)]),
+        "prediction_labels": torch.cat([row["labels"] for row in rows]),
+        "next_sentence_label": torch.cat([row["label"] for row in rows]),
+        "layout": Layout.rectangle([SLOTS] * len(rows), SLOTS),
+    }
+
+
+class Steps(IterableDataset):
+    def __init__(self, run: ToyRun) -> None:
+        self.run = run
+
+    def __iter__(self):
+        for step in range(self.run.trainer.global_step, TOTAL):
+            rows = global_batch(step)
+            yield [collate(rows[i : i + self.run.micro]) for i in range(0, ROWS, self.run.micro)]
+
+
+class ToyRun:
+    """One run folder; `fit` may be called again after an interruption."""
+
+    def __init__(self, folder: Path, *, micro: int = 2, dropout: float = 0.3, seed: int = 1, bad_step: int = -1, **kwargs: Any):
+        self.folder, self.micro, self.dropout, self.seed, self.bad_step = folder, micro, dropout, seed, bad_step
+        self.options = {"interval": 100, "log": 1, "validation": None, "rate": 0.01} | kwargs
+        self.trainer: Trainer
+        self.module: PretrainingModule
+
+    def fit(self, *extra: Callback) -> PretrainingModule:
+        hardware = choose_hardware(
+            accelerator="cpu", devices=1, num_nodes=1, strategy="auto", precision="32-true", threads=1
+        )
+        torch.manual_seed(0)
+        settings = {"betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.01, "bias_correction": True}
+        self.module = PretrainingModule(
+            ToyEncoder(self.dropout),
+            ToyObjective(),
+            optimizer_factory=partial(build_adamw, learning_rate=self.options["rate"], **settings),
+            schedule_factory=partial(LinearWarmupDecay, warmup_fraction=0.0),
+            total_steps=TOTAL,
+            gradient_clip_norm=1.0,
+            seed=self.seed,
+            log_interval_steps=self.options["log"],
+            matmul_ceiling=1e9,
+        )
+        last = self.folder / "checkpoints" / "last.ckpt"
+        self.trainer = build_trainer(
+            hardware,
+            max_steps=TOTAL,
+            validation_interval_steps=self.options["validation"],
+            callbacks=[
+                *extra,
+                *stage_callbacks(
+                    checkpoint=last,
+                    checkpoint_interval_steps=self.options["interval"],
+                    fingerprint="0" * 64,
+                    progress_bar=False,
+                ),
+            ],
+            loggers=[MetricsCsv(self.folder)],
+            folder=self.folder,
+            log_interval_steps=self.options["log"],
+        )
+        loader = DataLoader(Steps(self), batch_size=None)
+        validation = DataLoader([collate(global_batch(1000)), collate(global_batch(1001))], batch_size=None)
+        self.trainer.fit(self.module, loader, validation, ckpt_path=str(last) if last.exists() else None)
+        return self.module
+
+    def rows(self) -> list[tuple[int, str, str]]:
+        """metrics.csv without what depends on the clock."""
+        with (self.folder / "metrics.csv").open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        timed = ("train/tokens_per_second", "train/mfu")
+        return [(int(row["step"]), row["key"], row["value"]) for row in rows if row["key"] not in timed]
+
+
+class StopAfter(Callback):
+    """Sends a real signal to this process in the middle of a step."""
+
+    def __init__(self, step: int, number: int = signal.SIGTERM) -> None:
+        self.step, self.number = step, number
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        if trainer.global_step + 1 == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+def weights(module: PretrainingModule) -> list[torch.Tensor]:
+    return list(module.state_dict().values())
+
+
+def assert_same_bits(one: PretrainingModule, other: PretrainingModule) -> None:
+    for a, b in zip(weights(one), weights(other), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_loss_is_normalised_by_the_whole_global_batch(tmp_path: Path) -> None:
+    """Any micro-batch size gives the step that a plain loop over the whole batch gives."""
+    runs = [ToyRun(tmp_path / str(micro), micro=micro, dropout=0.0) for micro in (1, 2, 6)]
+    modules = [run.fit() for run in runs]
+    for module in modules[1:]:
+        for a, b in zip(weights(modules[0]), weights(module), strict=True):
+            torch.testing.assert_close(a, b, atol=2e-6, rtol=0)
+    torch.manual_seed(0)
+    encoder, objective = ToyEncoder(0.0), ToyObjective()
+    heads = objective.heads(CONFIG, encoder)
+    token, pair = objective.losses(heads, encoder, collate(global_batch(0)))
+    expected = token.loss_sum / token.count + 0.5 * pair.loss_sum / pair.count
+    for run in runs:
+        logged = {(step, key): float(value) for step, key, value in run.rows()}
+        assert logged[1, "train/loss"] == pytest.approx(float(expected.detach()), abs=1e-6)
+
+
+def test_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path: Path) -> None:
+    runs = [ToyRun(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))]
+    first, second, third = (run.fit() for run in runs)
+    assert_same_bits(first, second)
+    assert runs[0].rows() == runs[1].rows() != runs[2].rows()
+    assert not torch.equal(weights(first)[0], weights(third)[0])
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4, 7])
+def test_stopped_run_goes_on_with_the_same_bits(tmp_path: Path, stop: int) -> None:
+    """Log interval 3 and validation interval 4: the stop falls between, on, and just before them."""
+    options = {"log": 3, "validation": 4}
+    whole = ToyRun(tmp_path / "whole", **options)
+    whole.fit()
+    parts = ToyRun(tmp_path / "parts", **options)
+    with pytest.raises(TrainingInterruptedError) as caught:
+        parts.fit(StopAfter(stop))
+    assert caught.value.code == 143 and caught.value.step == stop
+    parts.fit()
+    assert_same_bits(whole.module, parts.module)
+    assert whole.rows() == parts.rows()
+    assert {step for step, key, _ in whole.rows() if key == "validation/loss"} == {4, 8}
+
+
+def test_ctrl_c_saves_and_stops_too(tmp_path: Path) -> None:
+    run = ToyRun(tmp_path)
+    with pytest.raises(TrainingInterruptedError) as caught:
+        run.fit(StopAfter(2, signal.SIGINT))
+    assert caught.value.code == 130
+    assert (tmp_path / "checkpoints" / "last.ckpt").exists()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+class CrashAt(Callback):
+    def __init__(self, step: int, in_validation: bool) -> None:
+        self.step, self.in_validation = step, in_validation
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        if not self.in_validation and trainer.global_step == self.step:
+            raise RuntimeError("crash")
+
+    def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        if self.in_validation and trainer.global_step == self.step:
+            raise RuntimeError("crash")
+
+
+@pytest.mark.parametrize(("step", "in_validation"), [(5, False), (4, True), (8, True)])
+def test_crash_goes_back_to_the_last_checkpoint(tmp_path: Path, step: int, in_validation: bool) -> None:
+    """Rows of lost steps are dropped, a validation that was cut short is done again, nothing is doubled."""
+    options = {"log": 1, "validation": 4, "interval": 2}
+    whole = ToyRun(tmp_path / "whole", **options)
+    whole.fit()
+    parts = ToyRun(tmp_path / "parts", **options)
+    with pytest.raises(RuntimeError, match="crash"):
+        parts.fit(CrashAt(step, in_validation))
+    parts.fit()
+    assert_same_bits(whole.module, parts.module)
+    assert whole.rows() == parts.rows()
+
+
+def test_finished_checkpoint_trains_no_further(tmp_path: Path) -> None:
+    run = ToyRun(tmp_path, validation=4)
+    first = run.fit()
+    rows = run.rows()
+    second = run.fit()
+    assert_same_bits(first, second)
+    assert run.rows() == rows and second.latest_validation == first.latest_validation
+
+
+def test_averages_between_log_points(tmp_path: Path) -> None:
+    each, some = ToyRun(tmp_path / "1", log=1), ToyRun(tmp_path / "4", log=4)
+    each.fit()
+    some.fit()
+    every = {(step, key): float(value) for step, key, value in each.rows()}
+    pooled = {(step, key): float(value) for step, key, value in some.rows()}
+    mean = sum(every[step, "train/nsp_loss"] for step in (1, 2, 3, 4)) / 4  # six pairs in each step
+    assert pooled[4, "train/nsp_loss"] == pytest.approx(mean, abs=1e-9)
+    assert pooled[8, "train/learning_rate"] == every[8, "train/learning_rate"] == pytest.approx(0.01 / 8)
+    assert {step for step, _ in pooled} == {4, 8}
+
+
+def test_loss_that_is_not_a_number_ends_the_run_by_name(tmp_path: Path) -> None:
+    class Poison(Callback):
+        def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
+            if trainer.global_step == 2:
+                with torch.no_grad():
+                    module.model.encoder.embed.weight.fill_(float("nan"))
+
+    with pytest.raises(FloatingPointError, match=r"step 3: the loss is nan .* learning rate 0\.0075"):
+        ToyRun(tmp_path).fit(Poison())
+
+
+def test_pooler_is_frozen_without_a_pair_objective(tmp_path: Path) -> None:
+    run = ToyRun(tmp_path)
+    module = run.fit()
+    assert all(p.requires_grad for p in module.model.encoder.pooler.parameters())
+    objective = ToyObjective()
+    objective.pair = None
+    alone = type(module.model)(ToyEncoder(0.0), objective)
+    assert not any(p.requires_grad for p in alone.encoder.pooler.parameters())
+
+
+def test_names_of_validation_metrics() -> None:
+    sums = {"mlm": [20.0, 3.0, 10.0], "nsp": [2.0, 3.0, 4.0], "nsp/wiki": [0.0, 1.0, 2.0], "nsp/none": [0.0, 0.0, 0.0]}
+    metrics = validation_metrics(sums, "mlm")
+    assert metrics == {
+        "validation/loss": 2.0,
+        "validation/perplexity": pytest.approx(7.389056),
+        "validation/accuracy": 0.3,
+        "validation/nsp_loss": 0.5,
+        "validation/nsp_accuracy": 0.75,
+        "validation/nsp_accuracy/wiki": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seq_length": 513}, r"phases\.0\.seq_length is 513.*512 positions"),
+        ({"steps": 0}, r"phases\.0\.steps is 0"),
+        ({"global_batch_size": 9}, "multiple of the 2 devices"),
+    ],
+)
+def test_phases_that_cannot_run(change: dict[str, int], words: str) -> None:
+    phase = {"seq_length": 128, "steps": 10, "global_batch_size": 8, "micro_batch_size": 4}
+    check_phases([phase], 512, 2)
+    with pytest.raises(ValueError, match=words):
+        check_phases([phase | change], 512, 2)
+    with pytest.raises(ValueError, match="phases is empty"):
+        check_phases([], 512, 1)

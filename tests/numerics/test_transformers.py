@@ -1,0 +1,227 @@
+"""Outputs and gradients equal transformers' with the same weights: fp32, CPU, 1e-5 at every layer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from clozelab.models.encoder import Encoder
+from clozelab.models.heads import MaskedLMHead, NextSentenceHead, SequenceClassificationHead, SpanHead
+from clozelab.models.weights import load_encoder, load_head, save_encoder_folder
+
+transformers = pytest.importorskip("transformers")
+
+TOLERANCE = 1e-5
+VOCAB = 113
+SHAPES = {
+    "head dim 64": {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 512},
+    "head dim 5": {"hidden_size": 20, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 33},
+    "one head of 48, relu": {
+        "hidden_size": 48,
+        "num_attention_heads": 1,
+        "num_hidden_layers": 2,
+        "intermediate_size": 64,
+        "hidden_act": "relu",
+        "layer_norm_eps": 1e-5,
+    },
+    "head dim 16, tanh gelu": {
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 4,
+        "intermediate_size": 64,
+        "hidden_act": "gelu_new",
+        "type_vocab_size": 3,
+    },
+}
+LENGTHS = {"unequal": [9, 17, 1, 17, 5, 12, 3, 8, 16, 2, 11], "equal": [12] * 4, "single": [7]}
+EVERY_SHAPE = pytest.mark.parametrize("shape", list(SHAPES))
+BOTH_MASKS = pytest.mark.parametrize("is_causal", [False, True], ids=["bidirectional", "causal"])
+EVERY_LAYOUT = pytest.mark.parametrize(
+    ("lengths", "kind"), [(name, kind) for name in LENGTHS for kind in ("rectangle", "ragged")]
+)
+
+
+def _hf_config(shape: str, is_causal: bool = False, **changes):
+    return transformers.BertConfig(
+        vocab_size=VOCAB,
+        max_position_embeddings=40,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        is_decoder=is_causal,
+        use_cache=False,
+        initializer_range=0.08,
+        attn_implementation="eager",
+        **SHAPES[shape],
+        **changes,
+    )
+
+
+def _build(model_class, config, folder):
+    """A transformers model with random weights everywhere, biases and LayerNorms too, saved; and our encoder of it."""
+    torch.manual_seed(0)
+    model = model_class(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    model.save_pretrained(folder)
+    return model, load_encoder(folder)
+
+
+def _assert_equal(ours, theirs, what: str) -> None:
+    assert ours.shape == theirs.shape, what
+    assert (ours - theirs).abs().max() <= TOLERANCE, f"{what}: {(ours - theirs).abs().max():.2e}"
+
+
+def _assert_gradients_equal(ours, model, tied: dict[str, str]) -> None:
+    compared = 0
+    for name, parameter in model.named_parameters():
+        mine = ours[tied.get(name, name)]
+        theirs = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        _assert_equal(mine, theirs, f"gradient of {name}")
+        compared += 1
+    assert compared == len(ours)
+
+
+@EVERY_SHAPE
+@BOTH_MASKS
+@EVERY_LAYOUT
+def test_encoder(shape, is_causal, lengths, kind, tmp_path, token_batch, hf_gradients):
+    model, encoder = _build(transformers.BertModel, _hf_config(shape, is_causal), tmp_path)
+    batch = token_batch(LENGTHS[lengths], kind, VOCAB)
+    theirs = model(**batch.hf, output_hidden_states=True)
+    ours = encoder(**batch.ours, output_hidden_states=True)
+    rows, real = batch.stream_rows, batch.real
+    assert len(ours.hidden_states) == len(theirs.hidden_states)
+    loss_ours, loss_theirs = torch.zeros(()), torch.zeros(())
+    for index, (mine, other) in enumerate(zip(ours.hidden_states, theirs.hidden_states, strict=True)):
+        _assert_equal(mine[rows], other[real], f"hidden state {index}")
+        weight = torch.randn(mine[rows].shape, generator=torch.Generator().manual_seed(index))
+        loss_ours, loss_theirs = loss_ours + (mine[rows] * weight).mean(), loss_theirs + (other[real] * weight).mean()
+    last = theirs.last_hidden_state
+    pooled_theirs = theirs.pooler_output
+    if is_causal:
+        pooled_theirs = model.pooler(last[torch.arange(len(last)), real.sum(1) - 1][:, None])
+    pooled_ours = encoder.pool(ours.sequence_output, batch.layout)
+    _assert_equal(pooled_ours, pooled_theirs, "pooled output")
+    (loss_ours + pooled_ours.square().mean()).backward()
+    (loss_theirs + pooled_theirs.square().mean()).backward()
+    grads = {name.removeprefix("bert."): value for name, value in hf_gradients(encoder, {}).items()}
+    _assert_gradients_equal(grads, model, tied={})
+
+
+@EVERY_SHAPE
+@pytest.mark.parametrize("kind", ["rectangle", "ragged"])
+def test_pretraining_heads(shape, kind, tmp_path, token_batch, hf_gradients):
+    model, encoder = _build(transformers.BertForPreTraining, _hf_config(shape), tmp_path)
+    predictions = MaskedLMHead(encoder.config, encoder.embeddings.word_embeddings.weight)
+    next_sentence = NextSentenceHead(encoder.config)
+    heads = {"cls.predictions": predictions, "cls.seq_relationship": next_sentence}
+    for prefix, head in heads.items():
+        load_head(tmp_path, prefix, head)
+    batch = token_batch(LENGTHS["unequal"], kind, VOCAB)
+    labels = torch.where(batch.real & (torch.rand(batch.real.shape) < 0.4), batch.input_ids, -100)
+    labels[0, 0] = 3
+    pair_labels = torch.randint(0, 2, (len(labels),))
+    theirs = model(**batch.hf, labels=labels, next_sentence_label=pair_labels)
+
+    output = encoder(**batch.ours)
+    stream_labels = labels[batch.real]
+    predicted = stream_labels >= 0
+    hidden = output.sequence_output[batch.stream_rows[predicted]]
+    _assert_equal(predictions.logits(hidden), theirs.prediction_logits[labels >= 0], "prediction logits")
+    pair_logits = next_sentence(encoder.pool(output.sequence_output, batch.layout))
+    _assert_equal(pair_logits, theirs.seq_relationship_logits, "next-sentence logits")
+    prediction_loss = predictions.loss(hidden, stream_labels[predicted])
+    loss = prediction_loss.loss_sum / prediction_loss.count + F.cross_entropy(pair_logits, pair_labels)
+    _assert_equal(loss, theirs.loss, "loss")
+    loss.backward()
+    theirs.loss.backward()
+    tied = {
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    }
+    _assert_gradients_equal(hf_gradients(encoder, heads), model, tied)
+
+
+@EVERY_SHAPE
+@pytest.mark.parametrize("kind", ["rectangle", "ragged"])
+def test_classification_head(shape, kind, tmp_path, token_batch, hf_gradients):
+    config = _hf_config(shape, num_labels=3)
+    model, encoder = _build(transformers.BertForSequenceClassification, config, tmp_path)
+    head = SequenceClassificationHead(encoder.config, num_labels=3)
+    load_head(tmp_path, "classifier", head)
+    batch = token_batch(LENGTHS["unequal"], kind, VOCAB)
+    labels = torch.randint(0, 3, (batch.layout.batch_size,))
+    theirs = model(**batch.hf, labels=labels)
+    logits = head(encoder.pool(encoder(**batch.ours).sequence_output, batch.layout))
+    _assert_equal(logits, theirs.logits, "logits")
+    F.cross_entropy(logits, labels).backward()
+    theirs.loss.backward()
+    _assert_gradients_equal(hf_gradients(encoder, {"classifier": head}), model, tied={})
+
+
+@EVERY_SHAPE
+@BOTH_MASKS
+def test_span_head(shape, is_causal, tmp_path, token_batch, hf_gradients):
+    model, encoder = _build(transformers.BertForQuestionAnswering, _hf_config(shape, is_causal), tmp_path)
+    head = SpanHead(encoder.config)
+    load_head(tmp_path, "qa_outputs", head)
+    batch = token_batch(LENGTHS["unequal"], "ragged", VOCAB)
+    theirs = model(**batch.hf)
+    spans = head(encoder(**batch.ours).sequence_output)
+    expected = torch.stack([theirs.start_logits[batch.real], theirs.end_logits[batch.real]], dim=-1)
+    _assert_equal(spans, expected, "start and end logits")
+    spans.square().mean().backward()
+    expected.square().mean().backward()
+    grads = {name: g for name, g in hf_gradients(encoder, {"qa_outputs": head}).items() if "bert.pooler" not in name}
+    _assert_gradients_equal(grads, model, tied={})
+
+
+@BOTH_MASKS
+def test_transformers_loads_what_we_save(is_causal, tmp_path, tiny, token_batch):
+    """AutoModel and the task classes: every tensor found, none left over, the same numbers."""
+    encoder = Encoder(tiny(is_causal)).eval()
+    heads = {
+        "cls.predictions": MaskedLMHead(encoder.config, encoder.embeddings.word_embeddings.weight),
+        "cls.seq_relationship": NextSentenceHead(encoder.config),
+        "classifier": SequenceClassificationHead(encoder.config, num_labels=2).eval(),
+        "qa_outputs": SpanHead(encoder.config),
+    }
+    batch = token_batch(LENGTHS["unequal"], "ragged", VOCAB)
+    states = encoder(**batch.ours).sequence_output
+    saved = {
+        "BertModel": ([], lambda out: (out.last_hidden_state[batch.real], states)),
+        "BertForPreTraining": (
+            ["cls.predictions", "cls.seq_relationship"],
+            lambda out: (out.prediction_logits[batch.real], heads["cls.predictions"].logits(states)),
+        ),
+        "BertForSequenceClassification": (
+            ["classifier"],
+            lambda out: (out.logits, heads["classifier"](encoder.pooler(states[batch.layout.first_rows]))),
+        ),
+        "BertForQuestionAnswering": (
+            ["qa_outputs"],
+            lambda out: (out.start_logits[batch.real], heads["qa_outputs"](states)[:, 0]),
+        ),
+    }
+    for architecture, (names, compare) in saved.items():
+        folder = tmp_path / architecture
+        save_encoder_folder(
+            folder, encoder, heads={name: heads[name] for name in names}, tokenizer_files={}, extra_config={}
+        )
+        loader = transformers.AutoModel if architecture == "BertModel" else getattr(transformers, architecture)
+        model, info = loader.from_pretrained(folder, output_loading_info=True)
+        assert type(model).__name__ == architecture == model.config.architectures[0]
+        assert not info["missing_keys"] and not info["mismatched_keys"]
+        assert all("pooler" in name for name in info["unexpected_keys"])
+        with torch.no_grad():
+            _assert_equal(*compare(model.eval()(**batch.hf)), architecture)
+
+
+@pytest.fixture
+def tiny():
+    """tiny(is_causal) -> our configuration of one of the shapes."""
+    from clozelab.models.config import BertConfig
+
+    return lambda is_causal: BertConfig.from_hf_dict(_hf_config("head dim 5", is_causal).to_dict())

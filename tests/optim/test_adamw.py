@@ -1,0 +1,89 @@
+"""AdamW: decay groups, and the released optimiser against a plain transcription of its formulas."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from clozelab.optim.adamw import UncorrectedAdamW, build_adamw
+
+SETTINGS = {"learning_rate": 0.01, "betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.1, "bias_correction": True}
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Embedding(3, 4))
+
+
+def released_step(p: torch.Tensor, g: torch.Tensor, m: torch.Tensor, v: torch.Tensor, decay: float, lr: float):
+    """AdamWeightDecayOptimizer.apply_gradients of google-research/bert, in float64."""
+    m = 0.9 * m + 0.1 * g
+    v = 0.98 * v + 0.02 * g * g
+    update = m / (v.sqrt() + 1e-6) + decay * p
+    return p - lr * update, m, v
+
+
+def test_released_variant_equals_its_formulas() -> None:
+    net = model()
+    optimizer = build_adamw(net.named_parameters(), **(SETTINGS | {"bias_correction": False}))
+    assert isinstance(optimizer, UncorrectedAdamW)
+    names = [name for name, _ in net.named_parameters()]
+    expected = {name: (p.detach().double(), 0 * p.detach().double(), 0 * p.detach().double()) for name, p in net.named_parameters()}
+    for step in range(5):
+        torch.manual_seed(step)
+        gradients = {name: torch.randn_like(p) for name, p in net.named_parameters()}
+        for name, p in net.named_parameters():
+            p.grad = gradients[name]
+        optimizer.step()
+        for name in names:
+            p, m, v = expected[name]
+            decay = 0.1 if p.ndim == 2 else 0.0
+            expected[name] = released_step(p, gradients[name].double(), m, v, decay, 0.01)
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(p.detach().double(), expected[name][0], atol=1e-6, rtol=0)
+
+
+def test_corrected_variant_equals_torch_without_fusion() -> None:
+    nets = model(), model()
+    ours = build_adamw(nets[0].named_parameters(), **SETTINGS)
+    groups = [
+        {"params": [p for p in nets[1].parameters() if p.ndim > 1], "weight_decay": 0.1},
+        {"params": [p for p in nets[1].parameters() if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    plain = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.98), eps=1e-6, fused=False, foreach=False)
+    for step in range(5):
+        for net in nets:
+            torch.manual_seed(step)
+            for p in net.parameters():
+                p.grad = torch.randn_like(p)
+        ours.step()
+        plain.step()
+    for a, b in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
+
+
+def test_biases_and_layer_norm_do_not_decay() -> None:
+    net = model()
+    decaying, rest = build_adamw(net.named_parameters(), **SETTINGS).param_groups
+    assert decaying["weight_decay"] == 0.1 and rest["weight_decay"] == 0.0
+    assert {id(p) for p in decaying["params"]} == {id(net[0].weight), id(net[2].weight)}
+    assert {id(p) for p in rest["params"]} == {id(net[0].bias), id(net[1].weight), id(net[1].bias)}
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    net = model()
+    net[2].requires_grad_(False)
+    groups = build_adamw(net.named_parameters(), **SETTINGS).param_groups
+    assert id(net[2].weight) not in {id(p) for group in groups for p in group["params"]}
+    with pytest.raises(ValueError, match="no trainable parameter"):
+        build_adamw(net.requires_grad_(False).named_parameters(), **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("learning_rate", -1.0), ("betas", (1.0, 0.9)), ("betas", (0.9, -0.1)), ("eps", 0.0), ("weight_decay", -0.1)],
+)
+def test_settings_outside_their_range_are_refused_by_name(key: str, value: object) -> None:
+    with pytest.raises(ValueError, match=key):
+        build_adamw(model().named_parameters(), **(SETTINGS | {key: value}))

@@ -1,0 +1,242 @@
+"""The pretrain stage as a user runs it: real corpus preparation, encoder folder, resume, kill, two processes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+from safetensors.torch import load_file
+
+from clozelab import config
+from clozelab.ledger import launcher
+from clozelab.stages import pretrain
+from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
+from clozelab.training.checkpoint_io import load_file as load_checkpoint
+
+TIMED = ("train/tokens_per_second", "train/mfu")
+PHASES = (
+    "[{seq_length: 16, steps: 5, global_batch_size: 8, micro_batch_size: 3},"
+    " {seq_length: 32, steps: 5, global_batch_size: 8, micro_batch_size: 4}]"
+)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small text corpus; the cache in it is shared by the runs of this file."""
+    folder = tmp_path_factory.mktemp("workplace")
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 6))) for _ in range(120)]
+    documents = []
+    for _ in range(120):
+        lengths = [draw.randint(3, 9) for _ in range(draw.randint(4, 12))]
+        documents.append("\n".join(" ".join(draw.choices(words, k=n)) + "." for n in lengths))
+    (folder / "text.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    return folder
+
+
+def overrides(workplace: Path, run_dir: Path, **changes: Any) -> list[str]:
+    settings: dict[str, Any] = {
+        "corpus": "text",
+        "corpus.sources.0.path": "text.txt",
+        "corpus.vocab_size": 150,
+        "corpus.validation_fraction": 0.2,
+        "data_dir": workplace,
+        "cache_dir": workplace / "cache",
+        "run_dir": run_dir,
+        "arm": "test",
+        "objective": "mlm_nsp",
+        "model.hidden_size": 16,
+        "model.num_hidden_layers": 1,
+        "model.num_attention_heads": 2,
+        "model.intermediate_size": 32,
+        "model.hidden_dropout_prob": 0.1,
+        "model.attention_probs_dropout_prob": 0.1,
+        "model.max_position_embeddings": 64,
+        "phases": PHASES,
+        "validation.interval_steps": 4,
+        "validation.instances": 20,
+        "validation.seq_length": 16,
+        "checkpoint_interval_steps": 3,
+        "trainer.log_interval_steps": 1,
+        "trainer.precision": "32-true",
+        "trainer.threads": 1,
+        "trainer.progress_bar": False,
+    }
+    return [f"{key}={value}" for key, value in (settings | changes).items()]
+
+
+def composed(words: list[str]) -> DictConfig:
+    config.register()
+    launcher.register()
+    with initialize_config_dir(version_base="1.3", config_dir=str(config.CONF_DIR)):
+        return compose("pretrain", overrides=words)
+
+
+def run_here(workplace: Path, run_dir: Path, **changes: Any) -> None:
+    pretrain.main(composed(overrides(workplace, run_dir, **changes)))
+
+
+def command(workplace: Path, run_dir: Path, **changes: Any) -> list[str]:
+    return [sys.executable, "-m", "clozelab", "pretrain", *overrides(workplace, run_dir, **changes)]
+
+
+def environment() -> dict[str, str]:
+    unwanted = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_PORT", "MASTER_ADDR")
+    return {name: value for name, value in os.environ.items() if name not in unwanted} | {"OMP_NUM_THREADS": "1"}
+
+
+def rows(run_dir: Path) -> list[tuple[int, str, str]]:
+    with (run_dir / "metrics.csv").open(newline="") as stream:
+        return [(int(r["step"]), r["key"], r["value"]) for r in csv.DictReader(stream) if r["key"] not in TIMED]
+
+
+def state(run_dir: Path) -> dict[str, Any]:
+    return dict(json.loads((run_dir / "run.json").read_text()))
+
+
+def tensors(run_dir: Path) -> dict[str, torch.Tensor]:
+    return load_file(run_dir / "encoder" / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def whole_run(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    run_here(workplace, folder)
+    return folder
+
+
+def test_run_folder_holds_what_it_promises(whole_run: Path) -> None:
+    record = state(whole_run)
+    assert record["status"] == "complete"
+    facts = record["facts"]
+    for key in ("tokens", "steps", "tokens_per_second", "mfu", "unigram_entropy", "parameters", "precision"):
+        assert facts[key], key
+    for key in ("validation/loss", "validation/perplexity", "validation/accuracy", "validation/nsp_accuracy"):
+        assert facts[key] >= 0
+    logged = rows(whole_run)
+    assert [step for step, key, _ in logged if key == "train/loss"] == list(range(1, 11))
+    assert [step for step, key, _ in logged if key == "validation/loss"] == [4, 8, 10]
+    memory = json.loads((whole_run / "encoder" / "config.json").read_text())["clozelab"]
+    assert memory["run_fingerprint"] == record["fingerprint"] and memory["trained_seq_lengths"] == [16, 32]
+    assert {"cls.predictions.bias", "cls.seq_relationship.weight"} <= tensors(whole_run).keys()
+
+
+def test_encoder_folder_loads_in_transformers(whole_run: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    model, report = transformers.BertForPreTraining.from_pretrained(whole_run / "encoder", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert model.config.vocab_size <= 150
+
+
+@pytest.mark.parametrize("step", [1, 5, 9])
+def test_stopped_run_ends_with_the_same_bits(
+    workplace: Path, whole_run: Path, tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real SIGTERM to this process in the middle of a step; both phases, dropout on."""
+    original = LastCheckpoint.on_train_batch_start
+
+    def stop(self: LastCheckpoint, trainer: Any, *rest: Any) -> None:
+        if trainer.global_step + 1 == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop)
+    with pytest.raises(TrainingInterruptedError):
+        run_here(workplace, tmp_path / "run")
+    assert state(tmp_path / "run")["status"] == "interrupted"
+    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", original)
+    run_here(workplace, tmp_path / "run")
+    assert state(tmp_path / "run")["status"] == "complete"
+    assert rows(tmp_path / "run") == rows(whole_run)
+    ours, theirs = tensors(tmp_path / "run"), tensors(whole_run)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert state(tmp_path / "run")["facts"]["tokens"] == state(whole_run)["facts"]["tokens"]
+
+
+def test_complete_run_is_left_alone(workplace: Path, whole_run: Path) -> None:
+    before = (whole_run / "run.json").read_bytes()
+    run_here(workplace, whole_run)
+    assert (whole_run / "run.json").read_bytes() == before
+
+
+def test_ltr_encoder_remembers_its_mask(workplace: Path, tmp_path: Path) -> None:
+    phases = "[{seq_length: 16, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
+    run_here(workplace, tmp_path / "run", objective="ltr", phases=phases)
+    assert json.loads((tmp_path / "run" / "encoder" / "config.json").read_text())["is_decoder"] is True
+
+
+def test_rows_longer_than_the_model_are_refused_before_anything_slow(workplace: Path, tmp_path: Path) -> None:
+    phases = "[{seq_length: 65, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
+    with pytest.raises(ValueError, match=r"seq_length is 65.*64 positions"):
+        run_here(workplace, tmp_path / "run", phases=phases)
+    assert not (tmp_path / "run").exists()
+
+
+LONG = "[{seq_length: 16, steps: 250, global_batch_size: 4, micro_batch_size: 4}]"
+
+
+def stop_from_outside(words: list[str], run_dir: Path) -> int:
+    """Start a job, send SIGTERM once it trains; returns its exit status."""
+    process = subprocess.Popen(words, env=environment(), stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (run_dir / "metrics.csv").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    return process.wait(timeout=60)
+
+
+def test_killed_process_goes_on(workplace: Path, tmp_path: Path) -> None:
+    """SIGTERM from outside: exit status 143, a checkpoint, and the same bits after going on."""
+    changes = {"phases": LONG, "validation.interval_steps": 100}
+    assert stop_from_outside(command(workplace, tmp_path / "run", **changes), tmp_path / "run") == 143
+    assert state(tmp_path / "run")["status"] == "interrupted"
+    assert load_checkpoint(tmp_path / "run" / "checkpoints" / "last.ckpt")["global_step"] < 250
+    run_here(workplace, tmp_path / "run", **changes)
+    run_here(workplace, tmp_path / "whole", **changes)
+    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+    ours, theirs = tensors(tmp_path / "run"), tensors(tmp_path / "whole")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+DDP = {"trainer": "ddp", "trainer.accelerator": "cpu"}
+
+
+@pytest.mark.slow
+def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path) -> None:
+    """The first process gets the signal, both stop at the same step, and both go on."""
+    changes = {"phases": LONG, "validation.interval_steps": 100, **DDP}
+    run_dir = tmp_path / "run"
+    assert stop_from_outside(command(workplace, run_dir, **changes), run_dir) == 143
+    assert state(run_dir)["status"] == "interrupted"
+    done = subprocess.run(command(workplace, run_dir, **changes), env=environment(), capture_output=True, timeout=120)
+    assert done.returncode == 0 and state(run_dir)["status"] == "complete"
+    steps = [step for step, key, _ in rows(run_dir) if key == "train/loss"]
+    assert steps == list(range(1, 251))
+
+
+def test_two_processes_equal_one(workplace: Path, tmp_path: Path) -> None:
+    """The same global batch on two gloo processes: losses within 1e-5 at every step, and the same weights."""
+    still = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
+    run_here(workplace, tmp_path / "one", **still)
+    two = command(workplace, tmp_path / "two", **DDP, **still)
+    done = subprocess.run(two, env=environment(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    one_rows, two_rows = ({row[:2]: float(row[2]) for row in rows(tmp_path / name)} for name in ("one", "two"))
+    assert one_rows.keys() == two_rows.keys()
+    for key, value in one_rows.items():
+        assert two_rows[key] == pytest.approx(value, abs=1e-5, rel=1e-5), key
+    ours, theirs = tensors(tmp_path / "two"), tensors(tmp_path / "one")
+    for name in theirs:
+        torch.testing.assert_close(ours[name], theirs[name], atol=1e-5, rtol=0)
+    assert state(tmp_path / "two")["facts"]["tokens"] == state(tmp_path / "one")["facts"]["tokens"]

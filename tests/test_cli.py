@@ -1,0 +1,104 @@
+"""The console script as a user meets it: in processes of its own, from another directory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src"
+
+
+@pytest.fixture
+def clozelab(tmp_path: Path):  # type: ignore[no-untyped-def]
+    def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        clean = {key: value for key, value in os.environ.items() if key not in ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR")}
+        return subprocess.run(
+            [sys.executable, "-m", "clozelab", *words],
+            cwd=tmp_path,
+            env=clean | {"PYTHONPATH": str(SRC), "COLUMNS": "200"} | environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return run
+
+
+def test_help_is_fast_and_light(clozelab) -> None:  # type: ignore[no-untyped-def]
+    started = time.perf_counter()
+    done = clozelab("--help")
+    assert done.returncode == 0
+    assert all(verb in done.stdout for verb in ("prepare", "pretrain", "finetune", "reproduce", "report", "list"))
+    code = "import sys; from clozelab.cli import main; main(['--help']); print(sorted({'torch', 'hydra', 'numpy'} & set(sys.modules)))"
+    light = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(SRC)}, capture_output=True, text=True)
+    assert light.stdout.strip().endswith("[]")
+    assert time.perf_counter() - started < 5.0  # two interpreters on a busy machine
+
+
+@pytest.mark.parametrize("verb", ["prepare", "pretrain", "finetune", "reproduce", "report", "list"])
+def test_help_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type: ignore[no-untyped-def]
+    done = clozelab(verb, "--help")
+    assert done.returncode == 0, done.stderr
+    assert verb in done.stdout and "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["prepare", "pretrain", "finetune"])
+def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type: ignore[no-untyped-def]
+    done = clozelab(verb, "--cfg", "job", "scale=laptop")
+    assert done.returncode == 0 and "name: laptop" in done.stdout, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["pretrian"], 2, "did you mean 'pretrain'"),
+        (["pretrain", "objectve=mlm"], 1, "objectve"),
+        (["pretrain", "model=tyni"], 1, "Could not find 'model/tyni'"),
+        (["pretrain", "+optimizer.learning_rat=1"], 1, "learning_rat"),
+        (["pretrain", "optimizer._target_=os.system"], 1, "not allowed"),
+        (["finetune", "encoder=nowhere", "task=mrpc"], 1, "nowhere"),
+        (["reproduce", "table5"], 1, "no experiment 'table5'"),
+        (["reproduce", "table5_pretraining_tasks", "--dri-run"], 1, "--dri-run"),
+        (["report", "table5_pretraining_tasks", "scale=demo"], 1, "no run below"),
+        (["pretrain", "-m", "seed=glob(none*)"], 2, "no job at all"),
+        (["pretrain", "-m", "objective=mlm", "seed=1", "trainer.num_workers=0,1"], 1, "would share the folder"),
+        (["pretrain", "-m", "hydra.launcher.jobs_at_once=0"], 1, "jobs_at_once is 0"),
+    ],
+)
+def test_mistakes_are_one_message(clozelab, words: list[str], status: int, message: str) -> None:  # type: ignore[no-untyped-def]
+    done = clozelab(*words)
+    assert done.returncode == status, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_debug_shows_the_traceback(clozelab) -> None:  # type: ignore[no-untyped-def]
+    done = clozelab("report", "nothing", CLOZELAB_DEBUG="1")
+    assert done.returncode == 1 and "Traceback" in done.stderr
+
+
+def test_version(clozelab) -> None:  # type: ignore[no-untyped-def]
+    assert clozelab("--version").stdout.startswith("clozelab 0.")
+
+
+def test_list_and_dry_run(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    done = clozelab("list")
+    assert done.returncode == 0 and "table5_pretraining_tasks" in done.stdout
+    done = clozelab("reproduce", "table5_pretraining_tasks", "scale=demo", "finetune.task=mrpc", "--dry-run")
+    assert done.returncode == 0 and "pretrain/ltr/seed-2" in done.stdout and "6 new" in done.stdout, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    done = clozelab("finetune", "-m", "task=mrpc", "seed=1,2", "encoder=nowhere")
+    assert done.returncode == 1
+    assert "2 failed" in done.stderr and "nowhere" in done.stderr and "log: " in done.stderr
+    logs = list((tmp_path / "runs" / "adhoc" / "demo" / "launcher" / "logs").glob("*.log"))
+    assert len(logs) == 2

@@ -1,0 +1,159 @@
+"""conf/: every choice of every group composes, targets are allowed, and a misspelt key is refused wherever it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra.errors import ConfigCompositionException
+from omegaconf import DictConfig, OmegaConf
+
+from clozelab.config import CONF_DIR, check_schema, fallback
+from clozelab.ledger import sweep
+from clozelab.ledger.fingerprint import canonical
+from clozelab.ledger.targets import check_targets
+
+
+def members(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONF_DIR / group).glob("*.yaml"))
+
+
+def composed(stage: str, *overrides: str) -> DictConfig:
+    """The resolved configuration of a stage; every mandatory value is there, every target's address is allowed."""
+    whole = sweep.compose(stage, list(overrides))
+    with sweep.hydra_config(whole):
+        plain = sweep.without_hydra(whole)
+        check_schema(stage, plain)
+        check_targets(plain, signatures=False)
+        OmegaConf.to_container(plain, resolve=True, throw_on_missing=True)
+        canonical(plain)
+    return plain
+
+
+@pytest.mark.parametrize(
+    ("stage", "group"),
+    [
+        ("prepare", "corpus"),
+        ("prepare", "scale"),
+        ("pretrain", "corpus"),
+        ("pretrain", "model"),
+        ("pretrain", "objective"),
+        ("pretrain", "objective/input"),
+        ("pretrain", "objective/token"),
+        ("pretrain", "objective/pair"),
+        ("pretrain", "optimizer"),
+        ("pretrain", "schedule"),
+        ("pretrain", "scale"),
+        ("pretrain", "trainer"),
+        ("pretrain", "logger"),
+        ("finetune", "task"),
+        ("finetune", "scale"),
+        ("finetune", "trainer"),
+        ("finetune", "logger"),
+    ],
+)
+def test_every_member_composes(stage: str, group: str) -> None:
+    assert members(group)
+    for name in members(group):
+        composed(stage, f"{group}={name}")
+
+
+@pytest.mark.parametrize("scale", members("scale"))
+@pytest.mark.parametrize("trainer", members("trainer"))
+def test_every_scale_on_every_trainer(scale: str, trainer: str) -> None:
+    for stage in ("pretrain", "finetune"):
+        assert composed(stage, f"scale={scale}", f"trainer={trainer}").scale.name == scale
+
+
+@pytest.mark.parametrize("scale", members("scale"))
+def test_a_scale_brings_its_corpus_and_tasks(scale: str) -> None:
+    for stage in ("prepare", "pretrain"):
+        config = composed(stage, f"scale={scale}")
+        assert config.corpus.name == config.scale.corpus
+    assert composed("prepare", f"scale={scale}", "corpus=text").corpus.name == "text"
+    for task in config.scale.finetune.tasks.split(","):
+        composed("finetune", f"scale={scale}", f"task={task}")
+
+
+def test_targets_fit_their_signatures() -> None:
+    for objective in members("objective"):
+        check_targets(composed("pretrain", f"objective={objective}"))
+    for corpus in members("corpus"):
+        check_targets(composed("prepare", f"corpus={corpus}"))
+    for task in members("task"):
+        check_targets(composed("finetune", f"task={task}"))
+    check_targets(composed("pretrain", "logger=wandb"))
+
+
+@pytest.mark.parametrize(
+    ("stage", "override"),
+    [
+        ("pretrain", "sed=1"),
+        ("pretrain", "trainer.thread=1"),
+        ("pretrain", "scale.pretrain.seed=1"),
+        ("pretrain", "model.hidden_sise=8"),
+        ("pretrain", "+model.hidden_sise=8"),
+        ("pretrain", "validation.interval=1"),
+        ("pretrain", "phases.0.seq_len=1"),
+        ("pretrain", "objective.token.predict_probb=0.1"),
+        ("pretrain", "optimizer.lr=1"),
+        ("pretrain", "model=tyni"),
+        ("pretrain", "objectiv=mlm"),
+        ("prepare", "corpus.lower=true"),
+        ("prepare", "corpus.sources.0.pth=x"),
+        ("finetune", "task.nam=x"),
+        ("finetune", "task.data.max_seq_len=x"),
+        ("finetune", "+encoder_folder=x"),
+        ("pretrain", "seed=one"),
+        ("pretrain", "trainer.devices=many"),
+    ],
+)
+def test_a_typo_on_the_command_line_is_refused(stage: str, override: str) -> None:
+    with pytest.raises((ConfigCompositionException, ValueError)):
+        composed(stage, override)
+
+
+@pytest.mark.parametrize(
+    ("group", "text"),
+    [
+        ("model", "defaults: [tiny]\nhidden_sizes: 3\n"),
+        ("scale", "defaults: [demo]\npretrain: {step: 3}\n"),
+        ("trainer", "defaults: [cpu]\nacelerator: gpu\n"),
+        ("corpus", "defaults: [text]\nsources: [{name: a, paht: b}]\n"),
+        ("objective", "defaults: [mlm]\ntokens: {}\n"),
+    ],
+)
+def test_a_typo_in_a_group_file_is_refused(tmp_path: Path, group: str, text: str) -> None:
+    (tmp_path / group).mkdir()
+    (tmp_path / group / "mine.yaml").write_text(text)
+    (tmp_path / "corpus").mkdir(exist_ok=True)
+    (tmp_path / "corpus" / "scale_mine.yaml").write_text("defaults: [text]\n")
+    with pytest.raises(ConfigCompositionException):
+        sweep.compose("pretrain", [f"{group}=mine"], folder=tmp_path)
+
+
+def test_a_typo_below_a_target_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "objective").mkdir()
+    (tmp_path / "objective" / "mine.yaml").write_text("defaults: [mlm]\ntoken: {predict_probb: 0.3}\n")
+    whole = sweep.compose("pretrain", ["objective=mine"], folder=tmp_path)
+    with pytest.raises(ValueError, match=r"objective\.token\.predict_probb.*did you mean 'predict_prob'"):
+        check_targets(sweep.without_hydra(whole))
+
+
+def test_finetuning_values_come_from_the_scale_or_else_the_task() -> None:
+    config = composed("finetune", "scale=demo", "task=mrpc")
+    assert config.learning_rate == config.scale.finetune.learning_rate == config.optimizer.learning_rate
+    config = composed("finetune", "scale=demo", "task=mrpc", "scale.finetune.learning_rate=null")
+    assert config.learning_rate == config.task.learning_rate == config.optimizer.learning_rate
+    assert fallback(None, 2) == 2 and fallback(0, 2) == 0 and fallback() is None
+
+
+def test_no_group_file_names_a_machine() -> None:
+    for path in CONF_DIR.rglob("*.yaml"):
+        text = path.read_text()
+        assert "/home/" not in text and "/root/" not in text and "/work/" not in text, path
+
+
+def test_own_corpus_needs_no_yaml() -> None:
+    config = composed("prepare", "corpus=text", "corpus.sources.0.path=my folder/text.txt")
+    assert config.corpus.sources[0].path == "my folder/text.txt"

@@ -1,0 +1,65 @@
+"""Every trainer of conf/ is built or refused early, in the user's words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from clozelab.training import strategies
+from clozelab.training.strategies import build_strategy, resolve_accelerator
+from clozelab.training.trainer import Hardware, build_trainer, choose_hardware
+
+CPU = {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "precision": "32-true", "threads": None}
+
+
+def test_cpu_builds(tmp_path: Path) -> None:
+    hardware = choose_hardware(**CPU)
+    trainer = build_trainer(
+        hardware,
+        max_steps=3,
+        validation_interval_steps=None,
+        callbacks=[],
+        loggers=[],
+        folder=tmp_path,
+        log_interval_steps=1,
+    )
+    assert trainer.max_steps == 3 and trainer.world_size == 1
+
+
+def test_ddp_on_cpu_builds() -> None:
+    hardware = choose_hardware(**(CPU | {"strategy": "ddp", "devices": 2}))
+    assert hardware == Hardware("cpu", 2, 1, "ddp", "32-true") and hardware.world_size == 2
+    assert build_strategy("ddp", "cpu", 2, 1)._process_group_backend == "gloo"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"accelerator": "cuda"}, "accelerator is 'cuda'"),
+        ({"strategy": "deepspeed"}, "strategy is 'deepspeed'"),
+        ({"devices": 0}, "devices is 0"),
+        ({"devices": 2}, "need trainer=ddp"),
+        ({"strategy": "fsdp", "devices": 2}, "fsdp shards over CUDA devices"),
+        ({"strategy": "xla"}, "runs on TPUs only"),
+        ({"accelerator": "tpu", "strategy": "xla"}, "torch_xla"),
+        ({"precision": "half"}, "precision is 'half'"),
+    ],
+)
+def test_what_cannot_run_is_said_early(change: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategies.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=words):
+        choose_hardware(**(CPU | change))
+
+
+def test_missing_cuda_names_the_build_and_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"needs a CUDA device.*trainer=cpu"):
+        resolve_accelerator("gpu", 1)
+    assert resolve_accelerator("auto", 1) == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert resolve_accelerator("auto", 1) == "gpu"
+    with pytest.raises(ValueError, match="sees 1 CUDA"):
+        resolve_accelerator("gpu", 2)
