@@ -1,11 +1,10 @@
 """Pre-training throughput beside transformers, in one interleaved run.
 
-`python benchmarks/pretraining.py` times optimizer steps of clozelab and of `BertForPreTraining` + AdamW on the same rows (sequence
-length 128, 15 % predicted, NSP labels, BERT's own dropout, vocabulary 30,522) and prints tokens/s as median (min-max) and the
-ratio, pair by pair. Each side is a process of its own (their allocator settings differ), both stay alive, and they take turns:
-A B A B, so a machine that slows down slows both. Times are wall clock around whole steps: forward, backward, clip, update.
-
-    --sizes tiny mini medium base   --threads 2   --rounds 5   --seconds 4   --peers fp32 bf16   --output docs/results/FILE.md
+`python benchmarks/pretraining.py` times optimizer steps of clozelab and of `BertForPreTraining` + AdamW on the same
+rows (sequence length 128, 15 % predicted, NSP labels, BERT's own dropout, vocabulary 30,522) and prints tokens/s as
+median (min-max) and the ratio, pair by pair. Each side is a process of its own (their allocator settings differ), both
+stay alive, and they take turns: A B A B, so a machine that slows down slows both. Times are wall clock around whole
+steps: forward, backward, clip, update.
 """
 
 from __future__ import annotations
@@ -50,7 +49,8 @@ def make_rows(batch_size: int) -> dict[str, Any]:
         row[1 + rng.permutation(SEQ_LENGTH - 2)[:count]] = True
     masked = np.where(predicted, 103, ids)
     types = np.repeat([[0] * (SEQ_LENGTH // 2) + [1] * (SEQ_LENGTH // 2)], batch_size, axis=0)
-    return {"ids": ids, "masked": masked, "predicted": predicted, "types": types, "next": rng.integers(0, 2, batch_size)}
+    labels = rng.integers(0, 2, batch_size)
+    return {"ids": ids, "masked": masked, "predicted": predicted, "types": types, "next": labels}
 
 
 def clozelab_step(size: str) -> Callable[[], float]:
@@ -58,6 +58,7 @@ def clozelab_step(size: str) -> Callable[[], float]:
     import numpy as np
     import torch
 
+    from clozelab.data.segments import SegmentPairs
     from clozelab.models.attention import Layout
     from clozelab.models.config import BertConfig
     from clozelab.models.encoder import Encoder
@@ -65,9 +66,8 @@ def clozelab_step(size: str) -> Callable[[], float]:
     from clozelab.objectives.mlm import MaskedLanguageModel
     from clozelab.objectives.nsp import NextSentencePrediction
     from clozelab.objectives.weighted_sum import Objective
-    from clozelab.data.segments import SegmentPairs
     from clozelab.optim.adamw import build_adamw
-    from clozelab.training.runtime import resolve_precision
+    from clozelab.training.runtime import choose_precision, use_onednn_fp32
 
     torch.manual_seed(0)
     config = BertConfig(
@@ -91,7 +91,12 @@ def clozelab_step(size: str) -> Callable[[], float]:
     )
     model = PretrainingModel(Encoder(config), objective)
     optimizer = build_adamw(
-        model, learning_rate=1e-4, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, bias_correction=True
+        model.named_parameters(),
+        learning_rate=1e-4,
+        betas=(0.9, 0.999),
+        eps=1e-6,
+        weight_decay=0.01,
+        bias_correction=True,
     )
     rows = make_rows(BATCH[size])
     batch = {
@@ -102,8 +107,11 @@ def clozelab_step(size: str) -> Callable[[], float]:
         "prediction_rows": torch.from_numpy(np.flatnonzero(rows["predicted"].reshape(-1))),
         "prediction_labels": torch.from_numpy(rows["ids"][rows["predicted"]]),
         "next_sentence_label": torch.from_numpy(rows["next"]),
+        "source": torch.zeros(BATCH[size], dtype=torch.int64),
     }
-    bf16 = resolve_precision("auto", "cpu") == "bf16-mixed"
+    bf16 = choose_precision("auto", "cpu") == "bf16-mixed"
+    if not bf16:
+        use_onednn_fp32()
 
     def step() -> float:
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
@@ -213,11 +221,9 @@ def compare(size: str, peers: list[str], threads: int, rounds: int, seconds: flo
         rates = sides[name].rates
         ratios = [a / b for a, b in zip(ours, rates, strict=True)]
         what = "clozelab" if name == "clozelab" else f"transformers {name}"
-        rows.append(
-            f"| L{SHAPES[size][0]} H{SHAPES[size][1]} | {what} | {statistics.median(rates):,.0f} "
-            f"({min(rates):,.0f}-{max(rates):,.0f}) | "
-            + ("1 |" if name == "clozelab" else f"**{statistics.median(ratios):.1f}** ({min(ratios):.1f}-{max(ratios):.1f}) |")
-        )
+        faster = f"**{statistics.median(ratios):.1f}** ({min(ratios):.1f}-{max(ratios):.1f})" if name in peers else "1"
+        speed = f"{statistics.median(rates):,.0f} ({min(rates):,.0f}-{max(rates):,.0f})"
+        rows.append(f"| L{SHAPES[size][0]} H{SHAPES[size][1]} | {what} | {speed} | {faster} |")
         print(rows[-1], flush=True)
     return rows
 

@@ -1,4 +1,4 @@
-"""conf/: every choice of every group composes, targets are allowed, and a misspelt key is refused wherever it stands."""
+"""conf/: every choice of every group composes, targets are allowed, a misspelt key is refused wherever it stands."""
 
 from __future__ import annotations
 

@@ -55,7 +55,9 @@ def test_tasks_of_the_paper_exist() -> None:
 def test_pretraining_sweep(scale: str) -> None:
     jobs = list(sweep.expand("sweep_pretrain", [f"scale={scale}", "runs_dir=R"], folder=TABLE5))
     seeds = OmegaConf.load(CONF_DIR / "scale" / f"{scale}.yaml").pretrain.seeds.split(",")
-    expected = {f"R/table5_pretraining_tasks/{scale}/pretrain/{a}/seed-{s}" for a in ("mlm_nsp", "mlm", "ltr") for s in seeds}
+    expected = {
+        f"R/table5_pretraining_tasks/{scale}/pretrain/{a}/seed-{s}" for a in ("mlm_nsp", "mlm", "ltr") for s in seeds
+    }
     assert {job.run_dir for job in jobs} == expected and len(jobs) == len(expected)
     assert {job.status for job in jobs} == {"new"}
 
@@ -89,7 +91,12 @@ def test_finetuning_sweep_uses_the_scales_lists(scale: str) -> None:
 )
 def test_rows(row: str, arm: str, head: str, initialisation: str) -> None:
     composed = sweep.compose("sweep_finetune", [f"row={row}", "runs_dir=R", "pretrain_seed=2"], folder=TABLE5)
-    assert (composed.row, composed.encoder_arm, composed.head, composed.initialisation) == (row, arm, head, initialisation)
+    assert (composed.row, composed.encoder_arm, composed.head, composed.initialisation) == (
+        row,
+        arm,
+        head,
+        initialisation,
+    )
     # What the pre-training sweep writes is what fine-tuning reads.
     (job,) = sweep.expand("sweep_pretrain", [f"arm={arm}", "seed=2", "runs_dir=R"], folder=TABLE5)
     assert composed.encoder == f"{job.run_dir}/encoder"
@@ -106,7 +113,14 @@ def test_arms(arm: str) -> None:
 
 
 def test_steps_and_overrides() -> None:
-    words = ["scale=laptop", "data_dir=D", "trainer=gpu", "pretrain.seed=7,8", "finetune.task=mrpc", "prepare.corpus.lowercase=false"]
+    words = [
+        "scale=laptop",
+        "data_dir=D",
+        "trainer=gpu",
+        "pretrain.seed=7,8",
+        "finetune.task=mrpc",
+        "prepare.corpus.lowercase=false",
+    ]
     prepare, pretrain, finetune = make_steps(TABLE5, words)
     assert prepare.words()[:3] == ["prepare", "corpus=scale_laptop", "scale=laptop"]
     assert "corpus.lowercase=false" in prepare.overrides and "trainer=gpu" not in prepare.overrides

@@ -151,6 +151,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
 def _job(verb: str, cfg: DictConfig) -> int:
     """One job in this process: skip what is complete, before torch is imported."""
     from clozelab.config import check_schema
+    from clozelab.ledger.fingerprint import require_encoder
     from clozelab.ledger.run import is_settled
     from clozelab.ledger.targets import check_targets
 
@@ -159,6 +160,8 @@ def _job(verb: str, cfg: DictConfig) -> int:
     if verb in RUN_STAGES and is_settled(cfg.run_dir, stage=verb, config=cfg):
         print(f"complete already: {cfg.run_dir}")
         return 0
+    if verb == "finetune":
+        require_encoder(cfg.encoder)
     _tune_allocator()
     stage: Any = importlib.import_module(f"clozelab.stages.{verb}")
     stage.main(cfg)

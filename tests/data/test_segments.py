@@ -216,7 +216,7 @@ def test_clear_errors(make_shards: MakeShards, ids: SpecialIds) -> None:
 
 
 def length_features(shards: TokenShards, cut: Cut) -> np.ndarray:
-    """[B, 6] small integers: len A, len B, total, B ends a sentence, length of B's first sentence, sentence ends in B."""
+    """[B, 6]: len A, len B, total, B ends a sentence, length of B's first sentence, sentence ends in B."""
     offsets = shards.sentence_offsets
     end = cut.b_start + cut.b_length
     first_end = offsets[np.searchsorted(offsets, cut.b_start, side="right")]

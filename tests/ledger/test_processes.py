@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from clozelab.ledger.forking import ForkServer
 from clozelab.ledger.processes import Job, ProcessPool, Stopped, failure_message
 
 
@@ -27,7 +28,7 @@ def pool(jobs: list[Job], at_once: int = 2, grace: float = 5.0) -> ProcessPool:
 def test_a_failure_does_not_stop_the_others(tmp_path: Path) -> None:
     jobs = [
         job(tmp_path, "bad", "echo start; echo 'error: no such corpus' >&2; exit 3"),
-        job(tmp_path, "good", "echo fine > \"$TARGET\"", TARGET=str(tmp_path / "out")),
+        job(tmp_path, "good", 'echo fine > "$TARGET"', TARGET=str(tmp_path / "out")),
         job(tmp_path, "killed", "kill -9 $$"),
     ]
     jobs.append(Job("done before", ["/bin/false"], tmp_path / "x.log", state="skipped"))
@@ -115,6 +116,20 @@ def _is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_forked_jobs(tmp_path: Path) -> None:
+    """The standard library's fork server: own logs, exit statuses, and a stop that reaches them."""
+    server = ForkServer("clozelab.cli", [], {"CLOZELAB_TEST": "1"})
+    jobs = [job(tmp_path, "version", "exit 9"), job(tmp_path, "wrong", "exit 9"), job(tmp_path, "fresh", "exit 4")]
+    jobs[0].words, jobs[1].words = ["--version"], ["nonsense"]
+    ProcessPool(jobs, at_once=2, grace_seconds=1, console=Console(file=io.StringIO()), server=server).run()
+    assert [one.state for one in jobs] == ["complete", "failed", "failed"]
+    assert jobs[0].log.read_text().startswith("clozelab 0.")
+    assert jobs[1].message.startswith("exit status 2") and "nonsense" in jobs[1].message
+    assert jobs[2].message == "exit status 4"
+    server.start(["--version"], tmp_path / "again.log").wait()
+    assert (tmp_path / "again.log").read_text().startswith("clozelab 0.")
 
 
 def test_terminal_table(tmp_path: Path) -> None:

@@ -38,7 +38,9 @@ def test_files(make_runs: Callable[..., Path], writers: Any) -> None:
     assert "ValueError: broken on purpose" in text
     assert "SST-2: no run on this data set" in text
     assert "0123456789ab" in text and "torch 2.13.0" in text and "60,000" in text
-    assert not re.search(r"\n\n\|", text.split("## The claims")[1].split("##")[0].split("\n", 3)[3])  # table is unbroken
+    assert not re.search(
+        r"\n\n\|", text.split("## The claims")[1].split("##")[0].split("\n", 3)[3]
+    )  # table is unbroken
 
 
 class Page(HTMLParser):
@@ -63,7 +65,7 @@ def test_html_is_self_contained_and_well_formed(make_runs: Callable[..., Path]) 
     page.feed(html)
     assert not page.open
     assert page.links and all(link.startswith("data:image/png;base64,") for link in page.links)
-    assert "prefers-color-scheme: dark" in html and "viewport" in html and "http" not in re.sub("data:[^\"]*", "", html)
+    assert "prefers-color-scheme: dark" in html and "viewport" in html and "http" not in re.sub('data:[^"]*', "", html)
     assert "LTR &amp; No NSP" in html  # escaped
 
 

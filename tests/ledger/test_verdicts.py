@@ -132,7 +132,9 @@ def test_units_and_stand_ins(experiment: Experiment, make_runs: Callable[..., Pa
     assert [one.task for one in table.columns][:2] == ["mnli", "snli_95k"]
 
 
-def test_unknown_task_is_a_column_of_its_own(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
+def test_unknown_task_is_a_column_of_its_own(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0})
     import json
 

@@ -62,7 +62,7 @@ def test_majority_baseline_and_collapse() -> None:
 
 @pytest.mark.parametrize("names", [["accuracy", "acuracy"], []])
 def test_unknown_metric_is_refused(names: list[str]) -> None:
-    with pytest.raises(ValueError, match="unknown metrics .*known: accuracy"):
+    with pytest.raises(ValueError, match=r"unknown metrics .*known: accuracy"):
         glue.score(names, [1], [1])
 
 

@@ -62,7 +62,7 @@ def test_v1_takes_the_best_gold_and_counts_missing_as_wrong() -> None:
 
 
 def test_v2_refuses_missing_predictions() -> None:
-    with pytest.raises(ValueError, match="1 are missing, e.g. b"):
+    with pytest.raises(ValueError, match=r"1 are missing, e.g. b"):
         squad.score_v2({"a": ["x"], "b": []}, {"a": "x"})
 
 

@@ -9,7 +9,7 @@ import signal
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from clozelab.models.config import BertConfig
 from clozelab.models.layout import Layout
+from clozelab.modules.base import DivergedError
 from clozelab.modules.pretraining import PretrainingModule, check_phases, validation_metrics
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
@@ -69,7 +70,7 @@ class ToyObjective:
 
     token = SimpleNamespace(name="mlm", weight=1.0)
     pair = SimpleNamespace(name="nsp", weight=0.5)
-    weights = {"mlm": 1.0, "nsp": 0.5}
+    weights: ClassVar = {"mlm": 1.0, "nsp": 0.5}
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
         return {"mlm": len(batch["prediction_labels"]), "nsp": len(batch["next_sentence_label"])}
@@ -127,7 +128,9 @@ class Steps(IterableDataset):
 class ToyRun:
     """One run folder; `fit` may be called again after an interruption."""
 
-    def __init__(self, folder: Path, *, micro: int = 2, dropout: float = 0.3, seed: int = 1, bad_step: int = -1, **kwargs: Any):
+    def __init__(
+        self, folder: Path, *, micro: int = 2, dropout: float = 0.3, seed: int = 1, bad_step: int = -1, **kwargs: Any
+    ):
         self.folder, self.micro, self.dropout, self.seed, self.bad_step = folder, micro, dropout, seed, bad_step
         self.options = {"interval": 100, "log": 1, "validation": None, "rate": 0.01} | kwargs
         self.trainer: Trainer
@@ -306,7 +309,7 @@ def test_loss_that_is_not_a_number_ends_the_run_by_name(tmp_path: Path) -> None:
                 with torch.no_grad():
                     module.model.encoder.embed.weight.fill_(float("nan"))
 
-    with pytest.raises(FloatingPointError, match=r"step 3: the loss is nan .* learning rate 0\.0075"):
+    with pytest.raises(DivergedError, match=r"step 3: the loss is nan .* learning rate 0\.0075"):
         ToyRun(tmp_path).fit(Poison())
 
 

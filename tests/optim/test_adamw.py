@@ -29,7 +29,10 @@ def test_released_variant_equals_its_formulas() -> None:
     optimizer = build_adamw(net.named_parameters(), **(SETTINGS | {"bias_correction": False}))
     assert isinstance(optimizer, UncorrectedAdamW)
     names = [name for name, _ in net.named_parameters()]
-    expected = {name: (p.detach().double(), 0 * p.detach().double(), 0 * p.detach().double()) for name, p in net.named_parameters()}
+    expected = {
+        name: (p.detach().double(), 0 * p.detach().double(), 0 * p.detach().double())
+        for name, p in net.named_parameters()
+    }
     for step in range(5):
         torch.manual_seed(step)
         gradients = {name: torch.randn_like(p) for name, p in net.named_parameters()}

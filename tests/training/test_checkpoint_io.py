@@ -69,7 +69,7 @@ def test_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_pickled_code_is_not_run(tmp_path: Path) -> None:
     save_file({"evil": Path("/")}, tmp_path / "last.ckpt")
-    with pytest.raises(Exception, match="[Ww]eights"):
+    with pytest.raises(Exception, match=r"[Ww]eights"):
         load_file(tmp_path / "last.ckpt")
 
 

@@ -12,7 +12,9 @@ from clozelab.training import runtime
 from clozelab.training.reproducibility import mix, seed_forward
 
 
-@pytest.mark.parametrize(("flags", "expected"), [({"avx512_bf16"}, "bf16-mixed"), ({"amx_bf16"}, "bf16-mixed"), ({"avx2"}, "32-true")])
+@pytest.mark.parametrize(
+    ("flags", "expected"), [({"avx512_bf16"}, "bf16-mixed"), ({"amx_bf16"}, "bf16-mixed"), ({"avx2"}, "32-true")]
+)
 def test_auto_precision_follows_the_processor(monkeypatch: pytest.MonkeyPatch, flags: set[str], expected: str) -> None:
     monkeypatch.setattr(runtime, "cpu_flags", lambda: frozenset(flags))
     assert runtime.choose_precision("auto", "cpu") == expected

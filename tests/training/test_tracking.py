@@ -85,9 +85,7 @@ def test_mode_needs_a_key_to_be_online(tmp_path: Path, monkeypatch: pytest.Monke
 def test_broken_tracker_is_switched_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(
-        sys.modules, "wandb", SimpleNamespace(init=lambda **kwargs: FakeRun(fails=True))
-    )
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **kwargs: FakeRun(fails=True)))
     logger = build(tmp_path)
     for step in range(3):
         logger.log_metrics({"train/loss": 1.0}, step)

@@ -101,6 +101,10 @@ def _compact(epoch: NDArray[np.int64]) -> int | NDArray[np.int64]:
     return int(epoch[0]) if (epoch == epoch[0]).all() else epoch
 
 
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
 class ValidationStream(IterableDataset[TorchBatch]):
     """The fixed held-out rows, epoch 0, one batch at a time; every rank has the same number of batches."""
 
@@ -238,7 +242,8 @@ class CorpusDataModule(LightningDataModule):
             batch_size=None,
             num_workers=self.num_workers,
             multiprocessing_context="fork" if self.num_workers and can_fork else None,
+            collate_fn=_as_it_is,
         )
 
     def val_dataloader(self) -> DataLoader[TorchBatch]:
-        return DataLoader(self.validation_stream(*self._place()), batch_size=None, num_workers=0)
+        return DataLoader(self.validation_stream(*self._place()), batch_size=None, num_workers=0, collate_fn=_as_it_is)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ class GlueDataModule(FinetuningDataModule):
             "max_seq_length": self.max_seq_length,
         }
 
-    def _load(self, path: Any, labels: Sequence[str] | None, max_examples: int | None) -> LabelledRows:
+    def _load(self, path: Path, labels: Sequence[str] | None, max_examples: int | None) -> LabelledRows:
         return load_labelled(
             path,
             self.layout,

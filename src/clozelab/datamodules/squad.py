@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from clozelab.data.readers.files import file_sha256, require_file
 from clozelab.data.readers.squad_features import WindowSettings
-from clozelab.data.readers.squad_split import load_squad
+from clozelab.data.readers.squad_split import SquadSplit, load_squad
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
 
 log = logging.getLogger(__name__)
@@ -56,14 +57,8 @@ class SquadDataModule(FinetuningDataModule):
     def setup(self, stage: str | None = None) -> None:
         """Read and tokenise both splits; does nothing the second time."""
         if not hasattr(self, "train"):
-            common = {"name": self.inputs.name, "cache_dir": self.inputs.cache_dir}
-            tokenizer, limit = self.inputs.tokenizer, self.plan.max_train_examples
-            self.train = load_squad(
-                self.train_path, tokenizer, self.settings, for_training=True, max_examples=limit, **common
-            )
-            self.validation = load_squad(
-                self.validation_path, tokenizer, self.settings, for_training=False, max_examples=None, **common
-            )
+            self.train = self._load(self.train_path, True, self.plan.max_train_examples)
+            self.validation = self._load(self.validation_path, False, None)
             features = self.train.features
             self.train_rows = features.rows
             self.train_targets = {
@@ -72,6 +67,17 @@ class SquadDataModule(FinetuningDataModule):
             }
             self.validation_rows = self.validation.features.rows
             log.info("%s: %s", self.inputs.name, self.facts)
+
+    def _load(self, path: Path, for_training: bool, max_examples: int | None) -> SquadSplit:
+        return load_squad(
+            path,
+            self.inputs.tokenizer,
+            self.settings,
+            name=self.inputs.name,
+            cache_dir=self.inputs.cache_dir,
+            for_training=for_training,
+            max_examples=max_examples,
+        )
 
     @property
     def facts(self) -> dict[str, Any]:

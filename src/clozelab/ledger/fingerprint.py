@@ -78,18 +78,27 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def require_encoder(folder: str | Path | None) -> Path:
+    """The folder of an encoder.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if folder is None or not (Path(folder) / "config.json").is_file():
+        raise ValueError(
+            f"{folder or 'encoder is not set'}: no encoder here (config.json is missing); pre-train it first, or give "
+            "encoder=FOLDER in the Hugging Face layout"
+        )
+    return Path(folder)
+
+
 def encoder_fingerprint(folder: str | Path) -> str:
     """What an encoder folder holds, as a hash: its list of checksums, or, for a folder from elsewhere, its files.
 
     Raises:
         ValueError: there is no such folder.
     """
-    folder = Path(folder)
-    if not (folder / "config.json").is_file():
-        raise ValueError(
-            f"{folder}: no encoder here (config.json is missing); pre-train it first, or give encoder=FOLDER in the "
-            "Hugging Face layout"
-        )
+    folder = require_encoder(folder)
     listed = folder / "checksums.json"
     files = [listed] if listed.is_file() else sorted(path for path in folder.iterdir() if path.is_file())
     hashes = {}

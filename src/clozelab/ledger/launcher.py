@@ -21,11 +21,13 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 from rich.console import Console
 
+from clozelab.ledger.forking import ForkServer
 from clozelab.ledger.host import usable_cores
 from clozelab.ledger.processes import Job, ProcessPool, Stopped
 from clozelab.ledger.sweep import PlannedJob, plan_job
 
 PLUGIN_NAME = "hydra_plugins.clozelab.ProcessLauncher"
+SHOWN_FAILURES = 12
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
@@ -54,13 +56,14 @@ class ProcessLauncher(Launcher):
     Args:
         jobs_at_once: a number, or "auto": the cores, or 1 where the jobs use an accelerator.
         grace_seconds: what a stopped job gets to save.
+        fork: start jobs that are one CPU process from a server that has torch loaded.
     """
 
-    def __init__(self, jobs_at_once: int | str, grace_seconds: float) -> None:
+    def __init__(self, jobs_at_once: int | str, grace_seconds: float, fork: bool) -> None:
         if jobs_at_once != "auto" and (not isinstance(jobs_at_once, int) or jobs_at_once < 1):
             raise ValueError(f"hydra.launcher.jobs_at_once is {jobs_at_once!r}: give a positive number or auto")
         self.jobs_at_once = jobs_at_once
-        self.grace_seconds = float(grace_seconds)
+        self.grace_seconds, self.fork = float(grace_seconds), fork
         self.config: DictConfig | None = None
         self.context: HydraContext | None = None
         self.verb = ""
@@ -88,8 +91,8 @@ class ProcessLauncher(Launcher):
         console = Console(stderr=True)
         console.print(f"{self.verb}: {len(jobs)} jobs, {at_once} at a time with {threads} thread(s) each")
         try:
-            pool = ProcessPool(jobs, at_once=at_once, grace_seconds=self.grace_seconds, console=console)
-            pool.run()
+            server = self._fork_server(jobs)
+            ProcessPool(jobs, at_once=at_once, grace_seconds=self.grace_seconds, console=console, server=server).run()
         except Stopped:
             _summary(jobs, console)
             console.print("stopped; the same command goes on where it was")
@@ -105,18 +108,28 @@ class ProcessLauncher(Launcher):
         log = Path(str(self.config.hydra.sweep.dir)) / "logs" / f"{self.verb}-{name.replace('/', '--')}.log"
         environment = {key: os.environ.get(key, str(threads)) for key in THREAD_VARIABLES}
         state = "skipped" if plan.status == "complete" else "waiting"
-        return Job(name, self._command(plan.overrides), log, environment, state=state)
+        words = self._words(plan.overrides)
+        return Job(name, [sys.executable, "-m", "clozelab", *words], log, environment, words, state=state)
 
-    def _command(self, overrides: Sequence[str]) -> list[str]:
+    def _words(self, overrides: Sequence[str]) -> list[str]:
         assert self.config is not None
         hydra = self.config.hydra
-        command = [sys.executable, "-m", "clozelab", self.verb]
+        words = [self.verb]
         for source in hydra.runtime.config_sources:
             if source.provider == "command-line":
-                command += ["--config-dir", str(source.path)]
-        command += ["--config-name", str(hydra.job.config_name), *overrides]
-        command += [word for word in hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
-        return [*command, "hydra.mode=RUN"]
+                words += ["--config-dir", str(source.path)]
+        words += ["--config-name", str(hydra.job.config_name), *overrides]
+        words += [word for word in hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
+        return [*words, "hydra.mode=RUN"]
+
+    def _fork_server(self, jobs: Sequence[Job]) -> ForkServer | None:
+        assert self.config is not None
+        trainer = self.config.get("trainer")
+        one_cpu_process = trainer and trainer.accelerator == "cpu" and trainer.devices * trainer.num_nodes == 1
+        waiting = [job for job in jobs if job.state == "waiting"]
+        if not self.fork or not one_cpu_process or len(waiting) < 2:
+            return None
+        return ForkServer("clozelab.cli", [f"clozelab.stages.{self.verb}"], waiting[0].environment)
 
 
 def register() -> None:
@@ -169,7 +182,7 @@ def _summary(jobs: Sequence[Job], console: Console) -> None:
         [f"{left} not begun"] if left else []
     )
     console.print(", ".join(words))
-    for job in counts["failed"]:
+    for job in counts["failed"][:SHOWN_FAILURES]:
         console.print(
             f"  failed: {job.name}: {job.message}\n    log: {job.log}", markup=False, highlight=False, soft_wrap=True
         )

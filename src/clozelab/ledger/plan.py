@@ -109,8 +109,8 @@ def choice(folder: Path, config_name: str, overrides: Sequence[str], group: str)
     return str(composed.hydra.runtime.choices[group])
 
 
-def runs_root(folder: Path, overrides: Sequence[str]) -> tuple[Path, str]:
-    """(folder of the experiment's runs at its scale, the scale's name).
+def runs_root(folder: Path, overrides: Sequence[str], config_name: str | None = None) -> tuple[Path, str]:
+    """(folder of the experiment's runs at its scale, the scale's name), by one of its sweeps.
 
     Raises:
         ValueError: the experiment has no sweep, or an override is wrong.
@@ -118,7 +118,7 @@ def runs_root(folder: Path, overrides: Sequence[str]) -> tuple[Path, str]:
     names = [name for name in SWEEPS.values() if (folder / f"{name}.yaml").is_file()]
     if not names:
         raise ValueError(f"{folder} has neither sweep_pretrain.yaml nor sweep_finetune.yaml")
-    composed = compose(names[0], list(overrides), folder=folder, sweep=True)
+    composed = compose(config_name or names[0], list(overrides), folder=folder, sweep=True)
     with hydra_config(composed):
         assert HydraConfig.initialized()
         root = Path(str(composed.runs_dir)) / str(composed.experiment) / str(composed.scale.name)

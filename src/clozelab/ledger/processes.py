@@ -6,14 +6,12 @@ save, then SIGKILL. On Linux a job also dies with us if we are killed outright.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -22,8 +20,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from clozelab.ledger.forking import ForkServer, Started, die_with_parent
+
 POLL_SECONDS = 0.2
-PR_SET_PDEATHSIG = 1
 SHOWN_ROWS = 24
 STYLES = {"running": "cyan", "complete": "green", "skipped": "green dim", "failed": "bold red", "stopped": "yellow"}
 
@@ -36,11 +35,13 @@ class Job:
     command: Sequence[str]
     log: Path
     environment: dict[str, str] = field(default_factory=dict)
+    words: Sequence[str] | None = None
+    """The same job as words for the pool's fork server, if it may be forked."""
     state: str = "waiting"
     """waiting | running | complete | skipped | failed | stopped."""
     seconds: float = 0.0
     message: str = ""
-    process: subprocess.Popen[bytes] | None = None
+    process: Started | None = None
     started: float = 0.0
 
 
@@ -51,8 +52,17 @@ class Stopped(KeyboardInterrupt):
 class ProcessPool:
     """Runs jobs, at most `at_once` at a time; a job that fails does not stop the others."""
 
-    def __init__(self, jobs: Sequence[Job], *, at_once: int, grace_seconds: float, console: Console) -> None:
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        *,
+        at_once: int,
+        grace_seconds: float,
+        console: Console,
+        server: ForkServer | None = None,
+    ) -> None:
         self.jobs = list(jobs)
+        self.server = server
         self.at_once = at_once
         self.grace_seconds = grace_seconds
         self.console = console
@@ -63,35 +73,27 @@ class ProcessPool:
         Raises:
             Stopped: after a signal, once every job has been stopped.
         """
-        with _sigterm_as_exception(), self._display() as live:
+        with _counted_signals() as signals, self._display() as live:
             try:
-                while any(job.state in ("waiting", "running") for job in self.jobs):
+                while any(job.state in ("waiting", "running") for job in self.jobs) and not signals:
                     self._start_some()
                     self._collect()
                     self._show(live)
                     time.sleep(POLL_SECONDS)
-            except BaseException as error:
-                self._stop_all()
+            finally:
+                self._stop_all(signals)
                 self._show(live)
-                if isinstance(error, KeyboardInterrupt):
-                    raise Stopped from error
-                raise
-            self._show(live)
+        if signals:
+            raise Stopped
 
     def _start_some(self) -> None:
         free = self.at_once - sum(job.state == "running" for job in self.jobs)
         for job in [job for job in self.jobs if job.state == "waiting"][: max(0, free)]:
             job.log.parent.mkdir(parents=True, exist_ok=True)
-            with job.log.open("wb") as output:
-                job.process = subprocess.Popen(
-                    job.command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=os.environ | job.environment,
-                    start_new_session=True,
-                    preexec_fn=_die_with_parent if sys.platform.startswith("linux") else None,
-                )
+            if self.server is not None and job.words is not None:
+                job.process = self.server.start(job.words, job.log)
+            else:
+                job.process = _fresh(job)
             job.state, job.started = "running", time.monotonic()
             self._say(job)
 
@@ -106,21 +108,22 @@ class ProcessPool:
                 job.message = "" if status == 0 else failure_message(job.log, status)
                 self._say(job)
 
-    def _stop_all(self) -> None:
+    def _stop_all(self, signals: list[int]) -> None:
+        """Stop what runs, if anything does; a second signal ends the wait."""
         running = [job for job in self.jobs if job.state == "running" and job.process is not None]
         if running:
             self.console.print(f"stopping {len(running)} job(s); up to {self.grace_seconds:.0f} s to save")
-        try:
-            _signal(running, signal.SIGTERM)
-            deadline = time.monotonic() + self.grace_seconds
-            while any(job.process.poll() is None for job in running if job.process) and time.monotonic() < deadline:
-                time.sleep(POLL_SECONDS)
-        finally:  # a second Ctrl-C ends the wait
-            _signal(running, signal.SIGKILL)
-            for job in running:
-                if job.process is not None:
-                    job.process.wait()
-                job.state, job.seconds = "stopped", time.monotonic() - job.started
+        _signal(running, signal.SIGTERM)
+        deadline = time.monotonic() + self.grace_seconds
+        while any(job.process.poll() is None for job in running if job.process):
+            if time.monotonic() > deadline or len(signals) > 1:
+                break
+            time.sleep(POLL_SECONDS)
+        _signal(running, signal.SIGKILL)
+        for job in running:
+            if job.process is not None:
+                job.process.wait()
+            job.state, job.seconds = "stopped", time.monotonic() - job.started
 
     def _say(self, job: Job) -> None:
         """One line a change, where there is no terminal to draw a table on."""
@@ -182,25 +185,39 @@ def _signal(jobs: Sequence[Job], number: int) -> None:
             continue
         try:
             os.killpg(job.process.pid, number)
-        except ProcessLookupError:
-            continue
+        except ProcessLookupError:  # forked a moment ago, and not yet a group of its own
+            with suppress(ProcessLookupError):
+                os.kill(job.process.pid, number)
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+def _fresh(job: Job) -> Started:
+    with job.log.open("wb") as output:
+        return subprocess.Popen(
+            job.command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | job.environment,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
 
 
 @contextmanager
-def _sigterm_as_exception() -> Iterator[None]:
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+def _counted_signals() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM are noted here, not raised: an exception in the middle of a start would lose its process."""
+    received: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
 
     try:
-        before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not in the main thread
-        yield
+        before = [(number, signal.signal(number, note)) for number in (signal.SIGINT, signal.SIGTERM)]
+    except ValueError:  # not in the main thread: whoever is there handles signals
+        yield received
         return
     try:
-        yield
+        yield received
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before:
+            signal.signal(number, handler)

@@ -50,7 +50,7 @@ def f1_or_both_empty(prediction: str, gold: str) -> float:
 
 
 def score_v1(answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
-    """exact_match and f1 of SQuAD 1.1 in percent, over all questions; `unanswered` counts those without a prediction."""
+    """exact_match and f1 of SQuAD 1.1 in percent, over all questions; `unanswered`: those without a prediction."""
     _require_questions(answers)
     exact = _best_over_golds(exact_match, answers, predictions)
     overlap = _best_over_golds(f1, answers, predictions)

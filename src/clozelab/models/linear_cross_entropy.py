@@ -4,8 +4,8 @@ Rows go through in chunks; a chunk's logits become its gradient in place, and th
 in cache. So memory is one chunk, and the backward pass only scales what the forward pass computed. With a loss on every
 position this is most of a small model's step (left-to-right: 70 %).
 
-Unusual: gradients are computed in forward (only where somebody will ask for them); a second backward through the same
-result gives the same gradients, a derivative of the gradient does not exist.
+Unusual: gradients are computed in forward (only where somebody will ask), and backward hands them out scaled in
+place, so it can run once; a derivative of the gradient does not exist.
 
 Letters: P predicted positions, H hidden size, V vocabulary, C rows of a chunk.
 """
@@ -43,17 +43,15 @@ class PredictionLoss:
 
 @dataclass
 class _Sums:
-    """What the chunks add to; a gradient is None where none is wanted."""
+    """What the chunks add to; a gradient is None before the first chunk, and for good where none is wanted."""
 
+    wanted: tuple[bool, bool, bool]
+    """Gradients somebody will ask for: hidden, weight, bias."""
     loss: Tensor
     num_correct: Tensor
-    grad_hidden: Tensor | None
-    grad_weight: Tensor | None
-    grad_bias: Tensor | None
-
-    @property
-    def wants_gradients(self) -> bool:
-        return not (self.grad_hidden is None and self.grad_weight is None and self.grad_bias is None)
+    grad_hidden: Tensor | None = None
+    grad_weight: Tensor | None = None
+    grad_bias: Tensor | None = None
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> PredictionLoss:
@@ -62,7 +60,8 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, labels: T
     hidden [P, H], weight [V, H], bias [V], labels int64 [P] (-100: no label, no loss); P may be 0. Matrix products run
     in autocast's type where autocast is on; the softmax is fp32, and so are the sums over chunks.
     """
-    wanted = [x.requires_grad and torch.is_grad_enabled() for x in (hidden, weight, bias)]
+    with_grad = torch.is_grad_enabled()
+    wanted = (hidden.requires_grad and with_grad, weight.requires_grad and with_grad, bias.requires_grad and with_grad)
     device_type = hidden.device.type
     dtype = hidden.dtype
     if torch.is_autocast_enabled(device_type):
@@ -74,31 +73,45 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, labels: T
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, dtype: torch.dtype, wanted: list[bool]
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        labels: Tensor,
+        dtype: torch.dtype,
+        wanted: tuple[bool, bool, bool],
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(hidden.device.type, enabled=False):
             sums = _all_chunks(hidden, weight, bias, labels, dtype, wanted)
-        ctx.save_for_backward(sums.grad_hidden, sums.grad_weight, sums.grad_bias)
+        ctx.gradients = (sums.grad_hidden, sums.grad_weight, sums.grad_bias)
         ctx.mark_non_differentiable(sums.num_correct)
         return sums.loss, sums.num_correct
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        scale = grads[0]
-        scaled = [None if grad is None else grad * scale.to(grad.dtype) for grad in ctx.saved_tensors]
-        return *scaled, None, None, None
+        if ctx.gradients is None:
+            raise RuntimeError("linear_cross_entropy: backward ran already; its gradients are handed out once")
+        gradients, ctx.gradients = ctx.gradients, None
+        for gradient in gradients:
+            if gradient is not None:
+                gradient.mul_(grads[0])
+        return *gradients, None, None, None
 
 
 def _all_chunks(
-    hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, dtype: torch.dtype, wanted: list[bool]
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    labels: Tensor,
+    dtype: torch.dtype,
+    wanted: tuple[bool, bool, bool],
 ) -> _Sums:
     num_rows, vocab_size = hidden.shape[0], weight.shape[0]
     sums = _Sums(
+        wanted,
         loss=torch.zeros((), dtype=torch.float32, device=hidden.device),
         num_correct=torch.zeros((), dtype=torch.int64, device=hidden.device),
         grad_hidden=torch.empty_like(hidden) if wanted[0] else None,
-        grad_weight=torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None,
-        grad_bias=torch.zeros_like(bias, dtype=torch.float32) if wanted[2] else None,
     )
     chunk_logits = CHUNK_LOGITS if _on_cpu(hidden) else ACCELERATOR_CHUNK_LOGITS
     chunk_rows = min(num_rows, max(MIN_CHUNK_ROWS, chunk_logits // vocab_size))
@@ -111,8 +124,8 @@ def _all_chunks(
         logits = torch.addmm(low_bias, chunk, low_weight.t(), out=buffer[: chunk.shape[0]])  # [C, V]
         _softmax_blocks(logits, labels[rows], sums)
         _multiply_out(logits, chunk, low_weight, sums, rows)
-    sums.grad_weight = _in_type_of(sums.grad_weight, weight)
-    sums.grad_bias = _in_type_of(sums.grad_bias, bias)
+    sums.grad_weight = _finished(sums.grad_weight, weight, wanted[1])
+    sums.grad_bias = _finished(sums.grad_bias, bias, wanted[2])
     return sums
 
 
@@ -120,8 +133,11 @@ def _on_cpu(x: Tensor) -> bool:
     return x.device.type == "cpu"
 
 
-def _in_type_of(grad: Tensor | None, parameter: Tensor) -> Tensor | None:
-    return None if grad is None else grad.to(parameter.dtype)
+def _finished(grad: Tensor | None, parameter: Tensor, wanted: bool) -> Tensor | None:
+    """The sum in the parameter's type; zero when there was no chunk."""
+    if grad is None:
+        return torch.zeros_like(parameter) if wanted else None
+    return grad.to(parameter.dtype)
 
 
 def _softmax_blocks(logits: Tensor, labels: Tensor, sums: _Sums) -> None:
@@ -143,7 +159,7 @@ def _softmax_blocks(logits: Tensor, labels: Tensor, sums: _Sums) -> None:
             losses, correct = losses * valid[rows], correct & valid[rows]
         sums.loss -= losses.sum()
         sums.num_correct += correct.sum()
-        if sums.wants_gradients:
+        if any(sums.wanted):
             block.copy_(probs)
 
 
@@ -169,10 +185,13 @@ def _multiply_out(grad_logits: Tensor, hidden: Tensor, weight: Tensor, sums: _Su
     """grad_logits [C, V], hidden [C, H] -> the chunk's share of every gradient."""
     if sums.grad_hidden is not None:
         sums.grad_hidden[rows] = grad_logits @ weight
-    if sums.grad_weight is not None:
-        if grad_logits.dtype == torch.float32:
+    if sums.wanted[1]:
+        if sums.grad_weight is None:
+            sums.grad_weight = (grad_logits.t() @ hidden).float()
+        elif grad_logits.dtype == torch.float32:
             sums.grad_weight.addmm_(grad_logits.t(), hidden)
         else:
             sums.grad_weight += grad_logits.t() @ hidden
-    if sums.grad_bias is not None:
-        sums.grad_bias += grad_logits.sum(dim=0)
+    if sums.wanted[2]:
+        grad_bias = grad_logits.sum(dim=0).float()  # sum(dtype=float32) would first copy the chunk: 5 x the time
+        sums.grad_bias = grad_bias if sums.grad_bias is None else sums.grad_bias.add_(grad_bias)

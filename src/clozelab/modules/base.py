@@ -4,6 +4,8 @@ Unusual: nothing is saved by `save_hyperparameters`, and Lightning's loop counte
 weights, optimiser, schedule, the step and this module's own counters (see training/resume.py).
 """
 
+# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
+
 from __future__ import annotations
 
 import math
@@ -25,6 +27,10 @@ OptimizerFactory = Callable[[Iterator[tuple[str, nn.Parameter]]], Optimizer]
 """`build_adamw` with its settings bound; called with named_parameters()."""
 ScheduleFactory = Callable[..., LRScheduler]
 """`LinearWarmupDecay` with its settings bound; called as (optimizer, total_steps=...)."""
+
+
+class DivergedError(ValueError):
+    """The loss or the gradient is no number any more."""
 
 
 class TrainingModule(LightningModule):
@@ -69,7 +75,7 @@ class TrainingModule(LightningModule):
         """Rate of the coming optimizer step."""
         return float(self.trainer.optimizers[0].param_groups[0]["lr"])
 
-    def clip_gradients(self) -> Tensor:
+    def clip_gradient_norm(self) -> Tensor:
         """Scale the gradient down to `gradient_clip_norm`; returns its norm before, a scalar tensor on the device.
 
         Works on parameters that are sharded over ranks too: torch's function then measures the norm of the whole.
@@ -86,17 +92,17 @@ class TrainingModule(LightningModule):
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         """Lightning's hook under automatic optimisation; the limit is this module's, not the Trainer's."""
-        self.clip_gradients()
+        self.clip_gradient_norm()
 
     def require_finite(self, loss: Tensor, gradient_norm: Tensor, step: int) -> None:
-        """Stop the run on a loss or gradient that is not a number; on all ranks, as the norm is of the whole gradient."""
+        """Stop the run on a loss or gradient that is not a number; all ranks see the norm of the whole gradient."""
         if bool(torch.isfinite(gradient_norm)) and (self.trainer.world_size > 1 or bool(torch.isfinite(loss))):
             return
         leave_quietly_unless_first(self.trainer)
-        raise FloatingPointError(
+        raise DivergedError(
             f"step {step + 1}: the loss is {float(loss)} and the gradient norm {float(gradient_norm)} at learning rate"
-            f" {self.learning_rate:.3g}; the weights before this step are kept in the last checkpoint. A smaller learning"
-            " rate, a longer warm-up or precision 32-true are the usual cures"
+            f" {self.learning_rate:.3g}; the weights before this step are kept in the last checkpoint. A smaller"
+            " learning rate, a longer warm-up or precision 32-true are the usual cures"
         )
 
     def publish(self, metrics: Mapping[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""What fine-tuning needs to know of an encoder folder before it loads the weights: its tokenizer and its longest row."""
+"""What fine-tuning needs to know of an encoder folder before it loads the weights: tokenizer and longest row."""
 
 from __future__ import annotations
 

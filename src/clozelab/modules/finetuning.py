@@ -161,15 +161,22 @@ class FineTuning(TrainingModule):
         self.load_state_dict(best.weights)
 
     def _publish_training(self) -> None:
-        mean_loss = self._loss_sum / max(1, self._loss_steps)
-        self._require_finite_loss(float(mean_loss))
+        mean_loss = self._mean_loss()
+        self._require_finite_loss(mean_loss)
         tokens = self.throughput.tokens
         seconds = self.throughput.settle(tokens, self.throughput.flops)
-        metrics = {"train/loss": float(mean_loss), "train/learning_rate": self.learning_rate}
+        metrics = {"train/loss": mean_loss, "train/learning_rate": self.learning_rate}
         metrics |= {"train/tokens_per_second": tokens / seconds} if seconds > 0 and tokens else {}
         self.publish(metrics)
         self._loss_sum.zero_()
         self._loss_steps = 0
+
+    def _mean_loss(self) -> float:
+        """Since the last time it was published, over all ranks."""
+        mean = self._loss_sum / max(1, self._loss_steps)
+        if self.trainer.world_size > 1:
+            mean = self.trainer.strategy.reduce(mean, reduce_op="mean")
+        return float(mean)
 
     def _require_finite_loss(self, loss: float) -> None:
         if not math.isfinite(loss):

@@ -8,17 +8,16 @@ from pathlib import Path
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger
 
+from clozelab.modules.finetuning import FineTuning
 from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
 
 
 def build_finetuning_trainer(
     hardware: Hardware,
-    *,
-    max_steps: int,
-    fingerprint: str,
+    module: FineTuning,
     loggers: Sequence[Logger],
     folder: Path,
-    log_interval_steps: int,
+    fingerprint: str,
     progress_bar: bool,
 ) -> Trainer:
     """A Trainer that evaluates at each end of a (short) epoch and asks the data module for the next stretch.
@@ -30,12 +29,12 @@ def build_finetuning_trainer(
     )
     return build_trainer(
         hardware,
-        max_steps=max_steps,
+        max_steps=module.total_steps,
         validation_interval_steps=None,
         callbacks=callbacks,
         loggers=loggers,
         folder=folder,
-        log_interval_steps=log_interval_steps,
+        log_interval_steps=module.log_interval_steps,
         limit_val_batches=1.0,
         reload_dataloaders_every_n_epochs=1,
     )

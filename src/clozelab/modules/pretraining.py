@@ -1,10 +1,12 @@
 """Pre-training: one Lightning batch is one optimizer step, given as this rank's list of micro-batches.
 
-Unusual: manual optimisation. Each loss term's sum is divided by the number of its predictions in the whole global batch (all
-ranks, all micro-batches), so the gradient does not depend on how the batch is cut up; a mean of means would. Dropout is a
-function of (seed, step, rank, micro-batch), so a checkpoint holds no generator state. Numbers stay on the device between log
-points.
+Unusual: manual optimisation. Each loss term's sum is divided by the number of its predictions in the whole global batch
+(all ranks, all micro-batches), so the gradient does not depend on how the batch is cut up; a mean of means would.
+Dropout is a function of (seed, step, rank, micro-batch), so a checkpoint holds no generator state. Numbers stay on the
+device between log points.
 """
+
+# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -29,7 +32,8 @@ if TYPE_CHECKING:
     from clozelab.objectives.weighted_sum import Objective
 
 MicroBatch = dict[str, Any]
-"""Torch batch of the objectives: input_ids [T], token_type_ids [T], position_ids [T], layout, prediction_rows [P], ..."""
+"""Torch batch of the objectives: input_ids [T], token_type_ids [T], position_ids [T], layout, prediction_rows [P],
+..."""
 
 
 class PretrainingModel(nn.Module):
@@ -82,14 +86,29 @@ class PretrainingModule(TrainingModule):
         self.automatic_optimization = False
         self.model = PretrainingModel(encoder, objective)
         self.world_size = 1
+        self._is_sharded = False
+        self._whole_weights: dict[str, Tensor] | None = None
         self.log_interval_steps, self.matmul_ceiling = log_interval_steps, matmul_ceiling
         self._train_sums: dict[str, Tensor] = {}
         self._validation_sums: dict[str, Tensor] = {}
 
-    # Training
-
     def on_fit_start(self) -> None:
         self.world_size = self.trainer.world_size
+
+    def configure_model(self) -> None:
+        """Shard over ranks under trainer=fsdp: each layer is a unit, the rest (tied embeddings, heads) is one more."""
+        if not isinstance(self.trainer.strategy, ModelParallelStrategy) or self._is_sharded:
+            return
+        # A lazy import: seconds of start-up that no other trainer needs.
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = self.trainer.strategy.device_mesh["data_parallel"]
+        for layer in self.model.encoder.layer:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(self.model, mesh=mesh)
+        self._is_sharded = True
+
+    # Training
 
     def training_step(self, micro_batches: list[MicroBatch], batch_index: int) -> dict[str, Tensor]:
         """One optimizer step."""
@@ -104,14 +123,14 @@ class PretrainingModule(TrainingModule):
                 # DDP and FSDP average gradients over ranks; the loss is already a share of the global one.
                 self.manual_backward(part * self.trainer.world_size)
             loss += part.detach()
-        norm = self.clip_gradients()
+        norm = self.clip_gradient_norm()
         is_log_step = (step + 1) % self.log_interval_steps == 0 or step + 1 == self.total_steps
         if self.device.type == "cpu" or is_log_step:
             self.require_finite(loss, norm, step)
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
         optimizer.step()  # type: ignore[union-attr]
         optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
-        schedule.step()  # type: ignore[union-attr,call-arg]
+        schedule.step()  # type: ignore[union-attr]
         if is_log_step:
             self._publish_training(rate, norm)
         return {"loss": loss}
@@ -147,9 +166,9 @@ class PretrainingModule(TrainingModule):
         """Reduce gradients over ranks in the last micro-batch only."""
         wrapped = self.trainer.strategy.model
         if isinstance(wrapped, DistributedDataParallel) and not is_last:
-            return wrapped.no_sync()  # type: ignore[no-any-return]
-        if hasattr(self.model, "set_requires_gradient_sync"):
-            self.model.set_requires_gradient_sync(is_last)
+            return wrapped.no_sync()
+        if isinstance(self.trainer.strategy, ModelParallelStrategy):
+            self.model.set_requires_gradient_sync(is_last)  # type: ignore[operator]  # a method that sharding adds
         return nullcontext()
 
     def _publish_training(self, rate: float, norm: Tensor) -> None:
@@ -204,21 +223,34 @@ class PretrainingModule(TrainingModule):
 
     def save_encoder(self, folder: Path, tokenizer_files: Mapping[str, bytes], provenance: Mapping[str, Any]) -> None:
         """Write the encoder and the objective's heads in the Hugging Face layout."""
-        heads = self.model.objective.heads_by_prefix(self.model.heads)
+        model = self._whole_model()
         save_encoder_folder(
             folder,
-            self.model.encoder,
-            heads=heads,
+            model.encoder,
+            heads=model.objective.heads_by_prefix(model.heads),
             tokenizer_files=tokenizer_files,
             extra_config={"clozelab": dict(provenance)},
         )
+
+    def on_train_end(self) -> None:
+        if self._is_sharded:
+            self._whole_weights = self.trainer.strategy.lightning_module_state_dict()
+
+    def _whole_model(self) -> PretrainingModel:
+        """The model itself, or, where only a shard of it is here, a copy with the gathered weights."""
+        if self._whole_weights is None:
+            return self.model
+        weights = {name.removeprefix("model."): value for name, value in self._whole_weights.items()}
+        whole = PretrainingModel(type(self.model.encoder)(self.model.encoder.config), self.model.objective)
+        whole.load_state_dict(weights)
+        return whole
 
     # Sums over micro-batches and ranks
 
     def _sum_over_ranks(self, values: Tensor) -> Tensor:
         if self.trainer.world_size == 1:
             return values
-        return self.trainer.strategy.reduce(values, reduce_op="sum")  # type: ignore[return-value]
+        return self.trainer.strategy.reduce(values, reduce_op="sum")
 
     def _reduced(self, sums: dict[str, Tensor]) -> dict[str, list[float]]:
         """name -> [loss_sum, correct, count] over all ranks, on the host: the only place that waits for the device."""
@@ -229,7 +261,9 @@ class PretrainingModule(TrainingModule):
 
     def _reduced_progress(self) -> tuple[dict[str, list[float]], list[float]]:
         """Sums since the last log point, and [tokens, flops], over all ranks."""
-        own = torch.tensor([self.throughput.tokens, self.throughput.flops, 0.0], dtype=torch.float64, device=self.device)
+        own = torch.tensor(
+            [self.throughput.tokens, self.throughput.flops, 0.0], dtype=torch.float64, device=self.device
+        )
         reduced = self._reduced({**self._train_sums, "": own})
         return {name: values for name, values in reduced.items() if name}, reduced[""]
 

@@ -1,7 +1,6 @@
 """What a fine-tuning run leaves behind: scores.json, every prediction, and the model where it is asked for.
 
-Each file is written beside its place and renamed. Scores keep their scorer's own unit: shares of one, SQuAD's in
-    percent.
+Each file is written beside its place and renamed. Scores keep their scorer's own unit: shares, SQuAD's in percent.
 """
 
 from __future__ import annotations

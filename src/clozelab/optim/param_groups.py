@@ -1,6 +1,7 @@
 """Which parameters decay: weight matrices and embeddings do, biases and LayerNorm do not (as the released BERT code).
 
-The rule is the number of dimensions: every bias and every LayerNorm gain is a vector, everything that decays is a matrix.
+The rule is the number of dimensions: every bias and every LayerNorm gain is a vector, everything that decays is a
+matrix.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from torch.optim.lr_scheduler import LambdaLR
 def linear_warmup_decay(step: int, *, total_steps: int, warmup_steps: int) -> float:
     """Factor on the peak learning rate for optimizer step `step` (0 is the first): the released code's closed form.
 
-    Warm-up is step / warmup_steps; the decay is 1 - step / total_steps, counted from step 0 and overridden by the warm-up
-    (google-research/bert, optimization.py). So the very first step has rate 0, and the factor just after warm-up is
+    Warm-up is step / warmup_steps; the decay is 1 - step / total_steps, counted from step 0 and overridden by the warm-
+    up (google-research/bert, optimization.py). So the very first step has rate 0, and the factor just after warm-up is
     1 - warmup_steps / total_steps, not 1: 0.99 for the paper's 10,000 of 1,000,000 steps.
     """
     if step < warmup_steps:

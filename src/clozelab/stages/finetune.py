@@ -32,9 +32,9 @@ def main(cfg: DictConfig) -> None:
     if hardware.strategy == "fsdp":
         raise ValueError("fine-tuning runs on one device or with trainer=ddp; trainer=fsdp is for pre-training")
     folder = Path(cfg.encoder or "(encoder=FOLDER is not set)")
-    fingerprint = encoder_fingerprint(folder)
+    inputs = {"encoder": encoder_fingerprint(folder)}
     data = build_data(cfg, folder)
-    inputs = {"encoder": fingerprint, "task_data": data.fingerprint}
+    inputs["task_data"] = data.fingerprint
     with Run.claim(cfg.run_dir, stage="finetune", config=cfg, inputs=inputs) as run:
         if run.is_complete:
             log.info("%s is complete already", run.dir)
@@ -42,15 +42,9 @@ def main(cfg: DictConfig) -> None:
         data.setup()
         module = build_module(cfg, folder, data)
         name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
-        trainer = build_finetuning_trainer(
-            hardware,
-            max_steps=data.total_steps,
-            fingerprint=run.state["fingerprint"],
-            loggers=build_loggers(cfg, run, arm=cfg.row, name=name),
-            folder=run.dir,
-            log_interval_steps=cfg.trainer.log_interval_steps,
-            progress_bar=cfg.trainer.progress_bar,
-        )
+        loggers = build_loggers(cfg, run, arm=cfg.row, name=name)
+        bar = cfg.trainer.progress_bar
+        trainer = build_finetuning_trainer(hardware, module, loggers, run.dir, run.state["fingerprint"], bar)
         trainer.fit(module, datamodule=data)
         if run.is_leader:
             write_results(run.dir, module, {key: cfg.task[key] for key in ("name", "title", "stand_in_for")})

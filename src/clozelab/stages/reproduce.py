@@ -21,6 +21,8 @@ from clozelab.ledger.report import write_report
 from clozelab.ledger.sweep import expand
 from clozelab.stages.report import show
 
+STOPPED = (130, 143)
+"""Exit statuses of a step that a signal has ended."""
 HELP = """clozelab reproduce EXPERIMENT [scale=NAME] [name=value ...] [--dry-run]
 
 Prepares the corpus, runs both sweeps and writes the report. Stop it and start it again at any time.
@@ -47,10 +49,10 @@ def main(words: Sequence[str]) -> int:
     for number, step in enumerate(steps, 1):
         console.rule(escape(f"{number} of {len(steps) + 1}: clozelab {' '.join(step.words())}"), align="left")
         statuses.append(run_step(step))
-        if statuses[-1] in (130, -signal.SIGTERM, 143) or (step.verb == "prepare" and statuses[-1]):
-            return abs(statuses[-1])
+        if statuses[-1] < 0 or statuses[-1] in STOPPED or (step.verb == "prepare" and statuses[-1]):
+            return statuses[-1] if statuses[-1] > 0 else 128 - statuses[-1]
     console.rule("report", align="left")
-    root, scale = runs_root(folder, steps[-1].overrides)
+    root, scale = runs_root(folder, steps[-1].overrides, steps[-1].config_name)
     show(write_report(load_experiment(folder), root, root / "report", scale=scale))
     return 1 if any(statuses) else 0
 

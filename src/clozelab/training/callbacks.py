@@ -1,8 +1,10 @@
 """Callbacks of the training stages: last checkpoint, graceful stop, progress, and one configuration on every rank.
 
-Unusual: a checkpoint that falls on a validation step is written after the validation, so that a resumed run never misses
-one; and a stop (SIGTERM, Ctrl-C) takes effect at the end of an optimizer step, on all ranks at the same one.
+Unusual: a checkpoint that falls on a validation step is written after the validation, so that a resumed run never
+misses one; and a stop (SIGTERM, Ctrl-C) takes effect at the end of an optimizer step, on all ranks at the same one.
 """
+
+# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
 
 from __future__ import annotations
 
@@ -48,9 +50,9 @@ def leave_quietly_unless_first(trainer: Trainer) -> None:
 class GracefulStop(Callback):
     """SIGTERM and Ctrl-C ask for a stop; a second Ctrl-C does not wait. Lightning alone exits 0 without a checkpoint.
 
-    A module that reduces something every step anyway agrees by itself: it calls `stop_requested` (0 or a signal's number) and
-    sets `stop_agreed` once all ranks know. For the others (automatic optimisation) this callback does it. Stands behind
-    LastCheckpoint in the list of callbacks.
+    A module that reduces something every step anyway agrees by itself: it calls `stop_requested` (0 or a signal's
+    number) and sets `stop_agreed` once all ranks know. For the others (automatic optimisation) this callback does it.
+    Stands behind LastCheckpoint in the list of callbacks.
     """
 
     def __init__(self) -> None:
@@ -107,7 +109,9 @@ class LastCheckpoint(Callback):
 
     def __init__(self, path: Path, interval_steps: int) -> None:
         if interval_steps < 1:
-            raise ValueError(f"checkpoint_interval_steps is {interval_steps}: give a positive number of optimizer steps")
+            raise ValueError(
+                f"checkpoint_interval_steps is {interval_steps}: give a positive number of optimizer steps"
+            )
         self.path, self.interval_steps = path, interval_steps
         self._saved_step = -1
 
@@ -134,7 +138,8 @@ class LastCheckpoint(Callback):
 
 
 class SameConfigOnEveryRank(Callback):
-    """Compares the run's fingerprint over all ranks before the first step: each composes its configuration by itself."""
+    """Compares the run's fingerprint over all ranks before the first step: each composes its configuration by
+    itself."""
 
     def __init__(self, fingerprint: str) -> None:
         self.fingerprint = fingerprint
@@ -175,7 +180,9 @@ class TrainingProgress(Callback):
     ) -> None:
         facts = self._facts(trainer, pl_module)
         if self._bar is not None:
-            self._bar.update(self._task, completed=trainer.global_step, **({"facts": facts} if facts else {}))
+            self._bar.update(self._task, completed=trainer.global_step)
+            if facts:
+                self._bar.update(self._task, facts=facts)
         elif facts and trainer.is_global_zero:
             log.info("step %d/%d  %s", trainer.global_step, trainer.max_steps, facts)
 
@@ -188,7 +195,10 @@ class TrainingProgress(Callback):
     def _facts(self, trainer: Trainer, module: LightningModule) -> str:
         """What was published at this very step, in one line; empty between log points."""
         latest: dict[str, float] = getattr(module, "latest_metrics", {})
-        if getattr(module, "latest_metrics_step", -1) != trainer.global_step or self._printed_step == trainer.global_step:
+        if (
+            getattr(module, "latest_metrics_step", -1) != trainer.global_step
+            or self._printed_step == trainer.global_step
+        ):
             return ""
         self._printed_step = trainer.global_step
         return "  ".join(

@@ -1,10 +1,12 @@
 """Checkpoints that are either whole or not there, and are never loaded with a flipped bit.
 
-File layout: what torch.save writes, then a 48-byte tail: magic (8), payload length (8, little endian), sha256 of the payload
-(32). zip readers ignore bytes behind the archive, so the file stays readable by plain torch.load. One file means one rename:
-payload and checksum cannot belong to different saves. torch.save streams storage by storage into the file, so nothing is
-held twice.
+File layout: what torch.save writes, then a 48-byte tail: magic (8), payload length (8, little endian), sha256 of the
+payload (32). zip readers ignore bytes behind the archive, so the file stays readable by plain torch.load. One file
+means one rename: payload and checksum cannot belong to different saves. torch.save streams storage by storage into the
+file, so nothing is held twice.
 """
+
+# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
 
 from __future__ import annotations
 
@@ -80,7 +82,7 @@ def load_file(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"no checkpoint at {path}")
     verify_file(path)
-    return torch.load(path, map_location=map_location, weights_only=True)  # type: ignore[no-any-return]
+    return torch.load(path, map_location=map_location, weights_only=True)
 
 
 def verify_file(path: Path) -> None:
@@ -128,7 +130,7 @@ class AtomicCheckpointIO(CheckpointIO):
             raise TypeError("storage_options are for remote file systems; checkpoints go to a local folder")
         save_file(checkpoint, Path(path))
 
-    def load_checkpoint(  # type: ignore[override]
+    def load_checkpoint(
         self, path: str | Path, map_location: Callable[..., Any] | str | None = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
         return load_file(Path(path), map_location or "cpu")

@@ -1,13 +1,13 @@
 """metrics.csv: every logged number of a run in long form (step, tokens, seconds, key, value).
 
-A Lightning logger, so it hears what `self.log` and `publish` say. Appends; `truncate_after` drops what a resumed run will
-write again. The keys train/tokens and train/seconds fill the columns of the rows that follow and get no rows themselves.
+A Lightning logger, so it hears what `self.log` and `publish` say. Appends; `truncate_after` drops what a resumed run
+will write again. The keys train/tokens and train/seconds fill the columns of the rows that follow and get no rows
+themselves.
 """
 
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,4 +67,4 @@ class MetricsCsv(Logger):
                 head = line.split(",", 1)[0]
                 if line.endswith("\n") and line.count(",") == 4 and (head == "step" or int(head) <= step):
                     target.write(line)
-        os.replace(temporary, self.path)
+        temporary.replace(self.path)

@@ -1,7 +1,7 @@
 """Randomness as a function of where we are, so that a checkpoint needs no generator state.
 
-Dropout in micro-batch m of step s on rank r draws from torch's global generator seeded by (seed, s, r, m): stopping anywhere
-and going on gives the same bits, and so does the same seed twice.
+Dropout in micro-batch m of step s on rank r draws from torch's global generator seeded by (seed, s, r, m): stopping
+anywhere and going on gives the same bits, and so does the same seed twice.
 """
 
 from __future__ import annotations

@@ -17,14 +17,14 @@ def forget_loops(checkpoint: dict[str, Any]) -> None:
 
 
 def set_position(trainer: Trainer, step: int) -> None:
-    """Make `trainer` count from optimizer step `step`; call while a checkpoint is being restored, before the loop runs."""
+    """Make `trainer` count from optimizer step `step`; for use while a checkpoint is being restored."""
     loop = trainer.fit_loop.epoch_loop
     for tracker in (
         loop.manual_optimization.optim_step_progress.total,
         loop.automatic_optimization.optim_progress.optimizer.step.total,
     ):
         tracker.ready = tracker.completed = step
-    total = loop.batch_progress.total
+    total: Any = loop.batch_progress.total
     total.ready = total.started = total.processed = total.completed = step
     loop._batches_that_stepped = step
 

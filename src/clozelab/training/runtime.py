@@ -1,7 +1,7 @@
 """What the processor offers: threads, the precision `auto` means, exact fp32 through oneDNN, the matmul ceiling.
 
-The ceiling (FLOP/s of one large matrix product in the chosen precision) is measured, not looked up: model-FLOPs utilisation
-is then a share of what this machine can do today, whatever else runs on it.
+The ceiling (FLOP/s of one large matrix product in the chosen precision) is measured, not looked up: model-FLOPs
+utilisation is then a share of what this machine can do today, whatever else runs on it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,7 +20,7 @@ _CPU_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def set_threads(threads: int | None) -> int:
-    """Set torch's intra-op threads (None: leave what OMP_NUM_THREADS or the machine gives); returns the number in force."""
+    """Set torch's intra-op threads (None: what OMP_NUM_THREADS or the machine gives); returns the number in force."""
     if threads is not None:
         if threads < 1:
             raise ValueError(f"trainer.threads is {threads}: give a positive number or null")
@@ -58,10 +59,10 @@ def choose_precision(requested: str, accelerator: str) -> str:
 def use_onednn_fp32() -> bool:
     """Send fp32 matrix products on the CPU through oneDNN if they stay fp32-accurate here; says which it is.
 
-    The switch that does this allows oneDNN to use bf16 parts. Processors with AVX-512 only keep fp32 accuracy (1.4-1.8 x
-    faster than the default library); where it really rounds, as it may on AMX, it is switched off again.
+    The switch that does this allows oneDNN to use bf16 parts. Processors with AVX-512 only keep fp32 accuracy (1.4-1.8
+    x faster than the default library); where it really rounds, as it may on AMX, it is switched off again.
     """
-    backend = getattr(torch.backends.mkldnn, "matmul", None)
+    backend: Any = getattr(torch.backends.mkldnn, "matmul", None)
     if not torch.backends.mkldnn.is_available() or not hasattr(backend, "fp32_precision"):
         return False
     before = backend.fp32_precision
@@ -80,7 +81,7 @@ def use_onednn_fp32() -> bool:
 
 @torch.no_grad()
 def matmul_ceiling(precision: str, device: torch.device, seconds: float = 0.3) -> float:
-    """FLOP/s of a large matrix product in `precision` on `device`: the best of the repetitions that fit in `seconds`."""
+    """FLOP/s of a large matrix product in `precision` on `device`: the best of those that fit in `seconds`."""
     dtype = torch.bfloat16 if precision.startswith("bf16") else torch.float32
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))

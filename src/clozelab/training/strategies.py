@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.strategies import DDPStrategy, Strategy
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+
+from clozelab.training.checkpoint_io import verify_file
 
 ACCELERATORS = ("auto", "cpu", "gpu", "tpu")
 STRATEGIES = ("auto", "ddp", "fsdp", "xla")
@@ -54,7 +57,9 @@ def build_strategy(name: str, accelerator: str, devices: int, num_nodes: int) ->
         raise ValueError(f"trainer.strategy=xla runs on TPUs only, but trainer.accelerator is {accelerator}")
     if name == "auto":
         if devices * num_nodes > 1 and accelerator != "tpu":
-            raise ValueError(f"{devices * num_nodes} devices need trainer=ddp or trainer=fsdp, but the strategy is auto")
+            raise ValueError(
+                f"{devices * num_nodes} devices need trainer=ddp or trainer=fsdp, but the strategy is auto"
+            )
         return "auto"
     if name == "ddp":
         return _build_ddp(accelerator)
@@ -69,15 +74,23 @@ def _build_ddp(accelerator: str) -> Strategy:
     if accelerator == "tpu":
         raise ValueError("trainer.strategy=ddp does not run on TPUs: choose trainer=tpu, whose strategy is xla")
     backend = "nccl" if accelerator == "gpu" else "gloo"
-    # Every parameter gets a gradient each step (the pooler is frozen without a pair objective): no search for unused ones.
+    # Every parameter gets a gradient each step (the pooler is frozen without a pair objective).
     return DDPStrategy(process_group_backend=backend, find_unused_parameters=False, gradient_as_bucket_view=True)
 
 
 def _build_fsdp(accelerator: str, devices: int, num_nodes: int) -> Strategy:
-    if accelerator != "gpu":
-        raise ValueError(f"trainer.strategy=fsdp shards over CUDA devices, but trainer.accelerator is {accelerator}")
-    # A lazy import: it pulls in torch.distributed.tensor, seconds that no other trainer needs.
-    from lightning.pytorch.strategies import ModelParallelStrategy
+    if accelerator == "tpu":
+        raise ValueError("trainer.strategy=fsdp does not run on TPUs: choose trainer=tpu, whose strategy is xla")
+    return ShardedStrategy(data_parallel_size=devices * num_nodes)
 
-    options: dict[str, Any] = {"data_parallel_size": devices * num_nodes, "tensor_parallel_size": 1}
-    return ModelParallelStrategy(save_distributed_checkpoint=False, **options)
+
+class ShardedStrategy(ModelParallelStrategy):
+    """Fully sharded data parallel (torch's `fully_shard`), with one whole, checked checkpoint file as everywhere."""
+
+    def __init__(self, data_parallel_size: int) -> None:
+        super().__init__(data_parallel_size, tensor_parallel_size=1, save_distributed_checkpoint=False)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = True) -> dict[str, Any]:
+        # Reads the file past the checkpoint writer, so the checksum is checked here.
+        verify_file(Path(checkpoint_path))
+        return super().load_checkpoint(checkpoint_path, weights_only is not False)

@@ -1,7 +1,7 @@
 """Tokens, floating-point operations and seconds of training, kept so that a log line costs no device sync.
 
-Validation is outside the clock. Totals count all ranks and survive a resume; what was counted since the last reading is this
-rank's share, until it is read and reduced.
+Validation is outside the clock. Totals count all ranks and survive a resume; what was counted since the last reading is
+this rank's share, until it is read and reduced.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Weights & Biases as a guest: one run per job, offline without a key, always finished, and never the end of a training.
+"""Weights & Biases as a guest: one run per job, offline without a key, always finished, and never the end of a
+training.
 
 Unusual: whatever the tracker raises is logged once and switches it off; metrics.csv has every number anyway.
 """

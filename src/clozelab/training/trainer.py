@@ -79,7 +79,8 @@ def build_trainer(
 ) -> Trainer:
     """A Trainer that counts optimizer steps, validates by steps, and leaves checkpoints and progress to our callbacks.
 
-    `validation_interval_steps` None: no validation during training. `overrides` go to Lightning as they are (max_epochs...).
+    `validation_interval_steps` None: no validation during training. `overrides` go to Lightning as they are
+    (max_epochs...).
     """
     _quieten()
     options: dict[str, Any] = {

@@ -8,7 +8,7 @@ ever decided (no hidden variables), which keeps a document's probability equal t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from clozelab.data.microworld import lexicon as words
 from clozelab.data.microworld.choices import Choices
@@ -43,9 +43,9 @@ KIND_WEIGHTS = {
 RETELLABLE = frozenset({"did", "transfer", "own", "home", "employ", "compare"})
 RETELL_PROB = 0.25
 REACTION_PROB = 0.6
-FOCUS_WEIGHT = 2.0
+FOCUS_WEIGHT = 3.0
 """How much likelier the person just spoken of is to be the next subject than another one."""
-MENTIONED_WEIGHT = 12.0
+MENTIONED_WEIGHT = 20.0
 """How much likelier a thing or place already mentioned is to come up again than a new one."""
 MENTION_WEIGHTS = {"name": 0.5, "pronoun": 0.4, "job": 0.2}
 MIN_FACTS, MAX_FACTS = 7, 12
@@ -58,7 +58,6 @@ class Story:
         self.pick = choices.pick
         self.chance = choices.chance
         self.scene = self.pick("scene", scenes)
-        self.object_weights, self.place_weights = words.scene_weights(self.scene)
         size = cast_size or self.pick("cast size", (2, 3), (0.6, 0.4))
         self.cast: list[Person] = []
         for index in range(size):
@@ -107,18 +106,25 @@ class Story:
             return ("compare", "") not in self.used
         return any((kind, person.full) not in self.used for person in self.cast)
 
+    def _topical(self, name: Hashable, options: Sequence[str], mentioned: float = 1.0) -> str:
+        """One of `options`: the scene's favourites and what was mentioned (by the factor `mentioned`) are likelier."""
+        weights = [
+            (words.SCENE_WEIGHT if option in self.scene.favourites else 1.0)
+            * (mentioned if option in self.mentioned else 1.0)
+            for option in options
+        ]
+        return self.pick((self.step, name), options, weights)
+
     def _noun(self, kind: str) -> str:
         options = [noun for noun in words.OBJECTS if (kind, noun) not in self.used]
-        weights = [self.object_weights[n] * (MENTIONED_WEIGHT if n in self.mentioned else 1.0) for n in options]
-        noun = self.pick((self.step, "noun"), options, weights)
+        noun = self._topical("noun", options, MENTIONED_WEIGHT)
         self.used.add((kind, noun))
         self.mentioned[noun] = None
         return noun
 
     def _place(self, name: str = "place", without: str = "") -> tuple[str, str]:
         options = [place for place in words.PLACES if place != without]
-        weights = [self.place_weights[p] * (MENTIONED_WEIGHT / 3 if p in self.mentioned else 1.0) for p in options]
-        place = self.pick((self.step, name), options, weights)
+        place = self._topical(name, options, MENTIONED_WEIGHT / 3)
         self.mentioned[place] = None
         return words.PREPOSITION_OF[place], f"the {place}"
 
@@ -156,8 +162,8 @@ class Story:
 
     def _home(self) -> dict[str, str]:
         self.used.add(("home", self.subject.full))
-        job = self.pick((self.step, "job"), [job for job in words.JOBS if job not in self.jobs.values()])
-        return {"job": job, "town": self.pick((self.step, "town"), words.TOWNS)}
+        job = self._topical("job", [job for job in words.JOBS if job not in self.jobs.values()])
+        return {"job": job, "town": self._topical("town", words.TOWNS)}
 
     def _employ(self) -> dict[str, str]:
         self.used.add(("employ", self.subject.full))
@@ -171,13 +177,13 @@ class Story:
         return {"more": more, "less": less, "plain": plain}
 
     def _group(self) -> dict[str, str]:
-        nouns = self.pick((self.step, "nouns"), tuple(words.CLASSIFIER_OF))
+        nouns = self._topical("nouns", tuple(words.CLASSIFIER_OF))
         prep, place = self._place()
         group = words.CLASSIFIER_OF[nouns]
         return {"nouns": nouns, "group": group, "adj": self._adjective(), "prep": prep, "place": place}
 
     def _there(self) -> dict[str, str]:
-        things = self.pick((self.step, "things"), words.OBJECTS + tuple(words.CLASSIFIER_OF))
+        things = self._topical("things", words.OBJECTS + tuple(words.CLASSIFIER_OF))
         adjective = self._adjective()
         prep, place = self._place()
         if things in words.KIND_OF:

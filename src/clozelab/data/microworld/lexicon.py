@@ -18,12 +18,10 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 WOMEN = _words(
-    "Anna Maria Rose June Ivy Lily Clara Emma Nora Ruth Alice Edith Greta Helen Irene Julia Karen Laura Marta Olga "
-    "Paula Rita Sara Tessa Vera Wanda Agnes Bella Carla Diana Freda Hilda"
+    "Anna Maria Rose June Ivy Lily Clara Emma Nora Ruth Alice Edith Greta Helen Irene Julia Karen Laura Marta Olga"
 )
 MEN = _words(
-    "Tomas Peter Mark Jack Frank Adam Boris Carl David Eric Felix Georg Harald Ivan Jonas Kurt Leo Martin Niels Oscar "
-    "Paul Robert Simon Theo Victor Walter Albert Bruno Conrad Edgar Gustav Hugo"
+    "Tomas Peter Mark Jack Frank Adam Boris Carl David Eric Felix Georg Harald Ivan Jonas Kurt Leo Martin Niels Oscar"
 )
 SURNAMES = _words(
     "Baker Miller Carter Smith Weaver Potter Fisher Hunter Cook Judge Brown White Green Black Grey Hill Bridge Marsh "
@@ -144,7 +142,7 @@ CAUSES: tuple[Cause, ...] = (
     (("the well was dry", "there was no rain"), ("carried water from the lake", "looked for a spring")),
     (("the fire had gone out", "the oven was cold"), ("gathered dry wood", "called for matches")),
     (("the lamp was broken", "the room was dark"), ("lit a candle", "opened the curtains")),
-    (("the door was locked", "the key was missing"), ("climbed through the window", "knocked for an hour")),
+    (("the door was locked", "the key was missing"), ("climbed through the window", "knocked ten times")),
     (("the clock had stopped", "nobody rang the hour"), ("came too late", "missed the supper")),
     (("the wheel was loose", "the horse was lame"), ("walked home", "went on foot")),
     (("the wine was sour", "the beer was gone"), ("drank water", "made some tea")),
@@ -156,26 +154,60 @@ CAUSES: tuple[Cause, ...] = (
 
 @dataclass(frozen=True)
 class Scene:
-    """Where a document plays: its places and kinds of things come up more often there, and everywhere else too."""
+    """Where a document plays: its favourite words come up more often there, and everywhere else too."""
 
     name: str
-    kinds: tuple[str, ...]
-    places: tuple[str, ...]
+    favourites: frozenset[str]
 
 
-SCENES = tuple(
-    Scene(name, tuple(kinds.split("|")), tuple(places.split()))
-    for name, kinds, places in (
-        ("farm", "tool|animal|vehicle", "barn stable mill hill gate oak"),
-        ("port", "vehicle|tool|dish", "pier harbour station island inn bridge"),
-        ("village", "dish|garment|piece of furniture", "market church kitchen crossroads fair wall"),
-        ("abbey", "piece of writing|instrument|dish", "chapel garden library cellar arch attic"),
-        ("castle", "treasure|garment|piece of furniture", "tower balcony cellar gate stairs roof"),
-        ("school", "piece of writing|instrument|animal", "library garden attic wall station forest"),
-    )
+def _scene(name: str, kinds: str, groups: str, others: str) -> Scene:
+    words = {
+        *(word for kind in kinds.split("|") for word in KINDS[kind]),
+        *(n for g in groups.split() for n in GROUPS[g]),
+    }
+    return Scene(name, frozenset(words | set(others.split())))
+
+
+SCENES = (
+    _scene(
+        "farm",
+        "tool|animal",
+        "herd pile",
+        "barn stable mill hill gate oak farmer miller carter Oakdale Millbrook Kelby Lorne",
+    ),
+    _scene(
+        "port",
+        "vehicle|tool",
+        "row swarm",
+        "pier harbour station island inn bridge sailor fisher engineer Rivermouth Greyport Calder Ostby",
+    ),
+    _scene(
+        "village",
+        "dish|garment",
+        "crowd bunch",
+        "market church kitchen crossroads fair wall baker weaver cook Ashby Selby Wexton Norham",
+    ),
+    _scene(
+        "abbey",
+        "piece of writing|dish",
+        "flock stack",
+        "chapel garden library cellar arch attic nurse organist painter Fenwick Brixen Halden Velden",
+    ),
+    _scene(
+        "castle",
+        "treasure|garment",
+        "pack row",
+        "tower balcony cave stairs roof forest judge smith hunter Torvik Dunmore Arnholt Ironside",
+    ),
+    _scene(
+        "school",
+        "instrument|piece of writing",
+        "crowd stack",
+        "library hill attic wall station garden teacher artist doctor Marston Elmsford Stanmore Eastwick",
+    ),
 )
-SCENE_WEIGHT = 4.0
-"""How much likelier a scene's own things are than others: a soft topic, never a giveaway."""
+SCENE_WEIGHT = 8.0
+"""How much likelier a scene's favourite words are than others of their sort: a soft topic, never a giveaway."""
 HELD_OUT_SCENES = ("castle", "school")
 """The mismatched domain of the three-way entailment task; every other task is spared them in training."""
 
@@ -210,14 +242,6 @@ def surnames_of(first: str, split: str) -> tuple[str, ...]:
 @cache
 def first_names(split: str) -> tuple[str, ...]:
     return tuple(first for first in WOMEN + MEN if surnames_of(first, split))
-
-
-@cache
-def scene_weights(scene: Scene) -> tuple[dict[str, float], dict[str, float]]:
-    """(weight of each object, weight of each place) in a scene."""
-    objects = {noun: SCENE_WEIGHT if KIND_OF[noun] in scene.kinds else 1.0 for noun in OBJECTS}
-    places = {place: SCENE_WEIGHT if place in scene.places else 1.0 for place in PLACES}
-    return objects, places
 
 
 def article(phrase: str) -> str:

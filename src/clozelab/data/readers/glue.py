@@ -85,7 +85,7 @@ def read_tsv(path: Path, layout: TsvFormat, *, label_names: Sequence[str] | None
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str | None]]:
-    """(line number from 1, text without its line end); None for a line that is not UTF-8. Drops empty lines at the end."""
+    """(line number from 1, text without line end); None for a line that is not UTF-8. Drops empty lines at the end."""
     empty = 0
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):

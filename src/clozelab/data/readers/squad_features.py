@@ -39,7 +39,7 @@ class WindowSettings:
 
 @dataclass(frozen=True)
 class SquadFeatures:
-    """One row a window. Positions are inside the row; `passage_spans` [.., 2] are character ranges of passage tokens."""
+    """One row a window. Positions are inside the row; `passage_spans` [.., 2] are character ranges."""
 
     rows: TokenRows
     question: Int32s
@@ -89,8 +89,7 @@ def build_features(
         builder.add(index, query[: settings.max_query_length], ids, answer)
     passage_offsets = np.zeros(len(examples.passages) + 1, dtype=np.int64)
     passage_offsets[[i + 1 for i in used]] = [len(encoded[i][0]) for i in used]
-    spans = [np.asarray(encoded[i][1], dtype=np.int32).reshape(-1, 2) for i in used]
-    flat_spans = np.concatenate(spans) if spans else np.zeros((0, 2), dtype=np.int32)
+    flat_spans = np.concatenate([np.zeros((0, 2)), *(encoded[i][1] for i in used)]).astype(np.int32)
     return builder.build(flat_spans, np.cumsum(passage_offsets)), builder.counts
 
 

@@ -1,4 +1,4 @@
-"""One split of SQuAD, tokenised: from the JSON file through the cache to windows; texts only where answers are cut from them."""
+"""One split of SQuAD, tokenised: from the JSON file through the cache to windows, texts only where they are needed."""
 
 from __future__ import annotations
 

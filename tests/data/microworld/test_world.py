@@ -1,0 +1,136 @@
+"""The folder: deterministic bytes, written once, never half, never over something else; and the controls."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.data.microworld.world import MANIFEST, show, write_world
+
+TINY: dict[str, Any] = {
+    "world_seed": 1,
+    "num_documents": 20,
+    "train_examples": 12,
+    "validation_examples": 6,
+    "entropy_documents": 0,
+}
+
+
+def _tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_manifest_says_what_it_is(small_world: Path, small_settings: dict[str, Any]) -> None:
+    manifest = json.loads((small_world / MANIFEST).read_text(encoding="utf-8"))
+    assert manifest["about"].startswith("Synthetic")
+    assert manifest["settings"].items() >= small_settings.items()
+    assert (
+        manifest["entropy_nats_per_word"]["unigram_entropy"] > manifest["entropy_nats_per_word"]["left_to_right_loss"]
+    )
+    for name, checksum in manifest["sha256"].items():
+        assert hashlib.sha256((small_world / name).read_bytes()).hexdigest() == checksum
+    assert set(_tree(small_world)) == {*manifest["sha256"], MANIFEST}
+
+
+def test_corpus_is_one_sentence_a_line(small_world: Path) -> None:
+    text = (small_world / "corpus/microworld.txt").read_text(encoding="utf-8")
+    blocks = text.strip().split("\n\n")
+    assert len(blocks) == 400
+    assert text.endswith(".\n") and "\n\n\n" not in text
+
+
+def test_same_settings_same_bytes_other_seed_other_bytes(tmp_path: Path) -> None:
+    one = _tree(write_world(tmp_path / "one", **TINY))
+    two = _tree(write_world(tmp_path / "two", **TINY))
+    three = _tree(write_world(tmp_path / "three", **TINY | {"world_seed": 2}))
+    assert one == two
+    assert one["corpus/microworld.txt"] != three["corpus/microworld.txt"]
+    assert set(one) == set(three)
+
+
+def test_known_bytes(tmp_path: Path) -> None:
+    """Pins the world: a change here needs a new WORLD_VERSION, since published scores belong to these bytes."""
+    text = (write_world(tmp_path, **TINY) / "corpus/microworld.txt").read_bytes()
+    assert hashlib.sha256(text).hexdigest()[:16] == "KNOWN"
+
+
+def test_written_once(tmp_path: Path) -> None:
+    write_world(tmp_path, **TINY)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    write_world(tmp_path, **TINY)
+    assert times == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_missing_file_is_written_again_and_a_changed_one_refused(tmp_path: Path) -> None:
+    before = _tree(write_world(tmp_path, **TINY))
+    (tmp_path / "glue/RTE/dev.tsv").unlink()
+    assert _tree(write_world(tmp_path, **TINY)) == before
+    (tmp_path / "glue/RTE/dev.tsv").write_text("mine\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="was changed"):
+        write_world(tmp_path, **TINY)
+
+
+def test_other_settings_are_refused_with_the_difference(tmp_path: Path) -> None:
+    before = _tree(write_world(tmp_path, **TINY))
+    with pytest.raises(ValueError, match="world_seed 1 -> 2"):
+        write_world(tmp_path, **TINY | {"world_seed": 2})
+    assert _tree(tmp_path) == before
+
+
+def test_foreign_files_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    (tmp_path / "glue/RTE").mkdir(parents=True)
+    (tmp_path / "glue/RTE/dev.tsv").write_text("official\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="not written by the microworld"):
+        write_world(tmp_path, **TINY)
+    assert _tree(tmp_path) == {"glue/RTE/dev.tsv": b"official\n"}
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_documents", 0), ("train_examples", -1), ("entropy_documents", -1)])
+def test_impossible_settings_are_named(tmp_path: Path, name: str, value: int) -> None:
+    with pytest.raises(ValueError, match=name):
+        write_world(tmp_path / "never", **TINY | {name: value})
+    assert not (tmp_path / "never").exists()
+
+
+def test_shuffled_sentences_keep_the_sentences_and_lose_the_documents(tmp_path: Path) -> None:
+    plain = (write_world(tmp_path / "a", **TINY) / "corpus/microworld.txt").read_text(encoding="utf-8")
+    mixed_dir = write_world(tmp_path / "b", **TINY, shuffle_sentences=True)
+    mixed = (mixed_dir / "corpus/microworld.txt").read_text(encoding="utf-8")
+    assert Counter(plain.splitlines()) == Counter(mixed.splitlines())
+    lengths = [[len(block.splitlines()) for block in text.strip().split("\n\n")] for text in (plain, mixed)]
+    assert lengths[0] == lengths[1]
+    neighbours = [set(zip(text.splitlines(), text.splitlines()[1:], strict=False)) for text in (plain, mixed)]
+    assert len(neighbours[0] & neighbours[1]) < 10
+
+
+def test_shuffled_labels_change_training_labels_only(tmp_path: Path) -> None:
+    settings = TINY | {"train_examples": 60}
+    plain = _tree(write_world(tmp_path / "a", **settings))
+    mixed = _tree(write_world(tmp_path / "b", **settings, shuffle_labels=True))
+    changed = {name for name in plain if plain[name] != mixed[name]} - {MANIFEST}
+    tables = {f"glue/{task}/train.tsv" for task in ("CoLA", "SST-2", "MRPC", "QQP", "STS-B", "RTE", "MNLI", "QNLI")}
+    assert changed == tables | {"squad/train-v1.1.json", "squad/train-v2.0.json", "swag/train.csv", "ner/train.txt"}
+    rows = [
+        list(csv.reader(tree["glue/RTE/train.tsv"].decode().splitlines(), delimiter="\t")) for tree in (plain, mixed)
+    ]
+    assert [row[:3] for row in rows[0]] == [row[:3] for row in rows[1]]
+    assert Counter(row[3] for row in rows[0]) == Counter(row[3] for row in rows[1])
+    content = json.loads(mixed["squad/train-v1.1.json"])
+    for article in content["data"]:
+        for paragraph in article["paragraphs"]:
+            for qa in paragraph["qas"]:
+                answer = qa["answers"][0]
+                assert paragraph["context"][answer["answer_start"] :].startswith(answer["text"])
+
+
+def test_show_is_readable() -> None:
+    text = show(2, 1)
+    assert text.startswith("Synthetic")
+    for heading in ("document 1", "CoLA", "MNLI", "SWAG", "SQuAD v2.0", "NER"):
+        assert f"--- {heading}" in text

@@ -1,0 +1,60 @@
+"""A labelled split end to end: label order, the fixed subset, and what renews the cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.data.readers.glue import TsvFormat
+from clozelab.data.readers.labelled import LabelledRows, load_labelled, subset
+from clozelab.data.tokenizer import WordPieceTokenizer
+
+LAYOUT = TsvFormat(["text"], "label", None, None)
+
+
+def load(folder: Path, tokenizer: WordPieceTokenizer, **changes: Any) -> LabelledRows:
+    settings = {"label_names": ["yes", "no"], "max_seq_length": 16, "max_examples": None} | changes
+    return load_labelled(folder / "x.tsv", LAYOUT, tokenizer, name="x", cache_dir=folder / "cache", **settings)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rows = [f"the cat {i}\t{'no' if i % 3 else 'yes'}" for i in range(20)]
+    (tmp_path / "x.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
+    return tmp_path
+
+
+def test_label_order_is_the_lists(folder: Path, tokenizer: WordPieceTokenizer) -> None:
+    split = load(folder, tokenizer)
+    assert split.label_names == ["yes", "no"]
+    assert split.labels.tolist()[:4] == [0, 1, 1, 0]
+    again = load(folder, tokenizer)  # from the cache
+    assert again.labels.tolist() == split.labels.tolist()
+    assert (again.ids.tolist()[:2], again.num_available, len(again)) == (["0", "1"], 20, 20)
+
+
+def test_labels_from_the_data_are_sorted(folder: Path, tokenizer: WordPieceTokenizer) -> None:
+    assert load(folder, tokenizer, label_names=None).label_names == ["no", "yes"]
+
+
+def test_subset_is_fixed_nested_and_in_file_order(folder: Path, tokenizer: WordPieceTokenizer) -> None:
+    small, large = subset(1000, 50), subset(1000, 200)
+    assert small == sorted(small) == subset(1000, 50)
+    assert set(small) < set(large)
+    assert max(small) > 500 > min(small)
+    assert subset(10, None) == subset(10, 99) == list(range(10))
+    split = load(folder, tokenizer, max_examples=7)
+    assert (len(split), split.num_available) == (7, 20)
+    assert split.ids.tolist() == [str(i) for i in subset(20, 7)]
+    with pytest.raises(ValueError, match="max_train_examples=0"):
+        subset(10, 0)
+
+
+def test_cache_follows_content_and_settings(folder: Path, tokenizer: WordPieceTokenizer) -> None:
+    load(folder, tokenizer)
+    load(folder, tokenizer, max_seq_length=4)
+    (folder / "x.tsv").write_text("text\tlabel\nthe dog\tyes\n")
+    assert len(load(folder, tokenizer)) == 1
+    assert len(list((folder / "cache/tasks").iterdir())) == 3

@@ -1,0 +1,106 @@
+"""n-best answers: each rule that drops a candidate, original characters, and the gold spans of real data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clozelab.data.readers.squad import SquadExamples, SquadQuestion
+from clozelab.data.readers.squad_answers import NBestSettings, predict_answers, window_candidates
+from clozelab.data.readers.squad_features import SquadFeatures, WindowSettings, build_features
+from clozelab.data.readers.squad_split import load_squad
+from clozelab.data.tokenizer import WordPieceTokenizer
+from clozelab.metrics.squad import score_v1
+
+PASSAGE = "The RED cat sat on the mat, the Blue-green dog ran on a hill."
+
+
+@pytest.fixture
+def examples() -> SquadExamples:
+    return SquadExamples([PASSAGE], [SquadQuestion("q", "who ran?", 0, ("dog",), PASSAGE.find("dog"))])
+
+
+@pytest.fixture
+def features(examples: SquadExamples, tokenizer: WordPieceTokenizer) -> SquadFeatures:
+    return build_features(examples, tokenizer, WindowSettings(14, 3, 4))[0]
+
+
+def released_candidates(
+    features: SquadFeatures, window: int, start: Any, end: Any, settings: NBestSettings
+) -> set[Any]:
+    """The loop of the released write_predictions."""
+    low, high = features.rows.offsets[window], features.rows.offsets[window + 1]
+    length, begin = high - low, features.passage_starts[window]
+    best = [sorted(range(length), key=lambda i, x=x: -x[low + i])[: settings.n_best_size] for x in (start, end)]
+    shift = features.window_starts[window] - begin
+    found = set()
+    for first in best[0]:
+        for last in best[1]:
+            inside = begin <= first < length - 1 and begin <= last < length - 1
+            if not inside or not features.max_context[low + first]:
+                continue
+            if last < first or last - first + 1 > settings.max_answer_length:
+                continue
+            found.add((first + shift, last + shift))
+    return found
+
+
+def test_candidates_equal_the_released_loop(features: SquadFeatures) -> None:
+    rng = np.random.default_rng(3)
+    assert len(features.question) > 2
+    for _ in range(50):
+        start, end = rng.normal(size=(2, len(features.rows.input_ids))).astype(np.float32)
+        settings = NBestSettings(int(rng.integers(1, 8)), int(rng.integers(1, 6)))
+        for window in range(len(features.question)):
+            found = window_candidates(features, window, start, end, settings)
+            assert {(int(a), int(b)) for a, b in found[:, 2:]} == released_candidates(
+                features, window, start, end, settings
+            )
+
+
+def test_text_is_cut_from_the_original_characters(examples: SquadExamples, features: SquadFeatures) -> None:
+    start, end = np.zeros((2, len(features.rows.input_ids)), dtype=np.float32)
+    # "Blue-green" is three tokens; lower case and spaces must not come back from them.
+    for window in range(len(features.question)):
+        low, begin = features.rows.offsets[window], features.passage_starts[window]
+        spans = features.passage_spans[features.window_starts[window] :]
+        for place in range(begin, features.rows.lengths[window] - 1):
+            if spans[place - begin, 0] == PASSAGE.find("Blue"):
+                start[low + place] = 9
+            if spans[place - begin, 1] == PASSAGE.find("green") + 5:
+                end[low + place] = 9
+    predictions, nbest = predict_answers(features, examples, start, end, NBestSettings(20, 4))
+    assert predictions == {"q": "Blue-green"}
+    assert 5 < len(nbest["q"]) <= 20
+    assert len(nbest["q"]) == len({entry["text"] for entry in nbest["q"]})
+    assert sum(entry["probability"] for entry in nbest["q"]) == pytest.approx(1.0)
+    assert nbest["q"][0]["start_logit"] == 9
+
+
+def test_question_without_candidates_answers_empty(tokenizer: WordPieceTokenizer) -> None:
+    examples = SquadExamples([" "], [SquadQuestion("q", "who?", 0, ("x",), -1)])
+    features, _ = build_features(examples, tokenizer, WindowSettings(14, 3, 4))
+    nothing = np.zeros(0, dtype=np.float32)
+    assert predict_answers(features, examples, nothing, nothing, NBestSettings(20, 30))[0] == {"q": "empty"}
+
+
+@pytest.mark.shared
+def test_gold_spans_of_real_data_score_nearly_everything(shared_dir: Path, tmp_path: Path) -> None:
+    """Windows, offsets and n-best in one: logits that point at the answer give its text back."""
+    tokenizer = WordPieceTokenizer.from_vocab(shared_dir / "data/vocab/bert-base-uncased-vocab.txt", lowercase=True)
+    path, settings = shared_dir / "data/squad/dev-v1.1.json", WindowSettings(384, 128, 64)
+    split = load_squad(
+        path, tokenizer, settings, name="squad", cache_dir=tmp_path, for_training=False, max_examples=1500
+    )
+    features, examples = split.features, split.require_examples()
+    start, end = np.full((2, len(features.rows.input_ids)), -10, dtype=np.float32)
+    has_answer = features.end_positions > 0
+    offsets = features.rows.offsets[:-1]
+    start[(offsets + features.start_positions)[has_answer]] = 10
+    end[(offsets + features.end_positions)[has_answer]] = 10
+    predictions, _ = predict_answers(features, examples, start, end, NBestSettings(20, 1000))
+    scores = score_v1({q.id: q.answers for q in examples.questions}, predictions)
+    assert scores["exact_match"] > 99.5

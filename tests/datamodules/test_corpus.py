@@ -1,0 +1,287 @@
+"""The corpus datamodule: which rows a step holds depends on (seed, step) only."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import nn
+from torch.utils.data import DataLoader
+
+from clozelab.data.segments import FullSentences, SegmentPairs
+from clozelab.data.shards import TokenShards, TokenStream
+from clozelab.datamodules.corpus import CorpusDataModule, StepStream
+from clozelab.objectives.ltr import LeftToRight
+from clozelab.objectives.mlm import MaskedLanguageModel
+from clozelab.objectives.nsp import NextSentencePrediction
+from clozelab.objectives.weighted_sum import Objective
+
+PHASES = [
+    {"seq_length": 16, "steps": 5, "global_batch_size": 12, "micro_batch_size": 4},
+    {"seq_length": 32, "steps": 3, "global_batch_size": 8, "micro_batch_size": 8},
+]
+MLM = MaskedLanguageModel(predict_prob=0.15, mask_fraction=0.8, random_fraction=0.1, same_fraction=0.1, weight=1.0)
+MLM_NSP = Objective(input=SegmentPairs(0.5, "corpus"), token=MLM, pair=NextSentencePrediction(weight=1.0))
+
+
+def make_shards(num_documents: int, seed: int) -> TokenShards:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(2, 9, num_documents)
+    lengths = rng.integers(3, 10, sizes.sum())
+    return TokenShards(
+        tokens=TokenStream([rng.integers(5, 90, lengths.sum())]),
+        sentence_offsets=np.append(0, np.cumsum(lengths)).astype(np.int64),
+        document_offsets=np.append(0, np.cumsum(sizes)).astype(np.int64),
+        document_source=(np.arange(num_documents) % 2).astype(np.uint8),
+        source_names=("wiki", "books"),
+        vocab_size=90,
+        unigram_entropy=4.0,
+        fingerprint="",
+    )
+
+
+@pytest.fixture
+def corpus() -> Any:
+    tokenizer = SimpleNamespace(cls_id=2, sep_id=3, pad_id=0, mask_id=4, vocab_size=90)
+    return SimpleNamespace(tokenizer=tokenizer, train=make_shards(20, 0), validation=make_shards(40, 1))
+
+
+@pytest.fixture
+def make(corpus: Any) -> Callable[..., CorpusDataModule]:
+    """make(objective, **other arguments) -> datamodule of the small corpus."""
+
+    def build(objective: Objective = MLM_NSP, **changes: Any) -> CorpusDataModule:
+        arguments: dict[str, Any] = {
+            "phases": PHASES,
+            "seed": 1,
+            "validation_instances": 40,
+            "validation_seq_length": 24,
+            "num_workers": 0,
+        }
+        return CorpusDataModule(corpus, objective, **(arguments | changes))
+
+    return build
+
+
+def fingerprint(batch: dict[str, Any]) -> tuple[Any, ...]:
+    tensors = [(key, value.tolist()) for key, value in sorted(batch.items()) if isinstance(value, torch.Tensor)]
+    return (*tensors, batch["layout"].lengths_list, batch["layout"].row_slots)
+
+
+def stream_fingerprint(steps: Any) -> list[list[tuple[Any, ...]]]:
+    return [[fingerprint(micro) for micro in step] for step in steps]
+
+
+def rows_of(batch: dict[str, Any]) -> list[tuple[int, ...]]:
+    slots = batch["layout"].row_slots
+    return [tuple(row) for row in batch["input_ids"].reshape(-1, slots).tolist()]
+
+
+def predictions_of(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """(row's ids, slot, label) of each prediction: what must not change when the batch is cut differently."""
+    slots, rows = batch["layout"].row_slots, rows_of(batch)
+    pairs = zip(batch["prediction_rows"].tolist(), batch["prediction_labels"].tolist(), strict=True)
+    return [(rows[slot // slots], slot % slots, label) for slot, label in pairs]
+
+
+def test_steps_and_micro_batches(make: Callable[..., CorpusDataModule]) -> None:
+    steps = list(make().train_dataloader())
+    assert len(steps) == 8
+    assert [[micro["layout"].batch_size for micro in step] for step in steps] == [[4, 4, 4]] * 5 + [[8]] * 3
+    assert {micro["layout"].row_slots for step in steps[:5] for micro in step} == {16}
+    assert {micro["layout"].row_slots for step in steps[5:] for micro in step} == {32}
+    uneven = make(phases=[{"seq_length": 16, "steps": 1, "global_batch_size": 10, "micro_batch_size": 4}])
+    assert [[micro["layout"].batch_size for micro in step] for step in uneven.train_dataloader()] == [[4, 4, 2]]
+
+
+@pytest.mark.parametrize(
+    "objective", [MLM_NSP, Objective(input=FullSentences(), token=LeftToRight(weight=1.0), pair=None)]
+)
+def test_ranks_and_micro_batches_cut_the_same_global_batch(
+    make: Callable[..., CorpusDataModule], objective: Objective
+) -> None:
+    whole = make(objective, phases=[{**phase, "micro_batch_size": 12} for phase in PHASES]).train_stream(0, 0, 1)
+    for world_size in (1, 2, 4):
+        ranks = [list(make(objective).train_stream(0, rank, world_size)) for rank in range(world_size)]
+        for number, step in enumerate(whole):
+            parts = [micro for rank in ranks for micro in rank[number]]
+            assert [row for part in parts for row in rows_of(part)] == rows_of(step[0])
+            assert [p for part in parts for p in predictions_of(part)] == predictions_of(step[0])
+
+
+def test_same_seed_same_stream_and_other_seed_another(make: Callable[..., CorpusDataModule]) -> None:
+    first = stream_fingerprint(make().train_dataloader())
+    assert stream_fingerprint(make().train_dataloader()) == first
+    assert stream_fingerprint(make(seed=2).train_dataloader()) != first
+
+
+@pytest.mark.parametrize("start_step", [1, 4, 5, 7, 8])
+def test_a_stream_starts_anywhere(make: Callable[..., CorpusDataModule], start_step: int) -> None:
+    whole = stream_fingerprint(make().train_dataloader())
+    assert stream_fingerprint(make().train_stream(start_step, 0, 1)) == whole[start_step:]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_change_nothing(make: Callable[..., CorpusDataModule], num_workers: int) -> None:
+    whole = stream_fingerprint(make().train_dataloader())
+    assert stream_fingerprint(make(num_workers=num_workers).train_dataloader()) == whole
+
+
+def test_a_stream_can_be_sent_to_a_process(make: Callable[..., CorpusDataModule]) -> None:
+    stream = make().train_stream(0, 0, 1)
+    assert stream_fingerprint(pickle.loads(pickle.dumps(stream))) == stream_fingerprint(stream)
+
+
+@pytest.mark.slow
+def test_a_spawned_worker_finds_the_instances_again(make: Callable[..., CorpusDataModule]) -> None:
+    stream = make().train_stream(0, 0, 1)
+    context = multiprocessing.get_context("spawn")
+    loader: DataLoader[Any] = DataLoader(stream, batch_size=None, num_workers=1, multiprocessing_context=context)
+    assert stream_fingerprint(loader) == stream_fingerprint(stream)
+
+
+def instance_counts(stream: StepStream, steps: range) -> Counter[int]:
+    """How often each instance comes in these steps."""
+    seen: Counter[int] = Counter()
+    original = stream.objective.make_batch
+
+    def record(instances: Any, seed: int, epoch: Any, index: np.ndarray) -> Any:
+        seen.update(index.tolist())
+        return original(instances, seed, epoch, index)
+
+    stream.objective = SimpleNamespace(make_batch=record)  # type: ignore[assignment]
+    for step in steps:
+        stream.micro_batches(step)
+    return seen
+
+
+def test_an_epoch_holds_each_instance_once_and_phases_count_their_own(make: Callable[..., CorpusDataModule]) -> None:
+    size = len(make().instances("train", 16))
+    phases = [
+        {"seq_length": 32, "steps": 3, "global_batch_size": 7, "micro_batch_size": 7},
+        {"seq_length": 16, "steps": 2 * size, "global_batch_size": 1, "micro_batch_size": 1},
+    ]
+    stream = make(phases=phases).train_stream(0, 0, 1)
+    assert instance_counts(stream, range(3, 3 + size)) == dict.fromkeys(range(size), 1)
+    stream = make(phases=phases).train_stream(0, 0, 1)
+    assert instance_counts(stream, range(3, 3 + 2 * size)) == dict.fromkeys(range(size), 2)
+
+
+def test_a_batch_larger_than_the_corpus_runs_into_the_next_epochs(make: Callable[..., CorpusDataModule]) -> None:
+    phases = [{"seq_length": 64, "steps": 2, "global_batch_size": 150, "micro_batch_size": 50}]
+    module = make(phases=phases)
+    size = len(module.instances("train", 64))
+    assert size < 50
+    counts = instance_counts(module.train_stream(0, 0, 1), range(2))
+    assert set(counts.values()) <= {300 // size, 300 // size + 1} and len(counts) == size
+    assert [len(step) for step in module.train_stream(0, 0, 1)] == [3, 3]
+
+
+def test_validation_rows_are_the_same_for_every_seed_and_phase(make: Callable[..., CorpusDataModule]) -> None:
+    first = [fingerprint(batch) for batch in make().val_dataloader()]
+    other = make(seed=9, phases=[{"seq_length": 16, "steps": 1, "global_batch_size": 12, "micro_batch_size": 4}])
+    assert [fingerprint(batch) for batch in make(seed=9).val_dataloader()] == first
+    assert sorted(row for batch in other.val_dataloader() for row in rows_of(batch)) == sorted(
+        row for batch in make().val_dataloader() for row in rows_of(batch)
+    )
+    batch = next(iter(make().val_dataloader()))
+    assert batch["layout"].row_slots == 24 and batch["source_names"] == ("wiki", "books")
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
+def test_validation_is_shared_over_ranks_without_duplicates(
+    make: Callable[..., CorpusDataModule], world_size: int
+) -> None:
+    module = make(validation_instances=31)
+    streams = [module.validation_stream(rank, world_size) for rank in range(world_size)]
+    index = np.concatenate([part for stream in streams for part in stream.batches])
+    assert len(index) == len(set(index.tolist())) == 31
+    assert set(index.tolist()) == set(np.concatenate(module.validation_stream(0, 1).batches).tolist())
+    assert len({len(stream) for stream in streams}) == 1
+    assert all(len(part) for stream in streams for part in stream.batches)
+
+
+def test_fewer_held_out_rows_than_asked_for(make: Callable[..., CorpusDataModule]) -> None:
+    module = make(validation_instances=10**6)
+    total = sum(batch["layout"].batch_size for batch in module.val_dataloader())
+    assert total == len(module.instances("validation", 24))
+
+
+def test_clear_errors(make: Callable[..., CorpusDataModule], corpus: Any) -> None:
+    with pytest.raises(ValueError, match="phases is empty"):
+        make(phases=[])
+    with pytest.raises(ValueError, match="steps is 0"):
+        make(phases=[{**PHASES[0], "steps": 0}])
+    with pytest.raises(ValueError, match=r"validation\.instances"):
+        make(validation_instances=0)
+    with pytest.raises(ValueError, match="does not divide over 5 devices"):
+        make().train_stream(0, 0, 5)
+    with pytest.raises(ValueError, match="validation split has 4 instances for 8 devices"):
+        make(validation_instances=4).validation_stream(0, 8)
+    corpus.validation = make_shards(0, 0)
+    with pytest.raises(ValueError, match="The validation split at seq_length 24: there is no document"):
+        make().setup("fit")
+    corpus.train = make_shards(1, 0)
+    with pytest.raises(ValueError, match="The train split at seq_length 16: the split has a single document"):
+        make().setup("fit")
+
+
+class Recorder(LightningModule):
+    """Takes optimizer steps by hand and writes down what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.weight = nn.Parameter(torch.zeros(()))
+        self.steps: list[list[tuple[Any, ...]]] = []
+        self.validated = 0
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def training_step(self, micro_batches: list[dict[str, Any]], batch_index: int) -> None:
+        self.steps.append([fingerprint(micro) for micro in micro_batches])
+        self.manual_backward(self.weight * 1.0)
+        self.optimizers().step()
+
+    def validation_step(self, batch: dict[str, Any], batch_index: int) -> None:
+        self.validated += batch["layout"].batch_size
+
+
+def fit(module: Recorder, data: CorpusDataModule, folder: Path, max_steps: int, checkpoint: Path | None) -> Trainer:
+    trainer = Trainer(
+        accelerator="cpu",
+        max_steps=max_steps,
+        max_epochs=-1,
+        val_check_interval=2,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+    )
+    trainer.fit(module, data, ckpt_path=checkpoint)
+    return trainer
+
+
+def test_lightning_stops_and_goes_on_at_the_same_step(make: Callable[..., CorpusDataModule], tmp_path: Path) -> None:
+    whole = stream_fingerprint(make().train_dataloader())
+    first = Recorder()
+    trainer = fit(first, make(), tmp_path, 3, None)
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    second = Recorder()
+    trainer = fit(second, make(), tmp_path, 8, tmp_path / "last.ckpt")
+    assert first.steps + second.steps == whole
+    assert trainer.global_step == 8
+    assert first.validated == 40

@@ -1,0 +1,148 @@
+"""The GLUE data module: early refusals, steps and evaluations where they belong, ranks that share batches."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
+from clozelab.datamodules.glue import GlueDataModule
+
+WORDS = ["good", "bad", "film", "dull", "fine"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> WordPieceTokenizer:
+    return WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, *WORDS], lowercase=True)
+
+
+@pytest.fixture
+def make(tmp_path: Path, tokenizer: WordPieceTokenizer) -> Callable[..., GlueDataModule]:
+    """make(plan changes, data changes) on 53 training and 9 validation examples."""
+    for name, count in (("train", 53), ("dev", 9)):
+        rows = [" ".join([WORDS[i % 5]] * (1 + i % 7)) + f"\t{i % 2}" for i in range(count)]
+        (tmp_path / f"{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+
+    def build(max_positions: int = 64, plan: Any = None, **data: Any) -> GlueDataModule:
+        settings = {
+            "global_batch_size": 8,
+            "epochs": 2.5,
+            "evaluations_per_epoch": 2,
+            "max_train_examples": None,
+            "seed": 1,
+            "num_workers": 0,
+        }
+        task = {
+            "train_file": "train.tsv",
+            "validation_file": "dev.tsv",
+            "columns": None,
+            "text_columns": ["sentence"],
+            "label_column": "label",
+            "id_column": None,
+            "labels": ["0", "1"],
+            "how_to_get": "make it",
+            "max_seq_length": 16,
+            "evaluation_tokens": 20,
+        }
+        inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", tokenizer, max_positions)
+        return GlueDataModule(inputs=inputs, plan=TrainingPlan(**(settings | (plan or {}))), **(task | data))
+
+    return build
+
+
+def test_steps_and_evaluations(make: Callable[..., GlueDataModule]) -> None:
+    data = make()
+    data.setup()
+    assert (data.steps_per_epoch, data.total_steps) == (7, 18)  # 2.5 * 7, rounded to the even one
+    assert data.evaluation_steps == [4, 7, 10, 14, 18]
+    seen = []
+    for start in [0, *data.evaluation_steps[:-1]]:
+        data.trainer = SimpleNamespace(global_step=start, global_rank=0, world_size=1)  # type: ignore[assignment]
+        seen.append(len(list(data.train_dataloader())))
+    assert seen == [4, 3, 3, 4, 4]
+
+
+def test_batches_hold_the_rows_they_name(make: Callable[..., GlueDataModule]) -> None:
+    data = make()
+    data.setup()
+    data.setup()  # the second time does nothing
+    for batch in TrainingBatches(data, range(3), 0, 1):
+        index = batch["example_index"].numpy()
+        assert batch["labels"].tolist() == (index % 2).tolist()
+        assert batch["layout"].lengths_list == (1 + index % 7 + 2).tolist()
+        assert len(batch["input_ids"]) == batch["layout"].num_tokens == batch["global_tokens"]
+        assert batch["global_examples"] == len(index)
+    evaluated = torch.cat([batch["example_index"] for batch in data.val_dataloader()])
+    assert sorted(evaluated.tolist()) == list(range(9))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_change_nothing(make: Callable[..., GlueDataModule], workers: int) -> None:
+    plain, other = make(), make(plan={"num_workers": workers})
+    for data in (plain, other):
+        data.setup()
+        data.trainer = SimpleNamespace(global_step=10, global_rank=0, world_size=1)  # type: ignore[assignment]
+    expected = [batch["input_ids"].tolist() for batch in plain.train_dataloader()]
+    assert [batch["input_ids"].tolist() for batch in other.train_dataloader()] == expected
+
+
+def test_ranks_share_each_global_batch(make: Callable[..., GlueDataModule]) -> None:
+    data = make(plan={"global_batch_size": 26})  # the last batch of an epoch has one example
+    data.setup()
+    for whole, first, second in zip(
+        *(TrainingBatches(data, range(3), r, n) for r, n in ((0, 1), (0, 2), (1, 2))), strict=True
+    ):
+        parts = [b["example_index"] for b in (first, second) if b["local_weight"]]
+        assert sorted(torch.cat(parts).tolist()) == sorted(whole["example_index"].tolist())
+        assert first["global_examples"] == second["global_examples"] == len(whole["example_index"])
+        assert len(second["example_index"]) > 0
+
+
+def test_rows_are_cut_to_what_the_encoder_takes(make: Callable[..., GlueDataModule]) -> None:
+    data = make(max_positions=5)
+    data.setup()
+    assert data.max_seq_length == 5 == data.train_rows.lengths.max() == data.facts["max_seq_length"]
+
+
+def test_missing_file_is_said_before_anything_is_read(make: Callable[..., GlueDataModule]) -> None:
+    with pytest.raises(ValueError, match=r"(?s)nowhere.tsv.*how to get it: make it"):
+        make(validation_file="nowhere.tsv")
+
+
+def test_labels_from_the_data_bind_the_validation_split(make: Callable[..., GlueDataModule], tmp_path: Path) -> None:
+    data = make(labels=None)
+    data.setup()
+    assert data.validation.label_names == ["0", "1"]
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\ngood\t2\n")
+    with pytest.raises(ValueError, match=r"dev.tsv:2: label '2' .*\['0', '1'\]"):
+        make(labels=None).setup()
+
+
+def test_fingerprint_follows_content_and_settings(make: Callable[..., GlueDataModule], tmp_path: Path) -> None:
+    first = make().fingerprint
+    assert make().fingerprint == first
+    assert make(max_seq_length=8).fingerprint != first
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\ngood\t1\n")
+    assert make().fingerprint != first
+
+
+@pytest.mark.parametrize("name", ["global_batch_size", "epochs", "evaluations_per_epoch"])
+def test_plan_refuses_nothing_to_do(make: Callable[..., GlueDataModule], name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}=0 must be above 0"):
+        make(plan={name: 0})
+
+
+def test_facts_count_what_was_used(make: Callable[..., GlueDataModule]) -> None:
+    data = make(plan={"max_train_examples": 20})
+    data.setup()
+    assert data.facts["train_examples"] == 20 == sum(data.facts["train_labels"].values())
+    assert data.facts["train_examples_available"] == 53
+    assert np.array_equal(data.train_targets["labels"], data.train.labels)

@@ -1,0 +1,51 @@
+"""The SQuAD data module: windows as training examples, settings checked against the encoder's length."""
+
+from __future__ import annotations
+
+import json
+import string
+from pathlib import Path
+
+import pytest
+
+from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
+from clozelab.datamodules.squad import SquadDataModule
+
+TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, "who", "cat", "sat"], lowercase=True)
+PLAN = TrainingPlan(
+    global_batch_size=4, epochs=1, evaluations_per_epoch=1, max_train_examples=None, seed=1, num_workers=0
+)
+
+
+def build(folder: Path, max_positions: int = 64) -> SquadDataModule:
+    qas = [{"id": str(i), "question": "who", "answers": [{"text": "cat", "answer_start": 8}]} for i in range(6)]
+    content = {"data": [{"paragraphs": [{"context": "sat sat cat sat sat", "qas": qas}]}]}
+    (folder / "s.json").write_text(json.dumps(content))
+    return SquadDataModule(
+        inputs=TaskInputs("s", folder, folder / "cache", TOKENIZER, max_positions),
+        plan=PLAN,
+        train_file="s.json",
+        validation_file="s.json",
+        how_to_get="make it",
+        max_seq_length=7,
+        doc_stride=2,
+        max_query_length=3,
+        evaluation_tokens=100,
+    )
+
+
+def test_windows_are_the_training_examples(tmp_path: Path) -> None:
+    data = build(tmp_path)
+    data.setup()
+    assert data.facts["train_examples"] == 6
+    assert (len(data.train_rows), data.total_steps) == (12, 3)  # two windows a question: tokens 0-2 and 2-4
+    for batch in TrainingBatches(data, range(3), 0, 1):
+        starts = batch["layout"].first_rows + batch["start_positions"]
+        assert {TOKENIZER.vocabulary[i] for i in batch["input_ids"][starts]} <= {"cat", "[CLS]"}
+    assert data.validation.require_examples().questions[0].answers == ("cat",)
+
+
+def test_encoder_too_short_for_the_windows(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="max_seq_length=6 must be at least max_query_length=3"):
+        build(tmp_path, max_positions=6)

@@ -1,0 +1,59 @@
+"""Opening an encoder folder: its own tokenizer or a refusal, and the longest row it knows."""
+
+from __future__ import annotations
+
+import json
+import logging
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.modules.encoder_folder import max_positions, open_tokenizer
+
+TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
+
+
+def write(folder: Path, vocab_size: int = TOKENIZER.vocab_size, **made: Any) -> Path:
+    for name, content in TOKENIZER.files().items():
+        (folder / name).write_bytes(content)
+    config = {
+        "model_type": "bert",
+        "vocab_size": vocab_size,
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "max_position_embeddings": 64,
+    }
+    (folder / "config.json").write_text(json.dumps(config | ({"clozelab": made} if made else {})))
+    return folder
+
+
+def test_own_tokenizer(tmp_path: Path) -> None:
+    folder = write(tmp_path, tokenizer_fingerprint=TOKENIZER.fingerprint)
+    assert open_tokenizer(folder).fingerprint == TOKENIZER.fingerprint
+
+
+@pytest.mark.parametrize("vocab_size", [TOKENIZER.vocab_size - 1, TOKENIZER.vocab_size + 128, 30522])
+def test_vocabulary_of_another_size(tmp_path: Path, vocab_size: int) -> None:
+    with pytest.raises(ValueError, match=rf"embeddings for {vocab_size} ids .* hold 31: they do not belong together"):
+        open_tokenizer(write(tmp_path, vocab_size))
+
+
+def test_other_vocabulary_of_the_same_size(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not those the encoder was trained with"):
+        open_tokenizer(write(tmp_path, tokenizer_fingerprint="0" * 64))
+
+
+def test_padded_embeddings_are_fine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert open_tokenizer(write(tmp_path, 64)).vocab_size == 31
+    assert "33 embeddings behind the vocabulary of 31 are padding" in caplog.text
+
+
+def test_longest_row(tmp_path: Path) -> None:
+    assert max_positions(write(tmp_path)) == 64
+    assert max_positions(write(tmp_path, trained_seq_lengths=[16, 32])) == 32

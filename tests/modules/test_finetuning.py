@@ -1,0 +1,108 @@
+"""What every fine-tuning shares: where loss sums go, and that a loss that is no number ends the run."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clozelab.models.config import BertConfig
+from clozelab.models.encoder import Encoder
+from clozelab.modules.finetuning import Evaluation, FineTuning
+
+
+class Constant(FineTuning):
+    """A task whose loss is given by the test."""
+
+    value = 3.0
+
+    def logits(self, batch: Any) -> Tensor:
+        return torch.zeros(())
+
+    def loss(self, logits: Tensor, batch: Any) -> Tensor:
+        return torch.tensor(self.value * batch["local_examples"], requires_grad=True)
+
+    def collect(self, logits: Tensor, batch: Any) -> None: ...
+
+    def evaluate(self) -> Evaluation:
+        return Evaluation(1, {"score": 1.0}, [], False)
+
+    def heads(self) -> dict[str, nn.Module]:
+        return {}
+
+    def baseline(self) -> None: ...
+
+
+@pytest.fixture
+def module() -> Constant:
+    config = BertConfig(
+        vocab_size=8,
+        hidden_size=4,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        hidden_act="gelu",
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        max_position_embeddings=8,
+        type_vocab_size=2,
+        initializer_range=0.1,
+        layer_norm_eps=1e-12,
+        position_embedding_init="normal",
+    )
+    module = Constant(
+        encoder=Encoder(config),
+        metric="validation/score",
+        score_keys=["score"],
+        keep_best_weights=False,
+        log_interval_steps=1,
+        optimizer_factory=None,  # type: ignore[arg-type]
+        schedule_factory=None,  # type: ignore[arg-type]
+        total_steps=4,
+        gradient_clip_norm=1.0,
+        seed=1,
+    )
+    optimizer = SimpleNamespace(param_groups=[{"lr": 0.1}])
+    trainer = SimpleNamespace(global_step=1, global_rank=0, world_size=1, loggers=[], optimizers=[optimizer])
+    module._trainer = trainer  # type: ignore[assignment]
+    return module
+
+
+def batch(local: int, total: int, weight: float = 1.0) -> dict[str, Any]:
+    return {"local_examples": local, "global_examples": total, "global_tokens": 9, "local_weight": weight}
+
+
+def test_loss_is_the_mean_over_the_global_batch(module: Constant) -> None:
+    assert module.training_step(batch(8, 8), 0).item() == 3.0
+
+
+def test_ranks_average_to_the_global_mean(module: Constant) -> None:
+    """Two ranks with 5 and 3 of 8 examples: Lightning's mean of their losses is the mean of all."""
+    module.trainer.world_size = 2
+    parts = [module.training_step(batch(local, 8), 0).item() for local in (5, 3)]
+    assert sum(parts) / 2 == pytest.approx(3.0)
+    parts = [module.training_step(batch(1, 1, weight), 0).item() for weight in (1.0, 0.0)]
+    assert sum(parts) / 2 == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_loss_that_is_no_number_ends_the_run(module: Constant, bad: float) -> None:
+    module.value = bad
+    module.training_step(batch(8, 8), 0)
+    with pytest.raises(FloatingPointError, match=r"learning rate 0\.1: a smaller learning_rate"):
+        module.on_train_batch_end(None, batch(8, 8), 0)
+
+
+def test_published_loss_is_the_mean_since_the_last_time(module: Constant) -> None:
+    module.training_step(batch(8, 8), 0)
+    module.value = 5.0
+    module.training_step(batch(8, 8), 0)
+    module.on_train_batch_end(None, batch(8, 8), 0)
+    assert module.latest_metrics["train/loss"] == 4.0
+    module.training_step(batch(8, 8), 0)
+    module.on_validation_epoch_start()
+    assert module.latest_metrics["train/loss"] == 5.0

@@ -1,0 +1,192 @@
+"""Sequence classification: learns what can be learned, pools where it must, keeps the best, says when it collapsed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clozelab.data.readers.labelled import LabelledRows
+from clozelab.data.readers.rows import TokenRows, concatenate
+from clozelab.datamodules.finetuning import make_batch
+from clozelab.models.config import BertConfig
+from clozelab.models.encoder import Encoder
+from clozelab.modules.sequence_classification import SequenceClassification
+from clozelab.optim.adamw import build_adamw
+from clozelab.optim.schedule import LinearWarmupDecay
+
+VOCAB_SIZE, CLS, SEP = 40, 2, 3
+
+
+def config(is_causal: bool) -> BertConfig:
+    return BertConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        hidden_act="gelu",
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        max_position_embeddings=32,
+        type_vocab_size=2,
+        initializer_range=0.1,
+        layer_norm_eps=1e-12,
+        position_embedding_init="normal",
+        is_causal=is_causal,
+    )
+
+
+@pytest.fixture(scope="module")
+def split() -> LabelledRows:
+    """64 rows of 3 to 12 tokens; the class is which of three marker tokens stands somewhere inside."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 64)
+    rows = []
+    for label in labels:
+        text = rng.integers(10, VOCAB_SIZE, rng.integers(1, 11))
+        text[rng.integers(0, len(text))] = 5 + label
+        rows.append(np.concatenate([[CLS], text, [SEP]]).astype(np.int32))
+    flat, offsets = concatenate(rows)
+    token_rows = TokenRows(flat, offsets, np.diff(offsets).astype(np.int32))
+    return LabelledRows(token_rows, np.array([f"e{i}" for i in range(64)]), labels, ["no", "yes", "maybe"], 64, 0)
+
+
+@pytest.fixture
+def make(split: LabelledRows) -> Callable[..., SequenceClassification]:
+    """make(is_causal, head, changes) -> a module with a stand-in trainer at step 7."""
+
+    def build(is_causal: bool = False, head: str = "linear", **changes: Any) -> SequenceClassification:
+        torch.manual_seed(1)
+        settings: dict[str, Any] = {
+            "metrics": ["accuracy", "matthews"],
+            "metric": "validation/accuracy",
+            "bilstm_num_layers": 1,
+            "bilstm_hidden_size": None,
+            "bilstm_dropout_prob": 0.0,
+            "keep_best_weights": True,
+            "optimizer_factory": partial(
+                build_adamw, learning_rate=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, bias_correction=True
+            ),
+            "schedule_factory": partial(LinearWarmupDecay, warmup_fraction=0.1),
+            "total_steps": 100,
+            "gradient_clip_norm": 1.0,
+            "seed": 1,
+            "log_interval_steps": 10,
+        }
+        encoder = Encoder(config(is_causal))
+        module = SequenceClassification(encoder=encoder, head=head, validation=split, **(settings | changes))
+        module._trainer = SimpleNamespace(global_step=7, global_rank=0, world_size=1, loggers=[])  # type: ignore[assignment]
+        return module
+
+    return build
+
+
+def train(module: SequenceClassification, split: LabelledRows, steps: int) -> None:
+    optimizer = module.optimizer_factory(module.named_parameters())
+    module.train()
+    for step in range(steps):
+        index = np.arange(64)[step % 2 :: 2]
+        batch = make_batch(split.rows, index, {"labels": split.labels})
+        loss = module.loss(module.logits(batch), batch) / len(index)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def evaluate(module: SequenceClassification, split: LabelledRows) -> None:
+    module.eval()
+    with torch.no_grad():
+        for index in np.array_split(np.random.default_rng(1).permutation(64), 3):
+            module.validation_step(make_batch(split.rows, index, {}), 0)
+    module.on_validation_epoch_end()
+
+
+@pytest.mark.parametrize(
+    ("is_causal", "head"), [(False, "linear"), (True, "linear"), (False, "bilstm"), (True, "bilstm")]
+)
+def test_overfits(make: Any, split: LabelledRows, is_causal: bool, head: str) -> None:
+    module = make(is_causal, head)
+    train(module, split, 120)
+    evaluate(module, split)
+    best = module.require_best()
+    assert best.scores["validation/accuracy"] > 0.95
+    assert not best.is_collapsed
+
+
+def test_logits_do_not_depend_on_the_company(make: Any, split: LabelledRows) -> None:
+    for head in ("linear", "bilstm"):
+        module = make(head=head).eval()
+        together = module.logits(make_batch(split.rows, np.arange(10), {}))
+        for i in range(10):
+            alone = module.logits(make_batch(split.rows, np.array([i]), {}))
+            torch.testing.assert_close(together[i : i + 1], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_causal_encoder_sees_the_whole_sequence_at_its_pooled_token(make: Any, split: LabelledRows) -> None:
+    for is_causal in (False, True):
+        module = make(is_causal).eval()
+        batch = make_batch(split.rows, np.array([0]), {})
+        before = module.logits(batch)
+        for place in range(1, len(batch["input_ids"])):
+            changed = {**batch, "input_ids": batch["input_ids"].clone()}
+            changed["input_ids"][place] = 9
+            assert not torch.allclose(module.logits(changed), before, atol=1e-6), place
+
+
+def test_predictions_are_kept_in_file_order(make: Any, split: LabelledRows) -> None:
+    module = make()
+    evaluate(module, split)
+    best = module.require_best()
+    assert [row["id"] for row in best.predictions] == [f"e{i}" for i in range(64)]
+    assert [row["label"] for row in best.predictions] == [split.label_names[i] for i in split.labels]
+    for row in best.predictions:
+        assert row["prediction"] == split.label_names[int(np.argmax(row["logits"]))]
+    accuracy = np.mean([row["prediction"] == row["label"] for row in best.predictions])
+    assert best.scores["validation/accuracy"] == accuracy
+    assert best.step == 7
+
+
+def test_first_best_evaluation_wins_with_its_weights(make: Any, split: LabelledRows) -> None:
+    module = make()
+    train(module, split, 60)
+    evaluate(module, split)
+    good = module.require_best()
+    with torch.no_grad():
+        module.classifier.weight.zero_()
+        module.classifier.bias.copy_(torch.tensor([0.0, 0.0, 5.0]))
+    evaluate(module, split)
+    assert module.require_best() is good
+    assert len(module.history) == 2
+    module.restore_best()
+    assert module.classifier.weight.abs().sum() > 0
+
+
+def test_collapsed_run_is_recognised(make: Any, split: LabelledRows) -> None:
+    module = make()
+    with torch.no_grad():
+        module.classifier.weight.zero_()
+        module.classifier.bias.copy_(torch.tensor([0.0, 0.0, 5.0]))
+    evaluate(module, split)
+    best = module.require_best()
+    assert best.is_collapsed
+    assert best.scores["validation/matthews"] == 0.0
+    assert module.baseline() == np.bincount(split.labels).max() / 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"head": "crf"}, "head='crf' is unknown; known heads: linear, bilstm"),
+        ({"metric": "validation/f1"}, "task.metric='validation/f1' is not a score of this task; it has validation/acc"),
+        ({"metrics": ["accuraccy"]}, "unknown metrics"),
+    ],
+)
+def test_bad_settings(make: Any, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**changes)

@@ -1,0 +1,94 @@
+"""The masked language model cannot see what it predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from clozelab.data.packing import SpecialIds
+from clozelab.data.segments import SegmentPairs
+from clozelab.data.shards import TokenShards
+from clozelab.models.encoder import Encoder
+from clozelab.objectives.mlm import MaskedLanguageModel
+from clozelab.objectives.weighted_sum import Objective, to_torch
+
+PAIRS = SegmentPairs(0.5, "corpus")
+
+
+def hidden_and_labels(
+    objective: Objective, encoder: Encoder, shards: TokenShards, ids: SpecialIds
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Hidden states [P, H] and labels [P] of the predicted positions of instance 3."""
+    instances = objective.bind(shards, ids, 48)
+    batch = to_torch(objective.make_batch(instances, 1, 0, np.array([3])))
+    with torch.no_grad():
+        output = encoder(batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"])
+    return output.sequence_output[batch["prediction_rows"]], batch["prediction_labels"]
+
+
+@pytest.mark.parametrize(("fractions", "leaks"), [((1, 0, 0), False), ((0, 1, 0), False), ((0, 0, 1), True)])
+def test_a_prediction_does_not_see_its_own_token(
+    shards: TokenShards,
+    ids: SpecialIds,
+    make_mlm: Callable[..., MaskedLanguageModel],
+    make_encoder: Callable[..., Encoder],
+    change_token: Callable[[int], TokenShards],
+    fractions: tuple[float, float, float],
+    leaks: bool,
+) -> None:
+    """Another original token at a predicted position changes the label and nothing else.
+
+    The negative control leaves the original in place: then the hidden state must change.
+    """
+    objective, encoder = Objective(input=PAIRS, token=make_mlm(*fractions), pair=None), make_encoder(False)
+    instances = objective.bind(shards, ids, 48)
+    rows = instances.rows(1, 0, np.array([3]))
+    batch = objective.make_batch(instances, 1, 0, np.array([3]))
+    before, labels = hidden_and_labels(objective, encoder, shards, ids)
+    for number, slot in enumerate(batch["prediction_rows"]):
+        position = find(shards, rows.input_ids, int(slot), ids)
+        after, changed = hidden_and_labels(objective, encoder, change_token(position), ids)
+        others = np.arange(len(labels)) != number
+        assert changed[number] != labels[number] and (changed[others] == labels[others]).all()
+        assert torch.equal(before[number], after[number]) != leaks
+
+
+def find(shards: TokenShards, input_ids: np.ndarray, slot: int, ids: SpecialIds) -> int:
+    """Token position in the corpus of a row's slot, by its whole segment."""
+    special = np.isin(input_ids, [ids.cls, ids.sep, ids.pad])
+    start = slot - int(special[:slot][::-1].argmax())
+    stop = slot + int(special[slot:].argmax())
+    windows = np.lib.stride_tricks.sliding_window_view(shards.tokens[:], stop - start)
+    matches = np.flatnonzero((windows == input_ids[start:stop]).all(1))
+    assert len(matches) == 1
+    return int(matches[0]) + slot - start
+
+
+def test_loss_is_the_sum_over_predicted_positions(
+    shards: TokenShards,
+    ids: SpecialIds,
+    make_mlm: Callable[..., MaskedLanguageModel],
+    make_encoder: Callable[..., Encoder],
+) -> None:
+    token, encoder = make_mlm(), make_encoder(False)
+    objective = Objective(input=PAIRS, token=token, pair=None)
+    batch = to_torch(objective.make_batch(objective.bind(shards, ids, 48), 1, 0, np.arange(6)))
+    heads = objective.heads(encoder.config, encoder)
+    (term,) = objective.losses(heads, encoder, batch)
+    output = encoder(batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"])
+    logits = heads["mlm"].logits(output.sequence_output[batch["prediction_rows"]])
+    expected = F.cross_entropy(logits, batch["prediction_labels"], reduction="sum")
+    assert term.name == "mlm" and term.count == len(batch["prediction_labels"])
+    assert term.loss_sum.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert term.num_correct.item() == (logits.argmax(-1) == batch["prediction_labels"]).sum().item()
+
+
+def test_facts_and_errors(make_mlm: Callable[..., MaskedLanguageModel]) -> None:
+    objective = make_mlm()
+    assert objective.predicted_fraction == 0.15 and not objective.is_causal and objective.hf_prefix == "cls.predictions"
+    with pytest.raises(ValueError, match="sum to 1"):
+        make_mlm(0.8, 0.1, 0.2)

