@@ -34,7 +34,8 @@ def test_help_is_fast_and_light(clozelab) -> None:  # type: ignore[no-untyped-de
     done = clozelab("--help")
     assert done.returncode == 0
     assert all(verb in done.stdout for verb in ("prepare", "pretrain", "finetune", "reproduce", "report", "list"))
-    code = "import sys; from clozelab.cli import main; main(['--help']); print({'torch', 'hydra', 'numpy'} & {*sys.modules})"
+    loaded = "{'torch', 'hydra', 'numpy'} & {*sys.modules}"
+    code = f"import sys; from clozelab.cli import main; main(['--help']); print({loaded})"
     light = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(SRC)}, capture_output=True, text=True
     )
@@ -99,7 +100,7 @@ def test_list_and_dry_run(clozelab, tmp_path: Path) -> None:  # type: ignore[no-
 
 
 def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    done = clozelab("finetune", "-m", "task=mrpc", "seed=1,2", "encoder=nowhere")
+    done = clozelab("finetune", "-m", "task=mrpc", "seed=1,2", "encoder=nowhere", "hydra.launcher.fork=false")
     assert done.returncode == 1
     assert "2 failed" in done.stderr and "nowhere" in done.stderr and "log: " in done.stderr
     logs = list((tmp_path / "runs" / "adhoc" / "demo" / "launcher" / "logs").glob("*.log"))

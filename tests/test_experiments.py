@@ -129,10 +129,8 @@ def test_steps_and_overrides() -> None:
     assert pretrain.words()[:6] == ["pretrain", "--config-dir", str(TABLE5), "--config-name", "sweep_pretrain", "-m"]
 
 
-@pytest.mark.parametrize("word", ["scale=lapto", "trainr=gpu", "corpus=nothing", "seed", "task=mrpc,nothing1"])
+@pytest.mark.parametrize("word", ["scale=lapto", "trainr=gpu", "corpus=nothing", "seed"])
 def test_overrides_that_no_stage_takes(word: str) -> None:
-    if word == "task=mrpc,nothing1":
-        pytest.skip("the sweep itself refuses it, before any job starts")
     with pytest.raises(ValueError, match="no stage takes"):
         make_steps(TABLE5, [word])
 

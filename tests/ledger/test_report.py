@@ -71,7 +71,11 @@ def test_html_is_self_contained_and_well_formed(make_runs: Callable[..., Path]) 
 
 def test_synthetic_is_said_first(make_runs: Callable[..., Path]) -> None:
     report = written(make_runs({("mlm", "mrpc"): 70.0}, generator={"_target_": "clozelab.data.x"}))
-    assert (report.folder / "report.md").read_text().startswith("**Synthetic data")
+    text = (report.folder / "report.md").read_text()
+    assert text.startswith("**Synthetic data")
+    # Generated MRPC is in the official format and under the official task's name; the paper's number stays apart.
+    assert "| MRPC, paper | MRPC, ours | text MRPC (synthetic, for MRPC), ours |" in text
+    assert "| No NSP | 83.9 | no run | 84.9 | no run | 86.5 | no run | 70" in text
 
 
 def test_results_hold_every_run(make_runs: Callable[..., Path]) -> None:

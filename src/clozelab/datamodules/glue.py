@@ -1,5 +1,7 @@
 """Sequence classification data in the GLUE format; a task is a YAML (conf/task)."""
 
+# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
+
 from __future__ import annotations
 
 import logging

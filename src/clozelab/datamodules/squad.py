@@ -1,5 +1,7 @@
 """Span extraction data in the SQuAD 1.1 format; a training example is one window of a passage."""
 
+# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
+
 from __future__ import annotations
 
 import logging

@@ -77,9 +77,10 @@ class Collected:
         return [run.state for run in self.runs]
 
     @property
-    def is_synthetic(self) -> bool:
-        """Whether an encoder was trained on generated text."""
-        return any(run.state["config_resolved"].get("corpus", {}).get("generator") for run in self.pretrain)
+    def synthetic(self) -> str | None:
+        """Name of the generated corpus, if an encoder was trained on one; its tasks are generated with it."""
+        corpora = (run.state["config_resolved"].get("corpus", {}) for run in self.pretrain)
+        return next((str(corpus["name"]) for corpus in corpora if corpus.get("generator")), None)
 
 
 def collect(root: Path) -> Collected:

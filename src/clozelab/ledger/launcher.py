@@ -28,6 +28,7 @@ from clozelab.ledger.sweep import PlannedJob, plan_job
 
 PLUGIN_NAME = "hydra_plugins.clozelab.ProcessLauncher"
 SHOWN_FAILURES = 12
+"""Different reasons that a summary prints."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
@@ -182,10 +183,13 @@ def _summary(jobs: Sequence[Job], console: Console) -> None:
         [f"{left} not begun"] if left else []
     )
     console.print(", ".join(words))
-    for job in counts["failed"][:SHOWN_FAILURES]:
-        console.print(
-            f"  failed: {job.name}: {job.message}\n    log: {job.log}", markup=False, highlight=False, soft_wrap=True
-        )
+    reasons: dict[str, list[Job]] = {}
+    for job in counts["failed"]:
+        reasons.setdefault(job.message, []).append(job)
+    for reason, failed in list(reasons.items())[:SHOWN_FAILURES]:
+        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        text = f"  failed: {failed[0].name}{more}: {reason}\n    log: {failed[0].log}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _returned(plan: PlannedJob) -> JobReturn:

@@ -17,7 +17,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from clozelab.ledger.collect import PretrainRun
-from clozelab.ledger.table import Table
+from clozelab.ledger.table import DataColumn, Table
 
 # Okabe and Ito's colours: told apart by colour-blind readers too.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -81,8 +81,8 @@ def draw_table(table: Table, style: str) -> bytes | None:
         size = (0.6 + 3.3 * across, 0.9 + (0.8 + 0.32 * len(rows)) * down)
         figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, sharey=True, layout="constrained")
         for axes, column in zip(grid.flat, columns, strict=False):
-            _draw_column(axes, table, column.task)
-            role = "" if column.is_paper or column.column is None else f"\n(stand-in for {column.column.name})"
+            _draw_column(axes, table, column)
+            role = f"\n({column.role})" if column.role else ""
             axes.set_title(column.heading + role, fontsize=10)
         for axes in list(grid.flat)[len(columns) :]:
             axes.set_visible(False)
@@ -95,11 +95,10 @@ def draw_table(table: Table, style: str) -> bytes | None:
         return _png(figure)
 
 
-def _draw_column(axes: Any, table: Table, task: str) -> None:
-    column = next(one for one in table.columns if one.task == task)
+def _draw_column(axes: Any, table: Table, column: DataColumn) -> None:
     for height, row in enumerate(table.experiment.rows):
         colour = COLOURS[height % len(COLOURS)]
-        estimate = table.cells[row.name, task].estimate
+        estimate = table.cells[row.name, column.key].estimate
         if estimate is not None:
             width = estimate.half_width or 0.0
             axes.errorbar(

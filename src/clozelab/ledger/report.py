@@ -79,7 +79,7 @@ def build_page(
         "split": experiment.split,
         "scale": scale,
         "made": datetime.now(UTC).isoformat(timespec="minutes").replace("+00:00", " UTC"),
-        "synthetic": collected.is_synthetic,
+        "synthetic": collected.synthetic,
         "summary": summarise(judgements),
         "interval_note": _interval_note(table),
         "headings": [_heading(column) for column in table.columns],
@@ -190,7 +190,7 @@ def _interval_note(table: Table) -> str:
 def _heading(column: DataColumn) -> dict[str, str]:
     note = ""
     if not column.is_paper:
-        note = f"stand-in for {column.column.name}" if column.column else "not in the paper's table"
+        note = column.role or "not in the paper's table"
     metric = column.metric.rpartition("/")[2].replace("_", " ")
     examples = f", {column.num_examples:,} examples" if column.num_examples else ""
     return {
@@ -198,7 +198,7 @@ def _heading(column: DataColumn) -> dict[str, str]:
         "note": note,
         "metric": f"{metric}{examples}",
         "is_paper": "yes" if column.is_paper else "",
-        "task": column.task,
+        "task": column.key,
     }
 
 
@@ -207,7 +207,7 @@ def _row(table: Table, row: str, label: str) -> dict[str, Any]:
 
 
 def _shown(table: Table, row: str, column: DataColumn) -> dict[str, str]:
-    cell = table.cells[row, column.task]
+    cell = table.cells[row, column.key]
     paper = ""
     if column.is_paper and column.column is not None:
         one = next(entry for entry in table.experiment.rows if entry.name == row)
@@ -301,7 +301,7 @@ def _missing(table: Table) -> list[str]:
     lines = []
     for row in table.experiment.rows:
         for column in (one for one in table.columns if table.has_results(one)):
-            missing = table.cells[row.name, column.task].missing
+            missing = table.cells[row.name, column.key].missing
             if missing:
                 seeds = ", ".join(f"{first}/{second}" for first, second in missing)
                 lines.append(f"{row.label} on {column.heading}: seeds {seeds} (pre-training/fine-tuning)")
@@ -322,7 +322,7 @@ def _collapsed(table: Table) -> list[str]:
     lines = []
     for row in table.experiment.rows:
         for column in table.columns:
-            cell = table.cells[row.name, column.task]
+            cell = table.cells[row.name, column.key]
             if cell.num_collapsed:
                 without = percent(cell.without_collapsed) if cell.without_collapsed else "none left"
                 lines.append(

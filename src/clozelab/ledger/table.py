@@ -23,7 +23,7 @@ class DataColumn:
 
     Attributes:
         heading: what stands over it.
-        task: name of the task's configuration.
+        key: what its cells are filed under: the task's name, or another for a data set of the paper without runs.
         metric: key of scores.json.
         column: the paper's column it is, or stands in for; None for neither.
         is_paper: it is the paper's own data set.
@@ -32,12 +32,14 @@ class DataColumn:
     """
 
     heading: str
-    task: str
+    key: str
     metric: str
     column: Column | None
     is_paper: bool
     majority: float | None = None
     num_examples: int | None = None
+    role: str = ""
+    """What it is where it is not the paper's data set: "stand-in for ...", "synthetic, for ..."."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Table:
     experiment: Experiment
     columns: tuple[DataColumn, ...]
     cells: Mapping[tuple[str, str], Cell]
-    """(row, task) -> cell, for every row of the experiment and every data set."""
+    """(row, key of a data set) -> cell, for every row and every data set."""
     pretrain_seeds: tuple[int, ...]
     finetune_seeds: tuple[int, ...]
 
@@ -69,47 +71,53 @@ class Table:
 
     def has_results(self, column: DataColumn) -> bool:
         """Whether any row has a score on this data set."""
-        return any(cell.scores for (_, task), cell in self.cells.items() if task == column.task)
+        return any(cell.scores for (_, task), cell in self.cells.items() if task == column.key)
 
 
 def build_table(experiment: Experiment, collected: Collected) -> Table:
     """Arrange the fine-tuning runs of the experiment's rows."""
     rows = [row.name for row in experiment.rows]
     runs = [run for run in collected.finetune if run.row in rows]
-    columns = tuple(_data_columns(experiment, runs))
+    columns = tuple(_data_columns(experiment, runs, collected.synthetic))
     pretrain_seeds = tuple(sorted({run.pretrain_seed for run in runs} | {run.seed for run in collected.pretrain}))
     finetune_seeds = tuple(sorted({run.seed for run in runs}))
     expected = [(first, second) for first in pretrain_seeds for second in finetune_seeds]
     cells = {
-        (row, column.task): _cell([run for run in runs if (run.row, run.task) == (row, column.task)], column, expected)
+        (row, column.key): _cell([run for run in runs if (run.row, run.task) == (row, column.key)], column, expected)
         for row in rows
         for column in columns
     }
     return Table(experiment, columns, cells, pretrain_seeds, finetune_seeds)
 
 
-def _data_columns(experiment: Experiment, runs: list[FinetuneRun]) -> Iterable[DataColumn]:
+def _data_columns(experiment: Experiment, runs: list[FinetuneRun], synthetic: str | None) -> Iterable[DataColumn]:
     """The paper's columns, with or without runs, each followed by its stand-ins; then other tasks by name."""
     by_task: dict[str, FinetuneRun] = {}
     for run in sorted(runs, key=lambda run: run.is_complete):
         by_task[run.task] = run  # a complete one wins: it knows its metric
     for column in experiment.columns:
         mine = [task for task, run in by_task.items() if column.accepts(task, run.stand_in_for)]
-        if column.task not in mine:
-            yield DataColumn(column.name, column.task, column.metric, column, is_paper=True)
+        if column.task not in mine or synthetic:
+            yield DataColumn(column.name, f"paper:{column.task}", column.metric, column, is_paper=True)
         for task in sorted(mine, key=lambda name: (name != column.task, name)):
-            yield _data_column(by_task.pop(task), column)
+            yield _data_column(by_task.pop(task), column, synthetic)
     for task in sorted(by_task):
-        yield _data_column(by_task[task], None)
+        yield _data_column(by_task[task], None, synthetic)
 
 
-def _data_column(run: FinetuneRun, column: Column | None) -> DataColumn:
-    is_paper = column is not None and run.task == column.task and not run.stand_in_for
+def _data_column(run: FinetuneRun, column: Column | None, synthetic: str | None) -> DataColumn:
+    """Generated data has the official files' format and the official task's name, and is never the paper's data set."""
+    is_paper = column is not None and run.task == column.task and not run.stand_in_for and not synthetic
     metric = run.metric
     if column is not None and (is_paper or column.metric in run.scores or not metric):
         metric = column.metric
     heading = column.name if is_paper and column else run.title
-    return DataColumn(heading, run.task, metric, column, is_paper, run.majority, run.num_examples)
+    role = ""
+    if synthetic:
+        heading, role = f"{synthetic} {run.title}", f"synthetic, for {column.name}" if column else "synthetic"
+    elif column is not None and not is_paper:
+        role = f"stand-in for {column.name}"
+    return DataColumn(heading, run.task, metric, column, is_paper, run.majority, run.num_examples, role)
 
 
 def _cell(runs: list[FinetuneRun], column: DataColumn, expected: list[Seeds]) -> Cell:

@@ -86,10 +86,14 @@ def is_suspicious(difference: Estimate) -> bool:
 
 
 def _judge_one(claim: Claim, column: DataColumn, table: Table) -> Judgement:
-    first, second = table.cells[claim.first, column.task], table.cells[claim.second, column.task]
+    first, second = table.cells[claim.first, column.key], table.cells[claim.second, column.key]
     difference = paired_difference(first.scores, second.scores)
     verdict = direction_verdict(difference, claim.direction)
-    notes = [] if column.is_paper else ["stand-in: direction only"]
+    notes = (
+        []
+        if column.is_paper
+        else [f"{'synthetic' if column.role.startswith('synthetic') else 'stand-in'}: direction only"]
+    )
     if verdict == NOT_COMPARABLE:
         notes.append(_why_not(claim, first, second, table))
     else:
@@ -138,11 +142,11 @@ def _why_not(claim: Claim, first: Cell, second: Cell, table: Table) -> str:
 def _cautions(claim: Claim, column: DataColumn, table: Table) -> list[str]:
     """What a reader must know beside the verdict."""
     notes = []
-    cells = {row: table.cells[row, column.task] for row in (claim.first, claim.second)}
+    cells = {row: table.cells[row, column.key] for row in (claim.first, claim.second)}
     for row, cell in cells.items():
         if cell.num_collapsed:
             notes.append(f"{cell.num_collapsed} collapsed run(s) of {table.experiment.label(row)}")
-    floors = [table.cells[row, column.task].estimate for row in FLOOR_ROWS if (row, column.task) in table.cells]
+    floors = [table.cells[row, column.key].estimate for row in FLOOR_ROWS if (row, column.key) in table.cells]
     floor = max((one.mean for one in floors if one is not None), default=None)
     if floor is not None and all(cell.estimate and cell.estimate.mean <= floor for cell in cells.values()):
         notes.append("neither row is above the no-pre-training floor")

@@ -6,6 +6,8 @@ development sets: scores of that same split are therefore slightly optimistic, f
 Scores keep their scorer's own unit: shares of one, SQuAD's in percent.
 """
 
+# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
+
 from __future__ import annotations
 
 import math

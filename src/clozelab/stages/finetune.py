@@ -17,9 +17,8 @@ from clozelab.modules.encoder_folder import max_positions, open_tokenizer
 from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.finetuning_trainer import build_finetuning_trainer
 from clozelab.modules.results import save_model, write_results
-from clozelab.stages.common import HARDWARE_KEYS, build_loggers
+from clozelab.stages.building import build_loggers, hardware_of
 from clozelab.training.reproducibility import seed_initialisation
-from clozelab.training.trainer import choose_hardware
 
 log = logging.getLogger(__name__)
 PLAN_KEYS = ("global_batch_size", "epochs", "evaluations_per_epoch", "max_train_examples", "seed")
@@ -28,7 +27,7 @@ PLAN_KEYS = ("global_batch_size", "epochs", "evaluations_per_epoch", "max_train_
 def main(cfg: DictConfig) -> None:
     """Check encoder and data, train, keep the best checkpoint's scores and predictions, complete the run."""
     check_targets(cfg)
-    hardware = choose_hardware(**{key: cfg.trainer[key] for key in HARDWARE_KEYS})
+    hardware = hardware_of(cfg.trainer)
     if hardware.strategy == "fsdp":
         raise ValueError("fine-tuning runs on one device or with trainer=ddp; trainer=fsdp is for pre-training")
     folder = Path(cfg.encoder or "(encoder=FOLDER is not set)")

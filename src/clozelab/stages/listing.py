@@ -30,7 +30,7 @@ def main(words: Sequence[str]) -> int:
         return 0
     table = Table(box=box.SIMPLE)
     for column in ("experiment", "title", "scale", "runs done", "verdicts"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=column == "experiment")
     for name in list_experiments():
         folder = EXPERIMENTS_DIR / name
         rows = _scales(folder, list(words)) or [("\u2013", "", "")]

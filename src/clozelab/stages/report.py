@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -14,11 +14,13 @@ from rich.table import Table
 
 from clozelab.ledger.experiment import find_experiment, load_experiment
 from clozelab.ledger.plan import runs_root
-from clozelab.ledger.report import Report, write_report
 
 HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER] [report_dir=FOLDER]
 
 Judges an experiment from its run folders: report.html, report.md, plots and results.csv."""
+if TYPE_CHECKING:
+    from clozelab.ledger.report import Report
+
 STYLES = {"holds": "green", "fails": "red", "inconclusive": "yellow", "not": "dim"}
 
 
@@ -27,6 +29,8 @@ def main(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(HELP)
         return 0
+    from clozelab.ledger.report import write_report  # matplotlib and scipy: not for --help
+
     folder = find_experiment(words[0])
     overrides = [word for word in words[1:] if not word.startswith("report_dir=")]
     root, scale = runs_root(folder, overrides)
@@ -47,6 +51,10 @@ def show(report: Report) -> None:
     for key in ("troubled", "damaged"):
         for line in page[key]:
             console.print(f"[red]{escape(line)}[/]")
+    if page["collapsed"]:
+        console.print(
+            f"[yellow]{len(page['collapsed'])} cells hold collapsed runs; the report has the means without them[/]"
+        )
     console.print(escape(page["interval_note"]))
     console.print(
         f"{len(page['missing'])} cells incomplete. Report: {report.html.resolve()}", soft_wrap=True, highlight=False

@@ -17,7 +17,6 @@ from rich.markup import escape
 
 from clozelab.ledger.experiment import find_experiment, load_experiment
 from clozelab.ledger.plan import Step, make_steps, runs_root
-from clozelab.ledger.report import write_report
 from clozelab.ledger.sweep import expand
 from clozelab.stages.report import show
 
@@ -52,6 +51,8 @@ def main(words: Sequence[str]) -> int:
         if statuses[-1] < 0 or statuses[-1] in STOPPED or (step.verb == "prepare" and statuses[-1]):
             return statuses[-1] if statuses[-1] > 0 else 128 - statuses[-1]
     console.rule("report", align="left")
+    from clozelab.ledger.report import write_report  # matplotlib and scipy: not for --help and --dry-run
+
     root, scale = runs_root(folder, steps[-1].overrides, steps[-1].config_name)
     show(write_report(load_experiment(folder), root, root / "report", scale=scale))
     return 1 if any(statuses) else 0

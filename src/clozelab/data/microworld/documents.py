@@ -45,6 +45,8 @@ RETELL_PROB = 0.25
 REACTION_PROB = 0.6
 FOCUS_WEIGHT = 3.0
 """How much likelier the person just spoken of is to be the next subject than another one."""
+COMPANY_WEIGHT = 8.0
+"""How much likelier a document's other people are of the first one's gender: a coarse thread through all its sentences."""
 MENTIONED_WEIGHT = 20.0
 """How much likelier a thing or place already mentioned is to come up again than a new one."""
 MENTION_WEIGHTS = {"name": 0.5, "pronoun": 0.4, "job": 0.2}
@@ -61,9 +63,7 @@ class Story:
         size = cast_size or self.pick("cast size", (2, 3), (0.6, 0.4))
         self.cast: list[Person] = []
         for index in range(size):
-            taken = {person.first for person in self.cast}
-            first = self.pick(("first", index), [name for name in words.first_names(split) if name not in taken])
-            self.cast.append(Person(first, self.pick(("surname", index), words.surnames_of(first, split))))
+            self.cast.append(self._newcomer(index, split))
         self.facts: list[Fact] = []
         self.told: dict[int, list[str]] = {}
         self.introduced: set[Person] = set()
@@ -76,6 +76,13 @@ class Story:
         self.used: set[tuple[str, str]] = set()
         self.last_is_good = True
         self.step = 0
+
+    def _newcomer(self, index: int, split: str) -> Person:
+        taken = {person.first for person in self.cast}
+        options = [name for name in words.first_names(split) if name not in taken]
+        company = words.WOMEN if self.cast and self.cast[0].is_woman else words.MEN if self.cast else ()
+        first = self.pick(("first", index), options, [COMPANY_WEIGHT if name in company else 1.0 for name in options])
+        return Person(first, self.pick(("surname", index), words.surnames_of(first, split)))
 
     # ---- facts -------------------------------------------------------------------------------------------------------
 
