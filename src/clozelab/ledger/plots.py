@@ -1,12 +1,14 @@
 """The report's two pictures: learning curves against tokens, and the table as dots with intervals.
 
-Each is drawn twice, for a light and a dark page.
+Each is drawn twice, for a light and a dark page. A colour means a pre-trained encoder, the same one in both pictures;
+what has no pre-training is grey.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import matplotlib
@@ -15,24 +17,36 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from clozelab.ledger.collect import PretrainRun
+from clozelab.ledger.experiment import Row
 from clozelab.ledger.table import DataColumn, Table
 
-# Okabe and Ito's colours: told apart by colour-blind readers too.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-STYLES: dict[str, dict[str, Any]] = {
-    "light": {"figure.facecolor": "#ffffff", "axes.facecolor": "#ffffff", "text.color": "#1a1a1a"},
-    "dark": {"figure.facecolor": "#16181c", "axes.facecolor": "#16181c", "text.color": "#e6e6e6"},
+WIDTH = 10.5  # inches; the page is about a hundred pixels an inch wide
+LABEL_GAP = 0.055  # of the axes' height: two labels closer than that would overlap
+# Okabe and Ito's hues, told apart by colour-blind readers too; darker on white and lighter on black, so that text in
+# these colours can be read.
+COLOURS = {
+    "light": ("#0072b2", "#c24e00", "#007a59", "#a8487f", "#8a6a00", "#3d7fa6"),
+    "dark": ("#56b4e9", "#ff9147", "#2fc79b", "#e398c2", "#e8b93c", "#a5d8f5"),
+}
+STYLES: dict[str, dict[str, str]] = {
+    "light": {"paper": "#ffffff", "ink": "#1a1a1a", "faint": "#5f6570"},
+    "dark": {"paper": "#16181c", "ink": "#e6e6e6", "faint": "#a0a6b0"},
 }
 BASE_STYLE = {
     "font.size": 10.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.spines.left": False,
     "axes.grid": True,
-    "grid.alpha": 0.25,
+    "grid.alpha": 0.3,
     "grid.linewidth": 0.6,
+    "ytick.left": False,
     "legend.frameon": False,
+    "savefig.dpi": 200,
 }
 
 
@@ -41,93 +55,135 @@ def draw_curves(runs: Sequence[PretrainRun], labels: dict[str, str], style: str)
 
     Args:
         runs: of every arm and seed.
-        labels: arm -> name in the legend.
+        labels: arm -> what stands at the end of its curves; other arms go by their own name.
         style: light or dark.
     """
     drawn = [run for run in runs if run.curves.get("validation/loss")]
     if not drawn:
         return None
+    arms = list(dict.fromkeys([*labels, *(run.arm for run in drawn)]))
+    ends: dict[str, list[float]] = {}
     with plt.rc_context(_rc(style)):
-        figure, axes = plt.subplots(figsize=(8.0, 4.2), layout="constrained")
-        arms = sorted({run.arm for run in drawn}, key=[*labels, *(run.arm for run in drawn)].index)
-        drawn.sort(key=lambda run: (arms.index(run.arm), run.seed))
+        figure, axes = plt.subplots(figsize=(WIDTH, 4.6), layout="constrained")
         for run in drawn:
             tokens, losses = zip(*run.curves["validation/loss"], strict=True)
-            colour = COLOURS[arms.index(run.arm) % len(COLOURS)]
-            label = labels.get(run.arm, run.arm) if run is next(one for one in drawn if one.arm == run.arm) else None
-            axes.plot([count / 1e6 for count in tokens], losses, color=colour, linewidth=1.6, alpha=0.85, label=label)
+            axes.plot(tokens, losses, color=_colour(arms.index(run.arm), style), linewidth=1.6, alpha=0.9)
+            ends.setdefault(run.arm, []).append(losses[-1])
+        marks = [
+            (sum(ends[arm]) / len(ends[arm]), labels.get(arm, arm), _colour(index, style))
+            for index, arm in enumerate(arms)
+            if arm in ends
+        ]
         entropies = [run.facts["unigram_entropy"] for run in drawn if "unigram_entropy" in run.facts]
         if entropies:
             height = sum(entropies) / len(entropies)
-            axes.axhline(
-                height, color=plt.rcParams["text.color"], linestyle=(0, (4, 3)), linewidth=1.0, label="unigram entropy"
-            )
-        axes.set_xlabel("tokens seen (millions)")
+            axes.axhline(height, color=STYLES[style]["ink"], linestyle=(0, (4, 3)), linewidth=1.0)
+            marks.append((height, f"unigram entropy ({height:.2f})", STYLES[style]["ink"]))
+        axes.set_xlabel("tokens seen")
         axes.set_ylabel("held-out loss (nats a predicted token)")
-        axes.set_xlim(left=0.0)
-        axes.legend(fontsize=9, title="one line a seed", title_fontsize=8)
+        axes.set_xlim(0.0, max(tokens for run in drawn for tokens, _ in run.curves["validation/loss"]))
+        axes.xaxis.set_major_formatter(EngFormatter())
+        _label_ends(axes, marks)
         return _png(figure)
+
+
+def _label_ends(axes: Any, marks: Sequence[tuple[float, str, str]]) -> None:
+    """Write (height, text, colour) beside the right edge, moved apart where they would overlap."""
+    low, high = axes.get_ylim()
+    heights = spread([(height - low) / (high - low) for height, _, _ in marks], LABEL_GAP)
+    for height, (_, text, colour) in zip(heights, marks, strict=True):
+        axes.text(1.01, height, text, color=colour, transform=axes.transAxes, va="center")
+
+
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """The heights, moved as little as needed for neighbours to be `gap` apart; their order stays."""
+    order = sorted(range(len(heights)), key=heights.__getitem__)
+    placed = list(heights)
+    for _ in range(200):
+        for below, above in pairwise(order):
+            overlap = max(0.0, gap - (placed[above] - placed[below]))
+            placed[below] -= overlap / 2
+            placed[above] += overlap / 2
+    return placed
 
 
 def draw_table(table: Table, style: str) -> bytes | None:
     """Every row on every data set as a dot with its interval; the paper's value as a hollow diamond. PNG or None."""
-    if not any(cell.estimate for cell in table.cells.values()):
-        return None
     rows = table.experiment.rows
-    columns = [column for column in table.columns if table.has_results(column)]
-    across = min(3, len(columns))
-    down = -(-len(columns) // across)
+    columns = sorted((one for one in table.columns if table.has_results(one)), key=lambda one: not one.is_paper)
+    if not columns:
+        return None
+    down = -(-len(columns) // 5)
+    across = -(-len(columns) // down)
     with plt.rc_context(_rc(style)):
-        size = (0.6 + 3.3 * across, 0.9 + (0.8 + 0.32 * len(rows)) * down)
+        size = (WIDTH, 0.6 + (0.9 + 0.3 * len(rows)) * down)
         figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, sharey=True, layout="constrained")
         for axes, column in zip(grid.flat, columns, strict=False):
-            _draw_column(axes, table, column)
-            role = f"\n({column.role})" if column.role else ""
-            axes.set_title(column.heading + role, fontsize=10)
+            _draw_column(axes, table, column, style)
         for axes in list(grid.flat)[len(columns) :]:
             axes.set_visible(False)
         grid[0, 0].set_yticks(range(len(rows)), [row.label for row in rows])
-        grid[0, 0].invert_yaxis()
-        figure.supxlabel(
-            "score in percent: dot = ours with 95 % interval, diamond = the paper, dotted line = majority class",
-            fontsize=9,
-        )
+        grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
+        figure.legend(handles=_legend(table, columns, style), loc="outside lower center", ncols=3, fontsize=9)
         return _png(figure)
 
 
-def _draw_column(axes: Any, table: Table, column: DataColumn) -> None:
+def _draw_column(axes: Any, table: Table, column: DataColumn, style: str) -> None:
+    faint = STYLES[style]["faint"]
     for height, row in enumerate(table.experiment.rows):
-        colour = COLOURS[height % len(COLOURS)]
+        colour = _row_colour(table.experiment.rows, row, style)
         estimate = table.cells[row.name, column.key].estimate
-        if estimate is not None:
-            width = estimate.half_width or 0.0
+        if estimate is None:
+            axes.text(0.02, height, "missing", color=faint, fontsize=8, va="center", transform=axes.get_yaxis_transform())
+        else:
             axes.errorbar(
-                estimate.mean, height, xerr=width, fmt="o", color=colour, markersize=5, capsize=3, linewidth=1.4
-            )
-        if column.is_paper and column.column is not None:
-            paper = row.cells[table.experiment.columns.index(column.column)]
-            if paper is not None:
-                axes.plot(paper, height, marker="D", markersize=6, markerfacecolor="none", markeredgecolor=colour)
+                estimate.mean, height, xerr=estimate.half_width, fmt="o", color=colour, markersize=6, capsize=3,
+                linewidth=1.6,
+            )  # fmt: skip
+        paper = row.cells[table.experiment.columns.index(column.column)] if column.is_paper and column.column else None
+        if paper is not None:
+            axes.plot(paper, height, marker="D", markersize=6, markerfacecolor="none", markeredgecolor=colour)
     if column.majority is not None:
-        axes.axvline(column.majority, color=plt.rcParams["text.color"], linestyle=(0, (1, 2)), linewidth=0.9)
-    axes.margins(y=0.12)
+        axes.axvline(column.majority, color=faint, linestyle=(0, (1, 2)), linewidth=1.2)
+    low, high = axes.get_xlim()
+    axes.set_xlim(max(low, -2.0), min(high, 102.0))
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.set_title(column.heading, fontsize=10, fontweight="bold", pad=20 if column.role else 6)
+    if column.role:
+        axes.text(0.5, 1.02, column.role, color=faint, fontsize=8.5, ha="center", va="bottom", transform=axes.transAxes)
+
+
+def _legend(table: Table, columns: Sequence[DataColumn], style: str) -> list[Line2D]:
+    ink, faint = STYLES[style]["ink"], STYLES[style]["faint"]
+    entries = [Line2D([], [], color=ink, marker="o", label="ours, percent, with 95 % interval")]
+    if any(column.is_paper for column in columns):
+        entries.append(Line2D([], [], color=ink, marker="D", markerfacecolor="none", linestyle="", label="the paper"))
+    if any(column.majority is not None for column in columns):
+        entries.append(Line2D([], [], color=faint, linestyle=(0, (1, 2)), label="always the most frequent label"))
+    return entries
+
+
+def _row_colour(rows: Sequence[Row], row: Row, style: str) -> str:
+    arms = list(dict.fromkeys(one.arm for one in rows if one.arm is not None))
+    return STYLES[style]["faint"] if row.arm is None else _colour(arms.index(row.arm), style)
+
+
+def _colour(index: int, style: str) -> str:
+    return COLOURS[style][index % len(COLOURS[style])]
 
 
 def _rc(style: str) -> Any:
-    text = STYLES[style]["text.color"]
+    colours = STYLES[style]
     return {
         **BASE_STYLE,
-        **STYLES[style],
-        "axes.edgecolor": text,
-        "axes.labelcolor": text,
-        "xtick.color": text,
-        "ytick.color": text,
-        "grid.color": text,
+        **dict.fromkeys(("figure.facecolor", "axes.facecolor"), colours["paper"]),
+        **dict.fromkeys(("text.color", "axes.labelcolor", "ytick.color"), colours["ink"]),
+        **dict.fromkeys(("axes.edgecolor", "xtick.color", "grid.color"), colours["faint"]),
     }
 
 
 def _png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=140)
+    figure.savefig(buffer, format="png")
     plt.close(figure)
     return buffer.getvalue()

@@ -62,7 +62,8 @@ def build_data(cfg: DictConfig, folder: Path) -> FinetuningDataModule:
 
 def build_module(cfg: DictConfig, folder: Path, data: FinetuningDataModule) -> FineTuning:
     """The task's module on the encoder; head weights and dropout are functions of the seed."""
-    encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.seed)
+    # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, as they share a trained encoder.
+    encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     seed_initialisation(cfg.seed)
     return instantiate(cfg.task.module, _convert_="all")(
         encoder=encoder,

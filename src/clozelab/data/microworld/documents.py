@@ -46,7 +46,7 @@ REACTION_PROB = 0.6
 FOCUS_WEIGHT = 3.0
 """How much likelier the person just spoken of is to be the next subject than another one."""
 COMPANY_WEIGHT = 8.0
-"""How much likelier a document's other people are of the first one's gender: a coarse thread through all its sentences."""
+"""How much likelier the other people of a document are of the first one's gender: a coarse thread through it."""
 MENTIONED_WEIGHT = 20.0
 """How much likelier a thing or place already mentioned is to come up again than a new one."""
 MENTION_WEIGHTS = {"name": 0.5, "pronoun": 0.4, "job": 0.2}
