@@ -56,6 +56,7 @@ class ScaleModelConfig:
 @dataclass
 class ScalePretrainConfig:
     phases: list[PhaseConfig] = MISSING
+    position_growth: str = MISSING
     learning_rate: float = MISSING
     warmup_fraction: float = MISSING
     adam_betas: list[float] = MISSING
@@ -197,6 +198,8 @@ class PretrainConfig(StageConfig):
     model: ModelConfig = field(default_factory=ModelConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     phases: list[PhaseConfig] = MISSING
+    position_growth: str = MISSING
+    """What positions beyond the last phase's rows start as: none (their initialisation) | tile (copies)."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     checkpoint_interval_steps: int = MISSING
     gradient_clip_norm: float = MISSING

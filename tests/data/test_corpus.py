@@ -25,7 +25,7 @@ from clozelab.data.corpus import (
     read_documents,
     split_paragraph,
 )
-from clozelab.data.text_files import Source, find_files
+from clozelab.data.text_files import Source, check_head, find_files
 
 
 def read(folder: Path, path: str, **options: str) -> tuple[list[list[str]], CorpusCounts]:
@@ -232,6 +232,36 @@ def test_a_binary_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("wide", encoding="utf-16")
     with pytest.raises(ValueError, match="UTF-16"):
         read(tmp_path, "b.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.txt", b"\x89PNG\0" + bytes(range(256)) * 10, "a.txt is binary"),
+        ("a.txt", b"caf\xe9 latin\n" * 40, r"a.txt: 40 of its first 40 rows .*40 x undecodable bytes; first: a.txt:1"),
+        ("a.jsonl", jsonl(*({"body": "x"} for _ in range(40))), "40 x no text in field 'text'"),
+        ("a.jsonl", b"plain text\n" * 40, "40 x invalid JSON"),
+        ("a.jsonl.gz", b"not compressed", "damaged or incomplete"),
+    ],
+)
+def test_a_wrong_file_is_known_by_its_beginning(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    (file,) = find_files(Source("source", name), 0, tmp_path)
+    with pytest.raises(ValueError, match=words):
+        check_head(file)
+
+
+def test_dirt_at_the_beginning_is_no_wrong_file(tmp_path: Path) -> None:
+    contents = {
+        "empty.txt": b"",
+        "few.txt": b"\xff\n" * 9,
+        "half.txt": b"good\n\xff\n" * 20,
+        "long.txt": b"no line end " * 200_000,
+        "cut.txt": "é".encode() * 600_000,  # the first chunk may end inside a character
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+        check_head(find_files(Source("source", name), 0, tmp_path)[0])
 
 
 # Pieces

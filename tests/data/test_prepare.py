@@ -201,6 +201,43 @@ def test_bad_settings_are_refused(tmp_path: Path, data: Path) -> None:
         run(tmp_path, vocab_file="absent.txt")
 
 
+def test_mistakes_are_found_before_anything_slow(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any file is read as a whole: its checksum is the first slow step."""
+    monkeypatch.setattr("clozelab.data.text_files.sha256_of_file", lambda path: pytest.fail("slow step"))
+    (data / "picture.txt").write_bytes(b"\x89PNG\0\0")
+    with pytest.raises(ValueError, match=r"picture.txt is binary"):
+        run(tmp_path, sources=[Source("one", "one.txt"), Source("picture", "picture.txt")])
+    with pytest.raises(ValueError, match=r"vocab_size is 5: .*special tokens"):
+        run(tmp_path, vocab_size=5)
+    with pytest.raises(ValueError, match=r"validation_fraction must lie between 0 and 1, not 0"):
+        run(tmp_path, validation_fraction=0.0)
+
+
+def test_a_vocabulary_of_another_language_is_refused(tmp_path: Path, data: Path) -> None:
+    (data / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *"абвгдежз", "."]))
+    with pytest.raises(ValueError, match=r"vocab_file does not fit the corpus: 8\d% of the tokens .* are \[UNK\]"):
+        run(tmp_path, vocab_file="vocab.txt")
+    assert not list((tmp_path / "cache" / "corpora").glob("small-*"))
+
+
+def test_unknown_tokens_are_counted_and_warned_of(tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert PreparedCorpus.open(run(tmp_path)).manifest["unknown_fraction"] == 0
+    assert "[UNK]" not in caplog.text
+    letters = "abcdefghijklmnopqrstuvwxyz."  # no digits
+    entries = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
+    (data / "vocab.txt").write_text("\n".join(entries))
+    corpus = PreparedCorpus.open(run(tmp_path, vocab_file="vocab.txt"))
+    tokens = np.concatenate([corpus.train.tokens[:], corpus.validation.tokens[:]])
+    share = corpus.manifest["unknown_fraction"]
+    assert share == pytest.approx((tokens == 1).mean()) and 0.01 < share < 0.5
+    assert "of the tokens are [UNK]" in caplog.text
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(ValueError, match=r"cannot write below .*one.txt/corpora .*set cache_dir"):
+        run(tmp_path, cache_dir=data / "one.txt")
+
+
 def _peak_megabytes(tmp_path: Path, num_documents: int) -> float:
     (tmp_path / "data").mkdir(parents=True)
     (tmp_path / "data" / "one.txt").write_text(make_text(num_documents))

@@ -6,6 +6,7 @@ import multiprocessing
 import pickle
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -214,6 +215,29 @@ def test_fewer_held_out_rows_than_asked_for(make: Callable[..., CorpusDataModule
     module = make(validation_instances=10**6)
     total = sum(batch["layout"].batch_size for batch in module.val_dataloader())
     assert total == len(module.instances("validation", 24))
+
+
+def test_documents_that_spoil_next_sentence_prediction_are_told(
+    make: Callable[..., CorpusDataModule], corpus: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One document with nearly all of the text finds no other one to draw from."""
+    make().instances("train", 16)
+    assert "random next segment" not in caplog.text
+    sizes, tokens = np.array([4000, 3, 3, 1]), np.random.default_rng(0).integers(5, 90, 4007 * 6)
+    corpus.train = replace(
+        corpus.train,
+        tokens=TokenStream([tokens]),
+        sentence_offsets=np.arange(4008) * 6,
+        document_offsets=np.append(0, np.cumsum(sizes)),
+        document_source=np.zeros(4, dtype=np.uint8),
+    )
+    with caplog.at_level("INFO"):
+        make().instances("train", 16)
+    assert "1 documents of a single sentence" in caplog.text
+    assert "train split at seq_length 16:" in caplog.text and "flatter the model" in caplog.text
+    caplog.clear()
+    make(Objective(input=SegmentPairs(0.5, "corpus"), token=MLM, pair=None)).instances("train", 16)
+    assert "flatter" not in caplog.text
 
 
 def test_clear_errors(make: Callable[..., CorpusDataModule], corpus: Any) -> None:

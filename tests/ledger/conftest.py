@@ -13,7 +13,10 @@ import pytest
 ARMS = ("mlm_nsp", "mlm", "ltr")
 ROWS = (*ARMS, "ltr_bilstm", "random", "random_bilstm")
 TASKS: dict[str, dict[str, Any]] = {
+    "mnli": {"title": "MNLI-m", "stand_in_for": None, "metric": "validation/accuracy"},
+    "qnli": {"title": "QNLI", "stand_in_for": None, "metric": "validation/accuracy"},
     "mrpc": {"title": "MRPC", "stand_in_for": None, "metric": "validation/accuracy"},
+    "sst2": {"title": "SST-2", "stand_in_for": None, "metric": "validation/accuracy"},
     "snli_95k": {"title": "SNLI-95k", "stand_in_for": "mnli", "metric": "validation/accuracy"},
     "qnli_derived": {"title": "QNLI-derived", "stand_in_for": "qnli", "metric": "validation/accuracy"},
     "squad_v1": {"title": "SQuAD F1", "stand_in_for": None, "metric": "validation/f1"},
@@ -41,8 +44,16 @@ def write_run(folder: Path, stage: str, config: dict[str, Any], status: str = "c
 
 def write_pretrain(root: Path, arm: str, seed: int, *, status: str = "complete", generator: Any = None) -> None:
     folder = root / "pretrain" / arm / f"seed-{seed}"
-    config = {"arm": arm, "seed": seed, "corpus": {"name": "text", "generator": generator}}
-    facts = {"tokens": 1_000_000, "tokens_per_second": 60_000.0, "unigram_entropy": 6.2, "validation/loss": 4.4}
+    model = {"num_hidden_layers": 2, "hidden_size": 128}
+    config = {"arm": arm, "seed": seed, "model": model, "corpus": {"name": "text", "generator": generator}}
+    facts = {
+        "tokens": 1_000_000,
+        "tokens_per_second": 60_000.0,
+        "mfu": 0.41,
+        "parameters": 1_527_680,
+        "unigram_entropy": 6.2,
+        "validation/loss": 4.4,
+    }
     write_run(folder, "pretrain", config, status, **facts)
     lines = ["step,tokens,seconds,key,value"]
     for step in range(1, 11):

@@ -1,18 +1,24 @@
-"""The written report: every file, self-contained, honest about what is missing."""
+"""The written report: every file, self-contained, honest about what is missing; and what a terminal shows of it."""
 
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from clozelab.ledger.experiment import find_experiment, load_experiment
+from clozelab.ledger.plots import spread
 from clozelab.ledger.report import Report, write_report
+from clozelab.ledger.terminal import print_page
+from clozelab.ledger.wording import duration, rough, signed
 from clozelab.stages.report import main as report_verb
 
 EVERY = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
@@ -24,23 +30,70 @@ def written(root: Path) -> Report:
     return write_report(experiment, root, root / "report", scale="demo")
 
 
+@pytest.fixture
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spares a test about words the second that pictures take."""
+    for name in ("draw_table", "draw_curves"):
+        monkeypatch.setattr(f"clozelab.ledger.report.{name}", lambda *_: None)
+
+
+def texts(report: Report) -> dict[str, str]:
+    """What a reader of each written page sees, without the embedded pictures."""
+    pages = {path.name: path.read_text() for path in report.folder.iterdir() if path.suffix != ".png"}
+    return {name: re.sub(r'"data:[^"]*"', '""', text) for name, text in pages.items()}
+
+
+def full(make_runs: Callable[..., Path], **extra: Any) -> Path:
+    return make_runs({(row, task): 60.0 + index for index, row in enumerate(ROWS) for task in EVERY}, **extra)
+
+
 def test_files(make_runs: Callable[..., Path], writers: Any) -> None:
-    root = make_runs({(row, task): 60.0 + index for index, row in enumerate(ROWS) for task in EVERY})
+    root = full(make_runs)
     writers.finetune(root, "ltr", "mrpc", (1, 9), 0.0, status="failed")
     report = written(root)
     names = {path.name for path in report.folder.iterdir()}
-    assert names == {"report.md", "report.html", "results.csv", "curves.png", "table.png"}
-    text = (report.folder / "report.md").read_text()
-    assert "# Ablation over the pre-training tasks" in text
-    # MNLI has no run; SNLI-95k stands apart
-    assert re.search(r"\| BERT-Base \| 84\.4 \| no run \| (59|60)\.\d ± ", text)
-    assert "SNLI-95k (stand-in for MNLI-m), ours" in text
-    assert "ValueError: broken on purpose" in text
-    assert "SST-2: no run on this data set" in text
-    assert "0123456789ab" in text and "torch 2.13.0" in text and "60,000" in text
-    assert not re.search(
-        r"\n\n\|", text.split("## The claims")[1].split("##")[0].split("\n", 3)[3]
-    )  # table is unbroken
+    plots = {"curves.png", "curves-dark.png", "table.png", "table-dark.png"}
+    assert names == {"report.md", "report.html", "results.csv"} | plots
+    for text in (texts(report)["report.md"], texts(report)["report.html"]):
+        assert "Ablation over the pre-training tasks" in text
+        assert "Does next-sentence prediction help" in text  # the README's question
+        assert "2 layers of 128, 1.53 M parameters" in text
+        assert "finetune/ltr/pretrain-seed-1/mrpc/seed-9 (failed): ValueError: broken on purpose" in text
+        assert "1 failed" in text and "holds" in text
+        assert "0123456789ab" in text and "torch 2.13.0" in text and "A processor" in text
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_stand_ins_stand_apart(make_runs: Callable[..., Path]) -> None:
+    text = texts(written(full(make_runs)))["report.md"]
+    own, apart = text.split("### ")[1:3]
+    assert "| | MNLI-m, paper | QNLI, paper | MRPC, paper | MRPC, ours |" in own  # MNLI and QNLI have no run
+    assert re.search(r"\| BERT-Base \| 84\.4 \| 88\.4 \| 86\.7 \| (59|60)\.\d ± \d", own)
+    assert "SNLI-95k (stand-in for MNLI-m), ours" in apart
+    assert not re.search(r"8\d\.\d", apart)  # no number of the paper
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_markdown_tables_are_whole(make_runs: Callable[..., Path]) -> None:
+    lines = texts(written(full(make_runs)))["report.md"].split("\n")
+    tables = [[]]
+    for line in lines:
+        if line.startswith("|"):
+            tables[-1].append(line.count("|"))
+        elif tables[-1]:
+            tables.append([])
+    assert [len(set(table)) for table in tables if table] == [1] * 5
+    assert all(len(table) >= 4 for table in tables if table)
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_no_path_of_this_machine(make_runs: Callable[..., Path], writers: Any) -> None:
+    root = full(make_runs)
+    (root / "finetune" / "mlm" / "pretrain-seed-1" / "mrpc" / "seed-1" / "run.json").write_text("{")
+    writers.finetune(root, "ltr", "mrpc", (1, 9), 0.0, status="interrupted")
+    pages = texts(written(root))
+    assert "finetune/mlm/pretrain-seed-1/mrpc/seed-1: ValueError" in pages["report.md"]
+    assert not [name for name, text in pages.items() if str(root) in text]
 
 
 class Page(HTMLParser):
@@ -60,24 +113,57 @@ class Page(HTMLParser):
 
 def test_html_is_self_contained_and_well_formed(make_runs: Callable[..., Path]) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0})
-    html = written(root).html.read_text()
+    report = written(root)
     page = Page()
-    page.feed(html)
+    page.feed(report.html.read_text())
     assert not page.open
-    assert page.links and all(link.startswith("data:image/png;base64,") for link in page.links)
-    assert "prefers-color-scheme: dark" in html and "viewport" in html and "http" not in re.sub('data:[^"]*', "", html)
+    assert len(page.links) == 4 and all(link.startswith("data:image/png;base64,") for link in page.links)
+    html = texts(report)["report.html"]
+    assert "prefers-color-scheme: dark" in html and "viewport" in html and "http" not in html
     assert "LTR &amp; No NSP" in html  # escaped
+    assert re.search(r'title="1/1: (69|70)\.\d, 1/2: ', html)  # the seeds behind a cell
 
 
+@pytest.mark.usefixtures("without_plots")
+def test_marks_lie_on_the_axis(make_runs: Callable[..., Path]) -> None:
+    page = written(full(make_runs, pretrain_seeds=(1, 2))).page
+    marks = [one["marks"] for one in page["judgements"]]
+    assert all(0.0 <= value <= 100.0 for one in marks for value in one.values())
+    assert all(one["low"] <= one["ours"] <= one["high"] for one in marks if "low" in one)
+    # The paper's difference on MNLI is not drawn over ours on a stand-in for it.
+    shown = {one["judged_on"]: "paper" in one["marks"] for one in page["judgements"]}
+    assert shown["MRPC"] and not shown["SNLI-95k"]
+
+
+@pytest.mark.usefixtures("without_plots")
 def test_synthetic_is_said_first(make_runs: Callable[..., Path]) -> None:
     report = written(make_runs({("mlm", "mrpc"): 70.0}, generator={"_target_": "clozelab.data.x"}))
-    text = (report.folder / "report.md").read_text()
-    assert text.startswith("**Synthetic data")
+    text = texts(report)["report.md"]
+    assert text.startswith("**Synthetic data.**")
     # Generated MRPC is in the official format and under the official task's name; the paper's number stays apart.
-    assert "| MRPC, paper | MRPC, ours | text MRPC (synthetic, for MRPC), ours |" in text
-    assert "| No NSP | 83.9 | no run | 84.9 | no run | 86.5 | no run | 70" in text
+    ours, paper = text.split("### ")[1:3]
+    assert "| | text MRPC (synthetic, for MRPC), ours |" in ours and re.search(r"\| No NSP \| 70\.\d ± ", ours)
+    assert "MRPC, paper" in paper and "ours" not in paper.split("## ")[0]
+    body = texts(report)["report.html"].split("<body>")[1]
+    assert body.index("Synthetic data.") < body.index("<h1>")
 
 
+@pytest.mark.usefixtures("without_plots")
+def test_only_the_exception_is_noted(make_runs: Callable[..., Path], writers: Any) -> None:
+    root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2), finetune_seeds=(1, 2))
+    writers.finetune(root, "random", "mrpc", (1, 1), 68.4, collapsed=True, majority_baseline=0.684)
+    writers.finetune(root, "random", "mrpc", (1, 2), 66.0, majority_baseline=0.684)
+    report = written(root)
+    group = report.page["groups"][0]
+    column = [heading["name"] for heading in group["headings"]].index("MRPC")
+    notes = {row["label"]: row["cells"][column]["note"] for row in group["rows"]}
+    assert notes["No NSP"] == "" and group["rows"][0]["cells"][column]["mean"] == "missing"
+    assert notes["No pre-training"] == "2 of 4 runs; fine-tuning seeds only; 1 collapsed, 66.0 without"
+    assert group["majority"][column] == "68.4"
+    assert "No pre-training on MRPC (pre-training/fine-tuning seed 2/1, 2/2)" in report.page["problems"]["Missing"]
+
+
+@pytest.mark.usefixtures("without_plots")
 def test_results_hold_every_run(make_runs: Callable[..., Path]) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
     with (written(root).folder / "results.csv").open(newline="") as file:
@@ -85,6 +171,7 @@ def test_results_hold_every_run(make_runs: Callable[..., Path]) -> None:
     assert len(rows) == 6 + 2
     scores = [float(row["score_percent"]) for row in rows if row["stage"] == "finetune"]
     assert scores == pytest.approx([70.0, 70.0], abs=0.6)
+    assert all((root / row["folder"] / "run.json").is_file() for row in rows)
 
 
 def test_no_runs_is_a_clear_error(tmp_path: Path) -> None:
@@ -95,8 +182,37 @@ def test_no_runs_is_a_clear_error(tmp_path: Path) -> None:
 def test_only_pretraining_so_far(make_runs: Callable[..., Path]) -> None:
     report = written(make_runs({}))
     assert (report.folder / "curves.png").is_file() and not (report.folder / "table.png").exists()
+    assert "no run" in texts(report)["report.html"]
 
 
+def test_labels_move_apart_and_no_further() -> None:
+    assert spread([0.1, 0.5, 0.9], 0.05) == [0.1, 0.5, 0.9]
+    placed = spread([0.50, 0.51, 0.10, 0.505], 0.05)
+    assert all(above - below > 0.049 for below, above in pairwise(sorted(placed)))
+    assert sorted(range(4), key=placed.__getitem__) == [2, 0, 3, 1] and max(placed) < 0.57
+
+
+def test_wording() -> None:
+    assert [rough(value) for value in (7, 1_527_680, 999_950, 3.2e9)] == ["7", "1.53 M", "1 M", "3.2 G"]
+    assert [duration(value) for value in (5.2, 90, 7200)] == ["5 s", "1.5 min", "2.0 h"]
+    assert [signed(value) for value in (-0.04, 1.26, -3.5, None)] == ["0.0", "+1.3", "−3.5", "–"]
+
+
+@pytest.mark.usefixtures("without_plots")
+@pytest.mark.parametrize("width", [80, 140])
+def test_terminal_keeps_numbers_whole(make_runs: Callable[..., Path], width: int) -> None:
+    page = written(full(make_runs, pretrain_seeds=(1, 2))).page
+    console = Console(width=width, file=io.StringIO())
+    print_page(page, console)
+    printed = console.file.getvalue()
+    assert max(map(len, printed.split("\n"))) <= width
+    for group in page["groups"]:
+        for cell in (cell for row in group["rows"] for cell in row["cells"]):
+            assert f"{cell['mean']} {cell['half']}".rstrip() in printed or cell["mean"] == "missing"
+    assert all(one["interval"] in printed for one in page["judgements"])
+
+
+@pytest.mark.usefixtures("without_plots")
 def test_verb_prints_table_and_path(make_runs: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0})
     runs_dir = root.parents[1]

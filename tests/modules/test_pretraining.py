@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from clozelab.models.config import BertConfig
 from clozelab.models.layout import Layout
 from clozelab.modules.base import DivergedError
-from clozelab.modules.pretraining import PretrainingModule, check_phases, validation_metrics
+from clozelab.modules.pretraining import PretrainingModule, check_phases, check_validation, validation_metrics
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
 from clozelab.training.callbacks import TrainingInterruptedError
@@ -242,7 +242,7 @@ def test_stopped_run_goes_on_with_the_same_bits(tmp_path: Path, stop: int) -> No
     parts.fit()
     assert_same_bits(whole.module, parts.module)
     assert whole.rows() == parts.rows()
-    assert {step for step, key, _ in whole.rows() if key == "validation/loss"} == {4, 8}
+    assert [step for step, key, _ in whole.rows() if key == "validation/loss"] == [4, 8]
 
 
 def test_ctrl_c_saves_and_stops_too(tmp_path: Path) -> None:
@@ -302,6 +302,43 @@ def test_averages_between_log_points(tmp_path: Path) -> None:
     assert {step for step, _ in pooled} == {4, 8}
 
 
+@pytest.mark.parametrize(("interval", "expected"), [(100, [8]), (8, [8]), (3, [3, 6, 8])])
+def test_validates_at_each_interval_and_once_at_the_end(tmp_path: Path, interval: int, expected: list[int]) -> None:
+    run = ToyRun(tmp_path, validation=interval)
+    run.fit()
+    assert [step for step, key, _ in run.rows() if key == "validation/loss"] == expected
+
+
+def test_validation_between_log_points_stands_at_its_own_tokens(tmp_path: Path) -> None:
+    run = ToyRun(tmp_path, validation=4, log=3)
+    run.fit()
+    with (tmp_path / "metrics.csv").open(newline="") as stream:
+        tokens = {(int(row["step"]), row["key"]): int(row["tokens"]) for row in csv.DictReader(stream)}
+    steps = {(3, "train/loss"), (4, "validation/loss"), (6, "train/loss"), (8, "train/loss"), (8, "validation/loss")}
+    assert {place: tokens[place] for place in steps} == {place: place[0] * ROWS * SLOTS for place in steps}
+
+
+def test_validation_runs_without_dropout_and_training_goes_on_with_it(tmp_path: Path) -> None:
+    """The held-out loss is that of the same weights in evaluation mode; the mode is back afterwards."""
+    modes = []
+
+    class Watch(Callback):
+        def on_validation_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
+            modes.append(("validation", module.model.encoder.dropout.training))
+
+        def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
+            modes.append(("train", module.model.encoder.dropout.training))
+
+    run = ToyRun(tmp_path, validation=4, dropout=0.5)
+    module = run.fit(Watch())
+    assert modes == ([("train", True)] * 4 + [("validation", False)] * 2) * 2
+    model = module.model.eval()
+    with torch.no_grad():
+        terms = [model(collate(global_batch(number)))[0] for number in (1000, 1001)]
+    expected = sum(float(term.loss_sum) for term in terms) / sum(term.count for term in terms)
+    assert module.latest_validation["validation/loss"] == pytest.approx(expected, abs=1e-6)
+
+
 def test_loss_that_is_not_a_number_ends_the_run_by_name(tmp_path: Path) -> None:
     class Poison(Callback):
         def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
@@ -341,6 +378,7 @@ def test_names_of_validation_metrics() -> None:
     [
         ({"seq_length": 513}, r"phases\.0\.seq_length is 513.*512 positions"),
         ({"steps": 0}, r"phases\.0\.steps is 0"),
+        ({"steps": "???"}, r"phases\.0\.steps has no value"),
         ({"global_batch_size": 9}, "multiple of the 2 devices"),
     ],
 )
@@ -351,3 +389,22 @@ def test_phases_that_cannot_run(change: dict[str, int], words: str) -> None:
         check_phases([phase | change], 512, 2)
     with pytest.raises(ValueError, match="phases is empty"):
         check_phases([], 512, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"interval_steps": 0}, r"validation\.interval_steps is 0"),
+        ({"instances": -1}, r"validation\.instances is -1"),
+        ({"seq_length": 513}, r"validation\.seq_length is 513.*512 positions"),
+    ],
+)
+def test_validations_that_cannot_run(change: dict[str, int], words: str, caplog: pytest.LogCaptureFixture) -> None:
+    phases = [{"seq_length": 32, "steps": 1, "global_batch_size": 8, "micro_batch_size": 4}]
+    validation = {"interval_steps": 5, "instances": 10, "seq_length": 32}
+    check_validation(validation, phases, 512)
+    assert not caplog.text
+    check_validation(validation | {"seq_length": 64}, phases, 512)
+    assert "no phase is longer than 32" in caplog.text
+    with pytest.raises(ValueError, match=words):
+        check_validation(validation | change, phases, 512)

@@ -184,6 +184,39 @@ def test_rows_longer_than_the_model_are_refused_before_anything_slow(workplace: 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"validation.seq_length": 65}, r"validation\.seq_length is 65.*64 positions"),
+        ({"validation.interval_steps": 0}, r"validation\.interval_steps is 0"),
+        ({"phases": "[{seq_length: 16, steps: 2, global_batch_size: 4}]"}, r"phases\.0\.micro_batch_size has no value"),
+        ({"trainer.log_interval_steps": 0}, r"trainer\.log_interval_steps is 0"),
+        ({"trainer.num_workers": -1}, r"trainer\.num_workers is -1"),
+        ({"trainer.devices": 0}, r"trainer\.devices is 0"),
+        ({"checkpoint_interval_steps": 0}, r"checkpoint_interval_steps is 0"),
+        ({"gradient_clip_norm": -1}, r"gradient_clip_norm is -1"),
+        ({"model.num_attention_heads": 3}, r"model\.hidden_size 16 is not a multiple"),
+        ({"optimizer.learning_rate": -1}, r"optimizer\.learning_rate is -1"),
+        ({"schedule.warmup_fraction": 1.5}, r"schedule\.warmup_fraction is 1\.5"),
+        ({"objective.token.predict_prob": 0}, r"predict_prob is 0"),
+    ],
+)
+def test_settings_that_cannot_run_are_refused_before_the_corpus_is_read(
+    workplace: Path, tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    """And before the run folder is taken: the corrected command must not find a failed run of other settings there."""
+    with pytest.raises(Exception, match=words):
+        run_here(workplace, tmp_path / "run", data_dir=tmp_path / "no data here", **change)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_corpus_that_gives_no_rows_leaves_no_run_behind(workplace: Path, tmp_path: Path) -> None:
+    phases = "[{seq_length: 7, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
+    with pytest.raises(ValueError, match="train split at seq_length 7: seq_length 7 is too short"):
+        run_here(workplace, tmp_path / "run", phases=phases)
+    assert list(tmp_path.iterdir()) == []
+
+
 LONG = "[{seq_length: 16, steps: 250, global_batch_size: 4, micro_batch_size: 4}]"
 
 

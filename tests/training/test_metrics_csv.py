@@ -30,6 +30,14 @@ def test_rows_columns_and_truncation(tmp_path: Path) -> None:
     assert path.read_text().splitlines() == expected[:1]
 
 
+def test_a_comma_in_a_key_survives_a_resume(tmp_path: Path) -> None:
+    logger = MetricsCsv(tmp_path)
+    logger.log_metrics({"validation/nsp_accuracy/books, old": 0.5, "train/tokens": 10, "train/seconds": 1.0}, 1)
+    before = (tmp_path / "metrics.csv").read_text()
+    logger.truncate_after(1)
+    assert (tmp_path / "metrics.csv").read_text() == before
+
+
 def test_truncating_nothing(tmp_path: Path) -> None:
     MetricsCsv(tmp_path).truncate_after(0)
     assert not list(tmp_path.iterdir())

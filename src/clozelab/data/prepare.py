@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from rich.console import Console
@@ -34,8 +34,8 @@ from clozelab.data.shards import (
     ShardWriter,
     canonical_json,
 )
-from clozelab.data.text_files import Source, TextFile, find_files
-from clozelab.data.tokenizer import WordPieceTokenizer
+from clozelab.data.text_files import Source, TextFile, check_head, find_files
+from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,11 @@ PREPARATION_VERSION = 1
 VOCABULARY_SAMPLE_CHARACTERS = 64_000_000
 """Text a vocabulary is learnt from at most; word frequencies are settled long before."""
 BATCH_CHARACTERS = 1_000_000
+FIT_CHARACTERS = 200_000
+"""Text at the beginning of the corpus on which a given vocabulary is tried before anything slow."""
+MAX_UNKNOWN_FRACTION = 0.5
+WARNED_UNKNOWN_FRACTION = 0.01
+"""A vocabulary made for a text leaves far less than this unknown."""
 
 
 def prepare_corpus(
@@ -68,10 +73,14 @@ def prepare_corpus(
         validation_fraction: share of the documents, by hash of their text, that goes to validation.
 
     Raises:
-        ValueError: no files, a binary or damaged file, too many unusable rows, fewer than two documents.
+        ValueError: no files, a binary or damaged file, too many unusable rows, fewer than two documents, a vocabulary
+            that does not fit the text, a cache folder that cannot be written.
     """
     _check_names(name, sources)
+    _check_settings(vocab_file, vocab_size, validation_fraction)
     files = [file for index, source in enumerate(sources) for file in find_files(source, index, Path(data_dir))]
+    for file in files:
+        check_head(file)
     vocab_path = None if vocab_file is None else Path(data_dir, Path(vocab_file).expanduser())
     given = None if vocab_path is None else WordPieceTokenizer.from_vocab(vocab_path, lowercase)
     settings = {
@@ -102,6 +111,15 @@ def _check_names(name: str, sources: Sequence[Source]) -> None:
         raise ValueError(f"corpus {name} needs 1 to 255 sources with different names, not {names}")
 
 
+def _check_settings(vocab_file: str | None, vocab_size: int, validation_fraction: float) -> None:
+    SplitRule(validation_fraction)
+    if vocab_file is None and vocab_size <= len(SPECIAL_TOKENS):
+        raise ValueError(
+            f"corpus.vocab_size is {vocab_size}: the {len(SPECIAL_TOKENS)} special tokens alone need more; give the "
+            "number of entries to learn, some thousands"
+        )
+
+
 def _source_identities(sources: Sequence[Source], files: Sequence[TextFile]) -> list[dict[str, Any]]:
     return [
         {
@@ -116,14 +134,24 @@ def _source_identities(sources: Sequence[Source], files: Sequence[TextFile]) -> 
 @contextlib.contextmanager
 def _lock(folder: Path) -> Iterator[None]:
     """One process at a time per folder; the others wait and then find it prepared."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f".{folder.name}.lock").open("w") as handle:
+    with _open_lock(folder) as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             log.info("another process is preparing %s; waiting for it", folder)
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+
+
+def _open_lock(folder: Path) -> IO[str]:
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        return folder.with_name(f".{folder.name}.lock").open("w")
+    except OSError as error:
+        raise ValueError(
+            f"cannot write below {folder.parent} ({error.strerror}): set cache_dir, or the environment variable "
+            "CLOZELAB_CACHE, to a folder that can be written"
+        ) from error
 
 
 def _is_prepared(folder: Path) -> bool:
@@ -146,6 +174,8 @@ def _write_corpus(
     files: Sequence[TextFile],
     given: WordPieceTokenizer | None,
 ) -> None:
+    if given is not None:
+        _check_fit(given, files)
     split = SplitRule(settings["validation_fraction"])
     counts, sample = _survey(files, split, learn=given is None)
     _log_skipped(counts)
@@ -153,7 +183,7 @@ def _write_corpus(
     (folder / "tokenizer").mkdir(parents=True)
     for file_name, content in tokenizer.files().items():
         (folder / "tokenizer" / file_name).write_bytes(content)
-    written, facts = _write_splits(folder, [source.name for source in sources], files, tokenizer, split)
+    written, facts, unknown = _write_splits(folder, [source.name for source in sources], files, tokenizer, split)
     if (written.documents, written.characters) != (counts.documents, counts.characters):
         raise ValueError(f"the text of corpus {name} changed while it was read; run the prepare stage again")
     for split_name in SPLITS:
@@ -166,12 +196,32 @@ def _write_corpus(
         "versions": {package: version(package) for package in ("tokenizers", "sentencex")},
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
+        "unknown_fraction": unknown,
         **_count_facts(written),
         "splits": {split: {key: value for key, value in facts[split].items() if key != "files"} for split in SPLITS},
         "unigram_entropy": facts["train"]["unigram_entropy"],
         **_checksums(folder, facts),
     }
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _check_fit(given: WordPieceTokenizer, files: Sequence[TextFile]) -> None:
+    """ValueError where a given vocabulary does not know most of the text's beginning."""
+    sentences: list[str] = []
+    size = 0
+    for document in read_documents(files, CorpusCounts()):
+        sentences += document.sentences
+        size += document.num_characters
+        if size >= FIT_CHARACTERS:
+            break
+    ids, _ = given.encode_flat(sentences)
+    unknown = float((ids == given.unk_id).mean()) if len(ids) else 0.0
+    if unknown > MAX_UNKNOWN_FRACTION:
+        raise ValueError(
+            f"corpus.vocab_file does not fit the corpus: {unknown:.0%} of the tokens at its beginning are [UNK]. Give "
+            f"the vocabulary of this language and case (corpus.lowercase is {given.lowercase}), or leave vocab_file "
+            "empty to learn one"
+        )
 
 
 def _survey(files: Sequence[TextFile], split: SplitRule, learn: bool) -> tuple[CorpusCounts, list[str]]:
@@ -195,7 +245,8 @@ def _survey(files: Sequence[TextFile], split: SplitRule, learn: bool) -> tuple[C
 
 def _write_splits(
     folder: Path, source_names: list[str], files: Sequence[TextFile], tokenizer: WordPieceTokenizer, split: SplitRule
-) -> tuple[CorpusCounts, dict[str, dict[str, Any]]]:
+) -> tuple[CorpusCounts, dict[str, dict[str, Any]], float]:
+    """Counts, what each split's `shards.json` says, and the share of [UNK] among all tokens."""
     counts = CorpusCounts()
     with contextlib.ExitStack() as stack:
         writers = [
@@ -204,7 +255,11 @@ def _write_splits(
         ]
         for batch in _batches(_read(files, counts, "tokenising")):
             _write_batch(batch, tokenizer, split, writers, counts)
-    return counts, {writer.folder.name: writer.facts() for writer in writers}
+    tokens = sum(writer.num_tokens for writer in writers)
+    unknown = sum(int(writer.token_counts[tokenizer.unk_id]) for writer in writers) / max(1, tokens)
+    if unknown > WARNED_UNKNOWN_FRACTION:
+        log.warning("%.1f %% of the tokens are [UNK]: does the vocabulary fit the text and its case?", 100 * unknown)
+    return counts, {writer.folder.name: writer.facts() for writer in writers}, unknown
 
 
 def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
@@ -268,6 +323,9 @@ def _log_skipped(counts: CorpusCounts) -> None:
         log.warning("skipped: %d x %s", number, reason)
     for row in counts.rows.first_bad:
         log.warning("unusable row %s", row)
+    for what, number in sorted(counts.cleaned.items()):
+        if number:
+            log.info("cleaned: %d x %s", number, what)
 
 
 def _count_facts(counts: CorpusCounts) -> dict[str, Any]:

@@ -33,6 +33,8 @@ MAX_BAD_FRACTION = 0.01
 """More unusable rows than this mean a wrong file, not dirt; one row is always forgiven."""
 NAMED_BAD_ROWS = 20
 """How many unusable rows the manifest names."""
+MIN_HEAD_ROWS = 10
+"""A beginning of fewer rows says nothing about a file."""
 
 HOW_TO_GET = (
     "expected: plain text (.txt: one sentence a line, a blank line between documents), a folder of such files, or "
@@ -166,6 +168,32 @@ def read_rows(file: TextFile, counts: RowCounts, advance: Callable[[int], None])
                 yield number, text
 
 
+def check_head(file: TextFile) -> None:
+    """Looks at the first chunk of a file, so that a wrong one is found before anything slow.
+
+    ValueError for a binary or damaged file, and where more than half of its first rows are unusable: such a file is
+    not dirty, it is another kind of file, even if it is a small part of the corpus.
+    """
+    counts = RowCounts()
+    parse = _json_text if file.format == "jsonl" else _plain_text
+    with file.path.open("rb") as raw:
+        chunk = next(_chunks(file, raw), b"")
+        _require_text(file, chunk)
+        *lines, _ = chunk.split(b"\n")  # the last one may be cut
+    for number, line in enumerate(lines, start=1):
+        _, reason = parse(line, file.text_field)
+        counts.rows += bool(line.strip())
+        if reason:
+            counts.skip(file, number, reason)
+    if counts.rows >= MIN_HEAD_ROWS and 2 * counts.bad.total() > counts.rows:
+        reasons = ", ".join(f"{number} x {reason}" for reason, number in counts.bad.most_common())
+        raise ValueError(
+            f"{file.path}: {counts.bad.total()} of its first {counts.rows} rows cannot be read ({reasons}; first: "
+            f"{counts.first_bad[0]}); check the encoding (UTF-8), the format ({file.format}) and the text_field of "
+            "this source, or leave the file out"
+        )
+
+
 def _plain_text(line: bytes, _: str) -> tuple[str | None, str]:
     if b"\0" in line:
         return None, "NUL byte"
@@ -194,8 +222,8 @@ def _lines(file: TextFile, raw: BinaryIO) -> Iterator[bytes]:
     rest: list[bytes] = []
     first = True
     for chunk in _chunks(file, raw):
-        if first and b"\0" in chunk[:SNIFFED_BYTES]:
-            raise ValueError(f"{file.path} is binary (or UTF-16): a corpus file is UTF-8 text")
+        if first:
+            _require_text(file, chunk)
         first = False
         head, *lines = chunk.split(b"\n")
         rest.append(head)
@@ -205,6 +233,11 @@ def _lines(file: TextFile, raw: BinaryIO) -> Iterator[bytes]:
             rest = [lines[-1]]
     if last := b"".join(rest):
         yield last
+
+
+def _require_text(file: TextFile, chunk: bytes) -> None:
+    if b"\0" in chunk[:SNIFFED_BYTES]:
+        raise ValueError(f"{file.path} is binary (or UTF-16): a corpus file is UTF-8 text")
 
 
 def _chunks(file: TextFile, raw: BinaryIO) -> Iterator[bytes]:

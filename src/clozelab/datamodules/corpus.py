@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 VALIDATION_SEED = 20181011
 """Held-out rows and their masks are the same for every run, arm and training seed."""
 
+SAMPLED_ROWS = 2048
+"""Rows looked at once before training for what would spoil next-sentence prediction."""
+MAX_FALLBACK_FRACTION = 0.05
+
 TorchBatch = dict[str, Any]
 
 
@@ -125,6 +129,25 @@ class ValidationStream(IterableDataset[TorchBatch]):
             yield {**batch, "source_names": self.source_names}
 
 
+def _look_at_pairs(instances: Instances, where: str) -> None:
+    """Logs documents without pairs, and warns where random next segments are too rare for an honest label."""
+    skipped = getattr(instances, "num_skipped_documents", 0)
+    if skipped:
+        log.info("%s: %d documents of a single sentence make no pair and are left out", where, skipped)
+    count = min(len(instances), SAMPLED_ROWS)
+    rows = instances.rows(0, 0, instance_indices(0, len(instances), np.arange(count))[1])
+    wanted = rows.num_fallbacks + (0 if rows.next_sentence_label is None else int(rows.next_sentence_label.sum()))
+    if rows.num_fallbacks > MAX_FALLBACK_FRACTION * wanted:
+        log.warning(
+            "%s: %d of %d sampled rows that should get a random next segment find none in another document and stay "
+            "'is next', so the document tells the label and next-sentence accuracy will flatter the model: add "
+            "documents, or cut very long ones (in a text file, a blank line separates documents)",
+            where,
+            rows.num_fallbacks,
+            wanted,
+        )
+
+
 class CorpusDataModule(LightningDataModule):
     """Training and held-out batches of a prepared corpus for one objective.
 
@@ -188,6 +211,8 @@ class CorpusDataModule(LightningDataModule):
             except ValueError as error:
                 raise ValueError(f"The {split} split at seq_length {seq_length}: {error}") from error
             log.info("%s split at seq_length %d: %d instances", split, seq_length, len(found))
+            if self.objective.pair is not None:
+                _look_at_pairs(found, f"{split} split at seq_length {seq_length}")
             self._bound[key] = found
         return self._bound[key]
 

@@ -63,11 +63,15 @@ def draw_curves(runs: Sequence[PretrainRun], labels: dict[str, str], style: str)
         return None
     arms = list(dict.fromkeys([*labels, *(run.arm for run in drawn)]))
     ends: dict[str, list[float]] = {}
+    furthest = max(tokens for run in drawn for tokens, _ in run.curves["validation/loss"])
     with plt.rc_context(_rc(style)):
         figure, axes = plt.subplots(figsize=(WIDTH, 4.6), layout="constrained")
         for run in drawn:
             tokens, losses = zip(*run.curves["validation/loss"], strict=True)
-            axes.plot(tokens, losses, color=_colour(arms.index(run.arm), style), linewidth=1.6, alpha=0.9)
+            colour = _colour(arms.index(run.arm), style)
+            axes.plot(tokens, losses, color=colour, linewidth=1.6, alpha=0.9)
+            # Leads the eye to the label where a run has not come as far as the others.
+            axes.plot([tokens[-1], furthest], [losses[-1]] * 2, color=colour, linewidth=1.0, linestyle=(0, (1, 3)))
             ends.setdefault(run.arm, []).append(losses[-1])
         marks = [
             (sum(ends[arm]) / len(ends[arm]), labels.get(arm, arm), _colour(index, style))
@@ -81,7 +85,7 @@ def draw_curves(runs: Sequence[PretrainRun], labels: dict[str, str], style: str)
             marks.append((height, f"unigram entropy ({height:.2f})", STYLES[style]["ink"]))
         axes.set_xlabel("tokens seen")
         axes.set_ylabel("held-out loss (nats a predicted token)")
-        axes.set_xlim(0.0, max(tokens for run in drawn for tokens, _ in run.curves["validation/loss"]))
+        axes.set_xlim(0.0, furthest)
         axes.xaxis.set_major_formatter(EngFormatter())
         _label_ends(axes, marks)
         return _png(figure)
@@ -110,11 +114,11 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 def draw_table(table: Table, style: str) -> bytes | None:
     """Every row on every data set as a dot with its interval; the paper's value as a hollow diamond. PNG or None."""
     rows = table.experiment.rows
-    columns = sorted((one for one in table.columns if table.has_results(one)), key=lambda one: not one.is_paper)
+    columns = sorted(table.with_results, key=lambda one: not one.is_paper)
     if not columns:
         return None
     down = -(-len(columns) // 5)
-    across = -(-len(columns) // down)
+    across = max(3, -(-len(columns) // down))  # a lone data set need not fill the page
     with plt.rc_context(_rc(style)):
         size = (WIDTH, 0.6 + (0.9 + 0.3 * len(rows)) * down)
         figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, sharey=True, layout="constrained")
@@ -124,7 +128,7 @@ def draw_table(table: Table, style: str) -> bytes | None:
             axes.set_visible(False)
         grid[0, 0].set_yticks(range(len(rows)), [row.label for row in rows])
         grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
-        figure.legend(handles=_legend(table, columns, style), loc="outside lower center", ncols=3, fontsize=9)
+        figure.legend(handles=_legend(columns, style), loc="outside lower center", ncols=3, fontsize=9)
         return _png(figure)
 
 
@@ -134,13 +138,16 @@ def _draw_column(axes: Any, table: Table, column: DataColumn, style: str) -> Non
         colour = _row_colour(table.experiment.rows, row, style)
         estimate = table.cells[row.name, column.key].estimate
         if estimate is None:
-            axes.text(0.02, height, "missing", color=faint, fontsize=8, va="center", transform=axes.get_yaxis_transform())
+            axes.text(
+                0.03, height, "missing", color=faint, backgroundcolor=STYLES[style]["paper"], fontsize=8, va="center",
+                transform=axes.get_yaxis_transform(),
+            )  # fmt: skip
         else:
             axes.errorbar(
                 estimate.mean, height, xerr=estimate.half_width, fmt="o", color=colour, markersize=6, capsize=3,
                 linewidth=1.6,
             )  # fmt: skip
-        paper = row.cells[table.experiment.columns.index(column.column)] if column.is_paper and column.column else None
+        paper = table.paper_value(row.name, column)
         if paper is not None:
             axes.plot(paper, height, marker="D", markersize=6, markerfacecolor="none", markeredgecolor=colour)
     if column.majority is not None:
@@ -153,7 +160,7 @@ def _draw_column(axes: Any, table: Table, column: DataColumn, style: str) -> Non
         axes.text(0.5, 1.02, column.role, color=faint, fontsize=8.5, ha="center", va="bottom", transform=axes.transAxes)
 
 
-def _legend(table: Table, columns: Sequence[DataColumn], style: str) -> list[Line2D]:
+def _legend(columns: Sequence[DataColumn], style: str) -> list[Line2D]:
     ink, faint = STYLES[style]["ink"], STYLES[style]["faint"]
     entries = [Line2D([], [], color=ink, marker="o", label="ours, percent, with 95 % interval")]
     if any(column.is_paper for column in columns):

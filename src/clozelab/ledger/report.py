@@ -14,9 +14,10 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
+from clozelab.ledger.accounts import AnyRun, arm_labels, place
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun, collect
 from clozelab.ledger.experiment import Experiment
-from clozelab.ledger.page import arm_labels, build_page, place
+from clozelab.ledger.page import build_page
 from clozelab.ledger.plots import STYLES, draw_curves, draw_table
 from clozelab.ledger.table import Table, build_table
 from clozelab.ledger.verdicts import Judgement, judge
@@ -77,7 +78,7 @@ def write_results(path: Path, collected: Collected) -> None:
             writer.writerow(_common(run, collected) | _finetune_result(run))
 
 
-def _common(run: PretrainRun | FinetuneRun, collected: Collected) -> dict[str, Any]:
+def _common(run: AnyRun, collected: Collected) -> dict[str, Any]:
     return {
         "stage": run.state["stage"],
         "status": run.state["status"],

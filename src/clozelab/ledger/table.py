@@ -69,6 +69,18 @@ class Table:
         mine = [one for one in self.columns if one.column == column and self.has_results(one)]
         return sorted(mine, key=lambda one: not one.is_paper)
 
+    @property
+    def with_results(self) -> list[DataColumn]:
+        """The data sets that any row has a score on."""
+        return [column for column in self.columns if self.has_results(column)]
+
+    def paper_value(self, row: str, column: DataColumn) -> float | None:
+        """The paper's number, in percent; None where it has none, and for any data set but its own."""
+        if not column.is_paper or column.column is None:
+            return None
+        cells = next(one.cells for one in self.experiment.rows if one.name == row)
+        return cells[self.experiment.columns.index(column.column)]
+
     def has_results(self, column: DataColumn) -> bool:
         """Whether any row has a score on this data set."""
         return any(cell.scores for (_, task), cell in self.cells.items() if task == column.key)

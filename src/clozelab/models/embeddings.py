@@ -27,3 +27,21 @@ class Embeddings(nn.Module):
         embedded = self.word_embeddings(input_ids) + self.token_type_embeddings(token_type_ids)
         embedded = torch.add(embedded, self.position_embeddings(position_ids))
         return self.dropout(self.LayerNorm(embedded))
+
+    @torch.no_grad()
+    def tile_positions(self, trained: int, wanted: int) -> None:
+        """Start positions trained..wanted-1 as copies of 1..trained-1, over and over; position 0 is [CLS]'s own.
+
+        For rows that become longer during training: positions that no gradient has reached are foreign to attention
+        heads that have learnt to look at neighbours, and a small late learning rate never brings them in. Copied ones
+        work at once (Beltagy et al. 2020 extend 512 positions to 4,096 so).
+        """
+        if not 1 < trained < wanted <= self.position_embeddings.num_embeddings:
+            raise ValueError(
+                f"cannot extend {trained} trained positions to {wanted}: the model has "
+                f"{self.position_embeddings.num_embeddings}"
+            )
+        positions = torch.arange(trained, wanted, device=self.position_embeddings.weight.device)
+        self.position_embeddings.weight[positions] = self.position_embeddings.weight[
+            1 + (positions - 1) % (trained - 1)
+        ]

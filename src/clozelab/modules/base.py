@@ -105,12 +105,16 @@ class TrainingModule(LightningModule):
             " learning rate, a longer warm-up or precision 32-true are the usual cures"
         )
 
-    def publish(self, metrics: Mapping[str, float]) -> None:
-        """Send numbers of the current step to every logger and to the progress display."""
+    def publish(self, metrics: Mapping[str, float], tokens_since_log: int = 0) -> None:
+        """Send numbers of the current step to every logger and to the progress display.
+
+        `tokens_since_log`: what all ranks trained on since the last log point, where this step is not one.
+        """
         step = self.trainer.global_step
         if any(key.startswith("train/") for key in metrics):
             self.latest_metrics, self.latest_metrics_step = dict(metrics), step
-        clock = {TOKENS_KEY: float(self.throughput.total_tokens), SECONDS_KEY: self.throughput.total_seconds}
+        tokens = self.throughput.total_tokens + tokens_since_log
+        clock = {TOKENS_KEY: float(tokens), SECONDS_KEY: self.throughput.total_seconds}
         for logger in self.loggers:
             logger.log_metrics({**metrics, **clock}, step)
 

@@ -10,6 +10,7 @@ device between log points.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
     from clozelab.objectives.interface import LossTerm
     from clozelab.objectives.weighted_sum import Objective
+
+log = logging.getLogger(__name__)
 
 MicroBatch = dict[str, Any]
 """Torch batch of the objectives: input_ids [T], token_type_ids [T], position_ids [T], layout, prediction_rows [P],
@@ -198,7 +201,8 @@ class PretrainingModule(TrainingModule):
         sums = self._reduced(self._validation_sums)
         self._validation_sums = {}
         self.latest_validation = validation_metrics(sums, self.model.objective.token.name)
-        self.publish(self.latest_validation)
+        unread = torch.tensor(self.throughput.tokens, dtype=torch.float64, device=self.device)
+        self.publish(self.latest_validation, tokens_since_log=int(self._sum_over_ranks(unread)))
 
     # Results
 
@@ -298,6 +302,8 @@ def check_phases(phases: Sequence[Mapping[str, int]], max_position_embeddings: i
     for index, phase in enumerate(phases):
         where = f"phases.{index}"
         for key, value in phase.items():
+            if not isinstance(value, int):
+                raise ValueError(f"{where}.{key} has no value: each phase needs {', '.join(phase)}")
             if value < 1:
                 raise ValueError(f"{where}.{key} is {value}: it must be at least 1")
         if phase["seq_length"] > max_position_embeddings:
@@ -310,6 +316,31 @@ def check_phases(phases: Sequence[Mapping[str, int]], max_position_embeddings: i
                 f"{where}.global_batch_size is {phase['global_batch_size']}: it must be a multiple of the"
                 f" {world_size} devices"
             )
+
+
+def check_validation(
+    validation: Mapping[str, int], phases: Sequence[Mapping[str, int]], max_position_embeddings: int
+) -> None:
+    """Raise ValueError, naming the key, for a validation that cannot run; warn of rows longer than any in training."""
+    for key, value in validation.items():
+        if value < 1:
+            raise ValueError(
+                f"validation.{key} is {value}: it must be at least 1 (interval_steps beyond the last step: validate "
+                "once, at the end)"
+            )
+    length, longest = validation["seq_length"], max(phase["seq_length"] for phase in phases)
+    if length > max_position_embeddings:
+        raise ValueError(
+            f"validation.seq_length is {length}, but the model has {max_position_embeddings} positions: shorten it or"
+            " raise model.max_position_embeddings"
+        )
+    if length > longest:
+        log.warning(
+            "validation.seq_length is %d, but no phase is longer than %d: the held-out loss will be that of positions"
+            " that were never trained",
+            length,
+            longest,
+        )
 
 
 def validation_metrics(sums: dict[str, list[float]], token_name: str) -> dict[str, float]:

@@ -64,7 +64,7 @@ class MetricsCsv(Logger):
             temporary.open("w", newline="", encoding="utf-8") as target,
         ):
             for line in source:
-                head = line.split(",", 1)[0]
-                if line.endswith("\n") and line.count(",") == 4 and (head == "step" or int(head) <= step):
+                cells = next(csv.reader([line]))  # a source's name, and so a key, may hold a comma
+                if line.endswith("\n") and len(cells) == len(COLUMNS) and (cells[0] == "step" or int(cells[0]) <= step):
                     target.write(line)
         temporary.replace(self.path)

@@ -1,0 +1,87 @@
+"""A report's page as rich tables, for a terminal of any width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+STYLES = {"holds": "green", "fails": "red", "inconclusive": "yellow", "not": "dim"}
+PADDING = 2
+
+
+def print_page(page: Mapping[str, Any], console: Console) -> None:
+    """Scores, verdicts, and what went wrong."""
+    if page["synthetic"]:
+        console.print("[bold yellow]Synthetic data: the encoders were trained on generated text.[/]")
+    console.print(f"[bold]{escape(page['title'])}[/] ({escape(page['scale'])})")
+    console.print(escape(f"{page['setup']}\n{page['runs']}; {page['interval']}"), style="dim", highlight=False)
+    for group in page["groups"]:
+        if any(heading["has_ours"] for heading in group["headings"]):
+            console.print(f"\n[bold]{escape(group['title'])}[/]")
+            for columns in _fitting(group, console.width):
+                console.print(_scores(group, columns))
+    console.print(_claims(page))
+    for heading, lines in page["problems"].items():
+        for line in lines:
+            console.print(escape(f"{heading.lower()}: {line}"), style="yellow", highlight=False)
+
+
+def _fitting(group: Mapping[str, Any], width: int) -> Iterator[list[int]]:
+    """Indices of the group's data sets, as many at once as stand side by side in `width` characters."""
+    left = max(len(row["label"]) for row in group["rows"]) + 2 * PADDING
+    chosen: list[int] = []
+    used = left
+    for index in range(len(group["headings"])):
+        needed = sum(max(len(line) for text in column for line in text.split("\n")) + PADDING
+                     for column in _columns(group, index))  # fmt: skip
+        if chosen and used + needed > width:
+            yield chosen
+            chosen, used = [], left
+        chosen.append(index)
+        used += needed
+    yield chosen
+
+
+def _columns(group: Mapping[str, Any], index: int) -> list[list[str]]:
+    """The one or two columns of a data set, each with its heading first."""
+    heading, cells = group["headings"][index], [row["cells"][index] for row in group["rows"]]
+    columns = []
+    if heading["has_paper"]:
+        name = "paper" if heading["has_ours"] else f"{heading['name']}\npaper"
+        columns.append([name, *(cell["paper"] for cell in cells)])
+    if heading["has_ours"]:
+        title = "\n".join(filter(None, (heading["name"], heading["note"])))
+        columns.append([title, *(f"{cell['mean']} {cell['half']}".rstrip() for cell in cells)])
+    return columns
+
+
+def _scores(group: Mapping[str, Any], indices: list[int]) -> Table:
+    table = Table(box=box.SIMPLE)
+    table.add_column("", no_wrap=True)
+    bodies = []
+    for index in indices:
+        columns = _columns(group, index)
+        for heading, *cells in columns:
+            is_paper = heading.endswith("paper")
+            table.add_column(escape(heading), justify="right", style="dim" if is_paper else None, no_wrap=True)
+            bodies.append([escape(cell) for cell in cells])
+    for row, *cells in zip(group["rows"], *bodies, strict=True):
+        table.add_row(escape(row["label"]), *cells)
+    return table
+
+
+def _claims(page: Mapping[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE)
+    for name in ("verdict", "claim", "judged on", "paper", "ours", "interval"):
+        is_number = name in ("paper", "ours", "interval")
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)
+    for one in page["judgements"]:
+        verdict = f"[{STYLES[one['kind']]}]{one['verdict']}[/]"
+        numbers = (one["paper"], one["ours"], escape(one["interval"]))
+        table.add_row(verdict, escape(one["text"]), escape(one["judged_on"]), *numbers)
+    return table

@@ -1,0 +1,68 @@
+"""Longer rows later: which steps grow, and that copied positions carry on what was learnt."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from clozelab.models.config import BertConfig
+from clozelab.models.embeddings import Embeddings
+from clozelab.training.position_growth import check_position_growth, growth_steps
+
+
+def phase(seq_length: int, steps: int) -> dict[str, int]:
+    return {"seq_length": seq_length, "steps": steps, "global_batch_size": 1, "micro_batch_size": 1}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([32], {}),
+        ([32, 64, 128], {10: (32, 64), 20: (64, 128)}),
+        ([128, 32, 128, 256], {30: (128, 256)}),  # going back to a length that was trained is no growth
+    ],
+)
+def test_growth_steps(lengths: list[int], expected: dict[int, tuple[int, int]]) -> None:
+    assert growth_steps([phase(length, 10) for length in lengths]) == expected
+
+
+def test_unknown_and_impossible_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="position_growth is 'tiles'"):
+        check_position_growth("tiles", "auto")
+    with pytest.raises(ValueError, match="fsdp"):
+        check_position_growth("tile", "fsdp")
+    check_position_growth("none", "fsdp")
+
+
+@pytest.fixture
+def embeddings() -> Embeddings:
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=11,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        hidden_act="gelu",
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        max_position_embeddings=12,
+        type_vocab_size=2,
+        initializer_range=0.02,
+        layer_norm_eps=1e-12,
+        position_embedding_init="normal",
+    )
+    return Embeddings(config)
+
+
+def test_new_positions_repeat_the_trained_ones_without_the_first(embeddings: Embeddings) -> None:
+    before = embeddings.position_embeddings.weight.detach().clone()
+    embeddings.tile_positions(4, 10)
+    after = embeddings.position_embeddings.weight.detach()
+    sources = [0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 10, 11]
+    torch.testing.assert_close(after, before[sources], rtol=0, atol=0)
+
+
+def test_growth_beyond_the_model_is_refused(embeddings: Embeddings) -> None:
+    with pytest.raises(ValueError, match="the model has 12"):
+        embeddings.tile_positions(4, 13)
