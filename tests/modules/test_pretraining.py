@@ -132,7 +132,14 @@ class ToyRun:
         self, folder: Path, *, micro: int = 2, dropout: float = 0.3, seed: int = 1, bad_step: int = -1, **kwargs: Any
     ):
         self.folder, self.micro, self.dropout, self.seed, self.bad_step = folder, micro, dropout, seed, bad_step
-        self.options = {"interval": 100, "log": 1, "validation": None, "rate": 0.01} | kwargs
+        self.options = {
+            "interval": 100,
+            "log": 1,
+            "validation": None,
+            "rate": 0.01,
+            "warmup": 0.0,
+            "clip": 1.0,
+        } | kwargs
         self.trainer: Trainer
         self.module: PretrainingModule
 
@@ -146,9 +153,9 @@ class ToyRun:
             ToyEncoder(self.dropout),
             ToyObjective(),
             optimizer_factory=partial(build_adamw, learning_rate=self.options["rate"], **settings),
-            schedule_factory=partial(LinearWarmupDecay, warmup_fraction=0.0),
+            schedule_factory=partial(LinearWarmupDecay, warmup_fraction=self.options["warmup"]),
             total_steps=TOTAL,
-            gradient_clip_norm=1.0,
+            gradient_clip_norm=self.options["clip"],
             seed=self.seed,
             log_interval_steps=self.options["log"],
             matmul_ceiling=1e9,
@@ -219,6 +226,36 @@ def test_loss_is_normalised_by_the_whole_global_batch(tmp_path: Path) -> None:
     for run in runs:
         logged = {(step, key): float(value) for step, key, value in run.rows()}
         assert logged[1, "train/loss"] == pytest.approx(float(expected.detach()), abs=1e-6)
+
+
+def test_a_whole_run_equals_a_plain_loop(tmp_path: Path) -> None:
+    """Every step of it: zeroed gradients, clipping, decay groups, warm-up and decay of the rate, one update a step."""
+    run = ToyRun(tmp_path, micro=2, dropout=0.0, warmup=0.25, clip=0.05)
+    ours = run.fit()
+    torch.manual_seed(0)
+    encoder, objective = ToyEncoder(0.0), ToyObjective()
+    heads = objective.heads(CONFIG, encoder)
+    model = nn.ModuleDict({"encoder": encoder, "heads": heads})
+    matrices, vectors = ([p for p in model.parameters() if (p.ndim > 1) == wanted] for wanted in (True, False))
+    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+    plain = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-6, fused=False, foreach=False)
+    norms = []
+    for step in range(TOTAL):
+        for group in plain.param_groups:
+            group["lr"] = 0.01 * (step / 2 if step < 2 else 1 - step / TOTAL)
+        token, pair = objective.losses(heads, encoder, collate(global_batch(step)))
+        plain.zero_grad()
+        (token.loss_sum / token.count + 0.5 * pair.loss_sum / pair.count).backward()
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.05)))
+        plain.step()
+    assert min(norms) > 0.05, "clipping is in force"
+    logged = [float(value) for _, key, value in run.rows() if key == "train/gradient_norm"]
+    assert logged == pytest.approx(norms, rel=1e-4)
+    expected = dict(model.named_parameters())
+    found = {name.removeprefix("model."): value for name, value in ours.named_parameters()}
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, atol=2e-6, rtol=0)
 
 
 def test_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
+import math
 import os
 import random
 import signal
@@ -39,8 +41,12 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 6))) for _ in range(120)]
     documents = []
-    for _ in range(120):
+    for number in range(120):
         lengths = [draw.randint(3, 9) for _ in range(draw.randint(4, 12))]
+        if number % 2:
+            # Rows with padding, so that micro-batches and ranks have unequal numbers of predictions: with equal ones a
+            # mean of means would pass for the global mean.
+            lengths = [draw.randint(1, 3) for _ in range(2)]
         documents.append("\n".join(" ".join(draw.choices(words, k=n)) + "." for n in lengths))
     (folder / "text.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     return folder
@@ -141,18 +147,51 @@ def test_encoder_folder_loads_in_transformers(whole_run: Path) -> None:
     assert model.config.vocab_size <= 150
 
 
-@pytest.mark.parametrize("step", [1, 5, 9])
-def test_stopped_run_ends_with_the_same_bits(
-    workplace: Path, whole_run: Path, tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
+def test_data_workers_change_no_bit(workplace: Path, whole_run: Path, tmp_path: Path) -> None:
+    run_here(workplace, tmp_path / "run", **{"trainer.num_workers": 2})
+    assert rows(tmp_path / "run") == rows(whole_run)
+    ours, theirs = tensors(tmp_path / "run"), tensors(whole_run)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_bf16_run_stopped_at_the_change_of_phase_ends_with_the_same_bits(
+    workplace: Path, whole_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A real SIGTERM to this process in the middle of a step; both phases, dropout on."""
-    original = LastCheckpoint.on_train_batch_start
+    """What `auto` means on most machines: micro-batches under autocast, and its checkpoint."""
+    bf16 = {"trainer.precision": "bf16-mixed"}
+    run_here(workplace, tmp_path / "whole", **bf16)
+    with monkeypatch.context() as patch:
+        patch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(5))
+        with pytest.raises(TrainingInterruptedError):
+            run_here(workplace, tmp_path / "run", **bf16)
+    run_here(workplace, tmp_path / "run", **bf16)
+    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+    ours, theirs, exact = tensors(tmp_path / "run"), tensors(tmp_path / "whole"), tensors(whole_run)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert all(value.dtype == torch.float32 for value in ours.values()), "the weights themselves stay fp32"
+    assert any(not torch.equal(ours[name], exact[name]) for name in exact)
+    one, two = ({row[:2]: float(row[2]) for row in rows(folder)} for folder in (tmp_path / "run", whole_run))
+    for step in (1, 2, 3):
+        assert one[step, "train/loss"] == pytest.approx(two[step, "train/loss"], abs=0.02)
+
+
+def stop_in(step: int) -> Any:
+    """A hook that sends a real SIGTERM to this process in the middle of a step."""
 
     def stop(self: LastCheckpoint, trainer: Any, *rest: Any) -> None:
         if trainer.global_step + 1 == step:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop)
+    return stop
+
+
+@pytest.mark.parametrize("step", [1, 5, 9])
+def test_stopped_run_ends_with_the_same_bits(
+    workplace: Path, whole_run: Path, tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both phases, dropout on."""
+    original = LastCheckpoint.on_train_batch_start
+    monkeypatch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(step))
     with pytest.raises(TrainingInterruptedError):
         run_here(workplace, tmp_path / "run")
     assert state(tmp_path / "run")["status"] == "interrupted"
@@ -163,6 +202,36 @@ def test_stopped_run_ends_with_the_same_bits(
     ours, theirs = tensors(tmp_path / "run"), tensors(whole_run)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert state(tmp_path / "run")["facts"]["tokens"] == state(whole_run)["facts"]["tokens"]
+
+
+@pytest.mark.parametrize("objective", ["mlm_nsp", "ltr"])
+def test_a_simple_language_is_learnt(tmp_path: Path, objective: str) -> None:
+    """Every word names its neighbours: the held-out loss falls far below the corpus's unigram entropy."""
+    draw, words = random.Random(0), ["".join(pair) for pair in itertools.product("bcdfg", "aeiou")]
+    documents = []
+    for _ in range(300):
+        starts = [draw.randrange(len(words)) for _ in range(6)]
+        lines = [[words[(start + place) % len(words)] for place in range(draw.randint(5, 8))] for start in starts]
+        documents.append("\n".join(" ".join(line) for line in lines))
+    (tmp_path / "text.txt").write_text("\n\n".join(documents), encoding="utf-8")
+    changes = {
+        "corpus.vocab_size": 60,
+        "model.hidden_size": 32,
+        "model.hidden_dropout_prob": 0.0,
+        "model.attention_probs_dropout_prob": 0.0,
+        "phases": "[{seq_length: 32, steps: 150, global_batch_size: 32, micro_batch_size: 32}]",
+        "validation.interval_steps": 150,
+        "validation.instances": 100,
+        "validation.seq_length": 32,
+        "checkpoint_interval_steps": 1000,
+        "optimizer.learning_rate": 0.02,
+        "objective": objective,
+    }
+    run_here(tmp_path, tmp_path / "run", **changes)
+    facts = state(tmp_path / "run")["facts"]
+    assert facts["unigram_entropy"] == pytest.approx(math.log(25), abs=0.1)
+    # Sentences begin anywhere: one token in eight cannot be known from the left.
+    assert facts["validation/loss"] < (0.4 if objective == "mlm_nsp" else 0.8) * facts["unigram_entropy"]
 
 
 def test_complete_run_is_left_alone(workplace: Path, whole_run: Path) -> None:

@@ -41,7 +41,7 @@ class Objective:
         if pair is not None and not input.has_pairs:
             raise ValueError(
                 f"Objective {pair.name} needs segment pairs, but {type(input).__name__} makes none: "
-                "choose objective/input=segment_pairs, or leave objective.pair empty."
+                "choose objective/input=segment_pairs, or an objective without a pair part, such as objective=mlm."
             )
         if dupe_factor is not None and dupe_factor < 1:
             raise ValueError(f"dupe_factor is {dupe_factor}; use null (a new mask every epoch) or at least 1.")

@@ -43,7 +43,7 @@ class PositionGrowth(Callback):
         self,
         trainer: Trainer,
         pl_module: LightningModule,
-        batch: Any,
+        batch: Any,  # noqa: ARG002
         batch_idx: int,  # noqa: ARG002
     ) -> None:
         if trainer.global_step in self.growth:
