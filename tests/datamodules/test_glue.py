@@ -146,3 +146,11 @@ def test_facts_count_what_was_used(make: Callable[..., GlueDataModule]) -> None:
     assert data.facts["train_examples"] == 20 == sum(data.facts["train_labels"].values())
     assert data.facts["train_examples_available"] == 53
     assert np.array_equal(data.train_targets["labels"], data.train.labels)
+
+
+def test_a_label_named_twice_is_refused(make: Callable[..., GlueDataModule]) -> None:
+    with pytest.raises(ValueError, match=r"task.data.labels names a label twice: \['0', '0', '1'\]"):
+        make(labels=[0, 0, 1])
+    data = make(labels=[0, 1])  # as YAML reads them
+    data.setup()
+    assert data.train.label_names == ["0", "1"]

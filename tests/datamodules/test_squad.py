@@ -18,8 +18,8 @@ PLAN = TrainingPlan(
 )
 
 
-def build(folder: Path, max_positions: int = 64) -> SquadDataModule:
-    qas = [{"id": str(i), "question": "who", "answers": [{"text": "cat", "answer_start": 8}]} for i in range(6)]
+def build(folder: Path, max_positions: int = 64, question: str = "who", max_seq_length: int = 8) -> SquadDataModule:
+    qas = [{"id": str(i), "question": question, "answers": [{"text": "cat", "answer_start": 8}]} for i in range(6)]
     content = {"data": [{"paragraphs": [{"context": "sat sat cat sat sat", "qas": qas}]}]}
     (folder / "s.json").write_text(json.dumps(content))
     return SquadDataModule(
@@ -28,7 +28,7 @@ def build(folder: Path, max_positions: int = 64) -> SquadDataModule:
         train_file="s.json",
         validation_file="s.json",
         how_to_get="make it",
-        max_seq_length=7,
+        max_seq_length=max_seq_length,
         doc_stride=2,
         max_query_length=3,
         evaluation_tokens=100,
@@ -46,6 +46,21 @@ def test_windows_are_the_training_examples(tmp_path: Path) -> None:
     assert data.validation.require_examples().questions[0].answers == ("cat",)
 
 
-def test_encoder_too_short_for_the_windows(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="max_seq_length=6 must be at least max_query_length=3"):
+def test_a_short_encoder_shortens_the_question(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = build(tmp_path, question="who sat who")
+    data.setup()
+    facts = data.facts
+    assert (facts["max_seq_length"], facts["max_query_length"], facts["doc_stride"]) == (8, 1, 2)
+    assert facts["train_counts"]["questions_cut"] == facts["validation_counts"]["questions_cut"] == 6
+    assert data.train_rows.lengths.max() <= 8
+    assert "questions are cut at 1 tokens (not 3)" in caplog.text
+
+
+def test_encoder_too_short_for_any_question(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="rows of 6 tokens are too short"):
         build(tmp_path, max_positions=6)
+
+
+def test_fingerprint_follows_the_shortened_settings(tmp_path: Path) -> None:
+    assert build(tmp_path).fingerprint == build(tmp_path, max_positions=9).fingerprint  # 8 tokens both
+    assert build(tmp_path, max_seq_length=12).fingerprint != build(tmp_path).fingerprint

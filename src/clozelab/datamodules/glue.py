@@ -53,7 +53,9 @@ class GlueDataModule(FinetuningDataModule):
     ) -> None:
         super().__init__(inputs, plan, max_seq_length, evaluation_tokens)
         self.layout = TsvFormat(list(text_columns), label_column, id_column, list(columns) if columns else None)
-        self.labels = list(labels) if labels is not None else None
+        self.labels = [str(label) for label in labels] if labels is not None else None
+        if self.labels is not None and len(set(self.labels)) < len(self.labels):
+            raise ValueError(f"task.data.labels names a label twice: {self.labels}")
         self.train_path = require_file(inputs.data_dir, train_file, how_to_get)
         self.validation_path = require_file(inputs.data_dir, validation_file, how_to_get)
 

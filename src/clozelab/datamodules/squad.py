@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ class SquadDataModule(FinetuningDataModule):
         inputs, plan: from the stage; `max_train_examples` counts questions, the batch size counts windows.
         train_file, validation_file: below data_dir.
         how_to_get: said when a file is missing.
-        max_seq_length, doc_stride, max_query_length: in tokens; the first is cut further to what the encoder can take.
+        max_seq_length, doc_stride, max_query_length: in tokens; the first is cut further to what the encoder can take,
+            and the others with it (WindowSettings.fitted).
         evaluation_tokens: size of an evaluation batch.
     """
 
@@ -42,7 +44,13 @@ class SquadDataModule(FinetuningDataModule):
         evaluation_tokens: int,
     ) -> None:
         super().__init__(inputs, plan, max_seq_length, evaluation_tokens)
-        self.settings = WindowSettings(self.max_seq_length, doc_stride, max_query_length)
+        self.settings = WindowSettings.fitted(self.max_seq_length, doc_stride, max_query_length)
+        if (doc_stride, max_query_length) != (self.settings.doc_stride, self.settings.max_query_length):
+            log.warning(
+                "%s: rows of %d tokens: questions are cut at %d tokens (not %d), windows step by %d (not %d)",
+                inputs.name, self.max_seq_length, self.settings.max_query_length, max_query_length,
+                self.settings.doc_stride, doc_stride,
+            )  # fmt: skip
         self.train_path = require_file(inputs.data_dir, train_file, how_to_get)
         self.validation_path = require_file(inputs.data_dir, validation_file, how_to_get)
 
@@ -89,5 +97,5 @@ class SquadDataModule(FinetuningDataModule):
             "train_counts": self.train.counts,
             "validation_examples": self.validation.num_questions,
             "validation_counts": self.validation.counts,
-            "max_seq_length": self.max_seq_length,
+            **asdict(self.settings),
         }

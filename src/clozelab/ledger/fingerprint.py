@@ -29,6 +29,8 @@ NEUTRAL_KEYS = frozenset(
         "run_dir",
         "runs_dir",
         "scale",  # every value that counts is interpolated where it is used
+        "task.data.how_to_get",
+        "task.title",
         "trainer.log_interval_steps",
         "trainer.num_workers",
         "trainer.progress_bar",
@@ -36,6 +38,8 @@ NEUTRAL_KEYS = frozenset(
     }
 )
 MAX_WATCHED_FILES = 500
+UNWATCHED = "(too many files to watch)"
+"""Stands in for more files than that: then only the run itself can say whether its inputs are the same."""
 
 
 def canonical(config: DictConfig) -> dict[str, Any]:
@@ -134,7 +138,7 @@ def watched_files(config: DictConfig) -> dict[str, list[int]]:
             status = path.stat()
             found[str(path)] = [status.st_size, status.st_mtime_ns]
             if len(found) > MAX_WATCHED_FILES:
-                return {"(too many files to watch)": [-1, -1]}
+                return {UNWATCHED: [-1, -1]}
     return dict(sorted(found.items()))
 
 

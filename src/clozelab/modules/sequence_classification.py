@@ -8,7 +8,7 @@ at the first have both read the whole sequence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,8 +51,7 @@ class SequenceClassification(FineTuning):
         **training: Any,
     ) -> None:
         check_head(head)
-        glue.check_names(metrics)
-        super().__init__(encoder=encoder, metric=metric, score_keys=metrics, **training)
+        super().__init__(encoder=encoder, metric=metric, score_keys=self.score_keys({"metrics": metrics}), **training)
         self.metrics, self.validation = list(metrics), validation
         self.bilstm: BiLSTM | None = None
         input_size = hidden_size = encoder.config.hidden_size
@@ -63,6 +62,11 @@ class SequenceClassification(FineTuning):
             input_size = 2 * size
         self.classifier = SequenceClassificationHead(encoder.config, len(validation.label_names), input_size)
         self._collected: list[tuple[Tensor, Tensor]] = []
+
+    @classmethod
+    def score_keys(cls, settings: Mapping[str, Any]) -> Sequence[str]:
+        glue.check_names(settings["metrics"])
+        return settings["metrics"]
 
     def logits(self, batch: Batch) -> Tensor:
         """[B, number of labels]."""
@@ -82,6 +86,7 @@ class SequenceClassification(FineTuning):
 
     def evaluate(self) -> Evaluation:
         index = torch.cat([pair[0] for pair in self._collected]).numpy()
+        assert len(np.unique(index)) == len(index) == len(self.validation), "each example is scored exactly once"
         logits = np.empty((len(self.validation), len(self.validation.label_names)), dtype=np.float32)
         logits[index] = torch.cat([pair[1] for pair in self._collected]).numpy()
         self._collected.clear()

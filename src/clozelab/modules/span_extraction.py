@@ -5,6 +5,7 @@ Letters: T tokens of the batch, B windows, S tokens of the longest window.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class SpanExtraction(FineTuning):
         **training: Any,
     ) -> None:
         check_head(head)
-        super().__init__(encoder=encoder, metric=metric, score_keys=["exact_match", "f1"], **training)
+        super().__init__(encoder=encoder, metric=metric, score_keys=self.score_keys({}), **training)
         self.validation, self.settings = validation, NBestSettings(n_best_size, max_answer_length)
         self.encoder.pooler.requires_grad_(False)
         self.bilstm: BiLSTM | None = None
@@ -61,6 +62,10 @@ class SpanExtraction(FineTuning):
             input_size = 2 * size
         self.qa_outputs = SpanHead(encoder.config, input_size)
         self._collected: list[tuple[np.ndarray, np.ndarray]] = []
+
+    @classmethod
+    def score_keys(cls, settings: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
+        return ["exact_match", "f1"]
 
     def logits(self, batch: Batch) -> Tensor:
         """[T, 2]: start and end."""
@@ -79,6 +84,8 @@ class SpanExtraction(FineTuning):
 
     def evaluate(self) -> Evaluation:
         features, examples = self.validation.features, self.validation.require_examples()
+        scored = np.concatenate([np.zeros(0, dtype=np.int64), *(index for index, _ in self._collected)])
+        assert len(np.unique(scored)) == len(scored) == len(features.question), "each window is scored exactly once"
         logits = np.full((2, len(features.rows.input_ids)), -np.inf, dtype=np.float32)
         for index, values in self._collected:
             flat = ragged_positions(features.rows.offsets[index], features.rows.lengths[index])[1]

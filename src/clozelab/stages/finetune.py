@@ -9,15 +9,17 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
-from clozelab.ledger.fingerprint import encoder_fingerprint
+from clozelab.ledger.fingerprint import encoder_fingerprint, require_encoder
 from clozelab.ledger.run import Run
 from clozelab.ledger.targets import check_targets
+from clozelab.models.encoder import Encoder
 from clozelab.models.weights import load_encoder
 from clozelab.modules.encoder_folder import max_positions, open_tokenizer
 from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.finetuning_trainer import build_finetuning_trainer
 from clozelab.modules.results import save_model, write_results
 from clozelab.stages.building import build_loggers, hardware_of
+from clozelab.stages.checks import check_finetuning
 from clozelab.training.reproducibility import seed_initialisation
 
 log = logging.getLogger(__name__)
@@ -27,26 +29,27 @@ PLAN_KEYS = ("global_batch_size", "epochs", "evaluations_per_epoch", "max_train_
 def main(cfg: DictConfig) -> None:
     """Check encoder and data, train, keep the best checkpoint's scores and predictions, complete the run."""
     check_targets(cfg)
+    check_finetuning(cfg)
     hardware = hardware_of(cfg.trainer)
-    if hardware.strategy == "fsdp":
-        raise ValueError("fine-tuning runs on one device or with trainer=ddp; trainer=fsdp is for pre-training")
-    folder = Path(cfg.encoder or "(encoder=FOLDER is not set)")
-    inputs = {"encoder": encoder_fingerprint(folder)}
+    folder = require_encoder(cfg.encoder)
     data = build_data(cfg, folder)
-    inputs["task_data"] = data.fingerprint
+    inputs = {"encoder": encoder_fingerprint(folder), "task_data": data.fingerprint}
+    about = {key: cfg.task[key] for key in ("name", "title", "stand_in_for")} | {"synthetic": data.synthetic}
+    # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, as they share an encoder.
+    encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    data.setup()  # before the claim: a folder claimed for bad data would refuse the mended data
     with Run.claim(cfg.run_dir, stage="finetune", config=cfg, inputs=inputs) as run:
         if run.is_complete:
             log.info("%s is complete already", run.dir)
             return
-        data.setup()
-        module = build_module(cfg, folder, data)
+        module = build_module(cfg, encoder, data)
         name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
         loggers = build_loggers(cfg, run, arm=cfg.row, name=name)
         bar = cfg.trainer.progress_bar
         trainer = build_finetuning_trainer(hardware, module, loggers, run.dir, run.state["fingerprint"], bar)
         trainer.fit(module, datamodule=data)
         if run.is_leader:
-            write_results(run.dir, module, {key: cfg.task[key] for key in ("name", "title", "stand_in_for")})
+            write_results(run.dir, module, about)
             if cfg.save_model:
                 save_model(run.dir / "model", module, folder, task=cfg.task.name, head=cfg.head)
             run.complete(precision=hardware.precision, data=data.facts, **module.facts())
@@ -60,10 +63,8 @@ def build_data(cfg: DictConfig, folder: Path) -> FinetuningDataModule:
     return instantiate(cfg.task.data, _convert_="all")(inputs=inputs, plan=plan)
 
 
-def build_module(cfg: DictConfig, folder: Path, data: FinetuningDataModule) -> FineTuning:
+def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
     """The task's module on the encoder; head weights and dropout are functions of the seed."""
-    # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, as they share a trained encoder.
-    encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     seed_initialisation(cfg.seed)
     return instantiate(cfg.task.module, _convert_="all")(
         encoder=encoder,

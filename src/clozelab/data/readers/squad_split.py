@@ -13,7 +13,7 @@ from clozelab.data.readers.squad import SquadExamples, read_squad
 from clozelab.data.readers.squad_features import SquadFeatures, WindowSettings, build_features
 from clozelab.data.tokenizer import WordPieceTokenizer
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised when this code makes other windows of the same file: older cache folders are then not found."""
 MAX_UNUSABLE_FRACTION = 0.1
 """More questions without a usable answer than this: another data set (2.0, say), not dirt."""
