@@ -159,6 +159,22 @@ def test_collapsed_runs_are_flagged(experiment: Experiment, make_runs: Callable[
     assert cell.without_collapsed is not None and cell.without_collapsed.mean == pytest.approx(70.0, abs=0.7)
 
 
+@pytest.mark.parametrize(("collapsed", "verdict"), [((1,), HOLDS), ((1, 2, 3), INCONCLUSIVE)])
+def test_a_row_that_only_collapsed_decides_nothing(
+    experiment: Experiment,
+    make_runs: Callable[..., Path],
+    writers: Any,
+    collapsed: tuple[int, ...],
+    verdict: str,
+) -> None:
+    root = make_runs({("mlm", "mrpc"): 72.0}, finetune_seeds=(1,))
+    for seed in (1, 2, 3):
+        writers.finetune(root, "ltr", "mrpc", (seed, 1), 68.3 + 0.01 * seed, collapsed=seed in collapsed)
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.verdict == verdict
+    assert f"{len(collapsed)} collapsed run(s) of LTR" in one.note
+
+
 def test_missing_and_unfinished(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
     writers.finetune(root, "ltr", "mrpc", (1, 1), 0.0, status="running")

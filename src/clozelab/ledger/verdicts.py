@@ -94,6 +94,9 @@ def _judge_one(claim: Claim, column: DataColumn, table: Table) -> Judgement:
         if column.is_paper
         else [f"{'synthetic' if column.role.startswith('synthetic') else 'stand-in'}: direction only"]
     )
+    if verdict in (HOLDS, FAILS) and any(cell.num_collapsed == len(cell.scores) for cell in (first, second)):
+        # A row that answers the same whatever it reads has measured nothing, however small its spread.
+        verdict = INCONCLUSIVE
     if verdict == NOT_COMPARABLE:
         notes.append(_why_not(claim, first, second, table))
     else:
