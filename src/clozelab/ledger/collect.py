@@ -54,6 +54,7 @@ class FinetuneRun:
     majority: float | None = None
     collapsed: bool = False
     num_examples: int | None = None
+    learning_rate: float | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -117,6 +118,7 @@ def _finetune_run(folder: Path, state: dict[str, Any]) -> FinetuneRun:
         "state": state,
         "title": str(task.get("title") or task["name"]),
         "stand_in_for": task.get("stand_in_for"),
+        "learning_rate": config.get("learning_rate"),
     }
     if state["status"] == "complete":
         run |= _scores(folder / "scores.json")

@@ -19,6 +19,8 @@ from clozelab.ledger.sweep import compose, hydra_config
 
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune"}
 STAGES = ("prepare", *SWEEPS)
+GIVEN_ROW = "given"
+"""The row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
     names = {verb: name for verb, name in SWEEPS.items() if (folder / f"{name}.yaml").is_file()}
     if not names:
         raise ValueError(f"{folder} has neither sweep_pretrain.yaml nor sweep_finetune.yaml")
+    if any(word.startswith(("encoder=", "finetune.encoder=")) for word in words):
+        names, words = _without_pretraining(folder, names, words)
     shared = split_overrides(folder, names, words)
     steps = [Step(verb, name, folder, tuple(shared[verb])) for verb, name in names.items()]
     if "pretrain" in names:
@@ -54,6 +58,22 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
         corpus = choice(folder, names["pretrain"], shared["pretrain"], "corpus")
         steps.insert(0, Step("prepare", "prepare", None, (f"corpus={corpus}", *shared["prepare"])))
     return steps
+
+
+def _without_pretraining(folder: Path, names: dict[str, str], words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """What is left of an experiment when the user brings the encoder: fine-tuning, in a row of its own.
+
+    Raises:
+        ValueError: the experiment compares its own arms and has no row for a given encoder.
+    """
+    if not (folder / "row" / f"{GIVEN_ROW}.yaml").is_file():
+        raise ValueError(
+            f"{folder.name} compares encoders that it pre-trains itself; it has no row/{GIVEN_ROW}.yaml for encoder="
+        )
+    keys = [word.removeprefix("finetune.").partition("=")[0] for word in words]
+    row = [] if "row" in keys else [f"row={GIVEN_ROW}"]
+    # The row decides what later overrides start from.
+    return {verb: name for verb, name in names.items() if verb == "finetune"}, [*row, *words]
 
 
 def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -> dict[str, list[str]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 from hydra.utils import instantiate
+from lightning.pytorch import Trainer
 from omegaconf import DictConfig
 
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
+from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.ledger.fingerprint import encoder_fingerprint
 from clozelab.ledger.run import Run
 from clozelab.ledger.targets import check_targets
@@ -16,8 +18,8 @@ from clozelab.models.weights import load_encoder
 from clozelab.modules.encoder_folder import max_positions, open_tokenizer
 from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.finetuning_trainer import build_finetuning_trainer
-from clozelab.modules.results import save_model, write_results
-from clozelab.stages.building import build_loggers, hardware_of
+from clozelab.modules.results import save_model, write_results, write_test_predictions
+from clozelab.stages.building import build_loggers, encoder_source, hardware_of
 from clozelab.training.reproducibility import seed_initialisation
 
 log = logging.getLogger(__name__)
@@ -32,8 +34,10 @@ def main(cfg: DictConfig) -> None:
         raise ValueError("fine-tuning runs on one device or with trainer=ddp; trainer=fsdp is for pre-training")
     folder = Path(cfg.encoder or "(encoder=FOLDER is not set)")
     inputs = {"encoder": encoder_fingerprint(folder)}
-    data = build_data(cfg, folder)
+    data = build_data(cfg, folder, encoder_source(cfg, folder, inputs["encoder"], hardware))
     inputs["task_data"] = data.fingerprint
+    if cfg.predict_test:
+        inputs["test_data"] = data.require_test_files()
     with Run.claim(cfg.run_dir, stage="finetune", config=cfg, inputs=inputs) as run:
         if run.is_complete:
             log.info("%s is complete already", run.dir)
@@ -47,15 +51,19 @@ def main(cfg: DictConfig) -> None:
         trainer.fit(module, datamodule=data)
         if run.is_leader:
             write_results(run.dir, module, {key: cfg.task[key] for key in ("name", "title", "stand_in_for")})
+        if cfg.predict_test:
+            predict_test(trainer, module, data, run)
+        if run.is_leader:
             if cfg.save_model:
                 save_model(run.dir / "model", module, folder, task=cfg.task.name, head=cfg.head)
             run.complete(precision=hardware.precision, data=data.facts, **module.facts())
 
 
-def build_data(cfg: DictConfig, folder: Path) -> FinetuningDataModule:
+def build_data(cfg: DictConfig, folder: Path, encoder: EncoderSource) -> FinetuningDataModule:
     """The task's data module; it has looked for its files, and read nothing yet."""
     tokenizer = open_tokenizer(folder)
-    inputs = TaskInputs(cfg.task.name, Path(cfg.data_dir), Path(cfg.cache_dir), tokenizer, max_positions(folder))
+    folders = Path(cfg.data_dir), Path(cfg.cache_dir)
+    inputs = TaskInputs(cfg.task.name, *folders, tokenizer, max_positions(folder), encoder)
     plan = TrainingPlan(**{key: cfg[key] for key in PLAN_KEYS}, num_workers=cfg.trainer.num_workers)
     return instantiate(cfg.task.data, _convert_="all")(inputs=inputs, plan=plan)
 
@@ -70,7 +78,7 @@ def build_module(cfg: DictConfig, folder: Path, data: FinetuningDataModule) -> F
         head=cfg.head,
         validation=data.validation,
         metric=cfg.task.metric,
-        keep_best_weights=cfg.save_model,
+        keep_best_weights=cfg.save_model or cfg.predict_test,
         optimizer_factory=instantiate(cfg.optimizer, _convert_="all"),
         schedule_factory=instantiate(cfg.schedule, _convert_="all"),
         total_steps=data.total_steps,
@@ -78,3 +86,12 @@ def build_module(cfg: DictConfig, folder: Path, data: FinetuningDataModule) -> F
         seed=cfg.seed,
         log_interval_steps=cfg.trainer.log_interval_steps,
     )
+
+
+def predict_test(trainer: Trainer, module: FineTuning, data: FinetuningDataModule, run: Run) -> None:
+    """Write the best checkpoint's predictions for every test file of the task."""
+    module.restore_best()
+    for name, split in data.load_test().items():
+        parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(split.rows))
+        if run.is_leader:
+            write_test_predictions(run.dir, module, name, split.ids, parts)
