@@ -62,7 +62,14 @@ def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type
     ("words", "status", "message"),
     [
         (["pretrian"], 2, "did you mean 'pretrain'"),
-        (["pretrain", "objectve=mlm"], 1, "objectve"),
+        (["pretrain", "objectve=mlm"], 1, "did you mean 'objective'"),
+        (["pretrain", "sed=3"], 1, "pretrain has no key 'sed'; did you mean 'seed'?"),
+        (["pretrain", "+sed=3"], 1, "did you mean 'seed'?"),
+        (["pretrain", "-m", "sed=3,4"], 1, "did you mean 'seed'?"),
+        (["reproduce", "table5_pretraining_tasks", "scale=demo", "sed=3"], 1, "did you mean 'seed'?"),
+        (["reproduce", "table5_pretraining_tasks", "another"], 1, "reproduce takes one experiment"),
+        (["finetune", "task.epochs=7"], 1, "would change nothing"),
+        (["finetune", "-m", "encoder=nowhere", "hydra/launcher=basic"], 1, "nowhere"),
         (["pretrain", "model=tyni"], 1, "Could not find 'model/tyni'"),
         (["pretrain", "+learning_rat=1"], 1, "learning_rat"),
         (["pretrain", "optimizer._target_=os.system"], 1, "not allowed"),
@@ -79,7 +86,7 @@ def test_mistakes_are_one_message(clozelab, words: list[str], status: int, messa
     done = clozelab(*words)
     assert done.returncode == status, done.stderr
     assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in done.stderr and "To append to your config" not in done.stderr
 
 
 def test_debug_shows_the_traceback(clozelab) -> None:  # type: ignore[no-untyped-def]
@@ -105,3 +112,21 @@ def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(clozelab, tmp_pat
     assert "2 failed" in done.stderr and "nowhere" in done.stderr and "log: " in done.stderr
     logs = list((tmp_path / "runs" / "adhoc" / "demo" / "launcher" / "logs").glob("*.log"))
     assert len(logs) == 2
+
+
+def test_another_launcher_fails_if_any_job_fails(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """The last job is a complete run and exits well; the first one's failure must not be forgotten."""
+    words = ["-m", "hydra/launcher=basic", "seed=1,2", "encoder=nowhere"]
+    assert clozelab("finetune", *words).returncode == 1
+
+
+@pytest.mark.parametrize("words", [["pretrain", "--help"], ["--help"], ["list"]])
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, words: list[str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clozelab", *words],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(SRC)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=60) in (0, 1, 141)  # rich has a status of its own for it

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from clozelab.config import CONF_DIR, EXPERIMENTS_DIR
 from clozelab.ledger import sweep
 from clozelab.ledger.experiment import find_experiment, list_experiments, load_experiment
-from clozelab.ledger.plan import make_steps
+from clozelab.ledger.plan import make_steps, require_task_files
 from clozelab.ledger.targets import check_targets
 
 TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"
@@ -163,6 +163,8 @@ def test_folder_of_ones_own(tmp_path: Path) -> None:
         ("compare: [mlm, mlm_nsp, QNLI]", "compare: [mlm, mlm_nsp, QNLY]", r"columns \["),
         ("cells: [84.4, 88.4, 86.7, 92.7, 88.5]", "cells: [84.4]", "1 cells for 5 columns"),
         ("label: No NSP,", "lable: No NSP,", "needs exactly the keys"),
+        ("compare: [mlm, mlm_nsp, QNLI]", "compare: [mlm, mlm_nsp]", r"compare is \[row, row, column\]"),
+        ("split: dev", "split: [dev", "is not valid YAML"),
     ],
 )
 def test_bad_paper_yaml(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -194,3 +196,28 @@ def test_given_encoder_is_fine_tuned_by_the_papers_protocol() -> None:
     assert [job.run_dir.split("/")[-2] for job in jobs] == ["rate-5e-05", "rate-4e-05", "rate-3e-05", "rate-2e-05"]
     composed = sweep.compose("sweep_finetune", words, folder=EXPERIMENTS_DIR / "table1_glue")
     assert (composed.epochs, composed.max_train_examples, composed.encoder) == (3, None, "/x")
+
+
+def test_a_row_of_the_table_without_a_file_is_refused(tmp_path: Path) -> None:
+    text = (TABLE5 / "paper.yaml").read_text()
+    (tmp_path / "paper.yaml").write_text(text.replace("{row: ltr_bilstm,", "{row: ltr_bilstmm,"))
+    (tmp_path / "row").mkdir()
+    for path in (TABLE5 / "row").glob("*.yaml"):
+        (tmp_path / "row" / path.name).write_text(path.read_text())
+    with pytest.raises(ValueError, match=r"row 'ltr_bilstmm' has no file row/.*did you mean 'ltr_bilstm'"):
+        load_experiment(tmp_path)
+
+
+def test_missing_task_files_are_said_before_pretraining(tmp_path: Path) -> None:
+    step = make_steps(TABLE5, ["scale=demo", f"data_dir={tmp_path}", "finetune.task=mrpc,squad_v1"])[-1]
+    with pytest.raises(
+        ValueError, match=r"(?s)task mrpc: .*MRPC/train\.tsv.*to go without it: finetune\.task=squad_v1"
+    ):
+        require_task_files(step)
+    for name in ("glue/MRPC/train.tsv", "glue/MRPC/dev.tsv", "squad/train-v1.1.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    with pytest.raises(ValueError, match=r"task squad_v1: .*dev-v1\.1\.json"):
+        require_task_files(step)
+    (tmp_path / "squad/dev-v1.1.json").write_text("")
+    require_task_files(step)

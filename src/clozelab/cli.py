@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import select
 import sys
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +51,13 @@ Examples:
 def main(arguments: list[str] | None = None) -> int:
     """Run one verb; returns the exit status (0 done, 1 failed, 2 wrong usage, 130 interrupted)."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        return _guarded(lambda: _run(words), words[0] if words else "")
+    finally:
+        _flush()
+
+
+def _run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(HELP.format(verbs=_verb_lines()))
         return 0
@@ -60,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     verb, rest = words[0], words[1:]
     if verb not in HYDRA_VERBS and verb not in PLAIN_VERBS:
         return _unknown_verb(verb)
-    return _guarded(lambda: _hydra_verb(verb, rest) if verb in HYDRA_VERBS else _plain_verb(verb, rest))
+    return _hydra_verb(verb, rest) if verb in HYDRA_VERBS else _plain_verb(verb, rest)
 
 
 def _verb_lines() -> str:
@@ -76,7 +85,7 @@ def _unknown_verb(verb: str) -> int:
     return 2
 
 
-def _guarded(action: Callable[[], int]) -> int:
+def _guarded(action: Callable[[], int], verb: str) -> int:
     """Run; turn what a user can get wrong into one message and an exit status."""
     try:
         return action()
@@ -84,22 +93,21 @@ def _guarded(action: Callable[[], int]) -> int:
         print("\ninterrupted; the same command goes on where it was", file=sys.stderr)
         return 130
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            return 141  # as a process that SIGPIPE ends
         if not _is_for_the_user(error) or _wants_traceback():
-            raise
-        _print_error(error)
+            traceback.print_exc()
+        else:
+            _print_error(error, verb)
         return 1
 
 
 def _is_for_the_user(error: BaseException) -> bool:
     kinds: tuple[type[BaseException], ...] = (ValueError, FileNotFoundError, PermissionError)
-    if "omegaconf" in sys.modules:
-        from omegaconf.errors import OmegaConfBaseException
-
-        kinds += (OmegaConfBaseException,)
     if "hydra" in sys.modules:
-        from hydra.errors import HydraException
+        from clozelab.ledger.mistakes import CONFIGURATION_ERRORS
 
-        kinds += (HydraException,)
+        kinds += CONFIGURATION_ERRORS
     return isinstance(error, kinds)
 
 
@@ -107,14 +115,41 @@ def _wants_traceback() -> bool:
     return any(os.environ.get(name, "0") not in ("", "0") for name in ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR"))
 
 
-def _print_error(error: BaseException) -> None:
+def _flush() -> None:
+    """Write what is left now: at exit a broken pipe would be a message of the interpreter's."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+
+
+def _nobody_reads() -> bool:
+    """Whether the reader of our output has gone (`| head`); then nothing more is written to it, not even at exit."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
+            return False
+    except (OSError, ValueError, AttributeError):  # no real file, or no poll on this system
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
+
+
+def _print_error(error: BaseException, verb: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
     # Hydra wraps what a constructor raises; the user wants the constructor's words.
     cause = error.__cause__ if type(error).__name__ == "InstantiationException" and error.__cause__ else error
+    message = str(cause).strip()
+    if "hydra" in sys.modules:
+        from clozelab.ledger.mistakes import explain
+
+        message = explain(cause, verb)
     console = Console(stderr=True, soft_wrap=True)
-    console.print(Text("error: ", style="bold red").append(Text(str(cause).strip(), style="default")))
+    console.print(Text("error: ", style="bold red").append(Text(message, style="default")))
     console.print("(CLOZELAB_DEBUG=1 shows where it was raised)", style="dim")
 
 
@@ -125,6 +160,9 @@ def _plain_verb(verb: str, words: list[str]) -> int:
 
 def _hydra_verb(verb: str, words: list[str]) -> int:
     import hydra
+    from hydra._internal import utils as hydra_utils
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
 
     from clozelab import config
     from clozelab.ledger import launcher
@@ -137,15 +175,20 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     def task(cfg: DictConfig) -> None:
         nonlocal status
         sys.argv = original  # Lightning starts further ranks with it, and they need the verb
-        status = _guarded(lambda: _job(verb, cfg))
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            _job(verb, cfg)  # in a launcher that is not ours: it has to see the failure itself
+        else:
+            status = _guarded(lambda: _job(verb, cfg), verb)
 
     task.clozelab_verb = verb  # type: ignore[attr-defined]  # the launcher starts `python -m clozelab VERB`
     sys.argv = [f"clozelab {verb}", *words]
     launcher.Launched.reset()
+    report: Any = hydra_utils.run_and_report
+    hydra_utils.run_and_report = lambda func: func()  # ours says what is wrong, see _guarded
     try:
         hydra.main(version_base="1.3", config_path=str(config.CONF_DIR), config_name=verb)(task)()
     finally:
-        sys.argv = original
+        sys.argv, hydra_utils.run_and_report = original, report
     return status or launcher.Launched.check()
 
 
@@ -153,11 +196,14 @@ def _job(verb: str, cfg: DictConfig) -> int:
     """One job in this process: skip what is complete, before torch is imported."""
     from clozelab.config import check_schema
     from clozelab.ledger.fingerprint import require_encoder
+    from clozelab.ledger.mistakes import refuse_idle_overrides
     from clozelab.ledger.run import is_settled
     from clozelab.ledger.targets import check_targets
 
     check_schema(verb, cfg)
     check_targets(cfg, signatures=False)
+    if verb == "finetune":
+        refuse_idle_overrides(cfg)
     if verb in RUN_STAGES and is_settled(cfg.run_dir, stage=verb, config=cfg):
         print(f"complete already: {cfg.run_dir}")
         return 0

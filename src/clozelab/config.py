@@ -10,6 +10,7 @@ free-form for Hydra and are checked by `check_targets` against an allow-list and
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -202,7 +203,7 @@ class PretrainConfig(StageConfig):
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     phases: list[PhaseConfig] = MISSING
     position_growth: str = MISSING
-    """What positions beyond the last phase's rows start as: none (their initialisation) | tile (copies)."""
+    """What the positions that a longer phase adds start as: none (their initialisation) | tile (copies)."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     checkpoint_interval_steps: int = MISSING
     gradient_clip_norm: float = MISSING
@@ -273,7 +274,16 @@ def check_schema(stage: str, config: DictConfig) -> None:
         OmegaConf.merge(OmegaConf.structured(SCHEMAS[f"{stage}_schema"]), plain)
     except OmegaConfBaseException as error:
         message = str(error).split("\n", 1)[0]
-        raise ValueError(f"{error.full_key}: {message}; see `clozelab {stage} --cfg job`") from error
+        hint = _nearest(stage, str(error.full_key))
+        raise ValueError(f"{error.full_key}: {message}{hint} (see `clozelab {stage} --cfg job`)") from error
+
+
+def _nearest(stage: str, key: str) -> str:
+    parent, _, last = key.rpartition(".")
+    structured = OmegaConf.structured(SCHEMAS[f"{stage}_schema"])
+    node = OmegaConf.select(structured, parent) if parent else structured
+    near = difflib.get_close_matches(last, map(str, node), n=1) if isinstance(node, DictConfig) else []
+    return f"; did you mean {near[0]!r}?" if near and near[0] != last else ""
 
 
 def register() -> None:

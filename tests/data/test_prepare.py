@@ -233,6 +233,15 @@ def test_unknown_tokens_are_counted_and_warned_of(tmp_path: Path, data: Path, ca
     assert "of the tokens are [UNK]" in caplog.text
 
 
+def test_lines_that_are_paragraphs_are_told(tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run(tmp_path)
+    assert "on average" not in caplog.text
+    paragraphs = ("The river is long. " * 30 + f"It has number {index}." for index in range(20))
+    (data / "one.txt").write_text("\n\n".join(paragraphs))
+    run(tmp_path, sources=[Source("one", "one.txt")])
+    assert "characters on average: plain text needs one sentence a line" in caplog.text
+
+
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, data: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot write below .*one.txt/corpora .*set cache_dir"):
         run(tmp_path, cache_dir=data / "one.txt")

@@ -185,3 +185,11 @@ def test_cut_rows_are_said_aloud(make: Callable[..., GlueDataModule], caplog: py
     cut = data.facts["unusual"]["train"]
     assert cut["truncated_rows"] > 0
     assert f"{cut['truncated_rows']} of 53 training rows are cut to max_seq_length=5" in caplog.text
+
+
+def test_a_label_named_twice_is_refused(make: Callable[..., GlueDataModule]) -> None:
+    with pytest.raises(ValueError, match=r"task.data.labels names a label twice: \['0', '0', '1'\]"):
+        make(labels=[0, 0, 1])
+    data = make(labels=[0, 1])  # as YAML reads them
+    data.setup()
+    assert data.train.label_names == ["0", "1"]

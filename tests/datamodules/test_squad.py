@@ -21,15 +21,17 @@ PLAN = TrainingPlan(
 FILES = {"train_file": "s.json", "validation_file": "s.json", "train_extra": [], "with_unanswerable": False}
 
 
-def build(folder: Path, max_positions: int = 64, **changes: Any) -> SquadDataModule:
-    qas = [{"id": str(i), "question": "who", "answers": [{"text": "cat", "answer_start": 8}]} for i in range(6)]
+def build(
+    folder: Path, max_positions: int = 64, question: str = "who", max_seq_length: int = 8, **changes: Any
+) -> SquadDataModule:
+    qas = [{"id": str(i), "question": question, "answers": [{"text": "cat", "answer_start": 8}]} for i in range(6)]
     content = {"data": [{"paragraphs": [{"context": "sat sat cat sat sat", "qas": qas}]}]}
     (folder / "s.json").write_text(json.dumps(content))
     return SquadDataModule(
         inputs=TaskInputs("s", folder, folder / "cache", TOKENIZER, max_positions),
         plan=PLAN,
         how_to_get="make it",
-        max_seq_length=7,
+        max_seq_length=max_seq_length,
         doc_stride=2,
         max_query_length=3,
         evaluation_tokens=100,
@@ -48,8 +50,18 @@ def test_windows_are_the_training_examples(tmp_path: Path) -> None:
     assert data.validation.require_examples().questions[0].answers == ("cat",)
 
 
-def test_encoder_too_short_for_the_windows(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="max_seq_length=6 must be at least max_query_length=3"):
+def test_a_short_encoder_shortens_the_question(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = build(tmp_path, question="who sat who")
+    data.setup()
+    facts = data.facts
+    assert (facts["max_seq_length"], facts["max_query_length"], facts["doc_stride"]) == (8, 1, 2)
+    assert facts["train_counts"]["questions_cut"] == facts["validation_counts"]["questions_cut"] == 6
+    assert data.train_rows.lengths.max() <= 8
+    assert "questions are cut at 1 tokens (not 3)" in caplog.text
+
+
+def test_encoder_too_short_for_any_question(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="rows of 6 tokens are too short"):
         build(tmp_path, max_positions=6)
 
 
@@ -78,3 +90,8 @@ def test_questions_without_answer(tmp_path: Path) -> None:
     data = build(tmp_path, with_unanswerable=True, **files)
     data.setup()
     assert data.train_targets["start_positions"].tolist() == data.train_targets["end_positions"].tolist() == [0]
+
+
+def test_fingerprint_follows_the_shortened_settings(tmp_path: Path) -> None:
+    assert build(tmp_path).fingerprint == build(tmp_path, max_positions=9).fingerprint  # 8 tokens both
+    assert build(tmp_path, max_seq_length=12).fingerprint != build(tmp_path).fingerprint

@@ -140,5 +140,15 @@ def test_terminal_table(tmp_path: Path) -> None:
     assert "working" in screen.getvalue() and "1 running" in screen.getvalue()
 
 
+def test_an_error_of_several_lines_is_kept_whole(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "12:00 I step 1\nerror: other configuration:\n  epochs: there 1, now 2\n(CLOZELAB_DEBUG=1 shows ...)\n"
+    )
+    assert failure_message(log, 1) == "exit status 1: error: other configuration:\n    epochs: there 1, now 2"
+    log.write_text("Traceback:\n  File x\nRuntimeError: out of luck\n")
+    assert failure_message(log, 1) == "exit status 1: RuntimeError: out of luck"
+
+
 def test_failure_message_without_output(tmp_path: Path) -> None:
     assert failure_message(tmp_path / "missing", 1) == "exit status 1"

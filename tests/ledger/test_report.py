@@ -219,3 +219,24 @@ def test_verb_prints_table_and_path(make_runs: Callable[..., Path], capsys: pyte
     assert report_verb(["table5_pretraining_tasks", "scale=demo", f"runs_dir={runs_dir}"]) == 0
     printed = capsys.readouterr().out
     assert "No NSP" in printed and "holds" in printed and str(root / "report" / "report.html") in printed
+
+
+def test_unequal_runs_and_directions_of_stand_ins(make_runs: Callable[..., Path]) -> None:
+    means = {(row, task): 70.0 for row in ("mlm", "ltr", "mlm_nsp") for task in ("mrpc", "qnli_derived")}
+    root = make_runs(means, pretrain_seeds=(1, 2))
+    path = root / "finetune" / "ltr" / "pretrain-seed-1" / "mrpc" / "seed-1" / "run.json"
+    path.write_text(path.read_text().replace('"row": "ltr"', '"row": "ltr", "epochs": 9'))
+    report = written(root)
+    text = (report.folder / "report.md").read_text()
+    assert "fine-tuning runs on mrpc differ in epochs: 9 (1 runs, e.g. ltr seed 1/1), none (11 runs)" in text
+    claims = {one["text"]: one for one in report.page["judgements"]}
+    # The paper's size is about QNLI; derived QNLI speaks for the direction alone.
+    assert claims["dropping NSP costs QNLI"]["paper"] == "lower"
+    assert claims["left-to-right costs MRPC"]["paper"].endswith("9.0")
+
+
+def test_runs_of_an_unknown_row_are_said(make_runs: Callable[..., Path]) -> None:
+    root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2))
+    for path in (root / "finetune" / "ltr").rglob("run.json"):
+        path.write_text(path.read_text().replace('"row": "ltr"', '"row": "l2r"'))
+    assert "4 runs of row l2r, which paper.yaml does not have" in (written(root).folder / "report.md").read_text()

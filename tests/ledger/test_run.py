@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from clozelab.ledger import fingerprint as fingerprint_module
 from clozelab.ledger import run as run_module
 from clozelab.ledger.fingerprint import canonical, encoder_fingerprint, watched_files
 from clozelab.ledger.run import Interrupted, Run, RunBusyError, RunConflictError, is_settled, read_state
@@ -103,6 +104,11 @@ def test_other_configuration_is_refused_with_the_difference(tmp_path: Path) -> N
 
 def test_neutral_keys_change_nothing(tmp_path: Path) -> None:
     finish(tmp_path)
+    finish(tmp_path / "task", config(task={"title": "A", "data": {"how_to_get": "here"}}))
+    with claim(tmp_path / "task", config(task={"title": "B", "data": {"how_to_get": "there"}})) as run:
+        assert run.is_complete
+    with pytest.raises(RunConflictError, match=r"task\.name"):
+        claim(tmp_path / "task", config(task={"name": "x"}))
     other = config(data_dir="/elsewhere", runs_dir="r", trainer={"num_workers": 2}, logger={"project": "x"})
     with claim(tmp_path, other) as run:
         assert run.is_complete
@@ -189,3 +195,40 @@ def test_encoder_fingerprint(tmp_path: Path) -> None:
     second = encoder_fingerprint(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"3")
     assert encoder_fingerprint(tmp_path) == second  # the list of checksums speaks for the files
+
+
+def test_more_files_than_can_be_watched_are_never_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a run of a large folder of texts would be skipped as complete after its texts have changed."""
+    monkeypatch.setattr(fingerprint_module, "MAX_WATCHED_FILES", 2)
+    data = tmp_path / "data"
+    data.mkdir()
+    for index in range(2):
+        (data / f"watched{index}.txt").write_text("x")
+    cfg = config(data_dir=str(data), source="watched*.txt")
+    finish(tmp_path / "run", cfg)
+    assert is_settled(tmp_path / "run", stage="pretrain", config=cfg)
+    (data / "watched2.txt").write_text("x")
+    finish(tmp_path / "other", cfg)
+    assert not is_settled(tmp_path / "other", stage="pretrain", config=cfg)
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_first"),
+    [
+        ({}, True),
+        ({"LOCAL_RANK": "0", "NODE_RANK": "0"}, True),
+        ({"LOCAL_RANK": "1"}, False),
+        ({"LOCAL_RANK": "0", "NODE_RANK": "1"}, False),
+        ({"RANK": "0", "LOCAL_RANK": "0", "NODE_RANK": "0"}, True),
+        ({"RANK": "2", "LOCAL_RANK": "0", "NODE_RANK": "1"}, False),
+        ({"SLURM_PROCID": "3"}, False),
+    ],
+)
+def test_only_the_first_process_of_a_job_leads(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], is_first: bool
+) -> None:
+    for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert (run_module.process_rank() == 0) == is_first

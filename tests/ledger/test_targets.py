@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
-from clozelab.ledger.targets import check_targets
+from clozelab.config import CONF_DIR
+from clozelab.ledger import sweep
+from clozelab.ledger.targets import GIVEN_BY_STAGE, check_targets, locate
 
 GOOD = {"_target_": "clozelab.optim.schedule.LinearWarmupDecay", "_partial_": True, "warmup_fraction": 0.1}
 
@@ -58,3 +61,41 @@ def test_addresses_alone_import_nothing() -> None:
     check_targets({"x": {"_target_": "clozelab.optim.nowhere.Thing"}}, signatures=False)
     with pytest.raises(ValueError, match="not allowed"):
         check_targets({"x": {"_target_": "shutil.rmtree"}}, signatures=False)
+
+
+@pytest.mark.parametrize(
+    ("where", "key"),
+    [
+        ("schedule", "total_steps"),  # would lose against the stage's own value
+        ("optimizer", "named_parameters"),
+        ("task.module", "head"),
+        ("task.module", "seed"),  # taken by **training, which is the stage's
+        ("task.module", "bilstm_numlayers"),
+        ("task.data", "plan"),
+    ],
+)
+def test_what_the_stage_passes_is_not_taken_from_the_configuration(where: str, key: str) -> None:
+    whole = sweep.without_hydra(sweep.compose("finetune"))
+    check_targets(whole)
+    OmegaConf.update(whole, f"{where}.{key}", 1, force_add=True)
+    with pytest.raises(ValueError, match=rf"{where}\.{key}: "):
+        check_targets(whole)
+
+
+@pytest.mark.parametrize("task", sorted(path.stem for path in (CONF_DIR / "task").glob("*.yaml")))
+def test_every_task_is_made_of_named_parameters(task: str) -> None:
+    check_targets(sweep.without_hydra(sweep.compose("finetune", [f"task={task}"])))
+
+
+def test_what_stages_pass_are_parameters() -> None:
+    """A renamed parameter must be renamed in the list too."""
+    words = {"pretrain": ["corpus=microworld", "logger=wandb"], "finetune": ["task=squad_v1", "logger=wandb"]}
+    seen = set()
+    for stage, overrides in words.items():
+        plain = OmegaConf.to_container(sweep.without_hydra(sweep.compose(stage, overrides)), resolve=False)
+        for where, names in GIVEN_BY_STAGE.items():
+            node = OmegaConf.select(OmegaConf.create(plain), where)
+            if node is not None:
+                seen.add(where)
+                assert names <= set(inspect.signature(locate(node["_target_"], where)).parameters), where
+    assert seen == set(GIVEN_BY_STAGE)

@@ -187,3 +187,34 @@ def test_neither_above_the_floor(experiment: Experiment, make_runs: Callable[...
 def test_summary(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
     text = summarise(judge(build_table(experiment, collect(make_runs({("mlm", "mrpc"): 70.0})))))
     assert text == "9 not comparable"
+
+
+def test_a_verdict_says_which_runs_it_lacks(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
+    root = make_runs({("mlm", "mrpc"): 85.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2))
+    for seed in (1, 2):
+        writers.finetune(root, "mlm", "mrpc", (3, seed), 85.0)
+        writers.finetune(root, "ltr", "mrpc", (3, seed), 0.0, status="failed")
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.difference is not None and one.difference.count == 2
+    assert "2 run(s) of LTR & No NSP missing" in one.note and "No NSP missing" not in one.note.replace(
+        "LTR & No NSP", ""
+    )
+
+
+def test_generated_tasks_are_synthetic_without_any_pretraining_run(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
+    """Files in the official format and place, made by a generator: never the paper's data set."""
+    root = make_runs({}, pretrain_seeds=())
+    writers.finetune(root, "mlm", "mrpc", (1, 1), 70.0, synthetic="microworld")
+    table = build_table(experiment, collect(root))
+    (column,) = (one for one in table.columns if one.key == "mrpc")
+    assert not column.is_paper and column.role == "synthetic, for MRPC" and "microworld" in column.heading
+
+
+def test_a_title_comes_with_the_scores(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
+    root = make_runs({}, pretrain_seeds=())
+    writers.finetune(root, "mlm", "snli_95k", (1, 1), 70.0, title="A title of its own")
+    assert [run.title for run in collect(root).finetune] == ["A title of its own"]

@@ -83,7 +83,7 @@ def test_all_schemes_say_the_same() -> None:
     expected = [Entity("PER", 0, 2), Entity("PER", 2, 3), Entity("LOC", 4, 5)]
     for tags in ("I-PER I-PER B-PER O I-LOC", "B-PER I-PER B-PER O B-LOC", "B-PER E-PER S-PER O S-LOC"):
         assert entities(tags.split()) == expected
-        assert to_iob2(tags.split()) == "B-PER I-PER B-PER O B-LOC".split()
+        assert to_iob2(tags.split()) == ["B-PER", "I-PER", "B-PER", "O", "B-LOC"]
 
 
 def test_a_right_word_is_no_right_entity() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
+from clozelab.modules.base import DivergedError
 from clozelab.modules.finetuning import Evaluation, FineTuning
 
 
@@ -25,6 +26,10 @@ class Constant(FineTuning):
 
     def loss(self, logits: Tensor, batch: Any) -> Tensor:
         return torch.tensor(self.value * batch["local_examples"], requires_grad=True)
+
+    @classmethod
+    def score_keys(cls, settings: Any, data: Any) -> list[str]:
+        return ["score"]
 
     def collect(self, logits: Tensor, batch: Any) -> None: ...
 
@@ -67,7 +72,9 @@ def module() -> Constant:
         seed=1,
     )
     optimizer = SimpleNamespace(param_groups=[{"lr": 0.1}])
-    trainer = SimpleNamespace(global_step=1, global_rank=0, world_size=1, loggers=[], optimizers=[optimizer])
+    trainer = SimpleNamespace(
+        global_step=1, global_rank=0, world_size=1, loggers=[], optimizers=[optimizer], is_global_zero=True
+    )
     module._trainer = trainer  # type: ignore[assignment]
     return module
 
@@ -94,7 +101,7 @@ def test_ranks_average_to_the_global_mean(module: Constant) -> None:
 def test_loss_that_is_no_number_ends_the_run(module: Constant, bad: float) -> None:
     module.value = bad
     module.training_step(batch(8, 8), 0)
-    with pytest.raises(FloatingPointError, match=r"learning rate 0\.1: a smaller learning_rate"):
+    with pytest.raises(DivergedError, match=r"learning rate 0\.1: a smaller learning_rate"):
         module.on_train_batch_end(None, batch(8, 8), 0)
 
 

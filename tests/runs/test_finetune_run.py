@@ -5,7 +5,11 @@ from __future__ import annotations
 import csv
 import importlib.resources
 import json
+import os
+import shutil
 import string
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from clozelab import config as schema
+from clozelab.data.microworld.world import MANIFEST
+from clozelab.data.readers.files import file_sha256
 from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
@@ -53,7 +60,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def save_encoder(folder: Path) -> None:
+def save_encoder(folder: Path, dropout: float = 0.1) -> None:
     config = BertConfig(
         vocab_size=TOKENIZER.vocab_size,
         hidden_size=16,
@@ -61,8 +68,8 @@ def save_encoder(folder: Path) -> None:
         num_attention_heads=2,
         intermediate_size=32,
         hidden_act="gelu",
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.1,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
         max_position_embeddings=96,
         type_vocab_size=2,
         initializer_range=0.1,
@@ -210,20 +217,26 @@ def test_saved_model_predicts_the_same_in_transformers(finetune: Any) -> None:
     ("overrides", "message"),
     [
         (["encoder=nowhere"], r"nowhere.*(config\.json|encoder)"),
-        (["encoder=null"], "encoder=FOLDER is not set"),
+        (["encoder=null"], "encoder is not set"),
         (["task=rte"], r"(?s)glue/RTE/train\.tsv.*expected layout.*how to get it: RTE\.zip"),
         (["task.data.labels=['1','2']"], r"train\.tsv:2: label '0' .*\['1', '2'\]"),
         (["task.data.label_column=gold"], "has no column 'gold'"),
         (["+task.data.max_length=3"], r"task\.data\.max_length"),
         (["task.metric=validation/f1"], r"is not a score of this task; it has validation/accuracy"),
+        (["optimizer.learning_rate=-1"], r"optimizer\.learning_rate is -1"),
+        (["schedule.warmup_fraction=2"], r"schedule\.warmup_fraction is 2"),
+        (["max_train_examples=0"], r"max_train_examples=0 must be at least 1"),
+        (["+schedule.total_steps=3"], r"schedule\.total_steps: the stage sets this itself"),
+        (["+task.module.bilstm_layers=3"], r"task\.module\.bilstm_layers.*did you mean 'bilstm_num_layers'"),
         (["head=crf"], "known heads: linear, bilstm"),
         (["initialisation=fresh"], "choose pretrained or random"),
-        (["trainer=fsdp"], "fsdp|CUDA"),
+        (["trainer=fsdp"], "trainer=fsdp is for pre-training"),
     ],
 )
-def test_bad_input_is_a_clear_error(finetune: Any, overrides: list[str], message: str) -> None:
+def test_bad_input_is_a_clear_error(finetune: Any, tmp_path: Path, overrides: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         finetune(*overrides)
+    assert not (tmp_path / "run").exists()  # a folder claimed for a mistake would refuse its correction
 
 
 def test_encoder_with_other_tokenizer_files(finetune: Any, tmp_path: Path) -> None:
@@ -292,3 +305,48 @@ def test_questions_without_answer(finetune: Any, world: Path) -> None:
     extra = finetune(*words, "task.data.train_extra=[squad/dev-v2.0.json]", name="extra")
     steps = [read(path, "scores.json")["total_steps"] for path in (folder, extra)]
     assert steps[1] == steps[0] + 3
+
+
+def test_damaged_encoder_claims_no_folder(finetune: Any, world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "encoder", tmp_path / "flipped")
+    path = tmp_path / "flipped/model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
+        finetune(f"encoder={tmp_path / 'flipped'}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_generated_task_files_are_named_in_the_scores(finetune: Any, world: Path) -> None:
+    assert read(finetune("epochs=0.2", name="a"), "scores.json")["synthetic"] is None
+    checksum = file_sha256(world / "data/glue/SST-2/dev.tsv")
+    manifest = world / "data" / MANIFEST
+    try:
+        manifest.write_text(json.dumps({"sha256": {"glue/SST-2/dev.tsv": checksum}}))
+        assert read(finetune("epochs=0.2", name="b"), "scores.json")["synthetic"] == "microworld"
+    finally:
+        manifest.unlink()
+
+
+def test_two_processes_equal_one(finetune: Any, world: Path, tmp_path: Path) -> None:
+    """gloo, dropout 0, batches that two ranks share unevenly: the same losses, and each example is scored once."""
+    torch.manual_seed(0)
+    save_encoder(tmp_path / "encoder", dropout=0.0)
+    words = [f"encoder={tmp_path / 'encoder'}", "global_batch_size=9", "epochs=1", "trainer.threads=1"]
+    one = finetune(*words, name="one")
+    settings = yaml.safe_load((one / "config.yaml").read_text())
+    paths = [f"{key}={settings[key]}" for key in ("data_dir", "cache_dir")]
+    hardware = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.log_interval_steps=4"]
+    done = subprocess.run(
+        [sys.executable, "-m", "clozelab", "finetune", "task=sst2", *words, *paths, *hardware,
+         "learning_rate=1e-2", "trainer.progress_bar=false", f"run_dir={tmp_path / 'two'}"],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    expected, found = losses(one), losses(tmp_path / "two")
+    assert [entry[:2] for entry in found] == [entry[:2] for entry in expected]
+    assert np.allclose([float(e[2]) for e in found], [float(e[2]) for e in expected], atol=1e-5)
+    for first, second in zip(predictions(one), predictions(tmp_path / "two"), strict=True):
+        assert first["id"] == second["id"] and np.allclose(first["logits"], second["logits"], atol=1e-4)

@@ -206,21 +206,20 @@ def test_stopped_run_ends_with_the_same_bits(
 
 @pytest.mark.parametrize("objective", ["mlm_nsp", "ltr"])
 def test_a_simple_language_is_learnt(tmp_path: Path, objective: str) -> None:
-    """Every word names its neighbours: the held-out loss falls far below the corpus's unigram entropy."""
+    """A document repeats one word: the held-out loss falls far below the corpus's unigram entropy."""
     draw, words = random.Random(0), ["".join(pair) for pair in itertools.product("bcdfg", "aeiou")]
     documents = []
     for _ in range(300):
-        starts = [draw.randrange(len(words)) for _ in range(6)]
-        lines = [[words[(start + place) % len(words)] for place in range(draw.randint(5, 8))] for start in starts]
-        documents.append("\n".join(" ".join(line) for line in lines))
+        word = draw.choice(words)
+        documents.append("\n".join(" ".join([word] * draw.randint(4, 9)) for _ in range(6)))
     (tmp_path / "text.txt").write_text("\n\n".join(documents), encoding="utf-8")
     changes = {
         "corpus.vocab_size": 60,
         "model.hidden_size": 32,
         "model.hidden_dropout_prob": 0.0,
         "model.attention_probs_dropout_prob": 0.0,
-        "phases": "[{seq_length: 32, steps: 150, global_batch_size: 32, micro_batch_size: 32}]",
-        "validation.interval_steps": 150,
+        "phases": "[{seq_length: 32, steps: 120, global_batch_size: 32, micro_batch_size: 32}]",
+        "validation.interval_steps": 120,
         "validation.instances": 100,
         "validation.seq_length": 32,
         "checkpoint_interval_steps": 1000,
@@ -230,8 +229,9 @@ def test_a_simple_language_is_learnt(tmp_path: Path, objective: str) -> None:
     run_here(tmp_path, tmp_path / "run", **changes)
     facts = state(tmp_path / "run")["facts"]
     assert facts["unigram_entropy"] == pytest.approx(math.log(25), abs=0.1)
-    # Sentences begin anywhere: one token in eight cannot be known from the left.
-    assert facts["validation/loss"] < (0.4 if objective == "mlm_nsp" else 0.8) * facts["unigram_entropy"]
+    # From the left, a row's first word cannot be known, nor half of the second segments'.
+    assert facts["validation/loss"] < 0.4 * facts["unigram_entropy"]
+    assert objective == "ltr" or facts["validation/nsp_accuracy"] > 0.65
 
 
 def test_complete_run_is_left_alone(workplace: Path, whole_run: Path) -> None:
@@ -292,11 +292,11 @@ LONG = "[{seq_length: 16, steps: 250, global_batch_size: 4, micro_batch_size: 4}
 def stop_from_outside(words: list[str], run_dir: Path) -> int:
     """Start a job, send SIGTERM once it trains; returns its exit status."""
     process = subprocess.Popen(words, env=environment(), stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (run_dir / "metrics.csv").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    return process.wait(timeout=60)
+    return process.wait(timeout=120)
 
 
 def test_killed_process_goes_on(workplace: Path, tmp_path: Path) -> None:
@@ -312,6 +312,8 @@ def test_killed_process_goes_on(workplace: Path, tmp_path: Path) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+GROWTH = {"ddp": "tile", "fsdp": "none"}
+"""Sharded embeddings cannot be tiled."""
 STRATEGIES = ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)]
 
 
@@ -320,10 +322,11 @@ STRATEGIES = ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)]
 def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path, strategy: str) -> None:
     """The first process gets the signal, both stop at the same step, and both go on."""
     changes = {"phases": LONG, "validation.interval_steps": 100, "trainer": strategy, "trainer.accelerator": "cpu"}
+    changes |= {"position_growth": GROWTH[strategy]}
     run_dir = tmp_path / "run"
     assert stop_from_outside(command(workplace, run_dir, **changes), run_dir) == 143
     assert state(run_dir)["status"] == "interrupted"
-    done = subprocess.run(command(workplace, run_dir, **changes), env=environment(), capture_output=True, timeout=120)
+    done = subprocess.run(command(workplace, run_dir, **changes), env=environment(), capture_output=True, timeout=300)
     assert done.returncode == 0 and state(run_dir)["status"] == "complete"
     steps = [step for step, key, _ in rows(run_dir) if key == "train/loss"]
     assert steps == list(range(1, 251))
@@ -333,9 +336,10 @@ def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path, strategy: s
 def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str) -> None:
     """The same global batch on two gloo processes: losses within 1e-5 at every step, and the same weights."""
     still = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
+    still |= {"position_growth": GROWTH[strategy]}
     run_here(workplace, tmp_path / "one", **still)
     two = command(workplace, tmp_path / "two", **{"trainer": strategy, "trainer.accelerator": "cpu"}, **still)
-    done = subprocess.run(two, env=environment(), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(two, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     one_rows, two_rows = ({row[:2]: float(row[2]) for row in rows(tmp_path / name)} for name in ("one", "two"))
     assert one_rows.keys() == two_rows.keys()

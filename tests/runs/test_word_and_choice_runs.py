@@ -136,3 +136,6 @@ def test_feature_based(finetune: Any, world: Path) -> None:
     assert len(list((world / "cache/features").iterdir())) == 4  # other weights, other features
     with pytest.raises(ValueError, match="set head=bilstm"):
         finetune("task=ner_features_conll2003", name="linear")
+    with pytest.raises(ValueError, match=r"is not a score of this task; it has validation/f1, .*accuracy"):
+        finetune(*common, "task.metric=validation/matthews", name="linear")
+    assert not (folder.parent / "linear").exists()

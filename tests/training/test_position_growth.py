@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
 from clozelab.models.config import BertConfig
 from clozelab.models.embeddings import Embeddings
-from clozelab.training.position_growth import check_position_growth, growth_steps
+from clozelab.training.position_growth import PositionGrowth, check_position_growth, growth_steps
 
 
 def phase(seq_length: int, steps: int) -> dict[str, int]:
     return {"seq_length": seq_length, "steps": steps, "global_batch_size": 1, "micro_batch_size": 1}
+
+
+GROWING = [phase(32, 10), phase(64, 10)]
 
 
 @pytest.mark.parametrize(
@@ -28,10 +34,11 @@ def test_growth_steps(lengths: list[int], expected: dict[int, tuple[int, int]]) 
 
 def test_unknown_and_impossible_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="position_growth is 'tiles'"):
-        check_position_growth("tiles", "auto")
+        check_position_growth("tiles", GROWING, "auto")
     with pytest.raises(ValueError, match="fsdp"):
-        check_position_growth("tile", "fsdp")
-    check_position_growth("none", "fsdp")
+        check_position_growth("tile", GROWING, "fsdp")
+    check_position_growth("none", GROWING, "fsdp")
+    check_position_growth("tile", GROWING[:1], "fsdp")
 
 
 @pytest.fixture
@@ -66,3 +73,18 @@ def test_new_positions_repeat_the_trained_ones_without_the_first(embeddings: Emb
 def test_growth_beyond_the_model_is_refused(embeddings: Embeddings) -> None:
     with pytest.raises(ValueError, match="the model has 12"):
         embeddings.tile_positions(4, 13)
+
+
+def test_the_callback_grows_before_the_first_longer_step_and_at_no_other(embeddings: Embeddings) -> None:
+    callback = PositionGrowth(growth_steps([phase(4, 3), phase(8, 2), phase(4, 2)]))
+    module: Any = SimpleNamespace(model=SimpleNamespace(encoder=SimpleNamespace(embeddings=embeddings)))
+    weight = embeddings.position_embeddings.weight
+    grown = []
+    for step in range(7):
+        before = weight.detach().clone()
+        trainer: Any = SimpleNamespace(global_step=step)
+        callback.on_train_batch_start(trainer, module, None, step)
+        if not torch.equal(weight, before):
+            grown.append(step)
+            assert torch.equal(weight[4:8], before[[1, 2, 3, 1]]) and torch.equal(weight[8:], before[8:])
+    assert grown == [3]

@@ -47,6 +47,8 @@ BATCH_CHARACTERS = 1_000_000
 FIT_CHARACTERS = 200_000
 """Text at the beginning of the corpus on which a given vocabulary is tried before anything slow."""
 MAX_UNKNOWN_FRACTION = 0.5
+MAX_MEAN_SENTENCE_CHARACTERS = 300
+"""Prose has 100 to 150; beyond this, the lines of a text file are paragraphs."""
 WARNED_UNKNOWN_FRACTION = 0.01
 """A vocabulary made for a text leaves far less than this unknown."""
 
@@ -323,6 +325,13 @@ def _log_skipped(counts: CorpusCounts) -> None:
         log.warning("skipped: %d x %s", number, reason)
     for row in counts.rows.first_bad:
         log.warning("unusable row %s", row)
+    mean = counts.characters / max(1, counts.sentences)
+    if mean > MAX_MEAN_SENTENCE_CHARACTERS:
+        log.warning(
+            "sentences have %d characters on average: plain text needs one sentence a line (only jsonl is split into "
+            "sentences), or segments will begin and end at paragraphs",
+            mean,
+        )
     for what, number in sorted(counts.cleaned.items()):
         if number:
             log.info("cleaned: %d x %s", number, what)

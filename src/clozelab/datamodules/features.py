@@ -8,8 +8,6 @@ written waits. With document context a word's neighbours are encoded around it a
 Letters: L layers of the encoder, C chosen layers, W words of the split, U words of a batch, H hidden size.
 """
 
-# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
-
 from __future__ import annotations
 
 import logging
@@ -29,7 +27,7 @@ from clozelab.data.readers.rows import Ints, ragged_positions
 from clozelab.data.readers.tagged import TaggedRows, TaggedSplit
 from clozelab.datamodules.bucketing import token_budget_batches
 from clozelab.datamodules.conll import ConllDataModule
-from clozelab.datamodules.finetuning import EncoderSource, make_batch
+from clozelab.datamodules.finetuning import EncoderSource, TaskInputs, TrainingPlan, make_batch
 from clozelab.models.encoder import Encoder
 from clozelab.models.features import feature_layers
 
@@ -78,11 +76,40 @@ class FeatureDataModule(ConllDataModule):
 
     Args:
         features: one of models/features.py; decides what is read, not what is stored.
-        tagging: what ConllDataModule takes.
+        the others: as ConllDataModule's.
     """
 
-    def __init__(self, *, features: str, **tagging: Any) -> None:
-        super().__init__(**tagging)
+    def __init__(
+        self,
+        *,
+        inputs: TaskInputs,
+        plan: TrainingPlan,
+        features: str,
+        train_file: str,
+        validation_file: str,
+        file_format: str,
+        word_column: int,
+        tag_column: int,
+        entity_tags: bool,
+        document_context: bool,
+        how_to_get: str,
+        max_seq_length: int,
+        evaluation_tokens: int,
+    ) -> None:
+        super().__init__(
+            inputs=inputs,
+            plan=plan,
+            train_file=train_file,
+            validation_file=validation_file,
+            file_format=file_format,
+            word_column=word_column,
+            tag_column=tag_column,
+            entity_tags=entity_tags,
+            document_context=document_context,
+            how_to_get=how_to_get,
+            max_seq_length=max_seq_length,
+            evaluation_tokens=evaluation_tokens,
+        )
         self.features = features
         self.feature_facts: dict[str, Facts] = {}
 

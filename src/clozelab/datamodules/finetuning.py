@@ -15,6 +15,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from clozelab.data.readers.files import generator_of
 from clozelab.data.readers.rows import Ints, Rows
 from clozelab.data.tokenizer import WordPieceTokenizer
 from clozelab.datamodules.bucketing import bucketed_batches, token_budget_batches
@@ -99,6 +101,8 @@ class Timetable:
 class FinetuningDataModule(LightningDataModule):
     """Base of one data module a benchmark format; a subclass fills `train_rows`, `train_targets`, `validation_rows`."""
 
+    train_path: Path
+    validation_path: Path
     train_rows: Rows
     train_targets: dict[str, Ints]
     validation: Any
@@ -115,6 +119,11 @@ class FinetuningDataModule(LightningDataModule):
     @abstractmethod
     def fingerprint(self) -> str:
         """Names the content of everything this data is made from; cheap, and raises for a missing file."""
+
+    @cached_property
+    def synthetic(self) -> str | None:
+        """Name of the generator that wrote these files in a real benchmark's format; None for real ones."""
+        return generator_of(self.inputs.data_dir, (self.train_path, self.validation_path))
 
     @property
     @abstractmethod

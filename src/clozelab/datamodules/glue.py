@@ -66,7 +66,9 @@ class GlueDataModule(FinetuningDataModule):
         self.layout = TsvFormat(list(text_columns), label_column, id_column, names, numeric_labels)
         # Test files have a header even where the others have none.
         self.test_layout = TsvFormat(list(text_columns), label_column, test_id_column, None, numeric_labels)
-        self.labels = list(labels) if labels is not None else None
+        self.labels = [str(label) for label in labels] if labels is not None else None
+        if self.labels is not None and len(set(self.labels)) < len(self.labels):
+            raise ValueError(f"task.data.labels names a label twice: {self.labels}")
         self.how_to_get, self.test_files = how_to_get, dict(test_files or {})
         self.train_path = require_file(inputs.data_dir, train_file, how_to_get)
         self.validation_path = require_file(inputs.data_dir, validation_file, how_to_get)

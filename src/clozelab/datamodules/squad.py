@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ class SquadDataModule(FinetuningDataModule):
             schedule is one over all of it.
         with_unanswerable: 2.0: questions may have no answer, which is learned as the span [CLS]..[CLS].
         how_to_get: said when a file is missing.
-        max_seq_length, doc_stride, max_query_length: in tokens; the first is cut further to what the encoder can take.
+        max_seq_length, doc_stride, max_query_length: in tokens; the first is cut further to what the encoder can take,
+            and the others with it (WindowSettings.fitted).
         evaluation_tokens: size of an evaluation batch.
     """
 
@@ -51,7 +53,13 @@ class SquadDataModule(FinetuningDataModule):
         evaluation_tokens: int,
     ) -> None:
         super().__init__(inputs, plan, max_seq_length, evaluation_tokens)
-        self.settings = WindowSettings(self.max_seq_length, doc_stride, max_query_length)
+        self.settings = WindowSettings.fitted(self.max_seq_length, doc_stride, max_query_length)
+        if (doc_stride, max_query_length) != (self.settings.doc_stride, self.settings.max_query_length):
+            log.warning(
+                "%s: rows of %d tokens: questions are cut at %d tokens (not %d), windows step by %d (not %d)",
+                inputs.name, self.max_seq_length, self.settings.max_query_length, max_query_length,
+                self.settings.doc_stride, doc_stride,
+            )  # fmt: skip
         self.train_path = require_file(inputs.data_dir, train_file, how_to_get)
         self.validation_path = require_file(inputs.data_dir, validation_file, how_to_get)
         self.extra_paths = [require_file(inputs.data_dir, file, how_to_get) for file in train_extra]
@@ -110,5 +118,5 @@ class SquadDataModule(FinetuningDataModule):
             "train_extra_examples": sum(split.num_questions for split in self.extra),
             "validation_examples": self.validation.num_questions,
             "validation_counts": self.validation.counts,
-            "max_seq_length": self.max_seq_length,
+            **asdict(self.settings),
         }

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
+from clozelab.ledger.consistency import inconsistencies
 from clozelab.ledger.experiment import Experiment
 from clozelab.ledger.table import Table
 from clozelab.ledger.wording import DASH, distinct, duration, percent, rough
@@ -87,9 +88,11 @@ def problems(collected: Collected, table: Table) -> dict[str, list[str]]:
     """Heading -> lines, of what a reader has to know is not there or not well."""
     root = f"{collected.root}/"
     found = {
+        "Unequal": [line.replace(root, "") for line in inconsistencies(collected)],
         "Missing": _missing(table),
         "Not complete": [line.replace(root, "") for line in _troubled(collected)],
         "Collapsed": _collapsed(table),
+        "Left out": _left_out(collected, table),
         "Unreadable": [line.replace(root, "") for line in collected.damaged],
     }
     return {heading: lines for heading, lines in found.items() if lines}
@@ -109,6 +112,13 @@ def _missing(table: Table) -> list[str]:
         if gaps:
             lines.append(f"{row.label} on {'; '.join(gaps)}")
     return lines
+
+
+def _left_out(collected: Collected, table: Table) -> list[str]:
+    """Runs of rows that the table does not have."""
+    known = {row.name for row in table.experiment.rows}
+    rows = [run.row for run in collected.finetune if run.row not in known]
+    return [f"{rows.count(row)} runs of row {row}, which paper.yaml does not have" for row in dict.fromkeys(rows)]
 
 
 def _troubled(collected: Collected) -> list[str]:

@@ -55,6 +55,8 @@ class FinetuneRun:
     collapsed: bool = False
     num_examples: int | None = None
     learning_rate: float | None = None
+    synthetic: str | None = None
+    """Name of the generator that wrote the task's files."""
 
     @property
     def is_complete(self) -> bool:
@@ -79,9 +81,10 @@ class Collected:
 
     @property
     def synthetic(self) -> str | None:
-        """Name of the generated corpus, if an encoder was trained on one; its tasks are generated with it."""
+        """Name of the generated world, if any encoder was trained on one or any task's files came from one."""
         corpora = (run.state["config_resolved"].get("corpus", {}) for run in self.pretrain)
-        return next((str(corpus["name"]) for corpus in corpora if corpus.get("generator")), None)
+        names = [str(corpus["name"]) for corpus in corpora if corpus.get("generator")]
+        return next(iter([*names, *(run.synthetic for run in self.finetune if run.synthetic)]), None)
 
 
 def collect(root: Path) -> Collected:
@@ -89,16 +92,34 @@ def collect(root: Path) -> Collected:
     pretrain: list[PretrainRun] = []
     finetune: list[FinetuneRun] = []
     damaged: list[str] = []
+    seen: dict[tuple[Any, ...], Path] = {}
     for path in sorted(root.rglob(RUN_FILE)):
         try:
             state = read_state(path.parent)
-            if state is not None and state["stage"] == "pretrain":
+            if state is None or state["stage"] not in ("pretrain", "finetune"):
+                continue
+            first = seen.setdefault(_identity(state), path.parent)
+            if first != path.parent:
+                damaged.append(f"{path.parent}: the same run as {first}, perhaps a copy; not counted")
+            elif state["stage"] == "pretrain":
                 pretrain.append(_pretrain_run(path.parent, state))
-            elif state is not None and state["stage"] == "finetune":
+            else:
                 finetune.append(_finetune_run(path.parent, state))
         except (OSError, ValueError, KeyError, TypeError) as error:
             damaged.append(f"{path.parent}: {type(error).__name__}: {error}")
     return Collected(root, pretrain, finetune, damaged)
+
+
+def _identity(state: dict[str, Any]) -> tuple[Any, ...]:
+    """What a run is called in the table: two folders with one name would count twice, or one hide the other.
+
+    Fine-tuning at another learning rate is another run, of which the table takes the best.
+    """
+    config = state["config_resolved"]
+    if state["stage"] == "pretrain":
+        return "pretrain", str(config["arm"]), int(config["seed"])
+    seeds = int(config["pretrain_seed"]), int(config["seed"])
+    return "finetune", str(config["row"]), str(config["task"]["name"]), *seeds, config.get("learning_rate")
 
 
 def _pretrain_run(folder: Path, state: dict[str, Any]) -> PretrainRun:
@@ -140,7 +161,8 @@ def _scores(path: Path) -> dict[str, Any]:
         "majority": None if majority is None else float(majority) * factor,
         "collapsed": bool(saved.get("collapsed", False)),
         "num_examples": saved.get("num_examples"),
-    }
+        "synthetic": saved.get("synthetic"),
+    } | ({"title": str(saved["title"])} if saved.get("title") else {})
 
 
 def _is_percent(scores: Mapping[str, Any]) -> bool:

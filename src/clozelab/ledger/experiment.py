@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from clozelab.config import EXPERIMENTS_DIR
 
@@ -100,16 +101,31 @@ def load_experiment(folder: Path) -> Experiment:
         ValueError: names the file, the entry and what is wrong with it.
     """
     path = folder / "paper.yaml"
-    plain = OmegaConf.to_container(OmegaConf.load(path))
+    try:
+        plain = OmegaConf.to_container(OmegaConf.load(path))
+    except YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(plain, dict):
         raise ValueError(f"{path}: not a mapping")
     top = _checked(plain, {"title", "source", "split", "columns", "rows", "claims"}, str(path))
     split = str(top["split"])
     columns = tuple(_column(entry, split, f"{path}: columns.{i}") for i, entry in enumerate(top["columns"]))
     rows = tuple(_row(entry, len(columns), f"{path}: rows.{i}") for i, entry in enumerate(top["rows"]))
+    for folder_name, used in (("row", {row.name for row in rows}), ("arm", {row.arm for row in rows} - {None})):
+        _check_files(path, folder_name, {str(name) for name in used})
     names = ({row.name for row in rows}, {column.name for column in columns} | {ALL_COLUMNS})
     claims = tuple(_claim(entry, *names, f"{path}: claims.{i}") for i, entry in enumerate(top["claims"]))
     return Experiment(folder, folder.name, str(top["title"]), str(top["source"]), split, columns, rows, claims)
+
+
+def _check_files(path: Path, group: str, used: set[str]) -> None:
+    """A row or arm that the sweeps do not know would stay empty, and its runs would be left out of the table."""
+    known = {file.stem for file in (path.parent / group).glob("*.yaml")}
+    if known and used - known:
+        wrong = sorted(used - known)[0]
+        near = difflib.get_close_matches(wrong, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+        raise ValueError(f"{path}: {group} {wrong!r} has no file {group}/{wrong}.yaml; {hint}")
 
 
 def _checked(entry: Any, keys: set[str], where: str, optional: frozenset[str] = frozenset()) -> dict[str, Any]:
@@ -136,7 +152,8 @@ def _row(entry: Any, num_columns: int, where: str) -> Row:
 
 def _claim(entry: Any, rows: set[str], columns: set[str], where: str) -> Claim:
     one = _checked(entry, {"id", "text", "paper_delta", "compare", "direction"}, where)
-    first, second, column = one["compare"]
+    compare = one["compare"] if isinstance(one["compare"], list) and len(one["compare"]) == 3 else ["?"] * 3
+    first, second, column = map(str, compare)
     if {first, second} - rows or column not in columns:
         raise ValueError(f"{where}: compare is [row, row, column]; rows are {sorted(rows)}, columns {sorted(columns)}")
     if one["direction"] not in DIRECTIONS:

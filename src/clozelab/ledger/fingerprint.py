@@ -29,8 +29,10 @@ NEUTRAL_KEYS = frozenset(
         "run_dir",
         "runs_dir",
         "scale",  # every value that counts is interpolated where it is used
+        "task.data.how_to_get",
         "task.data.test_files",  # their content is in the inputs where they are predicted
         "task.data.test_id_column",
+        "task.title",
         "trainer.log_interval_steps",
         "trainer.num_workers",
         "trainer.progress_bar",
@@ -48,6 +50,8 @@ LATER_KEYS: dict[str, Any] = {
 }
 """Options that came later, and the value at which a run is the same as one made before there was the option."""
 MAX_WATCHED_FILES = 500
+UNWATCHED = "(too many files to watch)"
+"""Stands in for more files than that: then only the run itself can say whether its inputs are the same."""
 
 
 def canonical(config: DictConfig) -> dict[str, Any]:
@@ -149,7 +153,7 @@ def watched_files(config: DictConfig) -> dict[str, list[int]]:
             status = path.stat()
             found[str(path)] = [status.st_size, status.st_mtime_ns]
             if len(found) > MAX_WATCHED_FILES:
-                return {"(too many files to watch)": [-1, -1]}
+                return {UNWATCHED: [-1, -1]}
     return dict(sorted(found.items()))
 
 

@@ -24,6 +24,7 @@ from rich.console import Console
 from clozelab.ledger.forking import ForkServer
 from clozelab.ledger.host import usable_cores
 from clozelab.ledger.processes import Job, ProcessPool, Stopped
+from clozelab.ledger.run import read_state
 from clozelab.ledger.sweep import PlannedJob, plan_job
 
 PLUGIN_NAME = "hydra_plugins.clozelab.ProcessLauncher"
@@ -95,9 +96,11 @@ class ProcessLauncher(Launcher):
             server = self._fork_server(jobs)
             ProcessPool(jobs, at_once=at_once, grace_seconds=self.grace_seconds, console=console, server=server).run()
         except Stopped:
+            _doubt(jobs, planned)
             _summary(jobs, console)
             console.print("stopped; the same command goes on where it was")
             raise SystemExit(130) from None
+        _doubt(jobs, planned)
         _summary(jobs, console)
         if any(job.state == "failed" for job in jobs):
             raise SystemExit(1)
@@ -164,6 +167,16 @@ def _check_folders(planned: Sequence[PlannedJob]) -> None:
                 f"two jobs of this sweep would share the folder {plan.run_dir}; they differ in {', '.join(differing)}. "
                 "Sweep a key that run_dir contains, or put it there: run_dir='...${key}...'"
             )
+
+
+def _doubt(jobs: Sequence[Job], planned: Sequence[PlannedJob]) -> None:
+    """An exit status of 0 is not enough: the run folder has to say that the run is complete."""
+    for job, plan in zip(jobs, planned, strict=True):
+        if job.state == "complete" and plan.run_dir:
+            state = read_state(Path(plan.run_dir))
+            if state is None or state["status"] != "complete":
+                status = "nothing" if state is None else state["status"]
+                job.state, job.message = "failed", f"ended with exit status 0, but its run folder says {status}"
 
 
 def _name(plan: PlannedJob, config: DictConfig, index: int) -> str:

@@ -208,7 +208,8 @@ def _judgement(one: Judgement, table: Table, axis: float) -> dict[str, Any]:
     return {
         "text": one.claim.text,
         "compared": f"{table.experiment.label(one.claim.first)} against {table.experiment.label(one.claim.second)}",
-        "paper": signed(one.claim.paper_delta),
+        # A stand-in judges the direction alone: the paper's size is about other data.
+        "paper": signed(one.claim.paper_delta) if one.column is None or one.column.is_paper else one.claim.direction,
         "judged_on": one.judged_on,
         "ours": signed(difference.mean if difference else None),
         "interval": interval,

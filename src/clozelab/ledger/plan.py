@@ -6,16 +6,19 @@ such a key, and one that no stage has is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
+from hydra.types import RunMode
+from omegaconf import OmegaConf
 
-from clozelab.ledger.sweep import compose, hydra_config
+from clozelab.data.readers.files import require_file
+from clozelab.ledger.mistakes import CONFIGURATION_ERRORS, explain
+from clozelab.ledger.sweep import compose, hydra_config, make_loader, sweep_overrides
 
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune"}
 STAGES = ("prepare", *SWEEPS)
@@ -93,7 +96,10 @@ def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -
                 errors.append(error)
         if len(errors) == len(STAGES):
             # The sweeps have all keys that prepare has, and more: their refusal says most.
-            raise ValueError(f"no stage takes {word!r}: {errors[-1]}")
+            verb = next(reversed(names))
+            raise ValueError(
+                f"no stage takes {word!r}: {explain(errors[-1], verb, config_name=names[verb], folder=folder)}"
+            )
     return shared
 
 
@@ -118,7 +124,7 @@ def _refusal(stage: str, names: dict[str, str], folder: Path, word: str, before:
             # A master configuration leaves lists of values out: try the first of them.
             first = next(iter(parsed.sweep_string_iterator()))
             compose(name, [*before, f"{parsed.get_key_element()}={first}"], folder=where, sweep=stage in SWEEPS)
-    except (HydraException, OmegaConfBaseException) as error:
+    except CONFIGURATION_ERRORS as error:
         return error
     return None
 
@@ -143,3 +149,33 @@ def runs_root(folder: Path, overrides: Sequence[str], config_name: str | None = 
         assert HydraConfig.initialized()
         root = Path(str(composed.runs_dir)) / str(composed.experiment) / str(composed.scale.name)
         return root, str(composed.scale.name)
+
+
+def require_task_files(step: Step) -> None:
+    """Look for the files of every task of a fine-tuning sweep, so that a night of pre-training does not end without.
+
+    Raises:
+        ValueError: names the first missing file, how to get it, and how to leave the task out.
+    """
+    loader = make_loader(step.folder)
+    master = loader.load_configuration(step.config_name, list(step.overrides), run_mode=RunMode.MULTIRUN)
+    jobs: dict[str, tuple[str, ...]] = {}
+    for words in sweep_overrides(loader, master):
+        jobs.setdefault(next((word for word in words if word.startswith("task=")), ""), words)
+    for words in jobs.values():
+        config = loader.load_sweep_config(master, list(words))
+        task = OmegaConf.to_container(config.task, resolve=True)
+        assert isinstance(task, dict)
+        for file in _files_of(task["data"], with_test=bool(config.predict_test)):
+            try:
+                require_file(config.data_dir, file, task["data"].get("how_to_get", "not said"))
+            except ValueError as error:
+                others = ",".join(name.removeprefix("task=") for name in jobs if name != f"task={task['name']}")
+                raise ValueError(f"task {task['name']}: {error}\n  to go without it: finetune.task={others}") from None
+
+
+def _files_of(data: Mapping[str, Any], *, with_test: bool) -> list[str]:
+    """Every file that a task's data settings name."""
+    named = [value for key, value in data.items() if key.endswith("_file")]
+    extra = [*(data.get("train_extra") or ()), *(data.get("extra_validation_files") or {}).values()]
+    return [*named, *extra, *((data.get("test_files") or {}).values() if with_test else ())]

@@ -24,6 +24,8 @@ from clozelab.ledger.forking import ForkServer, Started, die_with_parent
 
 POLL_SECONDS = 0.2
 SHOWN_ROWS = 24
+SHOWN_LINES = 8
+"""Of one job's error."""
 STYLES = {"running": "cyan", "complete": "green", "skipped": "green dim", "failed": "bold red", "stopped": "yellow"}
 
 
@@ -159,8 +161,11 @@ def failure_message(log: Path, status: int) -> str:
     """Why a process failed, in its own last words."""
     how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
     lines = [line.strip() for line in _tail(log).splitlines() if line.strip()]
-    errors = [line for line in lines if line.lower().startswith("error:") or "Error: " in line]
-    words = errors[-1] if errors else next((line for line in reversed(lines) if not line.startswith("(")), "")
+    lines = [line for line in lines if not line.startswith("(CLOZELAB_DEBUG")]
+    errors = [at for at, line in enumerate(lines) if line.lower().startswith("error:") or "Error: " in line]
+    # An error of several lines keeps them: the first one of a refused run folder does not say what differs.
+    said = lines[errors[-1] :][:SHOWN_LINES] if errors else lines[-1:]
+    words = "\n    ".join(said)
     return f"{how}: {words}" if words else how
 
 

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.ledger.fingerprint import RESULTS_VERSION, canonical, digest, flatten, watched_files
+from clozelab.ledger.fingerprint import RESULTS_VERSION, UNWATCHED, canonical, digest, flatten, watched_files
 from clozelab.ledger.host import host_facts
 
 logger = logging.getLogger(__name__)
@@ -171,11 +171,15 @@ class Run:
 
 
 def process_rank() -> int:
-    """Rank of this process in a multi-process job, from the launcher's environment; 0 outside one."""
-    for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"):
+    """0 for the first process of a job (and outside one), by the launcher's environment; above 0 for all others.
+
+    Where only LOCAL_RANK and NODE_RANK are known (Lightning's own launcher), their sum stands in for the rank.
+    """
+    for name in ("RANK", "SLURM_PROCID"):
         if os.environ.get(name, "").isdigit():
             return int(os.environ[name])
-    return 0
+    texts = (os.environ.get(name, "") for name in ("LOCAL_RANK", "NODE_RANK"))
+    return sum(int(text) for text in texts if text.isdigit())
 
 
 def read_state(run_dir: Path) -> dict[str, Any] | None:
@@ -202,14 +206,16 @@ def is_settled(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
     """
     try:
         state = read_state(Path(run_dir))
-        return (
-            state is not None
-            and state["status"] == "complete"
-            and state["stage"] == stage
-            and state.get("results_version") == RESULTS_VERSION
-            and state["config_resolved"] == json.loads(json.dumps(canonical(config)))
-            and state.get("watched") == json.loads(json.dumps(watched_files(config)))
-        )
+        if (
+            state is None
+            or state["status"] != "complete"
+            or state["stage"] != stage
+            or state.get("results_version") != RESULTS_VERSION
+            or state["config_resolved"] != json.loads(json.dumps(canonical(config)))
+        ):
+            return False
+        watched = watched_files(config)
+        return UNWATCHED not in watched and state.get("watched") == json.loads(json.dumps(watched))
     except ValueError:
         return False
 

@@ -24,6 +24,15 @@ ALLOWED_PACKAGES = (
     "clozelab.training.",
 )
 HYDRA_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_"})
+GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = {
+    "optimizer": frozenset({"named_parameters"}),
+    "schedule": frozenset({"optimizer", "total_steps"}),
+    "task.data": frozenset({"inputs", "plan"}),
+    "task.module": frozenset({"encoder", "head", "validation", "metric"}),
+    "corpus.generator": frozenset({"output_dir"}),
+    "logger": frozenset({"folder", "experiment", "arm", "name", "config"}),
+}
+"""Arguments that a stage passes itself: a value of the configuration would lose against it without a word."""
 
 
 def check_targets(config: DictConfig | Mapping[str, Any], *, signatures: bool = True) -> None:
@@ -66,15 +75,17 @@ def _check_address(where: str, node: Mapping[str, Any]) -> None:
 
 
 def _check_keys(where: str, node: Mapping[str, Any]) -> None:
+    """Keys are the target's own named parameters; what it passes on as `**rest` comes from the stage."""
     target = node["_target_"]
-    parameters = inspect.signature(locate(target, where)).parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
+    parameters = inspect.signature(locate(target, where)).parameters.values()
+    named = [one.name for one in parameters if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    free = [name for name in named if name not in GIVEN_BY_STAGE.get(where, ())]
     for key in node:
-        if key not in HYDRA_KEYS and key not in parameters:
-            near = difflib.get_close_matches(str(key), list(parameters), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(parameters) or 'nothing'}"
-            raise ValueError(f"{where}.{key}: {target} takes no such argument; {hint}")
+        if key not in HYDRA_KEYS and key not in free:
+            near = difflib.get_close_matches(str(key), free, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(free) or 'nothing'}"
+            reason = "the stage sets this itself" if key in named else f"{target} takes no such argument"
+            raise ValueError(f"{where}.{key}: {reason}; {hint}")
 
 
 def locate(target: str, where: str) -> Any:

@@ -17,7 +17,7 @@ PADDING = 2
 def print_page(page: Mapping[str, Any], console: Console) -> None:
     """Scores, verdicts, and what went wrong."""
     if page["synthetic"]:
-        console.print("[bold yellow]Synthetic data: the encoders were trained on generated text.[/]")
+        console.print("[bold yellow]Synthetic data: encoders were trained or scored on generated text.[/]")
     console.print(f"[bold]{escape(page['title'])}[/] ({escape(page['scale'])})")
     console.print(escape(f"{page['setup']}\n{page['runs']}; {page['interval']}"), style="dim", highlight=False)
     for group in page["groups"]:

@@ -146,6 +146,8 @@ def _cautions(claim: Claim, column: DataColumn, table: Table) -> list[str]:
     notes = []
     cells = {row: table.cells[row, column.key] for row in (claim.first, claim.second)}
     for row, cell in cells.items():
+        if cell.missing:
+            notes.append(f"{len(cell.missing)} run(s) of {table.experiment.label(row)} missing")
         if cell.num_collapsed:
             notes.append(f"{cell.num_collapsed} collapsed run(s) of {table.experiment.label(row)}")
     floors = [table.cells[row, column.key].estimate for row in FLOOR_ROWS if (row, column.key) in table.cells]

@@ -6,10 +6,11 @@ import logging
 from pathlib import Path
 
 from clozelab.data.tokenizer import WordPieceTokenizer
-from clozelab.models.weights import read_config, read_config_dict
+from clozelab.models.weights import read_config, read_config_dict, verify_checksums
 
 log = logging.getLogger(__name__)
 
+INITIALISATIONS = ("pretrained", "random")
 MAX_PADDED_ENTRIES = 127
 """Some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary."""
 
@@ -31,6 +32,7 @@ def open_tokenizer(folder: Path) -> WordPieceTokenizer:
         )
     if entries < rows:
         log.info("%s: %d embeddings behind the vocabulary of %d are padding", folder, rows - entries, entries)
+    verify_checksums(folder)  # fresh weights never read the weights file, which checks them otherwise
     return tokenizer
 
 
@@ -43,3 +45,9 @@ def max_positions(folder: Path) -> int:
             "%s: trained on rows of up to %d tokens (of %d positions), longer ones are cut", folder, trained, positions
         )
     return min(positions, trained)
+
+
+def check_initialisation(initialisation: str) -> None:
+    """ValueError for a way of initialising that does not exist."""
+    if initialisation not in INITIALISATIONS:
+        raise ValueError(f"initialisation={initialisation!r} is unknown; choose {' or '.join(INITIALISATIONS)}")

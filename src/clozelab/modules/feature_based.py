@@ -21,14 +21,37 @@ from clozelab.modules.token_classification import TokenClassification
 class FeatureBased(TokenClassification):
     """Arguments as TokenClassification's, and `features`: one of models/features.py. `head` must be bilstm."""
 
-    def __init__(self, *, encoder: Encoder, head: str, features: str, **tagging: Any) -> None:
-        if head != "bilstm":
-            raise ValueError(f"head={head}: feature-based tagging stands on a BiLSTM, as in table 7; set head=bilstm")
+    def __init__(
+        self,
+        *,
+        encoder: Encoder,
+        head: str,
+        features: str,
+        bilstm_num_layers: int,
+        bilstm_hidden_size: int | None,
+        bilstm_dropout_prob: float,
+        **tagging: Any,
+    ) -> None:
+        self.check_head(head)
         config = encoder.config
         mix = FeatureMix(features, config.num_hidden_layers, config.hidden_size)
-        super().__init__(encoder=encoder, head=head, input_size=mix.output_size, **tagging)
+        super().__init__(
+            encoder=encoder,
+            head=head,
+            input_size=mix.output_size,
+            bilstm_num_layers=bilstm_num_layers,
+            bilstm_hidden_size=bilstm_hidden_size,
+            bilstm_dropout_prob=bilstm_dropout_prob,
+            **tagging,
+        )
         self.encoder.requires_grad_(False)
         self.feature_mix = mix
+
+    @classmethod
+    def check_head(cls, head: str) -> None:
+        super().check_head(head)
+        if head != "bilstm":
+            raise ValueError(f"head={head}: feature-based tagging stands on a BiLSTM, as in table 7; set head=bilstm")
 
     def logits(self, batch: Batch) -> Tensor:
         """[U, K], from `features` [U, C, H]."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from clozelab.models.encoder import Encoder
 from clozelab.models.flops import training_flops_per_token
-from clozelab.modules.base import TrainingModule
+from clozelab.modules.base import DivergedError, TrainingModule
+from clozelab.training.callbacks import leave_quietly_unless_first
 from clozelab.training.reproducibility import seed_forward
 
 Batch = dict[str, Any]
@@ -68,15 +69,26 @@ class FineTuning(TrainingModule):
         **base: Any,
     ) -> None:
         super().__init__(**base)
-        known = [f"validation/{key}" for key in score_keys]
-        if metric not in known:
-            raise ValueError(f"task.metric={metric!r} is not a score of this task; it has {', '.join(known)}")
+        check_metric(metric, score_keys)
         self.encoder, self.metric, self.keep_best_weights = encoder, metric, keep_best_weights
         self.log_interval_steps = log_interval_steps
         self.best: Evaluation | None = None
         self.history: list[dict[str, float]] = []
         self._loss_sum = torch.zeros(())
         self._loss_steps = 0
+
+    @classmethod
+    @abstractmethod
+    def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
+        """The scores of a module, without "validation/"; ValueError for one that is unknown or does not fit the data.
+
+        `settings` and `data` are what a task's configuration says of its module and of its data module.
+        """
+
+    @classmethod
+    def check_head(cls, head: str) -> None:
+        """ValueError for a head that does not exist, or that this module cannot stand on."""
+        check_head(head)
 
     @abstractmethod
     def logits(self, batch: Batch) -> Tensor:
@@ -195,7 +207,8 @@ class FineTuning(TrainingModule):
 
     def _require_finite_loss(self, loss: float) -> None:
         if not math.isfinite(loss):
-            raise FloatingPointError(
+            leave_quietly_unless_first(self.trainer)
+            raise DivergedError(
                 f"the training loss is {loss} before step {self.trainer.global_step} at learning rate "
                 f"{self.learning_rate:.3g}: a smaller learning_rate, a longer schedule.warmup_fraction or "
                 "trainer.precision=32-true are the usual cures"
@@ -209,3 +222,10 @@ def check_head(head: str) -> None:
     """ValueError for a head that does not exist."""
     if head not in HEADS:
         raise ValueError(f"head={head!r} is unknown; known heads: {', '.join(HEADS)}")
+
+
+def check_metric(metric: str, score_keys: Sequence[str]) -> None:
+    """ValueError for a selecting metric that the task does not compute."""
+    known = [f"validation/{key}" for key in score_keys]
+    if metric not in known:
+        raise ValueError(f"task.metric={metric!r} is not a score of this task; it has {', '.join(known)}")

@@ -7,6 +7,7 @@ Letters: B examples, K choices of each.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -23,8 +24,27 @@ class MultipleChoice(SequenceClassification):
 
     architecture: ClassVar[str | None] = "BertForMultipleChoice"
 
-    def __init__(self, *, encoder: Encoder, validation: LabelledRows, **classification: Any) -> None:
-        super().__init__(encoder=encoder, validation=validation, number_range=None, **classification)
+    def __init__(
+        self,
+        *,
+        encoder: Encoder,
+        validation: LabelledRows,
+        metrics: Sequence[str],
+        bilstm_num_layers: int,
+        bilstm_hidden_size: int | None,
+        bilstm_dropout_prob: float,
+        **classification: Any,
+    ) -> None:
+        super().__init__(
+            encoder=encoder,
+            validation=validation,
+            metrics=metrics,
+            number_range=None,
+            bilstm_num_layers=bilstm_num_layers,
+            bilstm_hidden_size=bilstm_hidden_size,
+            bilstm_dropout_prob=bilstm_dropout_prob,
+            **classification,
+        )
         self.classifier = SequenceClassificationHead(encoder.config, 1, self.classifier.in_features)
 
     def logits(self, batch: Batch) -> Tensor:

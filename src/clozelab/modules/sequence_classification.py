@@ -8,7 +8,7 @@ at the first have both read the whole sequence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,9 +54,8 @@ class SequenceClassification(FineTuning):
         **training: Any,
     ) -> None:
         check_head(head)
-        glue.check_names(metrics)
-        glue.check_kind(metrics, is_regression=validation.is_regression)
-        keys = [*metrics, *(f"{name}_{key}" for name in validation.extra for key in metrics)]
+        data = {"numeric_labels": validation.is_regression, "extra_validation_files": validation.extra}
+        keys = self.score_keys({"metrics": metrics}, data)
         super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
         self.metrics, self.validation, self.number_range = list(metrics), validation, number_range or (-np.inf, np.inf)
         self.bilstm: BiLSTM | None = None
@@ -69,6 +68,14 @@ class SequenceClassification(FineTuning):
         self.num_outputs = max(1, len(validation.label_names))
         self.classifier = SequenceClassificationHead(encoder.config, self.num_outputs, input_size)
         self._collected: list[tuple[Tensor, Tensor]] = []
+
+    @classmethod
+    def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
+        metrics = settings["metrics"]
+        glue.check_names(metrics)
+        glue.check_kind(metrics, is_regression=bool(data.get("numeric_labels")))
+        extra = data.get("extra_validation_files") or ()
+        return [*metrics, *(f"{name}_{key}" for name in extra for key in metrics)]
 
     def logits(self, batch: Batch) -> Tensor:
         """[B, number of labels]; one column for regression."""
@@ -89,7 +96,9 @@ class SequenceClassification(FineTuning):
         self._collected.append((batch["example_index"].cpu(), logits.cpu()))
 
     def evaluate(self) -> Evaluation:
+        num_rows = len(self.validation) + sum(len(split) for split in self.validation.extra.values())
         logits = _in_order(self._collected, self.num_outputs)
+        assert len(logits) == num_rows, "each example is scored exactly once"
         self._collected.clear()
         main, start = self.validation, len(self.validation)
         predicted = self._predicted(logits[:start])
@@ -141,8 +150,9 @@ class SequenceClassification(FineTuning):
 
 
 def _in_order(parts: Sequence[tuple[Tensor, Tensor]], num_outputs: int) -> np.ndarray:
-    """[N, number of outputs] from (example numbers, logits) of the batches."""
+    """[N, number of outputs] from (example numbers, logits) of the batches, which hold each example once."""
     index = torch.cat([part[0] for part in parts]).numpy()
+    assert len(np.unique(index)) == len(index), "each example is scored exactly once"
     logits = np.empty((len(index), num_outputs), dtype=np.float32)
     logits[index] = torch.cat([part[1] for part in parts]).detach().float().numpy()
     return logits

@@ -63,8 +63,8 @@ class SpanExtraction(FineTuning):
         **training: Any,
     ) -> None:
         check_head(head)
-        score_keys = V2_SCORES if with_unanswerable else V1_SCORES
-        super().__init__(encoder=encoder, metric=metric, score_keys=score_keys, **training)
+        keys = self.score_keys({"with_unanswerable": with_unanswerable}, {})
+        super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
         self.validation = validation
         self.settings = NBestSettings(n_best_size, max_answer_length, with_unanswerable)
         self.encoder.pooler.requires_grad_(False)
@@ -76,6 +76,10 @@ class SpanExtraction(FineTuning):
             input_size = 2 * size
         self.qa_outputs = SpanHead(encoder.config, input_size)
         self._collected: list[tuple[np.ndarray, np.ndarray]] = []
+
+    @classmethod
+    def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
+        return V2_SCORES if settings["with_unanswerable"] else V1_SCORES
 
     def logits(self, batch: Batch) -> Tensor:
         """[T, 2]: start and end."""
@@ -94,6 +98,8 @@ class SpanExtraction(FineTuning):
 
     def evaluate(self) -> Evaluation:
         features, examples = self.validation.features, self.validation.require_examples()
+        scored = np.concatenate([np.zeros(0, dtype=np.int64), *(index for index, _ in self._collected)])
+        assert len(np.unique(scored)) == len(scored) == len(features.question), "each window is scored exactly once"
         logits = np.full((2, len(features.rows.input_ids)), -np.inf, dtype=np.float32)
         for index, values in self._collected:
             flat = ragged_positions(features.rows.offsets[index], features.rows.lengths[index])[1]

@@ -8,7 +8,7 @@ Letters: T tokens of the batch, U scored words of the batch, W words of the spli
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -55,7 +55,7 @@ class TokenClassification(FineTuning):
         **training: Any,
     ) -> None:
         check_head(head)
-        keys = ENTITY_SCORES if validation.entity_tags else TAG_SCORES
+        keys = self.score_keys({}, {"entity_tags": validation.entity_tags})
         super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
         self.validation = validation
         self.encoder.pooler.requires_grad_(False)
@@ -67,6 +67,10 @@ class TokenClassification(FineTuning):
             size = 2 * hidden_size
         self.classifier = SequenceClassificationHead(encoder.config, len(validation.label_names), size)
         self._collected: list[tuple[np.ndarray, np.ndarray]] = []
+
+    @classmethod
+    def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
+        return ENTITY_SCORES if data["entity_tags"] else TAG_SCORES
 
     def logits(self, batch: Batch) -> Tensor:
         """[U, K]."""
@@ -82,11 +86,12 @@ class TokenClassification(FineTuning):
         self._collected.append((batch["word_index"].cpu().numpy(), logits.argmax(1).cpu().numpy()))
 
     def evaluate(self) -> Evaluation:
-        predicted = np.full(len(self.validation.labels), -1, dtype=np.int64)
+        scored = np.concatenate([np.zeros(0, dtype=np.int64), *(index for index, _ in self._collected)])
+        assert len(np.unique(scored)) == len(scored) == len(self.validation.labels), "each word is scored exactly once"
+        predicted = np.empty(len(self.validation.labels), dtype=np.int64)
         for index, values in self._collected:
             predicted[index] = values
         self._collected.clear()
-        assert (predicted >= 0).all(), "a word was not scored"
         tags = self._tags(predicted)
         return Evaluation(
             step=self.trainer.global_step,

@@ -41,7 +41,7 @@ def check_pretraining(cfg: DictConfig, plain: dict[str, Any], hardware: Hardware
     """
     check_phases(plain["phases"], cfg.model.max_position_embeddings, hardware.world_size)
     check_validation(plain["validation"], plain["phases"], cfg.model.max_position_embeddings)
-    check_position_growth(cfg.position_growth, hardware.strategy)
+    check_position_growth(cfg.position_growth, plain["phases"], hardware.strategy)
     for key, least in (
         ("checkpoint_interval_steps", 1),
         ("gradient_clip_norm", 0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,17 @@ from lightning.pytorch import Trainer
 from omegaconf import DictConfig
 
 from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, TaskInputs, TrainingPlan
-from clozelab.ledger.fingerprint import encoder_fingerprint
+from clozelab.ledger.fingerprint import encoder_fingerprint, require_encoder
 from clozelab.ledger.run import Run
 from clozelab.ledger.targets import check_targets
+from clozelab.models.encoder import Encoder
 from clozelab.models.weights import load_encoder
 from clozelab.modules.encoder_folder import max_positions, open_tokenizer
 from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.finetuning_trainer import build_finetuning_trainer
 from clozelab.modules.results import save_model, write_results, write_test_predictions
 from clozelab.stages.building import build_loggers, encoder_source, hardware_of
+from clozelab.stages.checks import check_finetuning
 from clozelab.training.reproducibility import seed_initialisation
 
 log = logging.getLogger(__name__)
@@ -29,30 +32,31 @@ PLAN_KEYS = ("global_batch_size", "epochs", "evaluations_per_epoch", "max_train_
 def main(cfg: DictConfig) -> None:
     """Check encoder and data, train, keep the best checkpoint's scores and predictions, complete the run."""
     check_targets(cfg)
+    check_finetuning(cfg)
     hardware = hardware_of(cfg.trainer)
-    if hardware.strategy == "fsdp":
-        raise ValueError("fine-tuning runs on one device or with trainer=ddp; trainer=fsdp is for pre-training")
-    folder = Path(cfg.encoder or "(encoder=FOLDER is not set)")
+    folder = require_encoder(cfg.encoder)
     inputs = {"encoder": encoder_fingerprint(folder)}
     data = build_data(cfg, folder, encoder_source(cfg, folder, inputs["encoder"], hardware))
-    inputs["task_data"] = data.fingerprint
-    if cfg.predict_test:
-        inputs["test_data"] = data.require_test_files()
+    inputs |= {"task_data": data.fingerprint} | ({"test_data": data.require_test_files()} if cfg.predict_test else {})
+    about = {key: cfg.task[key] for key in ("name", "title", "stand_in_for")} | {"synthetic": data.synthetic}
+    # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, as they share an encoder.
+    encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    # Before the claim: a folder claimed for bad data would refuse the mended data.
+    data.setup()
+    tests = data.load_test() if cfg.predict_test else {}
     with Run.claim(cfg.run_dir, stage="finetune", config=cfg, inputs=inputs) as run:
         if run.is_complete:
             log.info("%s is complete already", run.dir)
             return
-        data.setup()
-        module = build_module(cfg, folder, data)
+        module = build_module(cfg, encoder, data)
         name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
         loggers = build_loggers(cfg, run, arm=cfg.row, name=name)
         bar = cfg.trainer.progress_bar
         trainer = build_finetuning_trainer(hardware, module, loggers, run.dir, run.state["fingerprint"], bar)
         trainer.fit(module, datamodule=data)
         if run.is_leader:
-            write_results(run.dir, module, {key: cfg.task[key] for key in ("name", "title", "stand_in_for")})
-        if cfg.predict_test:
-            predict_test(trainer, module, data, run)
+            write_results(run.dir, module, about)
+        predict_tests(trainer, module, data, tests, run)
         if run.is_leader:
             if cfg.save_model:
                 save_model(run.dir / "model", module, folder, task=cfg.task.name, head=cfg.head)
@@ -68,10 +72,8 @@ def build_data(cfg: DictConfig, folder: Path, encoder: EncoderSource) -> Finetun
     return instantiate(cfg.task.data, _convert_="all")(inputs=inputs, plan=plan)
 
 
-def build_module(cfg: DictConfig, folder: Path, data: FinetuningDataModule) -> FineTuning:
+def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
     """The task's module on the encoder; head weights and dropout are functions of the seed."""
-    # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, as they share a trained encoder.
-    encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     seed_initialisation(cfg.seed)
     return instantiate(cfg.task.module, _convert_="all")(
         encoder=encoder,
@@ -88,10 +90,13 @@ def build_module(cfg: DictConfig, folder: Path, data: FinetuningDataModule) -> F
     )
 
 
-def predict_test(trainer: Trainer, module: FineTuning, data: FinetuningDataModule, run: Run) -> None:
-    """Write the best checkpoint's predictions for every test file of the task."""
-    module.restore_best()
-    for name, split in data.load_test().items():
+def predict_tests(
+    trainer: Trainer, module: FineTuning, data: FinetuningDataModule, tests: Mapping[str, Any], run: Run
+) -> None:
+    """Write the best checkpoint's predictions for the test sets, by their names in a submission."""
+    if tests:
+        module.restore_best()
+    for name, split in tests.items():
         parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(split.rows))
         if run.is_leader:
             write_test_predictions(run.dir, module, name, split.ids, parts)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from clozelab.ledger.experiment import find_experiment, load_experiment
-from clozelab.ledger.plan import Step, make_steps, runs_root
+from clozelab.ledger.plan import Step, make_steps, require_task_files, runs_root
 from clozelab.ledger.sweep import expand
 from clozelab.stages.report import show
 
@@ -36,7 +36,10 @@ def main(words: Sequence[str]) -> int:
     if not words or {"-h", "--help"} & set(words):
         print(HELP)
         return 0
-    folder = find_experiment(next((word for word in words if not word.startswith("-") and "=" not in word), ""))
+    names = [word for word in words if not word.startswith("-") and "=" not in word]
+    if len(names) != 1:
+        raise ValueError(f"reproduce takes one experiment, not {names or 'none'}; `clozelab list` shows what there is")
+    folder = find_experiment(names[0])
     options = {word for word in words if word.startswith("--")}
     if options - {"--dry-run"}:
         raise ValueError(f"reproduce has no option {', '.join(sorted(options - {'--dry-run'}))}; it has --dry-run")
@@ -46,6 +49,10 @@ def main(words: Sequence[str]) -> int:
     console = Console(stderr=True)
     statuses = []
     for number, step in enumerate(steps, 1):
+        if step.verb == "pretrain":
+            # After prepare, which writes the files of a generated world.
+            for later in steps[number:]:
+                require_task_files(later)
         console.rule(escape(f"{number} of {len(steps) + 1}: clozelab {' '.join(step.words())}"), align="left")
         statuses.append(run_step(step))
         if statuses[-1] < 0 or statuses[-1] in STOPPED or (step.verb == "prepare" and statuses[-1]):

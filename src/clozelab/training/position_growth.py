@@ -25,11 +25,11 @@ def growth_steps(phases: Sequence[Mapping[str, int]]) -> dict[int, tuple[int, in
     return growth
 
 
-def check_position_growth(position_growth: str, strategy: str) -> None:
+def check_position_growth(position_growth: str, phases: Sequence[Mapping[str, int]], strategy: str) -> None:
     """ValueError for an unknown setting, or for one that the strategy cannot do."""
     if position_growth not in POSITION_GROWTH:
         raise ValueError(f"position_growth is {position_growth!r}: choose one of {', '.join(POSITION_GROWTH)}")
-    if position_growth == "tile" and strategy == "fsdp":
+    if position_growth == "tile" and strategy == "fsdp" and growth_steps(phases):
         raise ValueError("position_growth=tile copies rows of a whole matrix, and trainer=fsdp splits it: choose none")
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import zstandard
 
-from clozelab.data.readers.files import file_sha256, refuse_wrong_file, require_file, text_lines
+from clozelab.data.microworld.world import MANIFEST
+from clozelab.data.readers.files import file_sha256, generator_of, refuse_wrong_file, require_file, text_lines
 
 
 def test_missing_file_says_what_to_do(tmp_path: Path) -> None:
@@ -39,7 +41,7 @@ def test_lines_of_any_file(tmp_path: Path, packed: str) -> None:
 
 def test_damaged_zstd_file(tmp_path: Path) -> None:
     (tmp_path / "x.zst").write_bytes(b"no zstd at all")
-    with pytest.raises(ValueError, match="x.zst is not a readable zstd file"):
+    with pytest.raises(ValueError, match=r"x\.zst is not a readable zstd file"):
         list(text_lines(tmp_path / "x.zst"))
 
 
@@ -48,5 +50,20 @@ def test_wrong_files_are_refused_and_rare_damage_is_not() -> None:
     refuse_wrong_file(path, ["x.tsv:3: short"], 100, "two columns")
     with pytest.raises(ValueError, match=r"x.tsv:3: short\n  2 of 199 rows do not fit two columns"):
         refuse_wrong_file(path, ["x.tsv:3: short"] * 2, 199, "two columns")
-    with pytest.raises(ValueError, match="x.tsv has no examples"):
+    with pytest.raises(ValueError, match=r"x\.tsv has no examples"):
         refuse_wrong_file(path, [], 0, "two columns")
+
+
+def test_generated_files_are_known_by_their_content(tmp_path: Path) -> None:
+    real, made = tmp_path / "real.tsv", tmp_path / "made.tsv"
+    real.write_text("real")
+    made.write_text("made")
+    assert generator_of(tmp_path, [real, made]) is None
+    (tmp_path / MANIFEST).write_text(json.dumps({"sha256": {"made.tsv": file_sha256(made)}}))
+    assert generator_of(tmp_path, [real]) is None
+    assert generator_of(tmp_path, [real, made]) == "microworld"
+    made.write_text("real data in its place")
+    assert generator_of(tmp_path, [made]) is None
+    (tmp_path / MANIFEST).write_text("{")
+    with pytest.raises(ValueError, match=r"microworld\.json is damaged"):
+        generator_of(tmp_path, [made])

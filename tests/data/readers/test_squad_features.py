@@ -83,7 +83,7 @@ def test_question_is_cut_and_a_short_passage_has_one_window(tokenizer: WordPiece
     assert " ".join(tokens) == "[CLS] who ran [SEP] a cat [SEP]"
     assert features.rows.gather(np.array([0]))["token_type_ids"].tolist() == [0, 0, 0, 0, 1, 1, 1]
     assert features.max_context.tolist() == [False] * 4 + [True, True, False]
-    assert counts["windows"] == 1
+    assert counts["windows"] == counts["questions_cut"] == 1
 
 
 def test_passage_without_tokens_has_no_window(tokenizer: WordPieceTokenizer) -> None:
@@ -101,3 +101,18 @@ def test_arrays_round_trip(tokenizer: WordPieceTokenizer) -> None:
 def test_settings_that_leave_no_room() -> None:
     with pytest.raises(ValueError, match=r"must be at least max_query_length=64 \+ 4"):
         WindowSettings(max_seq_length=64, doc_stride=16, max_query_length=64)
+
+
+@pytest.mark.parametrize("length", [8, 9, 16, 33, 64, 67, 128, 256, 384, 512])
+def test_settings_follow_the_length_of_rows(length: int) -> None:
+    fitted = WindowSettings.fitted(length, 128, 64)
+    assert fitted.max_seq_length == length
+    assert length - fitted.max_query_length - 3 >= length / 2  # the passage has half of the row, at least
+    assert 1 <= fitted.doc_stride <= length / 2
+    if length >= 256:
+        assert (fitted.doc_stride, fitted.max_query_length) == (128, 64)  # the released settings, where there is room
+
+
+def test_rows_too_short_for_any_question() -> None:
+    with pytest.raises(ValueError, match=r"rows of 7 tokens are too short.*trained on longer rows"):
+        WindowSettings.fitted(7, 128, 64)

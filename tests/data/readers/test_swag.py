@@ -52,7 +52,7 @@ def test_rows_stand_in_order_and_share_their_context(tmp_path: Path, tokenizer: 
     assert (len(split), len(split.rows), split.label_names) == (3, 12, ["0", "1", "2", "3"])
     first, second = (split.rows.input_ids[a:b] for a, b in ((0, split.rows.offsets[1]), split.rows.offsets[1:3]))
     words = [tokenizer.vocabulary[i] for i in first]
-    assert words == "[CLS] the cat sat . [SEP] the cat ran , fast 0 [SEP]".split()
+    assert words == ["[CLS]", "the", "cat", "sat", ".", "[SEP]", "the", "cat", "ran", ",", "fast", "0", "[SEP]"]
     assert [tokenizer.vocabulary[i] for i in second[-2:]] == ["1", "[SEP]"]
     assert split.rows.second_starts[0] == 6
     cut = load_choices(path, SWAG, tokenizer, max_seq_length=10, **settings)

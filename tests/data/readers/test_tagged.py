@@ -35,26 +35,31 @@ STORY = [["the cat sat", "a dog ran fast", "who did"], ["what is", "the red hill
 
 def test_without_context_a_row_is_a_sentence(tokenizer: WordPieceTokenizer) -> None:
     _, tokens, scored, counts = make(tokenizer, STORY, 20, False)
-    assert tokens[1] == "[CLS] a dog ran fast [SEP]".split()
+    assert tokens[1] == ["[CLS]", "a", "dog", "ran", "fast", "[SEP]"]
     assert scored == [text.split() for document in STORY for text in document]
     assert counts["context_tokens"] == 0
 
 
 def test_context_fills_the_window_inside_the_document(tokenizer: WordPieceTokenizer) -> None:
     _, tokens, scored, _ = make(tokenizer, STORY, 20, True)
-    assert tokens[0] == tokens[1] == tokens[2] == "[CLS] the cat sat a dog ran fast who did [SEP]".split()
-    assert tokens[3] == "[CLS] what is the red hill [SEP]".split()
+    assert (
+        tokens[0]
+        == tokens[1]
+        == tokens[2]
+        == ["[CLS]", "the", "cat", "sat", "a", "dog", "ran", "fast", "who", "did", "[SEP]"]
+    )
+    assert tokens[3] == ["[CLS]", "what", "is", "the", "red", "hill", "[SEP]"]
     assert scored == [text.split() for document in STORY for text in document]
 
 
 def test_a_small_window_takes_from_both_sides_and_whole_words(tokenizer: WordPieceTokenizer) -> None:
     _, tokens, scored, _ = make(tokenizer, STORY, 9, True)  # 7 words
-    assert tokens[0] == "[CLS] the cat sat a dog ran fast [SEP]".split()  # nothing before: all behind
-    assert tokens[1] == "[CLS] sat a dog ran fast who did [SEP]".split()
-    assert tokens[2] == "[CLS] sat a dog ran fast who did [SEP]".split()
-    assert scored[1] == "a dog ran fast".split()
+    assert tokens[0] == ["[CLS]", "the", "cat", "sat", "a", "dog", "ran", "fast", "[SEP]"]  # nothing before: all behind
+    assert tokens[1] == ["[CLS]", "sat", "a", "dog", "ran", "fast", "who", "did", "[SEP]"]
+    assert tokens[2] == ["[CLS]", "sat", "a", "dog", "ran", "fast", "who", "did", "[SEP]"]
+    assert scored[1] == ["a", "dog", "ran", "fast"]
     _, tokens, _, _ = make(tokenizer, [["the zzz sat", "a dog"]], 7, True)
-    assert tokens[1] == "[CLS] sat a dog [SEP]".split()  # z ##z ##z does not fit and is not cut
+    assert tokens[1] == ["[CLS]", "sat", "a", "dog", "[SEP]"]  # z ##z ##z does not fit and is not cut
 
 
 @pytest.mark.parametrize("length", [6, 9, 12, 120])
@@ -74,15 +79,15 @@ def test_every_word_is_scored_once(tokenizer: WordPieceTokenizer, length: int, c
 def test_words_without_tokens_and_endless_words(tokenizer: WordPieceTokenizer) -> None:
     _, tokens, scored, counts = make(tokenizer, [["the \u200b cat", "zzzzzzzzz a"]], 6, False)
     assert scored[0] == ["the", "[UNK]", "cat"]
-    assert tokens[1] == "[CLS] z ##z ##z ##z [SEP]".split()
+    assert tokens[1] == ["[CLS]", "z", "##z", "##z", "##z", "[SEP]"]
     assert scored[1:] == [["z"], ["a"]]
     assert (counts["words_without_tokens"], counts["cut_words"], counts["split_sentences"]) == (1, 1, 1)
 
 
 def test_a_part_of_the_sentences_keeps_its_context(tokenizer: WordPieceTokenizer) -> None:
     _, tokens, scored, _ = make(tokenizer, STORY, 20, True, chosen=[1, 4])
-    assert scored == ["a dog ran fast".split(), "the red hill".split()]
-    assert tokens[0] == "[CLS] the cat sat a dog ran fast who did [SEP]".split()
+    assert scored == [["a", "dog", "ran", "fast"], ["the", "red", "hill"]]
+    assert tokens[0] == ["[CLS]", "the", "cat", "sat", "a", "dog", "ran", "fast", "who", "did", "[SEP]"]
 
 
 def test_gather_finds_the_words_in_the_stream(tokenizer: WordPieceTokenizer) -> None:

@@ -72,6 +72,9 @@ def other_day(choices: Choices, fact: Fact, address: str) -> Fact:
     return fact.replace(day=choices.pick(address, [day for day in words.DAYS if day != fact["day"]]))
 
 
+CHANGES = {"noun": other_noun, "verb": other_verb, "day": other_day}
+
+
 # ---- single sentences ------------------------------------------------------------------------------------------------
 
 
@@ -132,20 +135,21 @@ def sst2(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
 
 
 def mrpc(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
-    """Paraphrase: the same fact in two wordings, or roles exchanged, decoy and place exchanged, or one word changed."""
+    """Paraphrase: one fact in two wordings, or with one to three parts changed, or roles or places exchanged."""
     same = choices.chance("label", 0.5)
     story = Story(choices, split, scenes, cast_size=2)
-    fact = with_decoy(choices, story.new_fact(choices.pick("kind", ("did", "transfer", "compare"))))
+    fact = with_decoy(choices, story.new_fact(choices.pick("kind", ("did", "transfer", "compare"), (3, 2, 1))))
     first, second = choices.shuffled("templates", TEMPLATES[fact.kind])[:2]
     if same:
         other = fact
-    elif fact.kind != "did":
+    elif fact.kind == "compare" or (fact.kind == "transfer" and choices.chance("exchange", 0.4)):
         other = swapped(fact)
-    elif "place2" in first + second and choices.chance("exchange", 0.7):
+    elif "place2" in first + second and choices.chance("exchange", 0.4):
         other = fact.replace(place=fact["place2"], prep=fact["prep2"], place2=fact["place"], prep2=fact["prep"])
     else:
-        change = choices.pick("change", ("noun", "verb", "day"))
-        other = {"noun": other_noun, "verb": other_verb, "day": other_day}[change](choices, fact, "other")
+        other = fact
+        for change in choices.shuffled("changes", tuple(CHANGES))[: choices.pick("how many", (1, 2, 3))]:
+            other = CHANGES[change](choices, other, f"other {change}")
     return {
         "sentence1": tell_alone(fact, first).text,
         "sentence2": tell_alone(other, second).text,
@@ -208,7 +212,7 @@ def stsb(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
             continue
         score -= 2 if part == "role" else 1
         if part != "role":
-            other = {"noun": other_noun, "verb": other_verb, "day": other_day}[part](choices, other, f"other {part}")
+            other = CHANGES[part](choices, other, f"other {part}")
         else:
             other = swapped(other) if fact.kind == "transfer" else moved(choices, other, "role", (fact["place2"],))
     if other.kind == "did" and other["place"] == other["place2"]:  # its decoy cannot be where it happened

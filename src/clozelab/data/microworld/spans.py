@@ -14,6 +14,7 @@ from clozelab.data.microworld.choices import Choices
 from clozelab.data.microworld.documents import Story
 from clozelab.data.microworld.grammar import QUESTIONS, Fact, Sentence, plain_values, render, slots_of
 from clozelab.data.microworld.lexicon import Person, Scene
+from clozelab.data.microworld.pairs import moved, other_day
 
 PASSAGES_PER_ARTICLE = 5
 QUESTIONS_PER_PASSAGE = 3
@@ -32,18 +33,22 @@ class Passage:
 
 
 def tell_passage(choices: Choices, split: str, scenes: Sequence[Scene]) -> Passage:
-    """Four to six sentences: both people do something, and one or two kinds of facts are told of both or one."""
+    """Three or four sentences: both people do something (half of the time the same to the same object, elsewhere and on
+    another day), and a fact of another kind is told of one or both."""
     story = Story(choices, split, scenes, cast_size=2)
-    kinds = ["did", "did"]
-    for index in range(choices.pick("pairs", (1, 2))):
-        kinds += [
-            choices.pick(("pair", index), [k for k in ("transfer", "own", "home", "employ") if k not in kinds])
-        ] * 2
-    subjects = [story.cast[index % 2] for index in range(len(kinds))]
-    order = choices.shuffled("order", range(len(kinds)))
-    told, offset = [], 0
-    for index in order:
-        fact = story.new_fact(kinds[index], subjects[index])
+    other = choices.pick("kind", ("transfer", "own", "home", "employ"))
+    kinds = ["did", "did"] + [other] * choices.pick("others", (1, 2))
+    same_deed = choices.chance("same deed", 0.5)
+    told, offset, deed = [], 0, None
+    for index in choices.shuffled("order", range(len(kinds))):
+        person = story.cast[index % 2]
+        if kinds[index] == "did" and deed and same_deed:
+            fact = other_day(choices, moved(choices, deed, "same deed"), "same deed day").replace(people=(person,))
+            story.step += 1
+            story.facts.append(fact)
+        else:
+            fact = story.new_fact(kinds[index], person)
+        deed = fact if fact.kind == "did" else deed
         sentence = story.tell(fact)
         told.append((sentence, offset))
         offset += len(sentence.text) + 1
@@ -100,9 +105,10 @@ def questions(choices: Choices, passage: Passage) -> list[Asked]:
 
 def unanswerable(choices: Choices, passage: Passage, asked: Asked, address: Any) -> str | None:
     """The question with one key exchanged for another of the passage, so that nothing answers it."""
-    facts = [fact for fact in passage.facts if fact.kind == asked.fact.kind and fact != asked.fact]
+    facts = [fact for fact in passage.facts if fact != asked.fact]
     changes = [asked.fact.replace(people=asked.fact.people[::-1])] if len(asked.fact.people) == 2 else []
-    changes += [asked.fact.replace(people=fact.people) for fact in facts if fact.people != asked.fact.people]
+    same_kind = [fact for fact in facts if fact.kind == asked.fact.kind and fact.people != asked.fact.people]
+    changes += [asked.fact.replace(people=fact.people) for fact in same_kind]
     changes += [asked.fact.replace(noun=fact["noun"]) for fact in facts if "noun" in dict(fact.args)]
     good = [fact for fact in changes if not any(_matches(fact, other, asked.template) for other in passage.facts)]
     good = [fact for fact in good if not _matches(asked.fact, fact, asked.template)]

@@ -1,4 +1,5 @@
-"""What every benchmark reader does with files: find them or say how to get them, name their content, read their lines.
+"""What every benchmark reader does with files: find them or say how to get them, name their content, read their lines,
+and know generated files, which have the official names and formats, from real ones.
 
 A rare damaged row is skipped and counted by the reader; a file with more than `MAX_BAD_FRACTION` of them is refused.
 """
@@ -6,11 +7,14 @@ A rare damaged row is skipped and counted by the reader; a file with more than `
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 import zstandard
+
+from clozelab.data.microworld.world import MANIFEST
 
 MAX_BAD_FRACTION = 0.01
 
@@ -80,3 +84,20 @@ def _decompressed(path: Path, file: BinaryIO) -> Iterator[bytes]:
                 yield rest
     except zstandard.ZstdError as problem:
         raise ValueError(f"{path} is not a readable zstd file: {problem}") from problem
+
+
+def generator_of(data_dir: str | Path, paths: Iterable[Path]) -> str | None:
+    """The generator that wrote any of these files, by the manifest it left in `data_dir`; None for real ones.
+
+    Goes by content, so real files that have taken a generated file's place are real.
+    """
+    manifest = Path(data_dir) / MANIFEST
+    if not manifest.is_file():
+        return None
+    try:
+        checksums = set(json.loads(manifest.read_text(encoding="utf-8"))["sha256"].values())
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise ValueError(
+            f"{manifest} is damaged ({problem}); delete it and what it describes, or restore it"
+        ) from problem
+    return manifest.stem if any(file_sha256(path) in checksums for path in paths) else None

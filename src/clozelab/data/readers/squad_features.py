@@ -36,6 +36,22 @@ class WindowSettings:
                 f"(three special tokens and a passage token), and doc_stride={self.doc_stride} at least 1"
             )
 
+    @classmethod
+    def fitted(cls, max_seq_length: int, doc_stride: int, max_query_length: int) -> WindowSettings:
+        """Settings for rows that may be shorter than the other two were chosen for.
+
+        At least half a row is passage, and a step between windows is at most half a row, so that they overlap unless
+        the question is as long as it may be. Raises ValueError for rows too short for any question.
+        """
+        half = max_seq_length // 2
+        if half < 4:
+            raise ValueError(
+                f"rows of {max_seq_length} tokens are too short for questions on a passage: half of one has to hold "
+                "three special tokens and a part of the question; take an encoder trained on longer rows, or a larger "
+                "task.data.max_seq_length"
+            )
+        return cls(max_seq_length, min(doc_stride, half), min(max_query_length, half - 3))
+
 
 @dataclass(frozen=True)
 class SquadFeatures:
@@ -87,7 +103,7 @@ def build_features(
         length = len(question.answers[0]) if question.answers else 0
         answer = answer_tokens(spans, question.answer_start, question.answer_start + length)
         builder.counts["answer_without_tokens"] += bool(question.answers) and answer[0] < 0
-        builder.counts["truncated_questions"] += len(query) > settings.max_query_length
+        builder.counts["questions_cut"] += len(query) > settings.max_query_length
         builder.add(index, query[: settings.max_query_length], ids, answer)
     passage_offsets = np.zeros(len(examples.passages) + 1, dtype=np.int64)
     passage_offsets[[i + 1 for i in used]] = [len(encoded[i][0]) for i in used]

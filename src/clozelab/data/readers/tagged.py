@@ -11,6 +11,7 @@ and U scored words of a batch.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ class TaggedSplit:
     def by_sentence(self, values: Sequence[Any]) -> list[list[Any]]:
         """[W] -> one list a sentence."""
         starts = self.sentence_offsets.tolist()
-        return [list(values[a:b]) for a, b in zip(starts[:-1], starts[1:], strict=True)]
+        return [list(values[a:b]) for a, b in itertools.pairwise(starts)]
 
 
 def build_rows(

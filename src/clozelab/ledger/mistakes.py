@@ -1,0 +1,87 @@
+"""Configuration errors in words that help: which key is wrong and what was probably meant.
+
+Hydra's own advice for a key that does not exist ("to append to your config use +key") is of no use here: the schema
+refuses an appended key too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError  # type: ignore[import-untyped]
+
+from clozelab.config import SCHEMAS
+from clozelab.ledger.sweep import compose, without_hydra
+
+CONFIGURATION_ERRORS: tuple[type[Exception], ...] = (HydraException, OmegaConfBaseException, YAMLError)
+SCALE_OWNED = ("learning_rate", "epochs")
+"""Keys of a task that a scale may replace."""
+
+
+def explain(error: BaseException, verb: str, *, config_name: str | None = None, folder: Path | None = None) -> str:
+    """The message of a configuration error; a key that does not exist comes with the nearest one that does.
+
+    Args:
+        error: from composing a configuration.
+        verb: the stage it was for.
+        config_name, folder: as of `compose`, where they are not the stage's own.
+    """
+    text = str(error).strip()
+    found = re.match(r"Could not override '([^']+)'", text)
+    if found is None:
+        cause = error.__cause__
+        if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
+            text += "\n" + str(cause).strip()
+        return text
+    stage = verb if f"{verb}_schema" in SCHEMAS else "pretrain"  # which the verbs without a configuration ask
+    where = f"see `clozelab {stage} --cfg job`"
+    near = nearest_key(found[1], known_keys(config_name or stage, folder))
+    return f"{stage} has no key {found[1]!r}; " + (f"did you mean {near!r}? ({where})" if near else where)
+
+
+def known_keys(config_name: str, folder: Path | None) -> list[str]:
+    """Dotted names of all keys of a configuration; none where it does not compose."""
+    try:
+        config = without_hydra(compose(config_name, folder=folder))
+        return _dotted(OmegaConf.to_container(config, resolve=False), "")
+    except CONFIGURATION_ERRORS:
+        return []
+
+
+def _dotted(value: Any, where: str) -> list[str]:
+    if not isinstance(value, dict):
+        return []
+    names = [(f"{where}.{key}" if where else str(key), child) for key, child in value.items()]
+    return [name for name, child in names for name in (name, *_dotted(child, name))]
+
+
+def nearest_key(key: str, known: Sequence[str]) -> str | None:
+    """The key that was probably meant: one beside it that is spelt alike, else any that is or that ends in it."""
+    parent, _, last = key.rpartition(".")
+    beside = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == parent}
+    near = difflib.get_close_matches(last, list(beside), n=1)
+    if near:
+        return beside[near[0]]
+    elsewhere = [name for name in known if name.rpartition(".")[2] == last]
+    return next(iter(elsewhere or difflib.get_close_matches(key, known, n=1)), None)
+
+
+def refuse_idle_overrides(config: DictConfig) -> None:
+    """ValueError for a task's value on the command line that the scale replaces: it would change nothing."""
+    if not HydraConfig.initialized():
+        return
+    given = {word.lstrip("+").partition("=")[0] for word in HydraConfig.get().overrides.task}
+    for key in SCALE_OWNED:
+        if f"task.{key}" in given and config[key] != config.task[key]:
+            raise ValueError(
+                f"task.{key}={config.task[key]} would change nothing: {key} is {config[key]} here, which scale="
+                f"{config.scale.name} or another override sets. Say {key}={config.task[key]} instead"
+            )

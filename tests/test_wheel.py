@@ -1,0 +1,64 @@
+"""A built wheel brings conf/ and experiments/ along and works from any folder, without the checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked wheel, as pip would lay it into site-packages."""
+    pytest.importorskip("build")
+    pytest.importorskip("hatchling")
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    (wheel,) = folder.glob("clozelab-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def run(site: Path, cwd: Path, *words: str) -> str:
+    """stdout of `clozelab WORDS` of the wheel, started in `cwd`."""
+    # The wheel's folder goes before an editable install's path; a check below makes sure of it.
+    environment = os.environ | {"PYTHONPATH": str(site), "HOME": str(cwd)}
+    result = subprocess.run(
+        [sys.executable, "-m", "clozelab", *words],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_the_wheel_is_what_runs(site: Path, tmp_path: Path) -> None:
+    code = "import clozelab.config as c; print(c.CONF_DIR, c.EXPERIMENTS_DIR)"
+    environment = os.environ | {"PYTHONPATH": str(site)}
+    out = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert out == [str(site / "clozelab" / "conf"), str(site / "clozelab" / "experiments")]
+
+
+@pytest.mark.parametrize("verb", ["prepare", "pretrain", "finetune"])
+def test_every_stage_composes(site: Path, tmp_path: Path, verb: str) -> None:
+    assert "data_dir: data" in run(site, tmp_path, verb, "--cfg", "job")
+    assert "Configuration groups" in run(site, tmp_path, verb, "--help")
+
+
+def test_its_experiments_are_listed(site: Path, tmp_path: Path) -> None:
+    assert "table5" in run(site, tmp_path, "list")
+    for verb in ("reproduce", "report", "list"):
+        assert verb in run(site, tmp_path, verb, "--help")
