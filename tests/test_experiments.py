@@ -175,6 +175,29 @@ def test_bad_paper_yaml(tmp_path: Path, old: str, new: str, message: str) -> Non
         load_experiment(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["table1_glue", "table2_squad_v1", "table3_squad_v2"])
+def test_a_given_encoder_needs_no_pretraining(name: str) -> None:
+    folder = EXPERIMENTS_DIR / name
+    (step,) = make_steps(folder, ["encoder=/x", "scale=laptop", "runs_dir=R"])
+    assert (step.verb, step.overrides[0]) == ("finetune", "row=given")
+    jobs = list(sweep.expand(step.config_name, [*step.overrides, "seed=1"], folder=folder))
+    assert all(job.run_dir.startswith(f"R/{name}/laptop/finetune/given/pretrain-seed-1/") for job in jobs)
+    assert len({job.run_dir for job in jobs}) == len(jobs)
+    (large,) = make_steps(folder, ["row=large", "encoder=/x"])
+    assert large.overrides == ("row=large", "encoder=/x")
+    assert [one.verb for one in make_steps(folder, [])] == ["prepare", "pretrain", "finetune"]
+    with pytest.raises(ValueError, match=r"has no row/given\.yaml"):
+        make_steps(TABLE5, ["encoder=/x"])
+
+
+def test_given_encoder_is_fine_tuned_by_the_papers_protocol() -> None:
+    words = ["row=given", "encoder=/x", "scale=laptop", "task=rte", "seed=1", "runs_dir=R"]
+    jobs = list(sweep.expand("sweep_finetune", words, folder=EXPERIMENTS_DIR / "table1_glue"))
+    assert [job.run_dir.split("/")[-2] for job in jobs] == ["rate-5e-05", "rate-4e-05", "rate-3e-05", "rate-2e-05"]
+    composed = sweep.compose("sweep_finetune", words, folder=EXPERIMENTS_DIR / "table1_glue")
+    assert (composed.epochs, composed.max_train_examples, composed.encoder) == (3, None, "/x")
+
+
 def test_a_row_of_the_table_without_a_file_is_refused(tmp_path: Path) -> None:
     text = (TABLE5 / "paper.yaml").read_text()
     (tmp_path / "paper.yaml").write_text(text.replace("{row: ltr_bilstm,", "{row: ltr_bilstmm,"))

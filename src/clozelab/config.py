@@ -78,6 +78,9 @@ class ScaleFinetuneConfig:
     seeds: str = MISSING
     tasks: str = MISSING
     """Comma-separated: the tasks an experiment is judged on at this scale."""
+    glue_tasks: str = MISSING
+    squad_v2_task: str = MISSING
+    """What the experiments on whole benchmarks use at this scale."""
 
 
 @dataclass
@@ -244,6 +247,8 @@ class FinetuneConfig(StageConfig):
     gradient_clip_norm: float = MISSING
     save_model: bool = MISSING
     """Also write the fine-tuned model, in the Hugging Face layout."""
+    predict_test: bool = MISSING
+    """Also predict the task's test files, as `clozelab submit` wants them."""
 
 
 SCHEMAS: dict[str, type] = {

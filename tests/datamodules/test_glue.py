@@ -48,6 +48,10 @@ def make(tmp_path: Path, tokenizer: WordPieceTokenizer) -> Callable[..., GlueDat
             "label_column": "label",
             "id_column": None,
             "labels": ["0", "1"],
+            "numeric_labels": False,
+            "extra_validation_files": None,
+            "test_files": None,
+            "test_id_column": None,
             "how_to_get": "make it",
             "max_seq_length": 16,
             "evaluation_tokens": 20,
@@ -146,6 +150,41 @@ def test_facts_count_what_was_used(make: Callable[..., GlueDataModule]) -> None:
     assert data.facts["train_examples"] == 20 == sum(data.facts["train_labels"].values())
     assert data.facts["train_examples_available"] == 53
     assert np.array_equal(data.train_targets["labels"], data.train.labels)
+
+
+def test_further_validation_sets_lie_behind_the_first(make: Callable[..., GlueDataModule], tmp_path: Path) -> None:
+    (tmp_path / "other.tsv").write_text("sentence\tlabel\nbad\t0\ngood good\t1\n")
+    data = make(extra_validation_files={"other": "other.tsv"})
+    data.setup()
+    assert (len(data.validation), len(data.validation_rows)) == (9, 11)
+    assert data.validation.extra["other"].labels.tolist() == [0, 1]
+    assert data.validation_rows.lengths[-2:].tolist() == data.validation.extra["other"].rows.lengths.tolist()
+    assert data.fingerprint != make().fingerprint
+
+
+def test_test_files(make: Callable[..., GlueDataModule], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'toy' has no test files"):
+        make().require_test_files()
+    files = {"test_files": {"Toy": "test.tsv"}, "test_id_column": "index"}
+    with pytest.raises(ValueError, match=r"(?s)test.tsv.*how to get it"):
+        make(**files).require_test_files()
+    (tmp_path / "test.tsv").write_text("index\tsentence\n5\tgood\n6\tbad\n")
+    data = make(**files)
+    data.setup()
+    assert data.require_test_files() and data.load_test()["Toy"].ids.tolist() == ["5", "6"]
+    (tmp_path / "test.tsv").write_text("index\tsentence\n" + "5\tgood\n" * 200 + "torn\n")
+    data = make(**files)
+    data.setup()
+    with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):
+        data.load_test()
+
+
+def test_cut_rows_are_said_aloud(make: Callable[..., GlueDataModule], caplog: pytest.LogCaptureFixture) -> None:
+    data = make(max_positions=5)
+    data.setup()
+    cut = data.facts["unusual"]["train"]
+    assert cut["truncated_rows"] > 0
+    assert f"{cut['truncated_rows']} of 53 training rows are cut to max_seq_length=5" in caplog.text
 
 
 def test_a_label_named_twice_is_refused(make: Callable[..., GlueDataModule]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,25 @@ def test_another_setting_in_one_run(root: Path) -> None:
     (line,) = inconsistencies(collect(root))
     assert line.startswith("fine-tuning runs on mrpc differ in epochs: ")
     assert "3.0 (1 runs, e.g. ltr seed 2/1)" in line and "1.0 (7 runs" in line
+
+
+def test_learning_rates_of_which_the_best_is_taken(root: Path) -> None:
+    """The same rates for every row and seed are a search; one rate for some and another for others is not."""
+
+    def at(rate: float) -> Callable[[dict[str, Any]], None]:
+        return lambda state: state["config_resolved"].update(learning_rate=rate, optimizer={"learning_rate": rate})
+
+    for folder in list(root.glob("finetune/*/*/mrpc/*")):
+        shutil.copytree(folder, folder.parent / "rate-2" / folder.name)
+        change(folder.parent / "rate-2" / folder.name, at(2e-5))
+        change(folder, at(1e-5))
+    collected = collect(root)
+    assert inconsistencies(collected) == collected.damaged == []
+    shutil.rmtree(finetuned(root, "ltr", (2, 1)))
+    lines = inconsistencies(collect(root))
+    assert [line.split(":")[0] for line in lines] == [
+        f"fine-tuning runs on mrpc differ in {key}" for key in ("learning_rate", "optimizer.learning_rate")
+    ]
 
 
 def test_a_setting_that_only_some_have(root: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from clozelab.config import CONF_DIR
 from clozelab.ledger import sweep
 from clozelab.ledger.targets import GIVEN_BY_STAGE, check_targets, locate
 
@@ -79,6 +80,11 @@ def test_what_the_stage_passes_is_not_taken_from_the_configuration(where: str, k
     OmegaConf.update(whole, f"{where}.{key}", 1, force_add=True)
     with pytest.raises(ValueError, match=rf"{where}\.{key}: "):
         check_targets(whole)
+
+
+@pytest.mark.parametrize("task", sorted(path.stem for path in (CONF_DIR / "task").glob("*.yaml")))
+def test_every_task_is_made_of_named_parameters(task: str) -> None:
+    check_targets(sweep.without_hydra(sweep.compose("finetune", [f"task={task}"])))
 
 
 def test_what_stages_pass_are_parameters() -> None:

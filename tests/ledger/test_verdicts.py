@@ -129,7 +129,7 @@ def test_units_and_stand_ins(experiment: Experiment, make_runs: Callable[..., Pa
     assert snli is not None and snli.mean == pytest.approx(62.0, abs=0.6)
     column = next(one for one in table.columns if one.key == "snli_95k")
     assert not column.is_paper and column.column is not None and column.column.name == "MNLI-m"
-    assert [one.key for one in table.columns][:2] == ["paper:mnli", "snli_95k"]
+    assert [one.key for one in table.columns][:2] == ["paper:MNLI-m", "snli_95k"]
 
 
 def test_unknown_task_is_a_column_of_its_own(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from clozelab.metrics import squad
@@ -76,3 +77,35 @@ def test_v2_no_answer_threshold_and_best_thresholds() -> None:
     assert (always["best_exact"], always["best_exact_thresh"]) == (75.0, 0.1)
     chosen = squad.score_v2(answers, predictions, null_scores, threshold=0.1)
     assert chosen["exact"] == 75.0
+
+
+def _random_v2(seed: int) -> tuple[dict[str, list[str]], dict[str, str], dict[str, float]]:
+    rng = np.random.default_rng(seed)
+    answers = {str(i): ["cat"] if rng.random() < 0.6 else [] for i in range(40)}
+    predictions = {key: str(rng.choice(["cat", "dog", "cat dog"])) for key in answers}
+    odds = {key: float(rng.integers(-5, 6)) / 2 - (1.0 if answers[key] else 0.0) for key in answers}  # with ties
+    return answers, predictions, odds
+
+
+def test_tuned_threshold_is_the_best_there_is() -> None:
+    for seed in range(20):
+        answers, predictions, odds = _random_v2(seed)
+        threshold, scores = squad.tuned_threshold(answers, predictions, odds)
+        assert scores["f1"] == squad.score_v2(answers, predictions, odds, threshold)["f1"]
+        tried = [min(odds.values()) - 1, *odds.values()]
+        best = max(squad.score_v2(answers, predictions, odds, at)["f1"] for at in tried)
+        assert scores["f1"] == pytest.approx(best)
+    answers = {key: [] for key in answers}
+    assert squad.tuned_threshold(answers, predictions, odds)[1]["f1"] == 100.0  # answer nothing
+
+
+def test_average_precision_is_scikit_learns() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    for seed in range(20):
+        answers, predictions, odds = _random_v2(seed)
+        found = squad.average_precisions(answers, predictions, odds)
+        truth = [bool(texts) for texts in answers.values()]
+        expected = metrics.average_precision_score(truth, [-odds[key] for key in answers])
+        assert found["pr_oracle_ap"] == pytest.approx(100 * expected)
+        assert found["pr_exact_ap"] <= found["pr_f1_ap"] <= found["pr_oracle_ap"]
+    assert squad.average_precisions({key: [] for key in answers}, predictions, odds) == {}

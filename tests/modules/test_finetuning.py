@@ -28,7 +28,7 @@ class Constant(FineTuning):
         return torch.tensor(self.value * batch["local_examples"], requires_grad=True)
 
     @classmethod
-    def score_keys(cls, settings: Any) -> list[str]:
+    def score_keys(cls, settings: Any, data: Any) -> list[str]:
         return ["score"]
 
     def collect(self, logits: Tensor, batch: Any) -> None: ...
@@ -80,7 +80,8 @@ def module() -> Constant:
 
 
 def batch(local: int, total: int, weight: float = 1.0) -> dict[str, Any]:
-    return {"local_examples": local, "global_examples": total, "global_tokens": 9, "local_weight": weight}
+    sizes = {"global_examples": total, "global_targets": total, "global_tokens": 9}
+    return {"local_examples": local, "local_weight": weight, **sizes}
 
 
 def test_loss_is_the_mean_over_the_global_batch(module: Constant) -> None:

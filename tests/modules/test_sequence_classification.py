@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from clozelab.data.readers.labelled import LabelledRows
-from clozelab.data.readers.rows import TokenRows, concatenate
+from clozelab.data.readers.rows import TokenRows, concatenate, join_rows
 from clozelab.datamodules.finetuning import make_batch
 from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
@@ -66,6 +67,7 @@ def make(split: LabelledRows) -> Callable[..., SequenceClassification]:
         settings: dict[str, Any] = {
             "metrics": ["accuracy", "matthews"],
             "metric": "validation/accuracy",
+            "number_range": None,
             "bilstm_num_layers": 1,
             "bilstm_hidden_size": None,
             "bilstm_dropout_prob": 0.0,
@@ -80,7 +82,8 @@ def make(split: LabelledRows) -> Callable[..., SequenceClassification]:
             "log_interval_steps": 10,
         }
         encoder = Encoder(config(is_causal))
-        module = SequenceClassification(encoder=encoder, head=head, validation=split, **(settings | changes))
+        settings |= {"validation": split}
+        module = SequenceClassification(encoder=encoder, head=head, **(settings | changes))
         module._trainer = SimpleNamespace(global_step=7, global_rank=0, world_size=1, loggers=[])  # type: ignore[assignment]
         return module
 
@@ -190,3 +193,41 @@ def test_collapsed_run_is_recognised(make: Any, split: LabelledRows) -> None:
 def test_bad_settings(make: Any, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(**changes)
+
+
+def test_further_validation_sets_have_scores_of_their_own(make: Any, split: LabelledRows) -> None:
+    flipped = replace(split, labels=(split.labels + 1) % 3)
+    module = make(validation=replace(split, extra={"other": flipped}), metric="validation/other_accuracy")
+    rows = join_rows([split.rows, flipped.rows])
+    with torch.no_grad():
+        for index in np.array_split(np.random.default_rng(1).permutation(128), 3):
+            module.validation_step(make_batch(rows, index, {}), 0)
+    module.on_validation_epoch_end()
+    best = module.require_best()
+    predicted = np.array([split.label_names.index(row["prediction"]) for row in best.predictions])
+    assert best.scores["validation/accuracy"] == np.mean(predicted == split.labels)
+    assert best.scores["validation/other_accuracy"] == np.mean(predicted == flipped.labels)
+    assert {row["id"] for row in best.extra_predictions["other"]} == set(split.ids)
+
+
+def test_regression(make: Any, split: LabelledRows) -> None:
+    numbers = replace(split, labels=split.labels.astype(np.float32) * 2, label_names=[])
+    changes = {"metrics": ["spearman", "pearson"], "metric": "validation/spearman", "number_range": [0, 3]}
+    module = make(validation=numbers, **changes)
+    train(module, numbers, 150)
+    evaluate(module, numbers)
+    best = module.require_best()
+    assert best.scores["validation/spearman"] > 0.85 and not best.is_collapsed
+    assert module.baseline() is None and module.classifier.weight.shape[0] == 1
+    answers = module.answers([module.predict_step(make_batch(numbers.rows, np.arange(64), {}), 0)])
+    assert len(answers) == 64 and all(0 <= float(text) <= 3 for text in answers)
+    with pytest.raises(ValueError, match="do not fit a task that predicts a number"):
+        make(validation=numbers)
+
+
+def test_answers_are_label_names_in_order(make: Any, split: LabelledRows) -> None:
+    module = make().eval()
+    chunks = np.array_split(np.arange(64)[::-1], 3)
+    parts = [module.predict_step(make_batch(split.rows, index, {}), 0) for index in chunks]
+    together = module.logits(make_batch(split.rows, np.arange(64), {})).argmax(1)
+    assert module.answers(parts) == [split.label_names[i] for i in together]

@@ -268,6 +268,45 @@ def test_public_encoder_learns_sentiment(finetune: Any, shared_dir: Path) -> Non
     assert not scores["collapsed"]
 
 
+def test_predictions_for_test_files(finetune: Any, world: Path) -> None:
+    words = [*GOOD, *BAD]
+    path = world / "data/glue/SST-2/test.tsv"
+    path.write_text("index\tsentence\n" + "".join(f"{i}\tthe film {word}\n" for i, word in enumerate(words)))
+    folder = finetune("predict_test=true")
+    lines = (folder / "test_predictions/SST-2.tsv").read_text().splitlines()
+    assert lines == ["index\tprediction", *(f"{i}\t{int(word in GOOD)}" for i, word in enumerate(words))]
+    assert set(read(folder, "run.json")["inputs"]) == {"encoder", "task_data", "test_data"}
+    with pytest.raises(ValueError, match="'squad_v1' has no test files to predict"):
+        finetune("task=squad_v1", "predict_test=true", name="other")
+
+
+def test_questions_without_answer(finetune: Any, world: Path) -> None:
+    """A question about a dull film has no answer; the run says so, and keeps the odds."""
+    for name, count in (("train", 96), ("dev", 24)):
+        paragraphs = []
+        for i in range(count):
+            word, answers = (GOOD if i % 3 else BAD)[i % 2], []
+            if i % 3:
+                answers = [{"text": word, "answer_start": 9}]
+            qas = [{"id": str(i), "question": "film", "answers": answers, "is_impossible": not answers}]
+            paragraphs.append({"context": f"The film {word} the film", "qas": qas})
+        content = {"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}
+        (world / f"data/squad/{name}-v2.0.json").write_text(json.dumps(content))
+    words = ["task=squad_v2", "epochs=8", "global_batch_size=8", "evaluations_per_epoch=1"]
+    folder = finetune(*words)
+    scores = read(folder, "scores.json")
+    assert scores["scores"]["validation/f1"] > 90
+    assert scores["scores"]["validation/NoAns_f1"] > 90
+    assert scores["majority_baseline"] == pytest.approx(100 / 3)
+    texts, odds = read(folder, "predictions.json"), read(folder, "null_odds.json")
+    threshold = scores["scores"]["validation/threshold"]
+    assert all((texts[key] == "") == (odds[key] > threshold) for key in texts)
+    assert len(texts) == 24 == len(read(folder, "nbest_predictions.json"))
+    extra = finetune(*words, "task.data.train_extra=[squad/dev-v2.0.json]", name="extra")
+    steps = [read(path, "scores.json")["total_steps"] for path in (folder, extra)]
+    assert steps[1] == steps[0] + 3
+
+
 def test_damaged_encoder_claims_no_folder(finetune: Any, world: Path, tmp_path: Path) -> None:
     shutil.copytree(world / "encoder", tmp_path / "flipped")
     path = tmp_path / "flipped/model.safetensors"

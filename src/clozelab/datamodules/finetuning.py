@@ -3,8 +3,9 @@
 One Lightning epoch is the stretch between two evaluations, so that evaluations fall on exact steps, the last one
 included; an epoch over the examples is this module's own count. A batch is a dictionary: input_ids, token_type_ids,
     position_ids
-int64[T], layout, the task's targets and `example_index` [B]; in training also global_examples and global_tokens, the
-batch's size over all ranks, and local_weight, 0.0 on a rank that got no example of it.
+int64[T], layout, the task's targets and `example_index` [B]; in training also global_examples, global_targets and
+global_tokens, the batch's size over all ranks (targets: the predictions that the loss is a mean of), and local_weight,
+0.0 on a rank that got no example of it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,12 +25,23 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from clozelab.data.readers.files import generator_of
-from clozelab.data.readers.rows import Ints, TokenRows
+from clozelab.data.readers.rows import Ints, Rows
 from clozelab.data.tokenizer import WordPieceTokenizer
 from clozelab.datamodules.bucketing import bucketed_batches, token_budget_batches
+from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 
 Batch = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class EncoderSource:
+    """An encoder for a data module that computes features with it; loaded only where they are not in the cache."""
+
+    fingerprint: str
+    """Names the weights: another fingerprint, other features."""
+    load: Callable[[], Encoder]
+    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,8 @@ class TaskInputs:
     cache_dir: Path
     tokenizer: WordPieceTokenizer
     max_positions: int
+    encoder: EncoderSource | None = None
+    """Only what computes features needs it."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +74,40 @@ class TrainingPlan:
                 raise ValueError(f"{name}={getattr(self, name)} must be above 0")
 
 
+@dataclass(frozen=True)
+class Timetable:
+    """Which rows an optimizer step goes through: `num_first_rows` leading ones once, then the others by epochs."""
+
+    num_first_rows: int
+    num_rows: int
+    global_batch_size: int
+
+    @property
+    def first_steps(self) -> int:
+        return -(-self.num_first_rows // self.global_batch_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-(self.num_rows - self.num_first_rows) // self.global_batch_size)
+
+    def place_of(self, step: int) -> tuple[int, int, slice]:
+        """(epoch, batch of it, rows that it goes through) of an optimizer step; the first rows are epoch -1."""
+        if step < self.first_steps:
+            return -1, step, slice(0, self.num_first_rows)
+        epoch, position = divmod(step - self.first_steps, self.steps_per_epoch)
+        return epoch, position, slice(self.num_first_rows, self.num_rows)
+
+
 class FinetuningDataModule(LightningDataModule):
     """Base of one data module a benchmark format; a subclass fills `train_rows`, `train_targets`, `validation_rows`."""
 
     train_path: Path
     validation_path: Path
-    train_rows: TokenRows
+    train_rows: Rows
     train_targets: dict[str, Ints]
     validation: Any
     """The validation split as the task's module wants it: texts, labels, names."""
-    validation_rows: TokenRows
+    validation_rows: Rows
 
     def __init__(self, inputs: TaskInputs, plan: TrainingPlan, max_seq_length: int, evaluation_tokens: int) -> None:
         super().__init__()
@@ -97,20 +135,42 @@ class FinetuningDataModule(LightningDataModule):
         """Read and tokenise both splits; does nothing the second time."""
 
     @property
+    def num_first_rows(self) -> int:
+        """Leading rows of `train_rows` that training goes through once before it starts on the others."""
+        return 0
+
+    @property
+    def timetable(self) -> Timetable:
+        return Timetable(self.num_first_rows, len(self.train_rows), self.plan.global_batch_size)
+
+    @property
     def steps_per_epoch(self) -> int:
-        return -(-len(self.train_rows) // self.plan.global_batch_size)
+        return self.timetable.steps_per_epoch
 
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole training."""
-        return max(1, round(self.steps_per_epoch * self.plan.epochs))
+        return self.timetable.first_steps + max(1, round(self.steps_per_epoch * self.plan.epochs))
 
     @property
     def evaluation_steps(self) -> list[int]:
         """Optimizer steps after which validation runs: evenly inside an epoch, and after the last step."""
-        number = self.plan.evaluations_per_epoch
-        marks = {round(k * self.steps_per_epoch / number) for k in range(1, round(self.plan.epochs * number) + 2)}
-        return sorted({step for step in marks if 0 < step < self.total_steps} | {self.total_steps})
+        number, first = self.plan.evaluations_per_epoch, self.timetable.first_steps
+        numbers = range(1, round(self.plan.epochs * number) + 2)
+        marks = {first + round(k * self.steps_per_epoch / number) for k in numbers}
+        return sorted({step for step in marks if first < step < self.total_steps} | {self.total_steps})
+
+    def require_test_files(self) -> str:
+        """Fingerprint of the test files; ValueError where the task has none or one is missing."""
+        raise ValueError(f"task {self.inputs.name!r} has no test files to predict; leave predict_test=false")
+
+    def load_test(self) -> dict[str, Any]:
+        """The unlabelled test sets by the name they have in a submission."""
+        raise ValueError(f"task {self.inputs.name!r} has no test files to predict; leave predict_test=false")
+
+    def evaluation_loader(self, rows: Rows) -> DataLoader[Batch]:
+        """All rows once, in large batches of similar length; the same on every rank."""
+        return _loader(EvaluationBatches(rows, self.evaluation_tokens), 0)
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Batches from the trainer's step to the next evaluation."""
@@ -121,7 +181,7 @@ class FinetuningDataModule(LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """All validation rows, in large batches of similar length; the same on every rank."""
-        return _loader(EvaluationBatches(self.validation_rows, self.evaluation_tokens), 0)
+        return self.evaluation_loader(self.validation_rows)
 
 
 class TrainingBatches(IterableDataset[Batch]):
@@ -129,31 +189,37 @@ class TrainingBatches(IterableDataset[Batch]):
 
     def __init__(self, data: FinetuningDataModule, steps: range, rank: int, world_size: int) -> None:
         self.rows, self.targets, self.plan = data.train_rows, data.train_targets, data.plan
-        self.steps_per_epoch = data.steps_per_epoch
+        self.timetable = data.timetable
         self.steps, self.rank, self.world_size = steps, rank, world_size
 
     def __iter__(self) -> Iterator[Batch]:
         worker = get_worker_info()
         first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
         batches: list[Ints] = []
-        current = -1
+        current = -2
         for step in self.steps[first::stride]:
-            epoch, position = divmod(step, self.steps_per_epoch)
+            epoch, position, rows = self.timetable.place_of(step)
             if epoch != current:
-                size, seed = self.plan.global_batch_size, self.plan.seed
-                batches, current = bucketed_batches(self.rows.lengths, batch_size=size, seed=seed, epoch=epoch), epoch
-            index = batches[position]
+                size, seed, lengths = self.plan.global_batch_size, self.plan.seed, self.rows.lengths[rows]
+                # The rows that come first share the first epoch's number: they are other rows.
+                batches = bucketed_batches(lengths, batch_size=size, seed=seed, epoch=max(0, epoch))
+                current = epoch
+            index = batches[position] + rows.start
             # A rank without an example of its own computes on one, with a weight of nothing.
             mine = index[self.rank :: self.world_size]
             batch = make_batch(self.rows, mine if len(mine) else index[:1], self.targets)
-            tokens = int(self.rows.lengths[index].sum())
-            yield batch | {"global_examples": len(index), "global_tokens": tokens, "local_weight": float(len(mine) > 0)}
+            yield batch | {
+                "global_examples": len(index),
+                "global_targets": int(self.rows.num_targets[index].sum()),
+                "global_tokens": int(self.rows.lengths[index].sum()),
+                "local_weight": float(len(mine) > 0),
+            }
 
 
 class EvaluationBatches(IterableDataset[Batch]):
     """Every row once."""
 
-    def __init__(self, rows: TokenRows, max_tokens: int) -> None:
+    def __init__(self, rows: Rows, max_tokens: int) -> None:
         self.rows = rows
         self.batches = token_budget_batches(rows.lengths, max_tokens)
 
@@ -162,7 +228,7 @@ class EvaluationBatches(IterableDataset[Batch]):
             yield make_batch(self.rows, index, {})
 
 
-def make_batch(rows: TokenRows, index: Ints, targets: dict[str, Ints]) -> Batch:
+def make_batch(rows: Rows, index: Ints, targets: dict[str, Ints]) -> Batch:
     """The rows at `index` as a torch batch, with their part of each target [N]."""
     arrays = rows.gather(index)
     layout = Layout.ragged(arrays.pop("lengths"))

@@ -1,11 +1,12 @@
-"""Sequence classification data in the GLUE format; a task is a YAML (conf/task)."""
+"""Sequence classification and regression data in the GLUE format; a task is a YAML (conf/task)."""
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from clozelab.data.readers.files import file_sha256, require_file
 from clozelab.data.readers.glue import TsvFormat
 from clozelab.data.readers.labelled import LabelledRows, load_labelled
+from clozelab.data.readers.rows import join_rows
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,10 @@ class GlueDataModule(FinetuningDataModule):
         text_columns: one column, or two for pairs.
         label_column, id_column: by name; without an id column the row number is the id.
         labels: the classes in the order of their indices; None: the sorted labels of the training file.
+        numeric_labels: the label is a number to be predicted; `labels` is not used.
+        extra_validation_files: name -> file; further validation sets, scored beside the first (MNLI's mismatched one).
+        test_files: name in a submission -> file without labels; read only where they are to be predicted.
+        test_id_column: as id_column, for those files.
         how_to_get: said when a file is missing.
         max_seq_length: in tokens, cut further to what the encoder can take.
         evaluation_tokens: size of an evaluation batch.
@@ -47,59 +53,119 @@ class GlueDataModule(FinetuningDataModule):
         label_column: str,
         id_column: str | None,
         labels: Sequence[str] | None,
+        numeric_labels: bool,
+        extra_validation_files: Mapping[str, str] | None,
+        test_files: Mapping[str, str] | None,
+        test_id_column: str | None,
         how_to_get: str,
         max_seq_length: int,
         evaluation_tokens: int,
     ) -> None:
         super().__init__(inputs, plan, max_seq_length, evaluation_tokens)
-        self.layout = TsvFormat(list(text_columns), label_column, id_column, list(columns) if columns else None)
+        names = list(columns) if columns else None
+        self.layout = TsvFormat(list(text_columns), label_column, id_column, names, numeric_labels)
+        # Test files have a header even where the others have none.
+        self.test_layout = TsvFormat(list(text_columns), label_column, test_id_column, None, numeric_labels)
         self.labels = [str(label) for label in labels] if labels is not None else None
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
             raise ValueError(f"task.data.labels names a label twice: {self.labels}")
+        self.how_to_get, self.test_files = how_to_get, dict(test_files or {})
         self.train_path = require_file(inputs.data_dir, train_file, how_to_get)
         self.validation_path = require_file(inputs.data_dir, validation_file, how_to_get)
+        extra = dict(extra_validation_files or {})
+        self.extra_paths = {name: require_file(inputs.data_dir, file, how_to_get) for name, file in extra.items()}
 
     @cached_property
     def fingerprint(self) -> str:
         layout = self.layout
-        return fingerprint_of(
-            {
-                "files": [file_sha256(path) for path in (self.train_path, self.validation_path)],
-                "layout": [layout.text_columns, layout.label_column, layout.columns, self.labels],
-                "tokenizer": self.inputs.tokenizer.fingerprint,
-                "max_seq_length": self.max_seq_length,
-            }
-        )
+        facts: dict[str, Any] = {
+            "files": [file_sha256(path) for path in (self.train_path, self.validation_path)],
+            "layout": [layout.text_columns, layout.label_column, layout.columns, self.labels],
+            "tokenizer": self.inputs.tokenizer.fingerprint,
+            "max_seq_length": self.max_seq_length,
+        }
+        if layout.numeric_labels or self.extra_paths:
+            facts["numeric_labels"] = layout.numeric_labels
+            facts["extra_validation"] = {name: file_sha256(path) for name, path in self.extra_paths.items()}
+        return fingerprint_of(facts)
 
     def setup(self, stage: str | None = None) -> None:
         """Read and tokenise both splits; does nothing the second time."""
         if not hasattr(self, "train"):
             self.train = self._load(self.train_path, self.labels, self.plan.max_train_examples)
-            self.validation = self._load(self.validation_path, self.train.label_names, None)
+            names = self.train.label_names
+            extra = {name: self._load(path, names, None) for name, path in self.extra_paths.items()}
+            self.validation = replace(self._load(self.validation_path, names, None), extra=extra)
             self.train_rows, self.train_targets = self.train.rows, {"labels": self.train.labels}
-            self.validation_rows = self.validation.rows
+            self.validation_rows = join_rows([self.validation.rows, *(split.rows for split in extra.values())])
             log.info("%s: %s", self.inputs.name, self.facts)
+            self._warn_of_cut_rows()
 
     @property
     def facts(self) -> dict[str, Any]:
-        counts = np.bincount(self.train.labels, minlength=len(self.train.label_names))
+        splits = {"train": self.train, "validation": self.validation}
+        splits |= {f"validation_{name}": split for name, split in self.validation.extra.items()}
         return {
             "train_examples": len(self.train),
             "train_examples_available": self.train.num_available,
-            "train_labels": dict(zip(self.train.label_names, counts.tolist(), strict=True)),
+            "train_labels": self._label_facts(),
             "validation_examples": len(self.validation),
-            "bad_rows": self.train.num_bad_rows + self.validation.num_bad_rows,
+            "bad_rows": sum(split.num_bad_rows for split in splits.values()),
             "max_seq_length": self.max_seq_length,
+            "unusual": {name: {key: n for key, n in split.counts.items() if n} for name, split in splits.items()},
         }
 
-    def _load(self, path: Path, labels: Sequence[str] | None, max_examples: int | None) -> LabelledRows:
+    def require_test_files(self) -> str:
+        """Fingerprint of the test files; ValueError where the task has none or one is missing."""
+        return fingerprint_of({name: file_sha256(path) for name, path in self._test_paths().items()})
+
+    def load_test(self) -> dict[str, LabelledRows]:
+        """The unlabelled test sets by the name they have in a submission; a damaged row is an error here."""
+        names = self.train.label_names
+        found = {name: self._load(path, names, None, False) for name, path in self._test_paths().items()}
+        for name, split in found.items():
+            if split.num_bad_rows:
+                raise ValueError(
+                    f"{self._test_paths()[name]}: {split.num_bad_rows} damaged rows; predictions must be made for "
+                    "every row of a test file, so take an undamaged copy"
+                )
+        return found
+
+    def _test_paths(self) -> dict[str, Path]:
+        if not self.test_files:
+            super().require_test_files()
+        return {
+            name: require_file(self.inputs.data_dir, file, self.how_to_get) for name, file in self.test_files.items()
+        }
+
+    def _label_facts(self) -> dict[str, Any]:
+        """How often each class occurs, or the range of the numbers."""
+        labels = self.train.labels
+        if self.train.is_regression:
+            return {"least": float(labels.min()), "mean": float(labels.mean()), "largest": float(labels.max())}
+        counts = np.bincount(labels, minlength=len(self.train.label_names))
+        return dict(zip(self.train.label_names, counts.tolist(), strict=True))
+
+    def _warn_of_cut_rows(self) -> None:
+        for name, split in (("training", self.train), ("validation", self.validation)):
+            cut = split.counts.get("truncated_rows", 0)
+            if cut:
+                log.warning(
+                    "%s: %d of %d %s rows are cut to max_seq_length=%d (%d tokens lost)",
+                    *(self.inputs.name, cut, len(split), name, self.max_seq_length, split.counts["truncated_tokens"]),
+                )
+
+    def _load(
+        self, path: Path, labels: Sequence[str] | None, max_examples: int | None, require_labels: bool = True
+    ) -> LabelledRows:
         return load_labelled(
             path,
-            self.layout,
+            self.layout if require_labels else self.test_layout,
             self.inputs.tokenizer,
             name=self.inputs.name,
             cache_dir=self.inputs.cache_dir,
             label_names=labels,
             max_seq_length=self.max_seq_length,
             max_examples=max_examples,
+            require_labels=require_labels,
         )

@@ -1,16 +1,20 @@
-"""Span extraction data in the SQuAD 1.1 format; a training example is one window of a passage."""
+"""Span extraction data in the SQuAD formats, 1.1 and 2.0; a training example is one window of a passage."""
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from clozelab.data.readers.files import file_sha256, require_file
+from clozelab.data.readers.rows import join_rows
 from clozelab.data.readers.squad_features import WindowSettings
 from clozelab.data.readers.squad_split import SquadSplit, load_squad
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
@@ -24,6 +28,9 @@ class SquadDataModule(FinetuningDataModule):
     Args:
         inputs, plan: from the stage; `max_train_examples` counts questions, the batch size counts windows.
         train_file, validation_file: below data_dir.
+        train_extra: further training files that are gone through once, first (the paper's TriviaQA); the learning rate
+            schedule is one over all of it.
+        with_unanswerable: 2.0: questions may have no answer, which is learned as the span [CLS]..[CLS].
         how_to_get: said when a file is missing.
         max_seq_length, doc_stride, max_query_length: in tokens; the first is cut further to what the encoder can take,
             and the others with it (WindowSettings.fitted).
@@ -37,6 +44,8 @@ class SquadDataModule(FinetuningDataModule):
         plan: TrainingPlan,
         train_file: str,
         validation_file: str,
+        train_extra: Sequence[str],
+        with_unanswerable: bool,
         how_to_get: str,
         max_seq_length: int,
         doc_stride: int,
@@ -53,30 +62,40 @@ class SquadDataModule(FinetuningDataModule):
             )  # fmt: skip
         self.train_path = require_file(inputs.data_dir, train_file, how_to_get)
         self.validation_path = require_file(inputs.data_dir, validation_file, how_to_get)
+        self.extra_paths = [require_file(inputs.data_dir, file, how_to_get) for file in train_extra]
+        self.with_unanswerable = with_unanswerable
 
     @cached_property
     def fingerprint(self) -> str:
-        return fingerprint_of(
-            {
-                "files": [file_sha256(path) for path in (self.train_path, self.validation_path)],
-                "settings": [self.settings.max_seq_length, self.settings.doc_stride, self.settings.max_query_length],
-                "tokenizer": self.inputs.tokenizer.fingerprint,
-            }
-        )
+        facts: dict[str, Any] = {
+            "files": [file_sha256(path) for path in (self.train_path, self.validation_path)],
+            "settings": [self.settings.max_seq_length, self.settings.doc_stride, self.settings.max_query_length],
+            "tokenizer": self.inputs.tokenizer.fingerprint,
+        }
+        if self.extra_paths or self.with_unanswerable:
+            facts["train_extra"] = [file_sha256(path) for path in self.extra_paths]
+            facts["with_unanswerable"] = self.with_unanswerable
+        return fingerprint_of(facts)
 
     def setup(self, stage: str | None = None) -> None:
         """Read and tokenise both splits; does nothing the second time."""
         if not hasattr(self, "train"):
             self.train = self._load(self.train_path, True, self.plan.max_train_examples)
             self.validation = self._load(self.validation_path, False, None)
-            features = self.train.features
-            self.train_rows = features.rows
+            self.extra = [self._load(path, True, self.plan.max_train_examples) for path in self.extra_paths]
+            parts = [split.features for split in (*self.extra, self.train)]
+            self.train_rows = join_rows([features.rows for features in parts])
             self.train_targets = {
-                "start_positions": features.start_positions.astype("int64"),
-                "end_positions": features.end_positions.astype("int64"),
+                name: np.concatenate([getattr(features, name) for features in parts]).astype("int64")
+                for name in ("start_positions", "end_positions")
             }
             self.validation_rows = self.validation.features.rows
             log.info("%s: %s", self.inputs.name, self.facts)
+
+    @property
+    def num_first_rows(self) -> int:
+        """Windows of `train_extra`."""
+        return sum(len(split.features.rows) for split in self.extra)
 
     def _load(self, path: Path, for_training: bool, max_examples: int | None) -> SquadSplit:
         return load_squad(
@@ -87,6 +106,7 @@ class SquadDataModule(FinetuningDataModule):
             cache_dir=self.inputs.cache_dir,
             for_training=for_training,
             max_examples=max_examples,
+            with_unanswerable=self.with_unanswerable,
         )
 
     @property
@@ -95,6 +115,7 @@ class SquadDataModule(FinetuningDataModule):
             "train_examples": self.train.num_questions,
             "train_examples_available": self.train.num_available,
             "train_counts": self.train.counts,
+            "train_extra_examples": sum(split.num_questions for split in self.extra),
             "validation_examples": self.validation.num_questions,
             "validation_counts": self.validation.counts,
             **asdict(self.settings),

@@ -54,6 +54,7 @@ class FinetuneRun:
     majority: float | None = None
     collapsed: bool = False
     num_examples: int | None = None
+    learning_rate: float | None = None
     synthetic: str | None = None
     """Name of the generator that wrote the task's files."""
 
@@ -110,12 +111,15 @@ def collect(root: Path) -> Collected:
 
 
 def _identity(state: dict[str, Any]) -> tuple[Any, ...]:
-    """What a run is called in the table: two folders with one name would count twice, or one hide the other."""
+    """What a run is called in the table: two folders with one name would count twice, or one hide the other.
+
+    Fine-tuning at another learning rate is another run, of which the table takes the best.
+    """
     config = state["config_resolved"]
     if state["stage"] == "pretrain":
         return "pretrain", str(config["arm"]), int(config["seed"])
     seeds = int(config["pretrain_seed"]), int(config["seed"])
-    return "finetune", str(config["row"]), str(config["task"]["name"]), *seeds
+    return "finetune", str(config["row"]), str(config["task"]["name"]), *seeds, config.get("learning_rate")
 
 
 def _pretrain_run(folder: Path, state: dict[str, Any]) -> PretrainRun:
@@ -135,6 +139,7 @@ def _finetune_run(folder: Path, state: dict[str, Any]) -> FinetuneRun:
         "state": state,
         "title": str(task.get("title") or task["name"]),
         "stand_in_for": task.get("stand_in_for"),
+        "learning_rate": config.get("learning_rate"),
     }
     if state["status"] == "complete":
         run |= _scores(folder / "scores.json")

@@ -13,7 +13,17 @@ from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.fingerprint import encoder_fingerprint, flatten
 
 PRETRAIN_MAY_DIFFER = ("arm", "seed", "objective")
-FINETUNE_MAY_DIFFER = ("row", "encoder_arm", "head", "initialisation", "pretrain_seed", "seed", "save_model")
+FINETUNE_MAY_DIFFER = (
+    "row",
+    "encoder_arm",
+    "head",
+    "initialisation",
+    "pretrain_seed",
+    "seed",
+    "save_model",
+    "predict_test",
+)
+RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
 SHOWN_VALUES = 3
 
 
@@ -24,8 +34,18 @@ def inconsistencies(collected: Collected) -> list[str]:
     lines = _differing("pre-training runs", pretrain, PRETRAIN_MAY_DIFFER, "corpus")
     for task in sorted({run.task for run in finetune}):
         runs = [run for run in finetune if run.task == task]
-        lines += _differing(f"fine-tuning runs on {task}", runs, FINETUNE_MAY_DIFFER, "task_data")
+        free = (*FINETUNE_MAY_DIFFER, *(RATE_KEYS if _same_rates(runs) else ()))
+        lines += _differing(f"fine-tuning runs on {task}", runs, free, "task_data")
     return lines + _shared_encoders(finetune) + _replaced_encoders(pretrain, finetune)
+
+
+def _same_rates(runs: Sequence[FinetuneRun]) -> bool:
+    """Whether each was fine-tuned at the same learning rates, of which the table takes the best."""
+    rates: dict[tuple[str, int, int], set[tuple[Any, ...]]] = {}
+    for run in runs:
+        values = flatten(run.state["config_resolved"])
+        rates.setdefault((run.row, run.pretrain_seed, run.seed), set()).add(tuple(map(values.get, RATE_KEYS)))
+    return len(set(map(frozenset, rates.values()))) == 1
 
 
 def _differing(what: str, runs: Sequence[PretrainRun | FinetuneRun], free: Iterable[str], data: str) -> list[str]:
@@ -45,8 +65,9 @@ def _differing(what: str, runs: Sequence[PretrainRun | FinetuneRun], free: Itera
 
 
 def _compared(state: Mapping[str, Any], free: tuple[str, ...], data: str) -> dict[str, Any]:
-    """Dotted key -> value of all that should be equal."""
+    """Dotted key -> value of all that should be equal; `free` names whole parts or single values."""
     values = flatten({key: value for key, value in state["config_resolved"].items() if key not in free})
+    values = {key: value for key, value in values.items() if key not in free}
     inputs, facts = state.get("inputs", {}), state.get("facts", {})
     values |= {f"input {data}": str(inputs[data])[:12]} if data in inputs else {}
     values |= {"precision": facts["precision"]} if "precision" in facts else {}

@@ -15,6 +15,7 @@ from clozelab.config import EXPERIMENTS_DIR
 
 ALL_COLUMNS = "all"
 DIRECTIONS = ("lower", "higher")
+OUR_SPLIT = "dev"
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Column:
     stand_ins: tuple[str, ...]
     benchmarks: tuple[str, ...]
     """What a task may call this column in its `stand_in_for`."""
+    split: str = OUR_SPLIT
+    """Which split the paper's numbers of this column are on; ours are always on the development set."""
 
     def accepts(self, task: str, stand_in_for: str | None) -> bool:
         """Whether a run of this task belongs to this column, itself or as a stand-in."""
@@ -105,15 +108,14 @@ def load_experiment(folder: Path) -> Experiment:
     if not isinstance(plain, dict):
         raise ValueError(f"{path}: not a mapping")
     top = _checked(plain, {"title", "source", "split", "columns", "rows", "claims"}, str(path))
-    columns = tuple(_column(entry, f"{path}: columns.{i}") for i, entry in enumerate(top["columns"]))
+    split = str(top["split"])
+    columns = tuple(_column(entry, split, f"{path}: columns.{i}") for i, entry in enumerate(top["columns"]))
     rows = tuple(_row(entry, len(columns), f"{path}: rows.{i}") for i, entry in enumerate(top["rows"]))
     for folder_name, used in (("row", {row.name for row in rows}), ("arm", {row.arm for row in rows} - {None})):
         _check_files(path, folder_name, {str(name) for name in used})
     names = ({row.name for row in rows}, {column.name for column in columns} | {ALL_COLUMNS})
     claims = tuple(_claim(entry, *names, f"{path}: claims.{i}") for i, entry in enumerate(top["claims"]))
-    return Experiment(
-        folder, folder.name, str(top["title"]), str(top["source"]), str(top["split"]), columns, rows, claims
-    )
+    return Experiment(folder, folder.name, str(top["title"]), str(top["source"]), split, columns, rows, claims)
 
 
 def _check_files(path: Path, group: str, used: set[str]) -> None:
@@ -126,16 +128,19 @@ def _check_files(path: Path, group: str, used: set[str]) -> None:
         raise ValueError(f"{path}: {group} {wrong!r} has no file {group}/{wrong}.yaml; {hint}")
 
 
-def _checked(entry: Any, keys: set[str], where: str) -> dict[str, Any]:
-    if not isinstance(entry, Mapping) or set(entry) != keys:
+def _checked(entry: Any, keys: set[str], where: str, optional: frozenset[str] = frozenset()) -> dict[str, Any]:
+    if not isinstance(entry, Mapping) or set(entry) - optional != keys:
         found = sorted(map(str, entry)) if isinstance(entry, Mapping) else repr(entry)
         raise ValueError(f"{where}: needs exactly the keys {sorted(keys)}, has {found}")
     return {str(key): value for key, value in entry.items()}
 
 
-def _column(entry: Any, where: str) -> Column:
-    one = _checked(entry, {"name", "metric", "task", "stand_ins", "benchmarks"}, where)
-    return Column(one["name"], one["metric"], one["task"], tuple(one["stand_ins"]), tuple(one["benchmarks"]))
+def _column(entry: Any, split: str, where: str) -> Column:
+    """`split` is the table's, for a column that names none of its own."""
+    keys = {"name", "metric", "task", "stand_ins", "benchmarks"}
+    one = {"split": split} | _checked(entry, keys, where, frozenset({"split"}))
+    names = tuple(one["stand_ins"]), tuple(one["benchmarks"])
+    return Column(one["name"], one["metric"], one["task"], *names, split=str(one["split"]))
 
 
 def _row(entry: Any, num_columns: int, where: str) -> Row:

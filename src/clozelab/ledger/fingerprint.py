@@ -30,6 +30,8 @@ NEUTRAL_KEYS = frozenset(
         "runs_dir",
         "scale",  # every value that counts is interpolated where it is used
         "task.data.how_to_get",
+        "task.data.test_files",  # their content is in the inputs where they are predicted
+        "task.data.test_id_column",
         "task.title",
         "trainer.log_interval_steps",
         "trainer.num_workers",
@@ -37,13 +39,23 @@ NEUTRAL_KEYS = frozenset(
         "trainer.threads",
     }
 )
+LATER_KEYS: dict[str, Any] = {
+    "predict_test": False,
+    "task.data.extra_validation_files": {},
+    "task.data.numeric_labels": False,
+    "task.data.train_extra": [],
+    "task.data.with_unanswerable": False,
+    "task.module.number_range": None,
+    "task.module.with_unanswerable": False,
+}
+"""Options that came later, and the value at which a run is the same as one made before there was the option."""
 MAX_WATCHED_FILES = 500
 UNWATCHED = "(too many files to watch)"
 """Stands in for more files than that: then only the run itself can say whether its inputs are the same."""
 
 
 def canonical(config: DictConfig) -> dict[str, Any]:
-    """The configuration as plain values, resolved, without NEUTRAL_KEYS.
+    """The configuration as plain values, resolved, without NEUTRAL_KEYS and LATER_KEYS that change nothing.
 
     Raises:
         ValueError: a mandatory value is missing.
@@ -55,8 +67,11 @@ def _mapping(node: DictConfig, where: str) -> dict[str, Any]:
     plain = {}
     for key in node:
         path = f"{where}.{key!s}" if where else str(key)
-        if path not in NEUTRAL_KEYS:
-            plain[str(key)] = _value(node, key, path)
+        if path in NEUTRAL_KEYS:
+            continue
+        value = _value(node, key, path)
+        if path not in LATER_KEYS or value != LATER_KEYS[path]:
+            plain[str(key)] = value
     return plain
 
 

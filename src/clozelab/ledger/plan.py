@@ -6,9 +6,10 @@ such a key, and one that no stage has is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -21,6 +22,8 @@ from clozelab.ledger.sweep import compose, hydra_config, make_loader, sweep_over
 
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune"}
 STAGES = ("prepare", *SWEEPS)
+GIVEN_ROW = "given"
+"""The row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
     names = {verb: name for verb, name in SWEEPS.items() if (folder / f"{name}.yaml").is_file()}
     if not names:
         raise ValueError(f"{folder} has neither sweep_pretrain.yaml nor sweep_finetune.yaml")
+    if any(word.startswith(("encoder=", "finetune.encoder=")) for word in words):
+        names, words = _without_pretraining(folder, names, words)
     shared = split_overrides(folder, names, words)
     steps = [Step(verb, name, folder, tuple(shared[verb])) for verb, name in names.items()]
     if "pretrain" in names:
@@ -56,6 +61,22 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
         corpus = choice(folder, names["pretrain"], shared["pretrain"], "corpus")
         steps.insert(0, Step("prepare", "prepare", None, (f"corpus={corpus}", *shared["prepare"])))
     return steps
+
+
+def _without_pretraining(folder: Path, names: dict[str, str], words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """What is left of an experiment when the user brings the encoder: fine-tuning, in a row of its own.
+
+    Raises:
+        ValueError: the experiment compares its own arms and has no row for a given encoder.
+    """
+    if not (folder / "row" / f"{GIVEN_ROW}.yaml").is_file():
+        raise ValueError(
+            f"{folder.name} compares encoders that it pre-trains itself; it has no row/{GIVEN_ROW}.yaml for encoder="
+        )
+    keys = [word.removeprefix("finetune.").partition("=")[0] for word in words]
+    row = [] if "row" in keys else [f"row={GIVEN_ROW}"]
+    # The row decides what later overrides start from.
+    return {verb: name for verb, name in names.items() if verb == "finetune"}, [*row, *words]
 
 
 def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -> dict[str, list[str]]:
@@ -145,9 +166,16 @@ def require_task_files(step: Step) -> None:
         config = loader.load_sweep_config(master, list(words))
         task = OmegaConf.to_container(config.task, resolve=True)
         assert isinstance(task, dict)
-        for key in (key for key in task["data"] if key.endswith("_file")):
+        for file in _files_of(task["data"], with_test=bool(config.predict_test)):
             try:
-                require_file(config.data_dir, task["data"][key], task["data"].get("how_to_get", "not said"))
+                require_file(config.data_dir, file, task["data"].get("how_to_get", "not said"))
             except ValueError as error:
                 others = ",".join(name.removeprefix("task=") for name in jobs if name != f"task={task['name']}")
                 raise ValueError(f"task {task['name']}: {error}\n  to go without it: finetune.task={others}") from None
+
+
+def _files_of(data: Mapping[str, Any], *, with_test: bool) -> list[str]:
+    """Every file that a task's data settings name."""
+    named = [value for key, value in data.items() if key.endswith("_file")]
+    extra = [*(data.get("train_extra") or ()), *(data.get("extra_validation_files") or {}).values()]
+    return [*named, *extra, *((data.get("test_files") or {}).values() if with_test else ())]

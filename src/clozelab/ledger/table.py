@@ -1,7 +1,8 @@
 """The table of an experiment: the paper's cells and, apart from them, ours.
 
-A data set that only stands in for the paper's, or that is generated, is a column of its own under its own name; the
-paper's number is never beside it.
+A data set that only stands in for the paper's, that is generated, or that is another split than the paper's, is a
+column of its own under its own name; the paper's number is never beside it. Where a row was fine-tuned at several
+learning rates, the one with the best mean on the development set stands in the table, as the paper selects.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from clozelab.ledger.collect import Collected, FinetuneRun
-from clozelab.ledger.experiment import Column, Experiment
+from clozelab.ledger.experiment import OUR_SPLIT, Column, Experiment
 from clozelab.metrics.statistics import Estimate, estimate
 
 Seeds = tuple[int, int]
@@ -40,6 +41,10 @@ class DataColumn:
     num_examples: int | None = None
     role: str = ""
     """What it is where it is not the paper's data set: "stand-in for ...", "synthetic, for ..."."""
+    task: str = ""
+    """Name of the task whose runs it holds; several columns may show different scores of one task."""
+    is_other_split: bool = False
+    """The paper's data set, but not the split that the paper's numbers are on."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ def build_table(experiment: Experiment, collected: Collected) -> Table:
     finetune_seeds = tuple(sorted({run.seed for run in runs}))
     expected = [(first, second) for first in pretrain_seeds for second in finetune_seeds]
     cells = {
-        (row, column.key): _cell([run for run in runs if (run.row, run.task) == (row, column.key)], column, expected)
+        (row, column.key): _cell([run for run in runs if (run.row, run.task) == (row, column.task)], column, expected)
         for row in rows
         for column in columns
     }
@@ -107,38 +112,69 @@ def _data_columns(experiment: Experiment, runs: list[FinetuneRun], synthetic: st
     by_task: dict[str, FinetuneRun] = {}
     for run in sorted(runs, key=lambda run: run.is_complete):
         by_task[run.task] = run  # a complete one wins: it knows its metric
+    shown: set[tuple[str, str]] = set()
     for column in experiment.columns:
-        mine = [task for task, run in by_task.items() if column.accepts(task, run.stand_in_for)]
-        if column.task not in mine or synthetic:
-            yield DataColumn(column.name, f"paper:{column.task}", column.metric, column, is_paper=True)
-        for task in sorted(mine, key=lambda name: (name != column.task, name)):
-            yield _data_column(by_task.pop(task), column, synthetic)
-    for task in sorted(by_task):
-        yield _data_column(by_task[task], None, synthetic)
+        mine = [task for task, run in by_task.items() if _belongs(run, column, shown)]
+        made = [_data_column(by_task[task], column, synthetic, shown) for task in sorted(mine)]
+        if not any(one.is_paper for one in made):
+            yield DataColumn(column.name, f"paper:{column.name}", column.metric, column, is_paper=True)
+        yield from sorted(made, key=lambda one: one.task != column.task)
+    for task in sorted(set(by_task) - {task for task, _ in shown}):
+        yield _data_column(by_task[task], None, synthetic, shown)
 
 
-def _data_column(run: FinetuneRun, column: Column | None, synthetic: str | None) -> DataColumn:
-    """Generated data has the official files' format and the official task's name, and is never the paper's data set."""
-    is_paper = column is not None and run.task == column.task and not run.stand_in_for and not synthetic
+def _belongs(run: FinetuneRun, column: Column, shown: set[tuple[str, str]]) -> bool:
+    """Whether a task's runs are a column's; a task may fill several columns, each with another of its scores."""
+    if not column.accepts(run.task, run.stand_in_for):
+        return False
+    is_first = all(task != run.task for task, _ in shown)
+    return is_first or (column.metric in run.scores and (run.task, column.metric) not in shown)
+
+
+def _data_column(
+    run: FinetuneRun, column: Column | None, synthetic: str | None, shown: set[tuple[str, str]]
+) -> DataColumn:
+    """Generated data has the official files' format and the official task's name, and is never the paper's data set.
+
+    Notes in `shown` which score of which task now has a column.
+    """
+    is_same_data = column is not None and run.task == column.task and not run.stand_in_for and not synthetic
+    is_other_split = is_same_data and column is not None and column.split != OUR_SPLIT
     metric = run.metric
-    if column is not None and (is_paper or column.metric in run.scores or not metric):
+    if column is not None and (is_same_data or column.metric in run.scores or not metric):
         metric = column.metric
-    heading = column.name if is_paper and column else run.title
+    heading = column.name if is_same_data and column else run.title
     role = ""
     if synthetic:
         heading, role = f"{synthetic} {run.title}", f"synthetic, for {column.name}" if column else "synthetic"
-    elif column is not None and not is_paper:
+    elif is_other_split and column is not None:
+        heading, role = f"{column.name} ({OUR_SPLIT})", f"{OUR_SPLIT}; the paper's numbers are on {column.split}"
+    elif column is not None and not is_same_data:
         role = f"stand-in for {column.name}"
-    return DataColumn(heading, run.task, metric, column, is_paper, run.majority, run.num_examples, role)
+    is_first = all(task != run.task for task, _ in shown)
+    shown.add((run.task, metric))
+    return DataColumn(
+        heading=heading,
+        key=run.task if is_first else f"{run.task}:{metric}",
+        metric=metric,
+        column=column,
+        is_paper=is_same_data and not is_other_split,
+        majority=run.majority if metric == run.metric else None,
+        num_examples=run.num_examples,
+        role=role,
+        task=run.task,
+        is_other_split=is_other_split,
+    )
 
 
 def _cell(runs: list[FinetuneRun], column: DataColumn, expected: list[Seeds]) -> Cell:
-    complete = [run for run in runs if run.is_complete]
+    complete, chosen = _best_learning_rate([run for run in runs if run.is_complete])
     scored = [run for run in complete if column.metric in run.scores]
     scores = {(run.pretrain_seed, run.seed): run.scores[column.metric] for run in scored}
     healthy = {(run.pretrain_seed, run.seed): run.scores[column.metric] for run in scored if not run.collapsed}
     num_collapsed = len(scores) - len(healthy)
-    note = f"{len(complete) - len(scored)} run(s) lack {column.metric}" if len(scored) < len(complete) else ""
+    lacking = f"{len(complete) - len(scored)} run(s) lack {column.metric}" if len(scored) < len(complete) else ""
+    note = "; ".join(text for text in (lacking, chosen) if text)
     return Cell(
         scores=scores,
         estimate=estimate(scores) if scores else None,
@@ -147,3 +183,22 @@ def _cell(runs: list[FinetuneRun], column: DataColumn, expected: list[Seeds]) ->
         missing=tuple(seeds for seeds in expected if seeds not in scores),
         note=note,
     )
+
+
+def _best_learning_rate(runs: list[FinetuneRun]) -> tuple[list[FinetuneRun], str]:
+    """(the runs at one learning rate, which one it is), all runs where there is but one.
+
+    Chosen by the mean of each task's own selecting score, among the rates with most runs: a mean over fewer seeds would
+    win by luck.
+    """
+    by_rate: dict[float | None, list[FinetuneRun]] = {}
+    for run in runs:
+        by_rate.setdefault(run.learning_rate, []).append(run)
+    if len(by_rate) < 2:
+        return runs, ""
+    most = max(map(len, by_rate.values()))
+    means = {
+        rate: sum(run.scores[run.metric] for run in mine) / most for rate, mine in by_rate.items() if len(mine) == most
+    }
+    rate = max(means, key=lambda rate: means[rate])
+    return by_rate[rate], f"learning rate {rate:g}, best of {len(by_rate)} on {OUR_SPLIT}"

@@ -88,6 +88,8 @@ def is_suspicious(difference: Estimate) -> bool:
 def _judge_one(claim: Claim, column: DataColumn, table: Table) -> Judgement:
     first, second = table.cells[claim.first, column.key], table.cells[claim.second, column.key]
     difference = paired_difference(first.scores, second.scores)
+    if column.is_other_split:
+        return Judgement(claim, column, column.heading, difference, NOT_COMPARABLE, column.role)
     verdict = direction_verdict(difference, claim.direction)
     notes = (
         []
@@ -113,7 +115,7 @@ def _judge_all(claim: Claim, table: Table) -> Judgement:
         data = table.of_column(column)
         part = _judge_one(claim, data[0], table) if data else None
         if part is None or part.verdict == NOT_COMPARABLE:
-            silent.append(column.name)
+            silent.append(f"{column.name} ({data[0].role})" if data and data[0].is_other_split else column.name)
         else:
             parts.append(part)
     notes = [f"{part.judged_on}: {part.verdict}" for part in parts]

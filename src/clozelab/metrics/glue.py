@@ -9,7 +9,7 @@ score that can be compared and is reported as collapsed beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,9 @@ SCORERS: dict[str, Callable[..., float]] = {
     "spearman": spearman_correlation,
 }
 """What a task's YAML may list under `metrics`."""
+CORRELATIONS = ("pearson", "spearman")
+CONSTANT_RANGE = 1e-3
+"""Predicted numbers that differ by less are one answer."""
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -78,6 +81,14 @@ def check_names(names: Sequence[str]) -> None:
     unknown = [name for name in names if name not in SCORERS]
     if unknown or not names:
         raise ValueError(f"unknown metrics {unknown} in the task's config; known: {', '.join(SCORERS)}")
+
+
+def check_kind(names: Sequence[str], *, is_regression: bool) -> None:
+    """ValueError for a score that means nothing for classes, or for numbers."""
+    wrong = [name for name in names if (name in CORRELATIONS) != is_regression]
+    if wrong:
+        kind = "predicts a number" if is_regression else "predicts a class"
+        raise ValueError(f"metrics {wrong} do not fit a task that {kind}; {', '.join(CORRELATIONS)} are for numbers")
 
 
 def score(names: Sequence[str], predictions: ArrayLike, labels: ArrayLike) -> dict[str, float]:
@@ -92,9 +103,43 @@ def majority_baseline(names: Sequence[str], labels: ArrayLike) -> dict[str, floa
     return score(names, np.full(len(np.asarray(labels)), values[counts.argmax()]), labels)
 
 
-def is_collapsed(predictions: ArrayLike) -> bool:
-    """True when one class is predicted for every example: the known failure of small tasks, never a normal result."""
-    return len(np.unique(np.asarray(predictions))) <= 1
+def is_collapsed(predictions: ArrayLike, is_regression: bool = False) -> bool:
+    """True when one class (or number) is predicted for every example: the known failure of small tasks."""
+    values = np.asarray(predictions)
+    if is_regression:
+        return bool(np.ptp(values) < CONSTANT_RANGE)
+    return len(np.unique(values)) <= 1
+
+
+PAPER_COLUMNS = ("MNLI-m", "MNLI-mm", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE")
+"""Columns of the paper's table 1, whose plain mean is its Average."""
+OFFICIAL_TASKS = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
+"""Tasks of the official GLUE score, a mean of task means."""
+
+
+def paper_average(columns: Mapping[str, float]) -> float:
+    """Mean of the nine columns as in the paper's table 1: both MNLI sets count, WNLI does not, one score a column.
+
+    The paper's columns are F1 for QQP and MRPC, Spearman for STS-B. ValueError names missing columns.
+    """
+    _require(columns, PAPER_COLUMNS, "the paper's average")
+    return sum(columns[name] for name in PAPER_COLUMNS) / len(PAPER_COLUMNS)
+
+
+def official_average(tasks: Mapping[str, Sequence[float]], with_wnli: bool = True) -> float:
+    """The leaderboard's score: each task's scores are averaged first (MNLI's two sets, F1 and accuracy, ...).
+
+    `with_wnli` False leaves WNLI out, as most published development averages do. ValueError names missing tasks.
+    """
+    names = [name for name in OFFICIAL_TASKS if with_wnli or name != "WNLI"]
+    _require(tasks, names, "the official average")
+    return sum(sum(tasks[name]) / len(tasks[name]) for name in names) / len(names)
+
+
+def _require(found: Mapping[str, Any], names: Sequence[str], what: str) -> None:
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise ValueError(f"{what} needs {', '.join(missing)} as well; an average over fewer tasks is another number")
 
 
 def _paired(predictions: ArrayLike, labels: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:

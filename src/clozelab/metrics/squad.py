@@ -78,9 +78,8 @@ def score_v2(
         raise ValueError(
             f"SQuAD 2.0 needs a prediction for each question; {len(missing)} are missing, e.g. {missing[0]}"
         )
-    golds = {key: [text for text in texts if normalize_answer(text)] or [""] for key, texts in answers.items()}
-    exact = _best_over_golds(exact_match, golds, predictions)
-    overlap = _best_over_golds(f1_or_both_empty, golds, predictions)
+    exact = score_each(exact_match, answers, predictions)
+    overlap = score_each(f1_or_both_empty, answers, predictions)
     scores = no_answer_scores or dict.fromkeys(answers, 0.0)
     has_answer = {key: bool(texts) for key, texts in answers.items()}
     result = _summary(exact, overlap, has_answer, scores, threshold)
@@ -89,6 +88,68 @@ def score_v2(
             best, at = best_threshold(values, predictions, has_answer, scores)
             result |= {f"best_{name}": best, f"best_{name}_thresh": at}
     return result
+
+
+def tuned_threshold(
+    answers: Answers, predictions: Mapping[str, str], no_answer_scores: Mapping[str, float]
+) -> tuple[float, dict[str, float]]:
+    """(threshold with the highest F1 on these questions, all scores at that threshold), as the paper chooses tau.
+
+    Unusual: the released search (`best_threshold`) may stop between questions of equal score, which no threshold can
+    tell apart, and calls "answer nothing" 0.0; this one only looks at thresholds that exist.
+    """
+    answered = score_each(f1_or_both_empty, answers, predictions)
+    current = best = sum(float(not answers[key]) for key in answers)
+    threshold = min(no_answer_scores.values()) - 1.0
+    ordered = sorted(answers, key=lambda key: no_answer_scores[key])
+    for number, question in enumerate(ordered, start=1):
+        current += answered[question] - float(not answers[question])
+        here = no_answer_scores[question]
+        is_last_of_equals = number == len(ordered) or no_answer_scores[ordered[number]] != here
+        if is_last_of_equals and current > best:
+            best, threshold = current, here
+    return threshold, score_v2(answers, predictions, no_answer_scores, threshold)
+
+
+def score_each(metric: TextScore, answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
+    """A question's best score over its gold texts, as 2.0 reads them: no gold text means the empty one."""
+    golds = {key: [text for text in texts if normalize_answer(text)] or [""] for key, texts in answers.items()}
+    return _best_over_golds(metric, golds, predictions)
+
+
+def average_precisions(
+    answers: Answers, predictions: Mapping[str, str], no_answer_scores: Mapping[str, float]
+) -> dict[str, float]:
+    """Average precision in percent of answering in the order of rising no-answer score: pr_exact, pr_f1, pr_oracle.
+
+    As the released script prints them (with --out-image-dir); nothing where no question has an answer.
+    """
+    has_answer = {key: bool(texts) for key, texts in answers.items()}
+    if not any(has_answer.values()):
+        return {}
+    values = {
+        "pr_exact": score_each(exact_match, answers, predictions),
+        "pr_f1": score_each(f1_or_both_empty, answers, predictions),
+        "pr_oracle": {key: float(has) for key, has in has_answer.items()},
+    }
+    return {f"{name}_ap": _average_precision(scores, has_answer, no_answer_scores) for name, scores in values.items()}
+
+
+def _average_precision(
+    scores: Mapping[str, float], has_answer: Mapping[str, bool], no_answer_scores: Mapping[str, float]
+) -> float:
+    total = sum(has_answer.values())
+    ordered = sorted(no_answer_scores, key=lambda key: no_answer_scores[key])
+    true_positives = average = recall_before = 0.0
+    for number, question in enumerate(ordered, start=1):
+        if has_answer[question]:
+            true_positives += scores[question]
+        precision, recall = true_positives / number, true_positives / total
+        is_last = number == len(ordered)
+        if is_last or no_answer_scores[question] != no_answer_scores[ordered[number]]:
+            average += precision * (recall - recall_before)
+            recall_before = recall
+    return 100.0 * average
 
 
 def best_threshold(

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,8 @@ class Evaluation:
     is_collapsed: bool
     """The same answer for every example."""
     weights: dict[str, Tensor] | None = field(default=None, repr=False)
+    extra_predictions: dict[str, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
+    """The same of further validation sets, by their name."""
 
 
 class FineTuning(TrainingModule):
@@ -52,6 +54,9 @@ class FineTuning(TrainingModule):
         log_interval_steps: optimizer steps between two published averages.
         base: what TrainingModule takes.
     """
+
+    architecture: ClassVar[str | None] = None
+    """The transformers class that reads a saved model; None: what the heads' names say."""
 
     def __init__(
         self,
@@ -74,8 +79,16 @@ class FineTuning(TrainingModule):
 
     @classmethod
     @abstractmethod
-    def score_keys(cls, settings: Mapping[str, Any]) -> Sequence[str]:
-        """The scores of a module with these settings, without "validation/"; ValueError for one that is unknown."""
+    def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
+        """The scores of a module, without "validation/"; ValueError for one that is unknown or does not fit the data.
+
+        `settings` and `data` are what a task's configuration says of its module and of its data module.
+        """
+
+    @classmethod
+    def check_head(cls, head: str) -> None:
+        """ValueError for a head that does not exist, or that this module cannot stand on."""
+        check_head(head)
 
     @abstractmethod
     def logits(self, batch: Batch) -> Tensor:
@@ -83,7 +96,7 @@ class FineTuning(TrainingModule):
 
     @abstractmethod
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Sum of the examples' losses, a scalar in fp32."""
+        """Sum of the losses of all targets (one an example, or one a word), a scalar in fp32."""
 
     @abstractmethod
     def collect(self, logits: Tensor, batch: Batch) -> None:
@@ -117,8 +130,8 @@ class FineTuning(TrainingModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         seed_forward(self.seed, self.trainer.global_step, self.trainer.global_rank, 0)
         loss_sum = self.loss(self.logits(batch), batch)
-        # Lightning averages gradients over ranks: scaled so that the result is the mean over the global batch.
-        loss = loss_sum * (batch["local_weight"] * self.trainer.world_size / batch["global_examples"])
+        # Lightning averages gradients over ranks: scaled so that the result is the mean over all ranks' targets.
+        loss = loss_sum * (batch["local_weight"] * self.trainer.world_size / batch["global_targets"])
         self._loss_sum += loss.detach()
         self._loss_steps += 1
         tokens = batch["global_tokens"]
@@ -137,6 +150,14 @@ class FineTuning(TrainingModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self.collect(self.logits(batch), batch)
 
+    def predict_step(self, batch: Batch, batch_idx: int) -> tuple[Tensor, Tensor]:
+        """(example numbers, logits) of one batch of a set without labels, on the host."""
+        return batch["example_index"].cpu(), self.logits(batch).cpu()
+
+    def answers(self, parts: Sequence[tuple[Tensor, Tensor]]) -> list[str]:
+        """What `predict_step` gave for all batches as the texts of a submission, in the order of the examples."""
+        raise ValueError("this kind of task has no predictions for test files")
+
     def on_validation_epoch_end(self) -> None:
         result = self.evaluate()
         scores = {f"validation/{key}": value for key, value in result.scores.items()}
@@ -145,7 +166,7 @@ class FineTuning(TrainingModule):
         self.history.append({"step": result.step, **scores})
         if self.best is None or scores[self.metric] > self.best.scores[self.metric]:
             weights = self._copy_weights() if self.keep_best_weights else None
-            self.best = Evaluation(result.step, scores, result.predictions, result.is_collapsed, weights)
+            self.best = replace(result, scores=scores, weights=weights)
 
     def require_best(self) -> Evaluation:
         """The best checkpoint's evaluation; there is one after every finished training."""

@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from clozelab.data.glue_submission import prediction_lines
 from clozelab.data.tokenizer import WordPieceTokenizer
 from clozelab.models.weights import read_config_dict, save_encoder_folder
 from clozelab.modules.finetuning import FineTuning
@@ -41,13 +44,25 @@ def write_results(folder: Path, module: FineTuning, task: Mapping[str, Any]) -> 
     if isinstance(module, SpanExtraction):
         _write_json(folder / "predictions.json", {row["id"]: row["prediction"] for row in best.predictions})
         _write_json(folder / "nbest_predictions.json", {row["id"]: row["nbest"] for row in best.predictions})
+        odds = {row["id"]: row["null_odds"] for row in best.predictions if "null_odds" in row}
+        if odds:
+            _write_json(folder / "null_odds.json", odds)
     else:
-        _write(folder / "predictions.jsonl", (json.dumps(row, ensure_ascii=False) for row in best.predictions))
+        for suffix, rows in {"": best.predictions, **{f"_{k}": v for k, v in best.extra_predictions.items()}}.items():
+            _write(folder / f"predictions{suffix}.jsonl", (json.dumps(row, ensure_ascii=False) for row in rows))
     _write_json(folder / "scores.json", scores)
     if best.is_collapsed:
         log.warning("collapsed run: the same answer for every validation example; never average it in silence")
     log.info("%s: best at step %d of %d: %s", task.get("title"), best.step, module.total_steps, best.scores)
     return scores
+
+
+def write_test_predictions(
+    folder: Path, module: FineTuning, name: str, ids: Sequence[str], parts: Sequence[tuple[Tensor, Tensor]]
+) -> None:
+    """Write one test file's predictions, a file of a GLUE submission: test_predictions/NAME.tsv."""
+    (folder / "test_predictions").mkdir(exist_ok=True)
+    _write(folder / "test_predictions" / f"{name}.tsv", prediction_lines(ids, module.answers(parts)))
 
 
 def save_model(folder: Path, module: FineTuning, encoder_folder: Path, **facts: Any) -> None:
@@ -60,13 +75,18 @@ def save_model(folder: Path, module: FineTuning, encoder_folder: Path, **facts: 
     tokenizer = WordPieceTokenizer.from_folder(encoder_folder)
     facts = read_config_dict(encoder_folder).get("clozelab", {}) | facts
     names = getattr(module.validation, "label_names", None)
-    labels = {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}} if names else {}
+    labels: dict[str, Any] = {}
+    if names:
+        labels = {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
+    if getattr(module.validation, "is_regression", False):
+        labels = {"id2label": {0: "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": "regression"}
+    architecture = {"architectures": [module.architecture]} if module.architecture else {}
     save_encoder_folder(
         folder,
         module.encoder,
         heads=module.heads(),
         tokenizer_files=tokenizer.files(),
-        extra_config={**labels, "clozelab": facts},
+        extra_config={**labels, **architecture, "clozelab": facts},
     )
 
 

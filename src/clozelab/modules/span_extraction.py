@@ -1,5 +1,8 @@
 """An answer as a span of the passage: one start and one end score a token, softmax over the tokens of a window.
 
+With unanswerable questions (SQuAD 2.0) "no answer" is the span [CLS]..[CLS]. Unusual: exact and f1 are then those at
+the threshold of the null odds that is best on the validation split itself, as in the paper; f1_untuned is the one at 0.
+
 Letters: T tokens of the batch, B windows, S tokens of the longest window.
 """
 
@@ -14,22 +17,30 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clozelab.data.readers.rows import ragged_positions
-from clozelab.data.readers.squad_answers import NBestSettings, predict_answers
+from clozelab.data.readers.squad_answers import Answers, NBestSettings, predict_answers
 from clozelab.data.readers.squad_split import SquadSplit
 from clozelab.metrics import squad
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM, SpanHead
 from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, check_head
 
+V1_SCORES = ("exact_match", "f1")
+V2_SCORES = (
+    *("exact", "f1", "threshold", "exact_untuned", "f1_untuned"),
+    *("HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"),
+    *("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh", "pr_exact_ap", "pr_f1_ap", "pr_oracle_ap"),
+)
+
 
 class SpanExtraction(FineTuning):
-    """SQuAD 1.1.
+    """SQuAD 1.1 and 2.0.
 
     Args:
         encoder: with the weights to start from.
         head: linear | bilstm.
         validation: the validation split with its texts.
-        metric: validation/f1 or validation/exact_match.
+        metric: validation/f1 or validation/exact_match; of 2.0 validation/f1 or validation/exact.
+        with_unanswerable: 2.0: questions may have no answer.
         n_best_size, max_answer_length: of the released n-best rules; the length is in tokens.
         bilstm_num_layers, bilstm_hidden_size (a direction; None: the encoder's), bilstm_dropout_prob: only for that
             head.
@@ -45,14 +56,17 @@ class SpanExtraction(FineTuning):
         metric: str,
         n_best_size: int,
         max_answer_length: int,
+        with_unanswerable: bool,
         bilstm_num_layers: int,
         bilstm_hidden_size: int | None,
         bilstm_dropout_prob: float,
         **training: Any,
     ) -> None:
         check_head(head)
-        super().__init__(encoder=encoder, metric=metric, score_keys=self.score_keys({}), **training)
-        self.validation, self.settings = validation, NBestSettings(n_best_size, max_answer_length)
+        keys = self.score_keys({"with_unanswerable": with_unanswerable}, {})
+        super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
+        self.validation = validation
+        self.settings = NBestSettings(n_best_size, max_answer_length, with_unanswerable)
         self.encoder.pooler.requires_grad_(False)
         self.bilstm: BiLSTM | None = None
         input_size = hidden_size = encoder.config.hidden_size
@@ -64,8 +78,8 @@ class SpanExtraction(FineTuning):
         self._collected: list[tuple[np.ndarray, np.ndarray]] = []
 
     @classmethod
-    def score_keys(cls, settings: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
-        return ["exact_match", "f1"]
+    def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
+        return V2_SCORES if settings["with_unanswerable"] else V1_SCORES
 
     def logits(self, batch: Batch) -> Tensor:
         """[T, 2]: start and end."""
@@ -91,21 +105,42 @@ class SpanExtraction(FineTuning):
             flat = ragged_positions(features.rows.offsets[index], features.rows.lengths[index])[1]
             logits[:, flat] = values.T
         self._collected.clear()
-        predictions, nbest = predict_answers(features, examples, logits[0], logits[1], self.settings)
-        answers = {question.id: question.answers for question in examples.questions}
-        scores = squad.score_v1(answers, predictions)
+        answers = predict_answers(features, examples, logits[0], logits[1], self.settings)
+        golds = {question.id: question.answers for question in examples.questions}
+        scores, texts = self._scores(golds, answers)
         return Evaluation(
             step=self.trainer.global_step,
-            scores={key: scores[key] for key in ("exact_match", "f1")},
-            predictions=[{"id": key, "prediction": text, "nbest": nbest[key]} for key, text in predictions.items()],
-            is_collapsed=len(set(predictions.values())) <= 1,
+            scores=scores,
+            predictions=[
+                {"id": key, "prediction": text, "nbest": answers.nbest[key]}
+                | ({"null_odds": answers.null_odds[key]} if answers.null_odds else {})
+                for key, text in texts.items()
+            ],
+            is_collapsed=len(set(texts.values())) <= 1,
         )
+
+    def _scores(self, golds: Mapping[str, Sequence[str]], answers: Answers) -> tuple[dict[str, float], dict[str, str]]:
+        """(scores, final answers by question)."""
+        if not self.settings.with_unanswerable:
+            found = squad.score_v1(golds, answers.texts)
+            return {key: found[key] for key in V1_SCORES}, answers.texts
+        odds = answers.null_odds
+        threshold, found = squad.tuned_threshold(golds, answers.texts, odds)
+        untuned = squad.score_v2(golds, answers.texts, odds, 0.0)
+        found |= squad.average_precisions(golds, answers.texts, odds)
+        found |= {"threshold": threshold, "exact_untuned": untuned["exact"], "f1_untuned": untuned["f1"]}
+        texts = {key: "" if odds[key] > threshold else text for key, text in answers.texts.items()}
+        return {key: found[key] for key in V2_SCORES if key in found}, texts
 
     def heads(self) -> dict[str, nn.Module]:
         return {"qa_outputs": self.qa_outputs} | ({"bilstm": self.bilstm} if self.bilstm is not None else {})
 
-    def baseline(self) -> None:
-        """No answer is the most frequent one in a sense that means anything."""
+    def baseline(self) -> float | None:
+        """What "no answer" everywhere scores; None for 1.1, where no answer is the most frequent one."""
+        if not self.settings.with_unanswerable:
+            return None
+        questions = self.validation.require_examples().questions
+        return 100.0 * sum(not question.answers for question in questions) / len(questions)
 
 
 def pad_tokens(values: Tensor, batch: Batch) -> Tensor:

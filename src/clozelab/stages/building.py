@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,9 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from clozelab.data.shards import PreparedCorpus
+from clozelab.datamodules.finetuning import EncoderSource
 from clozelab.ledger.run import Run
 from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
+from clozelab.models.weights import load_encoder
 from clozelab.modules.pretraining import PretrainingModule, check_phases, check_validation
 from clozelab.objectives.weighted_sum import Objective
 from clozelab.training.metrics_csv import MetricsCsv
@@ -61,6 +65,15 @@ def build_loggers(cfg: DictConfig, run: Run, *, arm: str, name: str) -> list[Log
         tracker = instantiate(cfg.logger)
         loggers.append(tracker(folder=run.dir, experiment=cfg.experiment, arm=arm, name=name, config=config))
     return loggers
+
+
+def encoder_source(cfg: DictConfig, folder: Path, fingerprint: str, hardware: Hardware) -> EncoderSource:
+    """The encoder of a fine-tuning for tasks that compute features with it; `fingerprint` is the folder's."""
+    name = (
+        fingerprint if cfg.initialisation == "pretrained" else f"{cfg.initialisation}-{cfg.pretrain_seed}-{fingerprint}"
+    )
+    load = partial(load_encoder, folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    return EncoderSource(name, load, hardware.device)
 
 
 def build_pretraining_module(

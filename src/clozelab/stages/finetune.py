@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from hydra.utils import instantiate
+from lightning.pytorch import Trainer
 from omegaconf import DictConfig
 
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
+from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.ledger.fingerprint import encoder_fingerprint, require_encoder
 from clozelab.ledger.run import Run
 from clozelab.ledger.targets import check_targets
@@ -17,8 +20,8 @@ from clozelab.models.weights import load_encoder
 from clozelab.modules.encoder_folder import max_positions, open_tokenizer
 from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.finetuning_trainer import build_finetuning_trainer
-from clozelab.modules.results import save_model, write_results
-from clozelab.stages.building import build_loggers, hardware_of
+from clozelab.modules.results import save_model, write_results, write_test_predictions
+from clozelab.stages.building import build_loggers, encoder_source, hardware_of
 from clozelab.stages.checks import check_finetuning
 from clozelab.training.reproducibility import seed_initialisation
 
@@ -32,12 +35,15 @@ def main(cfg: DictConfig) -> None:
     check_finetuning(cfg)
     hardware = hardware_of(cfg.trainer)
     folder = require_encoder(cfg.encoder)
-    data = build_data(cfg, folder)
-    inputs = {"encoder": encoder_fingerprint(folder), "task_data": data.fingerprint}
+    inputs = {"encoder": encoder_fingerprint(folder)}
+    data = build_data(cfg, folder, encoder_source(cfg, folder, inputs["encoder"], hardware))
+    inputs |= {"task_data": data.fingerprint} | ({"test_data": data.require_test_files()} if cfg.predict_test else {})
     about = {key: cfg.task[key] for key in ("name", "title", "stand_in_for")} | {"synthetic": data.synthetic}
     # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, as they share an encoder.
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
-    data.setup()  # before the claim: a folder claimed for bad data would refuse the mended data
+    # Before the claim: a folder claimed for bad data would refuse the mended data.
+    data.setup()
+    tests = data.load_test() if cfg.predict_test else {}
     with Run.claim(cfg.run_dir, stage="finetune", config=cfg, inputs=inputs) as run:
         if run.is_complete:
             log.info("%s is complete already", run.dir)
@@ -50,15 +56,18 @@ def main(cfg: DictConfig) -> None:
         trainer.fit(module, datamodule=data)
         if run.is_leader:
             write_results(run.dir, module, about)
+        predict_tests(trainer, module, data, tests, run)
+        if run.is_leader:
             if cfg.save_model:
                 save_model(run.dir / "model", module, folder, task=cfg.task.name, head=cfg.head)
             run.complete(precision=hardware.precision, data=data.facts, **module.facts())
 
 
-def build_data(cfg: DictConfig, folder: Path) -> FinetuningDataModule:
+def build_data(cfg: DictConfig, folder: Path, encoder: EncoderSource) -> FinetuningDataModule:
     """The task's data module; it has looked for its files, and read nothing yet."""
     tokenizer = open_tokenizer(folder)
-    inputs = TaskInputs(cfg.task.name, Path(cfg.data_dir), Path(cfg.cache_dir), tokenizer, max_positions(folder))
+    folders = Path(cfg.data_dir), Path(cfg.cache_dir)
+    inputs = TaskInputs(cfg.task.name, *folders, tokenizer, max_positions(folder), encoder)
     plan = TrainingPlan(**{key: cfg[key] for key in PLAN_KEYS}, num_workers=cfg.trainer.num_workers)
     return instantiate(cfg.task.data, _convert_="all")(inputs=inputs, plan=plan)
 
@@ -71,7 +80,7 @@ def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) 
         head=cfg.head,
         validation=data.validation,
         metric=cfg.task.metric,
-        keep_best_weights=cfg.save_model,
+        keep_best_weights=cfg.save_model or cfg.predict_test,
         optimizer_factory=instantiate(cfg.optimizer, _convert_="all"),
         schedule_factory=instantiate(cfg.schedule, _convert_="all"),
         total_steps=data.total_steps,
@@ -79,3 +88,15 @@ def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) 
         seed=cfg.seed,
         log_interval_steps=cfg.trainer.log_interval_steps,
     )
+
+
+def predict_tests(
+    trainer: Trainer, module: FineTuning, data: FinetuningDataModule, tests: Mapping[str, Any], run: Run
+) -> None:
+    """Write the best checkpoint's predictions for the test sets, by their names in a submission."""
+    if tests:
+        module.restore_best()
+    for name, split in tests.items():
+        parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(split.rows))
+        if run.is_leader:
+            write_test_predictions(run.dir, module, name, split.ids, parts)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from clozelab.data.readers.cache import cached_arrays, content_key
+from clozelab.data.readers.cache import cached_arrays, cached_folder, content_key, one_at_a_time
 
 
 class Builder:
@@ -64,3 +65,40 @@ def test_key_depends_on_every_part() -> None:
     base = {"file": "abc", "length": 128}
     assert content_key(base) == content_key(dict(reversed(base.items())))
     assert content_key(base) != content_key(base | {"length": 64})
+
+
+def test_large_content_is_written_into_the_folder_itself(tmp_path: Path) -> None:
+    calls: list[Path] = []
+
+    def write(target: Path) -> dict[str, Any]:
+        calls.append(target)
+        np.save(target / "layer.npy", np.arange(7))
+        return {"words": 7}
+
+    folder = tmp_path / "features/x-1"
+    assert [cached_folder(folder, write) for _ in range(2)] == [{"words": 7}] * 2
+    assert len(calls) == 1
+    assert calls[0].parent == folder.parent  # the same file system: renamed, not copied
+    assert np.load(folder / "layer.npy", mmap_mode="r").tolist() == list(range(7))
+    content = bytearray((folder / "layer.npy").read_bytes())
+    content[-1] ^= 1
+    (folder / "layer.npy").write_bytes(content)
+    cached_folder(folder, write)
+    assert len(calls) == 2
+
+
+def test_who_comes_later_waits(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def second() -> None:
+        with one_at_a_time(tmp_path):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with one_at_a_time(tmp_path):
+        thread.start()
+        thread.join(0.2)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+    assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""A missing benchmark file: what, where, and how to get it."""
+"""Benchmark files: a missing one, what is read of one line by line, and when one is refused."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from clozelab.data.microworld.world import MANIFEST
-from clozelab.data.readers.files import file_sha256, generator_of, require_file
+from clozelab.data.readers.files import file_sha256, generator_of, refuse_wrong_file, require_file, text_lines
 
 
 def test_missing_file_says_what_to_do(tmp_path: Path) -> None:
@@ -24,6 +25,33 @@ def test_found_file_and_its_checksum(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_bytes(b"")
     path = require_file(tmp_path, "a.tsv", "")
     assert file_sha256(path) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+@pytest.mark.parametrize("packed", ["no", "one frame", "two frames"])
+def test_lines_of_any_file(tmp_path: Path, packed: str) -> None:
+    content = b"\xef\xbb\xbfa\r\n\n\xff\nb \n" + b"c" * 3_000_000 + b"\nend\n\n\n"
+    path = tmp_path / ("x.txt" if packed == "no" else "x.txt.zst")
+    frames = {"no": [], "one frame": [content], "two frames": [content[:5], content[5:]]}[packed]
+    path.write_bytes(b"".join(map(zstandard.compress, frames)) or content)
+    lines = list(text_lines(path))
+    assert lines[:4] == [(1, "a"), (2, ""), (3, None), (4, "b ")]
+    assert lines[5:] == [(6, "end")]
+    assert len(lines[4][1] or "") == 3_000_000
+
+
+def test_damaged_zstd_file(tmp_path: Path) -> None:
+    (tmp_path / "x.zst").write_bytes(b"no zstd at all")
+    with pytest.raises(ValueError, match=r"x\.zst is not a readable zstd file"):
+        list(text_lines(tmp_path / "x.zst"))
+
+
+def test_wrong_files_are_refused_and_rare_damage_is_not() -> None:
+    path = Path("x.tsv")
+    refuse_wrong_file(path, ["x.tsv:3: short"], 100, "two columns")
+    with pytest.raises(ValueError, match=r"x.tsv:3: short\n  2 of 199 rows do not fit two columns"):
+        refuse_wrong_file(path, ["x.tsv:3: short"] * 2, 199, "two columns")
+    with pytest.raises(ValueError, match=r"x\.tsv has no examples"):
+        refuse_wrong_file(path, [], 0, "two columns")
 
 
 def test_generated_files_are_known_by_their_content(tmp_path: Path) -> None:

@@ -58,3 +58,32 @@ def test_cache_follows_content_and_settings(folder: Path, tokenizer: WordPieceTo
     (folder / "x.tsv").write_text("text\tlabel\nthe dog\tyes\n")
     assert len(load(folder, tokenizer)) == 1
     assert len(list((folder / "cache/tasks").iterdir())) == 3
+
+
+def test_numbers_and_files_without_labels(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
+    layout = TsvFormat(["text"], "score", None, None, numeric_labels=True)
+    settings = {"name": "n", "cache_dir": tmp_path / "cache", "label_names": None, "max_examples": None}
+    path = tmp_path / "n.tsv"
+    path.write_text("text\tscore\nthe cat\t4.25\nthe dog\t0\n")
+    split = load_labelled(path, layout, tokenizer, max_seq_length=16, **settings)
+    assert (split.labels.tolist(), split.labels.dtype, split.label_names) == ([4.25, 0.0], "float32", [])
+    assert split.is_regression
+    path.write_text("text\tscore\nthe cat\tnan\n")
+    with pytest.raises(ValueError, match=r"n.tsv:2: label 'nan' is not a number"):
+        load_labelled(path, layout, tokenizer, max_seq_length=16, **settings)
+    path.write_text("text\nthe cat\n")
+    unlabelled = load_labelled(path, layout, tokenizer, max_seq_length=16, require_labels=False, **settings)
+    assert unlabelled.labels.tolist() == [-1]
+
+
+def test_what_is_unusual_is_counted(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
+    layout = TsvFormat(["a", "b"], "label", "id", None)
+    path = tmp_path / "x.tsv"
+    rows = ["1\tthe cat\tthe dog\tyes", "1\tthe red cat\tthe green dog ran fast\tyes", "2\t \tthe dog\tno"]
+    path.write_text("id\ta\tb\tlabel\n" + "\n".join(rows) + "\n")
+    settings = {"name": "x", "cache_dir": tmp_path, "label_names": None, "max_examples": None}
+    for _ in range(2):  # built, and from the cache
+        split = load_labelled(path, layout, tokenizer, max_seq_length=8, **settings)
+        expected = {"truncated_rows": 1, "truncated_tokens": 3, "empty_texts": 1, "duplicate_ids": 1}
+        assert split.counts == expected
+    assert split.rows.lengths.max() == 8

@@ -84,3 +84,11 @@ def test_real_counts(shared_dir: Path) -> None:
     assert examples.counts["answer_not_in_passage"] == 0
     unanswerable = read_squad(shared_dir / "data/squad/dev-v2.0.json", for_training=False)
     assert (len(unanswerable), unanswerable.counts["question_without_answer"]) == (11873, 5945)
+
+
+def test_unanswerable_questions_are_examples_of_2_0(tmp_path: Path) -> None:
+    none = {"id": "d", "question": "?", "answers": [], "is_impossible": True}
+    path = write(tmp_path, [question("a"), question("c", "zebra"), none])
+    examples = read_squad(path, for_training=True, with_unanswerable=True)
+    assert [(q.id, q.answers, q.answer_start) for q in examples.questions] == [("a", ("cat",), 2), ("d", (), -1)]
+    assert +examples.counts == {"answer_not_in_passage": 1, "question_without_answer": 1}

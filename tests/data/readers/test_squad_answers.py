@@ -72,7 +72,9 @@ def test_text_is_cut_from_the_original_characters(examples: SquadExamples, featu
                 start[low + place] = 9
             if spans[place - begin, 1] == PASSAGE.find("green") + 5:
                 end[low + place] = 9
-    predictions, nbest = predict_answers(features, examples, start, end, NBestSettings(20, 4))
+    answers = predict_answers(features, examples, start, end, NBestSettings(20, 4))
+    predictions, nbest = answers.texts, answers.nbest
+    assert not answers.null_odds
     assert predictions == {"q": "Blue-green"}
     assert 5 < len(nbest["q"]) <= 20
     assert len(nbest["q"]) == len({entry["text"] for entry in nbest["q"]})
@@ -84,7 +86,36 @@ def test_question_without_candidates_answers_empty(tokenizer: WordPieceTokenizer
     examples = SquadExamples([" "], [SquadQuestion("q", "who?", 0, ("x",), -1)])
     features, _ = build_features(examples, tokenizer, WindowSettings(14, 3, 4))
     nothing = np.zeros(0, dtype=np.float32)
-    assert predict_answers(features, examples, nothing, nothing, NBestSettings(20, 30))[0] == {"q": "empty"}
+    assert predict_answers(features, examples, nothing, nothing, NBestSettings(20, 30)).texts == {"q": "empty"}
+
+
+def test_null_score_is_the_minimum_over_windows(examples: SquadExamples, features: SquadFeatures) -> None:
+    """And null odds, n-best and probabilities are those of the released write_predictions."""
+    rng = np.random.default_rng(4)
+    settings = NBestSettings(5, 4, with_unanswerable=True)
+    for _ in range(20):
+        start, end = rng.normal(size=(2, len(features.rows.input_ids))).astype(np.float32)
+        answers = predict_answers(features, examples, start, end, settings)
+        cls = features.rows.offsets[:-1]
+        null = min(float(start[row]) + float(end[row]) for row in cls)
+        plain = predict_answers(features, examples, start, end, NBestSettings(5, 4))
+        first = plain.nbest["q"][0]
+        assert answers.texts == plain.texts
+        assert answers.null_odds["q"] == pytest.approx(null - first["start_logit"] - first["end_logit"], abs=1e-5)
+        nbest = answers.nbest["q"]
+        assert [entry["text"] for entry in nbest if entry["text"]] == [entry["text"] for entry in plain.nbest["q"]]
+        (nothing,) = [entry for entry in nbest if not entry["text"]]
+        assert nothing["start_logit"] + nothing["end_logit"] == pytest.approx(null, abs=1e-5)
+        assert sum(entry["probability"] for entry in nbest) == pytest.approx(1.0)
+        assert nbest == sorted(nbest, key=lambda entry: -entry["probability"])
+
+
+def test_empty_passage_is_surely_unanswerable(tokenizer: WordPieceTokenizer) -> None:
+    examples = SquadExamples([" "], [SquadQuestion("q", "who?", 0, (), -1)])
+    features, _ = build_features(examples, tokenizer, WindowSettings(14, 3, 4))
+    nothing = np.zeros(0, dtype=np.float32)
+    answers = predict_answers(features, examples, nothing, nothing, NBestSettings(20, 30, True))
+    assert answers.null_odds["q"] > 1e5
 
 
 @pytest.mark.shared
@@ -101,6 +132,6 @@ def test_gold_spans_of_real_data_score_nearly_everything(shared_dir: Path, tmp_p
     offsets = features.rows.offsets[:-1]
     start[(offsets + features.start_positions)[has_answer]] = 10
     end[(offsets + features.end_positions)[has_answer]] = 10
-    predictions, _ = predict_answers(features, examples, start, end, NBestSettings(20, 1000))
+    predictions = predict_answers(features, examples, start, end, NBestSettings(20, 1000)).texts
     scores = score_v1({q.id: q.answers for q in examples.questions}, predictions)
     assert scores["exact_match"] > 99.5

@@ -88,7 +88,7 @@ def test_question_is_cut_and_a_short_passage_has_one_window(tokenizer: WordPiece
 
 def test_passage_without_tokens_has_no_window(tokenizer: WordPieceTokenizer) -> None:
     features, counts = features_of(tokenizer, "  ", "x")
-    assert (len(features.question), counts["empty_passage"]) == (0, 1)
+    assert (len(features.question), counts["question_of_empty_passage"]) == (0, 1)
 
 
 def test_arrays_round_trip(tokenizer: WordPieceTokenizer) -> None:

@@ -7,12 +7,15 @@ does not match its checksums is built anew with a warning: the cache never decid
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
+import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,41 +37,67 @@ def content_key(parts: Mapping[str, Any]) -> str:
 
 def cached_arrays(folder: Path, build: Callable[[], tuple[Arrays, Facts]]) -> tuple[Arrays, Facts]:
     """The arrays and facts stored in `folder`, built and stored first where they are missing or damaged."""
+    built: Arrays = {}
+
+    def write(target: Path) -> Facts:
+        arrays, facts = build()
+        built.update(arrays)
+        for name, array in arrays.items():
+            np.save(target / f"{name}.npy", array, allow_pickle=False)
+        return facts
+
+    facts = cached_folder(folder, write)
+    return built or {path.stem: np.load(path, allow_pickle=False) for path in folder.glob("*.npy")}, facts
+
+
+def cached_folder(folder: Path, write: Callable[[Path], Facts]) -> Facts:
+    """The facts of `folder`, which then holds whole and checked `.npy` files.
+
+    Where it is missing or damaged, `write` first fills an empty folder with them: for arrays that do not fit in memory.
+    """
     if folder.is_dir():
         try:
-            return _read(folder)
+            return _checked_facts(folder)
         except (OSError, ValueError, KeyError) as problem:
             log.warning("cached task data in %s is damaged (%s); building it anew", folder, problem)
             shutil.rmtree(folder, ignore_errors=True)
-    arrays, facts = build()
-    _write(folder, arrays, facts)
-    return arrays, facts
+    return _write(folder, write)
 
 
-def _read(folder: Path) -> tuple[Arrays, Facts]:
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Hold back other processes that want the same: who waits finds the work of the first one done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _checked_facts(folder: Path) -> Facts:
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    arrays: Arrays = {}
     for name, checksum in meta["checksums"].items():
-        path = folder / f"{name}.npy"
-        if file_sha256(path) != checksum:
-            raise ValueError(f"checksum of {path.name}")
-        arrays[name] = np.load(path, allow_pickle=False)
-    return arrays, meta["facts"]
+        if file_sha256(folder / f"{name}.npy") != checksum:
+            raise ValueError(f"checksum of {name}.npy")
+    return meta["facts"]
 
 
-def _write(folder: Path, arrays: Arrays, facts: Facts) -> None:
+def _write(folder: Path, write: Callable[[Path], Facts]) -> Facts:
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        for name, array in arrays.items():
-            np.save(temporary / f"{name}.npy", array, allow_pickle=False)
-        checksums = {name: file_sha256(temporary / f"{name}.npy") for name in arrays}
+        facts = write(temporary)
+        checksums = {path.stem: file_sha256(path) for path in sorted(temporary.glob("*.npy"))}
         meta = json.dumps({"checksums": checksums, "facts": facts}, indent=1, sort_keys=True)
         (temporary / "meta.json").write_text(meta, encoding="utf-8")
         temporary.chmod(0o755)  # mkdtemp makes it private, a cache may be shared
         temporary.rename(folder)
+        return facts
     except OSError:
         if not folder.is_dir():  # else another process was faster with the same content
             raise
+        return _checked_facts(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -1,14 +1,22 @@
-"""What every benchmark reader does with files: find them or say how to get them, name their content by checksum, and
-know generated files, which have the official names and formats, from real ones."""
+"""What every benchmark reader does with files: find them or say how to get them, name their content, read their lines,
+and know generated files, which have the official names and formats, from real ones.
+
+A rare damaged row is skipped and counted by the reader; a file with more than `MAX_BAD_FRACTION` of them is refused.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
+
+import zstandard
 
 from clozelab.data.microworld.world import MANIFEST
+
+MAX_BAD_FRACTION = 0.01
 
 
 def require_file(data_dir: str | Path, relative: str, how_to_get: str) -> Path:
@@ -27,6 +35,55 @@ def file_sha256(path: Path) -> str:
     """Hex sha256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def text_lines(path: Path) -> Iterator[tuple[int, str | None]]:
+    """(line number from 1, text without line end); None for a line that is not UTF-8. Drops empty lines at the end.
+
+    A byte order mark and CRLF line ends are taken off; a file named `.zst` is decompressed on the way.
+    """
+    empty = 0
+    with path.open("rb") as raw_file:
+        for number, raw in enumerate(_decompressed(path, raw_file), start=1):
+            raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+            raw = raw.rstrip(b"\r\n")
+            if not raw:
+                empty += 1
+                continue
+            for skipped in range(number - empty, number):
+                yield skipped, ""
+            empty = 0
+            try:
+                yield number, raw.decode("utf-8")
+            except UnicodeDecodeError:
+                yield number, None
+
+
+def refuse_wrong_file(path: Path, bad: Sequence[str], num_rows: int, expected: str) -> None:
+    """ValueError for a file without rows, or with too many damaged ones; `bad` says where and what, one text a row."""
+    if num_rows == 0:
+        raise ValueError(f"{path} has no examples")
+    if len(bad) > MAX_BAD_FRACTION * num_rows:
+        raise ValueError(
+            f"{bad[0]}\n  {len(bad)} of {num_rows} rows do not fit {expected}: another format, or a damaged file"
+        )
+
+
+def _decompressed(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    """The file's lines in bytes."""
+    if path.suffix != ".zst":
+        yield from file
+        return
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:
+            rest = b""
+            while chunk := reader.read(2**20):
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from (line + b"\n" for line in lines)
+            if rest:
+                yield rest
+    except zstandard.ZstdError as problem:
+        raise ValueError(f"{path} is not a readable zstd file: {problem}") from problem
 
 
 def generator_of(data_dir: str | Path, paths: Iterable[Path]) -> str | None:

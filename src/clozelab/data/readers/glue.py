@@ -9,11 +9,12 @@ is another format and is refused. A label outside the list is never skipped: it 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-MAX_BAD_FRACTION = 0.01
+from clozelab.data.readers.files import refuse_wrong_file, text_lines
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class TsvFormat:
     label_column: str
     id_column: str | None
     columns: Sequence[str] | None
+    numeric_labels: bool = False
+    """Labels are numbers (regression), not names of classes."""
 
     def __post_init__(self) -> None:
         if len(self.text_columns) not in (1, 2):
@@ -59,7 +62,7 @@ def read_tsv(path: Path, layout: TsvFormat, *, label_names: Sequence[str] | None
 
     Raises ValueError naming the file (and line) for a missing column, an unknown label, or more than 1 % damaged rows.
     """
-    lines = _lines(path)
+    lines = text_lines(path)
     columns = list(layout.columns) if layout.columns is not None else _header(path, lines)
     positions = _positions(path, columns, layout, require_labels)
     text_at, label_at, id_at = positions
@@ -77,30 +80,11 @@ def read_tsv(path: Path, layout: TsvFormat, *, label_names: Sequence[str] | None
         if examples.second is not None:
             examples.second.append(fields[text_at[1]])
         if examples.labels is not None and label_at is not None:
-            _check_label(path, number, fields[label_at], label_names)
+            _check_label(path, number, fields[label_at], label_names, layout.numeric_labels)
             examples.labels.append(fields[label_at])
-    _refuse_wrong_file(path, bad, num_rows, columns)
+    refuse_wrong_file(path, bad, num_rows, f"the columns {columns}")
     examples.num_bad_rows = len(bad)
     return examples
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str | None]]:
-    """(line number from 1, text without line end); None for a line that is not UTF-8. Drops empty lines at the end."""
-    empty = 0
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-            raw = raw.rstrip(b"\r\n")
-            if not raw:
-                empty += 1
-                continue
-            for skipped in range(number - empty, number):
-                yield skipped, ""
-            empty = 0
-            try:
-                yield number, raw.decode("utf-8")
-            except UnicodeDecodeError:
-                yield number, None
 
 
 def _header(path: Path, lines: Iterator[tuple[int, str | None]]) -> list[str]:
@@ -128,20 +112,20 @@ def _positions(
     return [columns.index(name) for name in layout.text_columns], label_at, id_at
 
 
-def _check_label(path: Path, number: int, label: str, label_names: Sequence[str] | None) -> None:
-    if label_names is not None and label not in label_names:
+def _check_label(path: Path, number: int, label: str, label_names: Sequence[str] | None, numeric: bool) -> None:
+    if numeric:
+        if not _is_number(label):
+            raise ValueError(f"{path}:{number}: label {label!r} is not a number; this task predicts one")
+    elif label_names is not None and label not in label_names:
         raise ValueError(f"{path}:{number}: label {label!r} is not one of the known labels {list(label_names)}")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _what_is_wrong(line: str | None, found: int, expected: int) -> str:
     return "not UTF-8 text" if line is None else f"{found} tab-separated fields, expected {expected}"
-
-
-def _refuse_wrong_file(path: Path, bad: list[str], num_rows: int, columns: list[str]) -> None:
-    if num_rows == 0:
-        raise ValueError(f"{path} has no examples")
-    if len(bad) > MAX_BAD_FRACTION * num_rows:
-        raise ValueError(
-            f"{bad[0]}\n  {len(bad)} of {num_rows} rows do not fit the columns {columns}: "
-            "another format, or a damaged file"
-        )

@@ -1,9 +1,9 @@
-"""One split of a labelled task, tokenised: from a TSV file through the cache to rows, ids and class indices."""
+"""One split of a GLUE-like task, tokenised: from a TSV file through the cache to rows, ids and labels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +14,36 @@ from clozelab.data.random import uniform_u64
 from clozelab.data.readers.cache import Arrays, Facts, cached_arrays, content_key
 from clozelab.data.readers.files import file_sha256
 from clozelab.data.readers.glue import TextExamples, TsvFormat, read_tsv
-from clozelab.data.readers.rows import Ints, TokenRows, encode_examples
+from clozelab.data.readers.rows import TokenRows, encode_examples
 from clozelab.data.tokenizer import WordPieceTokenizer
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised when this code makes other rows of the same file: older cache folders are then not found."""
 
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """Examples of one split; `labels` [N] are indices into `label_names`."""
+    """Examples of one split.
+
+    `labels` [N] are indices into `label_names`; the numbers themselves where `label_names` is empty (regression); -1
+    for a file without labels.
+    """
 
     rows: TokenRows
     ids: NDArray[np.str_]
-    labels: Ints
+    labels: NDArray[Any]
     label_names: list[str]
     num_available: int
     """Examples of the file before `max_examples` cut it."""
     num_bad_rows: int
+    counts: dict[str, int] = field(default_factory=dict)
+    """What is unusual about the rows in use: truncated_rows, truncated_tokens, empty_texts, duplicate_ids."""
+    extra: dict[str, LabelledRows] = field(default_factory=dict)
+    """Further validation sets of the same task by name, scored beside this one."""
+
+    @property
+    def is_regression(self) -> bool:
+        return not self.label_names
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -61,44 +73,75 @@ def load_labelled(
     label_names: Sequence[str] | None,
     max_seq_length: int,
     max_examples: int | None,
+    require_labels: bool = True,
 ) -> LabelledRows:
-    """One split, from the cache if it was tokenised before. `label_names` None: the sorted labels of the file."""
+    """One split, from the cache if it was tokenised before. `label_names` None: the sorted labels of the file.
+
+    `require_labels` False is for prediction: the file may come without a label column.
+    """
     key: dict[str, Any] = {
         "version": FORMAT_VERSION,
         "file": file_sha256(path),
-        "layout": {field: value and list(value) for field, value in asdict(layout).items()},
+        "layout": asdict(layout),
         "tokenizer": tokenizer.fingerprint,
         "labels": label_names and list(label_names),
         "max_seq_length": max_seq_length,
         "max_examples": max_examples,
+        "require_labels": require_labels,
     }
 
     def build() -> tuple[Arrays, Facts]:
-        examples = read_tsv(path, layout, label_names=label_names, require_labels=True)
-        return _tokenise(examples, tokenizer, label_names, max_seq_length, max_examples)
+        examples = read_tsv(path, layout, label_names=label_names, require_labels=require_labels)
+        names = _names(examples, layout, label_names)
+        return _tokenise(examples, tokenizer, names, max_seq_length, max_examples)
 
     arrays, facts = cached_arrays(cache_dir / "tasks" / f"{name}-{content_key(key)}", build)
     rows = TokenRows(arrays["input_ids"], arrays["offsets"], arrays["second_starts"])
     return LabelledRows(rows=rows, ids=arrays["ids"], labels=arrays["labels"], **facts)
 
 
+def _names(examples: TextExamples, layout: TsvFormat, given: Sequence[str] | None) -> list[str]:
+    """Names of the classes in the order of their indices; empty for numbers."""
+    if layout.numeric_labels:
+        return []
+    return list(given) if given is not None else sorted(set(examples.labels or []))
+
+
 def _tokenise(
     examples: TextExamples,
     tokenizer: WordPieceTokenizer,
-    label_names: Sequence[str] | None,
+    label_names: list[str],
     max_seq_length: int,
     max_examples: int | None,
 ) -> tuple[Arrays, Facts]:
-    assert examples.labels is not None  # required by the reader
-    names = list(label_names) if label_names is not None else sorted(set(examples.labels))
     chosen = examples.select(subset(len(examples), max_examples))
     rows = encode_examples(tokenizer, chosen.first, chosen.second, max_seq_length=max_seq_length)
-    index = {label: number for number, label in enumerate(names)}
     arrays: Arrays = {
         "input_ids": rows.input_ids,
         "offsets": rows.offsets,
         "second_starts": rows.second_starts,
         "ids": np.array(chosen.ids, dtype=np.str_),
-        "labels": np.array([index[label] for label in chosen.labels or []], dtype=np.int64),
+        "labels": _label_values(chosen, label_names),
     }
-    return arrays, {"label_names": names, "num_available": len(examples), "num_bad_rows": examples.num_bad_rows}
+    facts = {"label_names": label_names, "num_available": len(examples), "num_bad_rows": examples.num_bad_rows}
+    return arrays, facts | {"counts": _counts(chosen, rows)}
+
+
+def _label_values(examples: TextExamples, names: list[str]) -> NDArray[Any]:
+    if examples.labels is None:
+        return np.full(len(examples), -1, dtype=np.int64)
+    if not names:
+        return np.array([float(label) for label in examples.labels], dtype=np.float32)
+    index = {label: number for number, label in enumerate(names)}
+    return np.array([index[label] for label in examples.labels], dtype=np.int64)
+
+
+def _counts(examples: TextExamples, rows: TokenRows) -> dict[str, int]:
+    assert rows.cut_tokens is not None  # this reader counts them
+    texts = [*examples.first, *(examples.second or [])]
+    return {
+        "truncated_rows": int((rows.cut_tokens > 0).sum()),
+        "truncated_tokens": int(rows.cut_tokens.sum()),
+        "empty_texts": sum(not text.strip() for text in texts),
+        "duplicate_ids": len(examples) - len(set(examples.ids)),
+    }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,23 @@ from numpy.typing import NDArray
 from clozelab.data.tokenizer import WordPieceTokenizer
 
 Ints = NDArray[np.int64]
+
+
+class Rows(Protocol):
+    """What batches are made of: N examples, each of one row or of several that belong together."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def lengths(self) -> Ints:
+        """[N] in tokens."""
+
+    @property
+    def num_targets(self) -> Ints:
+        """[N]: how many predictions each example's loss sums over."""
+
+    def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
+        """The examples at `index` [B] as a batch's arrays; `lengths` are those of the stream's sequences."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +46,8 @@ class TokenRows:
     """[N + 1]."""
     second_starts: NDArray[np.int32]
     """[N] position inside the row from which token type 1 is used; the row's length where there is no second text."""
+    cut_tokens: NDArray[np.int32] | None = None
+    """[N] tokens that a row lost to the largest length; None where that was not counted."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -36,7 +56,11 @@ class TokenRows:
     def lengths(self) -> Ints:
         return np.diff(self.offsets)
 
-    def gather(self, index: Ints) -> dict[str, Ints]:
+    @property
+    def num_targets(self) -> Ints:
+        return np.ones(len(self), dtype=np.int64)
+
+    def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
         """The rows at `index` [B] behind each other: input_ids, token_type_ids, position_ids [T], lengths [B]."""
         lengths = self.offsets[index + 1] - self.offsets[index]
         position_ids, flat = ragged_positions(self.offsets[index], lengths)
@@ -47,6 +71,29 @@ class TokenRows:
             "position_ids": position_ids,
             "lengths": lengths,
         }
+
+
+@dataclass(frozen=True)
+class GroupedRows:
+    """Examples of `group_size` rows each, such as one a choice: they meet in the same batch, one after the other."""
+
+    rows: TokenRows
+    """[N * group_size]."""
+    group_size: int
+
+    def __len__(self) -> int:
+        return len(self.rows) // self.group_size
+
+    @property
+    def lengths(self) -> Ints:
+        return self.rows.lengths.reshape(-1, self.group_size).sum(axis=1)
+
+    @property
+    def num_targets(self) -> Ints:
+        return np.ones(len(self), dtype=np.int64)
+
+    def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
+        return self.rows.gather((index[:, None] * self.group_size + np.arange(self.group_size)).reshape(-1))
 
 
 def ragged_positions(starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
@@ -64,6 +111,17 @@ def concatenate(pieces: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int32],
     return flat.astype(np.int32, copy=False), offsets
 
 
+def join_rows(parts: Sequence[TokenRows]) -> TokenRows:
+    """The rows of all parts behind each other."""
+    starts = np.cumsum([0, *(part.offsets[-1] for part in parts)])
+    offsets = [part.offsets[:-1] + start for part, start in zip(parts, starts[:-1], strict=True)]
+    return TokenRows(
+        np.concatenate([part.input_ids for part in parts]),
+        np.concatenate([*offsets, starts[-1:]]),
+        np.concatenate([part.second_starts for part in parts]),
+    )
+
+
 def encode_examples(
     tokenizer: WordPieceTokenizer, first: Sequence[str], second: Sequence[str] | None, *, max_seq_length: int
 ) -> TokenRows:
@@ -73,13 +131,15 @@ def encode_examples(
         raise ValueError(f"max_seq_length={max_seq_length} leaves no room for text beside the special tokens")
     first_ids = tokenizer.encode_batch(list(first))
     if second is None:
-        return _assemble(tokenizer, [ids[:budget] for ids in first_ids], None)
+        cut = [max(0, len(ids) - budget) for ids in first_ids]
+        return _assemble(tokenizer, [ids[:budget] for ids in first_ids], None, cut)
     second_ids = tokenizer.encode_batch(list(second))
     kept = [longest_first(len(a), len(b), budget) for a, b in zip(first_ids, second_ids, strict=True)]
     return _assemble(
         tokenizer,
         [ids[:a] for ids, (a, _) in zip(first_ids, kept, strict=True)],
         [ids[:b] for ids, (_, b) in zip(second_ids, kept, strict=True)],
+        [len(a) + len(b) - sum(both) for a, b, both in zip(first_ids, second_ids, kept, strict=True)],
     )
 
 
@@ -92,7 +152,10 @@ def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
 
 
 def _assemble(
-    tokenizer: WordPieceTokenizer, first: list[NDArray[np.int32]], second: list[NDArray[np.int32]] | None
+    tokenizer: WordPieceTokenizer,
+    first: list[NDArray[np.int32]],
+    second: list[NDArray[np.int32]] | None,
+    cut: list[int],
 ) -> TokenRows:
     cls, sep = (np.array([token], dtype=np.int32) for token in (tokenizer.cls_id, tokenizer.sep_id))
     if second is None:
@@ -102,4 +165,4 @@ def _assemble(
         rows = [np.concatenate([cls, a, sep, b, sep]) for a, b in zip(first, second, strict=True)]
         starts = [len(a) + 2 for a in first]
     input_ids, offsets = concatenate(rows)
-    return TokenRows(input_ids, offsets, np.array(starts, dtype=np.int32))
+    return TokenRows(input_ids, offsets, np.array(starts, dtype=np.int32), np.array(cut, dtype=np.int32))

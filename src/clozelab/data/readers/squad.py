@@ -44,8 +44,10 @@ class SquadExamples:
         return SquadExamples(self.passages, [self.questions[i] for i in index], self.counts)
 
 
-def read_squad(path: Path, *, for_training: bool) -> SquadExamples:
+def read_squad(path: Path, *, for_training: bool, with_unanswerable: bool = False) -> SquadExamples:
     """Read one file. `for_training` skips (and counts) what cannot be learned from.
+
+    `with_unanswerable` (2.0): a question without an answer is an example, too.
 
     Raises ValueError naming the file for broken JSON, a missing key, a duplicate question id, or no usable question.
     """
@@ -56,7 +58,7 @@ def read_squad(path: Path, *, for_training: bool) -> SquadExamples:
         if identifier in seen:
             raise ValueError(f"{path}: the question id {identifier!r} occurs twice; scores would count one of them")
         seen.add(identifier)
-        _add(path, examples, passage, question, for_training)
+        _add(path, examples, passage, question, for_training, with_unanswerable)
     if not examples.questions:
         raise ValueError(f"{path} has no usable question (skipped: {dict(examples.counts) or 'none'})")
     return examples
@@ -88,11 +90,19 @@ def _questions(path: Path, articles: list[Any], examples: SquadExamples) -> Iter
     for article in articles:
         for paragraph in _list(path, article, "paragraphs"):
             examples.passages.append(_text(path, paragraph, "context"))
+            examples.counts["empty_passage"] += not examples.passages[-1].strip()
             for question in _list(path, paragraph, "qas"):
                 yield len(examples.passages) - 1, question
 
 
-def _add(path: Path, examples: SquadExamples, passage: int, question: dict[str, Any], for_training: bool) -> None:
+def _add(
+    path: Path,
+    examples: SquadExamples,
+    passage: int,
+    question: dict[str, Any],
+    for_training: bool,
+    with_unanswerable: bool,
+) -> None:
     identifier = question["id"]
     answers = [(_text(path, answer, "text"), answer.get("answer_start")) for answer in question.get("answers") or []]
     start = -1
@@ -105,7 +115,7 @@ def _add(path: Path, examples: SquadExamples, passage: int, question: dict[str, 
         examples.counts["answer_not_in_passage"] += start == -1
     else:
         examples.counts["question_without_answer"] += 1
-    if for_training and start < 0:
+    if for_training and start < 0 and (answers or not with_unanswerable):
         return
     texts = tuple(text for text, _ in answers)
     examples.questions.append(SquadQuestion(identifier, _text(path, question, "question"), passage, texts, start))

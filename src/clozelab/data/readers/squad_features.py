@@ -102,6 +102,7 @@ def build_features(
         ids, spans = encoded[question.passage]
         length = len(question.answers[0]) if question.answers else 0
         answer = answer_tokens(spans, question.answer_start, question.answer_start + length)
+        builder.counts["answer_without_tokens"] += bool(question.answers) and answer[0] < 0
         builder.counts["questions_cut"] += len(query) > settings.max_query_length
         builder.add(index, query[: settings.max_query_length], ids, answer)
     passage_offsets = np.zeros(len(examples.passages) + 1, dtype=np.int64)
@@ -162,8 +163,7 @@ class _Builder:
     def add(self, index: int, query: Int32s, passage: Int32s, answer: tuple[int, int]) -> None:
         head = np.concatenate([self.cls, query, self.sep])
         ranges = window_ranges(len(passage), self.settings.max_seq_length - len(query) - 3, self.settings.doc_stride)
-        self.counts["empty_passage"] += not ranges
-        self.counts["answer_without_tokens"] += answer[0] < 0
+        self.counts["question_of_empty_passage"] += not ranges
         for (start, length), flags in zip(ranges, max_context_flags(ranges, len(passage)), strict=True):
             self.rows.append(np.concatenate([head, passage[start : start + length], self.sep]))
             self.flags.append(np.concatenate([np.zeros(len(head), dtype=np.bool_), flags, np.zeros(1, dtype=np.bool_)]))

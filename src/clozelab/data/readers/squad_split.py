@@ -44,8 +44,9 @@ def load_squad(
     cache_dir: Path,
     for_training: bool,
     max_examples: int | None,
+    with_unanswerable: bool = False,
 ) -> SquadSplit:
-    """One split, its windows from the cache if they were made before."""
+    """One split, its windows from the cache if they were made before; `with_unanswerable` for 2.0."""
     key = {
         "version": FORMAT_VERSION,
         "file": file_sha256(path),
@@ -53,12 +54,13 @@ def load_squad(
         "tokenizer": tokenizer.fingerprint,
         "for_training": for_training,
         "max_examples": max_examples,
+        "with_unanswerable": with_unanswerable,
     }
     loaded: list[SquadExamples] = []
 
     def read() -> SquadExamples:
-        examples = read_squad(path, for_training=for_training)
-        _refuse_other_data(path, examples)
+        examples = read_squad(path, for_training=for_training, with_unanswerable=with_unanswerable)
+        _refuse_other_data(path, examples, with_unanswerable)
         loaded.append(examples.select(subset(len(examples), max_examples)))
         return examples
 
@@ -75,10 +77,11 @@ def load_squad(
     return SquadSplit(SquadFeatures.from_arrays(arrays), None if for_training else loaded[0], **facts)
 
 
-def _refuse_other_data(path: Path, examples: SquadExamples) -> None:
-    unusable = examples.counts["question_without_answer"] + examples.counts["answer_not_in_passage"]
+def _refuse_other_data(path: Path, examples: SquadExamples, with_unanswerable: bool) -> None:
+    unanswerable = 0 if with_unanswerable else examples.counts["question_without_answer"]
+    unusable = unanswerable + examples.counts["answer_not_in_passage"]
     if unusable > MAX_UNUSABLE_FRACTION * (len(examples) + unusable):
         raise ValueError(
             f"{path}: {unusable} questions have no answer inside their passage ({dict(examples.counts)}); "
-            "this task needs SQuAD 1.1, where every question has one"
+            + ("another data set?" if with_unanswerable else "this task needs SQuAD 1.1, where every question has one")
         )

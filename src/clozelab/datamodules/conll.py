@@ -1,0 +1,182 @@
+"""Tagging data in CoNLL columns or conllu: entities, chunks, parts of speech."""
+
+# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clozelab.data.readers.cache import Arrays, Facts, cached_arrays, content_key
+from clozelab.data.readers.conll import ColumnFormat, TaggedSentences, read_conll
+from clozelab.data.readers.files import file_sha256, require_file
+from clozelab.data.readers.labelled import subset
+from clozelab.data.readers.rows import TokenRows
+from clozelab.data.readers.tagged import TaggedRows, TaggedSplit, build_rows
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
+from clozelab.metrics.entities import OUTSIDE, scheme_of, split_tag, to_iob2
+
+log = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+"""Raised when this code makes other rows of the same file: older cache folders are then not found."""
+
+
+class ConllDataModule(FinetuningDataModule):
+    """Words with tags.
+
+    Args:
+        inputs, plan: from the stage; `max_train_examples` counts sentences.
+        train_file, validation_file: below data_dir; `.zst` is read as it is.
+        file_format: columns | conllu.
+        word_column, tag_column: counted from 0, negative from the end.
+        entity_tags: tags are those of entities, in any scheme (converted to IOB2); False: every tag is a class.
+        document_context: neighbouring sentences of the document fill each row up to `max_seq_length`.
+        how_to_get: said when a file is missing.
+        max_seq_length: in tokens, cut further to what the encoder can take.
+        evaluation_tokens: size of an evaluation batch.
+    """
+
+    validation: TaggedSplit
+
+    def __init__(
+        self,
+        *,
+        inputs: TaskInputs,
+        plan: TrainingPlan,
+        train_file: str,
+        validation_file: str,
+        file_format: str,
+        word_column: int,
+        tag_column: int,
+        entity_tags: bool,
+        document_context: bool,
+        how_to_get: str,
+        max_seq_length: int,
+        evaluation_tokens: int,
+    ) -> None:
+        super().__init__(inputs, plan, max_seq_length, evaluation_tokens)
+        self.layout = ColumnFormat(file_format, word_column, tag_column)
+        self.entity_tags, self.document_context = entity_tags, document_context
+        self.train_path = require_file(inputs.data_dir, train_file, how_to_get)
+        self.validation_path = require_file(inputs.data_dir, validation_file, how_to_get)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint_of(self._settings(self.train_path) | {"validation": file_sha256(self.validation_path)})
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read and tokenise both splits; does nothing the second time."""
+        if not hasattr(self, "train"):
+            self.train = self._load(self.train_path, None, self.plan.max_train_examples)
+            self.validation = self._load(self.validation_path, self.train.label_names, None)
+            self.train_rows, self.train_targets = self.train.rows, {}
+            self.validation_rows = self.validation.rows
+            self._warn()
+            log.info("%s: %s", self.inputs.name, self.facts)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {
+            "train_examples": len(self.train),
+            "train_words": len(self.train.words),
+            "train_counts": self.train.facts,
+            "validation_examples": len(self.validation),
+            "validation_words": len(self.validation.words),
+            "validation_counts": self.validation.facts,
+            "label_names": self.train.label_names,
+            "max_seq_length": self.max_seq_length,
+        }
+
+    def _warn(self) -> None:
+        if self.entity_tags and self.inputs.tokenizer.lowercase:
+            log.warning("the encoder's vocabulary is lower-cased: entities lose the letter case that tells them apart")
+        if self.document_context and not self.train.facts["has_documents"]:
+            log.warning("%s marks no documents: every sentence is encoded without neighbours", self.train_path)
+
+    def _settings(self, path: Path) -> dict[str, Any]:
+        return {
+            "version": FORMAT_VERSION,
+            "file": file_sha256(path),
+            "layout": asdict(self.layout),
+            "entity_tags": self.entity_tags,
+            "document_context": self.document_context,
+            "tokenizer": self.inputs.tokenizer.fingerprint,
+            "max_seq_length": self.max_seq_length,
+        }
+
+    def _load(self, path: Path, label_names: list[str] | None, max_examples: int | None) -> TaggedSplit:
+        """One split, from the cache if it was tokenised before. `label_names` None: those of the file."""
+        key = content_key(self._settings(path) | {"labels": label_names, "max_examples": max_examples})
+
+        def build() -> tuple[Arrays, Facts]:
+            sentences = read_conll(path, self.layout, require_tags=True)
+            return self._tokenise(path, sentences, label_names, max_examples)
+
+        arrays, facts = cached_arrays(self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}", build)
+        no_second = np.diff(arrays["offsets"]).astype(np.int32)
+        rows = TokenRows(arrays["input_ids"], arrays["offsets"], no_second)
+        return TaggedSplit(
+            rows=TaggedRows(rows, arrays["word_offsets"], arrays["word_positions"], arrays["labels"]),
+            sentence_offsets=arrays["sentence_offsets"],
+            words=arrays["words"].tobytes().decode().split("\n"),
+            ids=arrays["ids"],
+            label_names=facts["label_names"],
+            entity_tags=self.entity_tags,
+            facts=facts["counts"],
+            key=key,
+        )
+
+    def _tokenise(
+        self, path: Path, sentences: TaggedSentences, label_names: list[str] | None, max_examples: int | None
+    ) -> tuple[Arrays, Facts]:
+        tags, scheme = self._tags(path, sentences)
+        names = label_names if label_names is not None else self._label_names(tags)
+        index = {name: number for number, name in enumerate(names)}
+        chosen = subset(len(sentences), max_examples)
+        arrays, counts = build_rows(
+            sentences,
+            chosen,
+            self.inputs.tokenizer,
+            max_seq_length=self.max_seq_length,
+            document_context=self.document_context,
+        )
+        labels = [_label_indices(f"{path}:{sentences.lines[i]}", tags[i], index) for i in chosen]
+        words = "\n".join(word for i in chosen for word in sentences.words[i])
+        arrays["labels"] = np.array([label for sentence in labels for label in sentence], dtype=np.int64)
+        arrays["words"] = np.frombuffer(words.encode(), dtype=np.uint8)
+        counts.update(sentences.counts)
+        known = {"available": len(sentences), "has_documents": sentences.has_documents, "tag_scheme": scheme}
+        return arrays, {"label_names": names, "counts": known | {key: int(n) for key, n in counts.items() if n}}
+
+    def _tags(self, path: Path, sentences: TaggedSentences) -> tuple[list[list[str]], str | None]:
+        """Tags in IOB2 and the scheme they were written in; as they are where they are no entities."""
+        assert sentences.tags is not None  # required by the reader
+        if not self.entity_tags:
+            return sentences.tags, None
+        try:
+            scheme = scheme_of(sentences.tags)
+        except ValueError as problem:
+            raise ValueError(f"{path}: {problem}; is tag_column={self.layout.tag_column} the right one?") from problem
+        return [to_iob2(tags) for tags in sentences.tags], scheme
+
+    def _label_names(self, tags: Sequence[Sequence[str]]) -> list[str]:
+        """Sorted; of entities O, then B and I of every type, though the file may lack one of them."""
+        names = {tag for sentence in tags for tag in sentence}
+        if not self.entity_tags:
+            return sorted(names)
+        types = sorted({split_tag(tag)[1] for tag in names} - {""})
+        return [OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in "BI")]
+
+
+def _label_indices(where: str, tags: Sequence[str], index: dict[str, int]) -> list[int]:
+    unknown = [tag for tag in tags if tag not in index]
+    if unknown:
+        raise ValueError(f"{where}: tag {unknown[0]!r} does not occur in the training file; its tags are {list(index)}")
+    return [index[tag] for tag in tags]

@@ -1,0 +1,127 @@
+"""Multiple-choice data in the SWAG format; an example is as many rows as it has endings."""
+
+# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from clozelab.data.readers.files import file_sha256, require_file
+from clozelab.data.readers.labelled import LabelledRows
+from clozelab.data.readers.rows import GroupedRows
+from clozelab.data.readers.swag import ChoiceFormat, Fold, load_choices
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
+
+log = logging.getLogger(__name__)
+
+
+class SwagDataModule(FinetuningDataModule):
+    """A context and its possible endings.
+
+    Args:
+        inputs, plan: from the stage; the batch size counts examples, not rows.
+        train_file, validation_file: below data_dir.
+        published_train_examples: how many the set's own training file has; another number is warned of, since other
+            sets come in the same columns. None: not known.
+        folds, held_out_fold: for a set without an official split (the same file twice); None for one that has it.
+        is_csv: comma-separated with quotes; False: tab-separated without quoting.
+        columns: names for files without a header; None: the first line names them.
+        context_column, ending_columns, label_column: by name; the label is the number of an ending.
+        start_column: the beginning that all endings share; None where they stand alone.
+        how_to_get: said when a file is missing.
+        max_seq_length: in tokens, cut further to what the encoder can take.
+        evaluation_tokens: size of an evaluation batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        inputs: TaskInputs,
+        plan: TrainingPlan,
+        train_file: str,
+        validation_file: str,
+        published_train_examples: int | None,
+        folds: int | None,
+        held_out_fold: int | None,
+        is_csv: bool,
+        columns: Sequence[str] | None,
+        context_column: str,
+        start_column: str | None,
+        ending_columns: Sequence[str],
+        label_column: str,
+        how_to_get: str,
+        max_seq_length: int,
+        evaluation_tokens: int,
+    ) -> None:
+        super().__init__(inputs, plan, max_seq_length, evaluation_tokens)
+        names = list(columns) if columns is not None else None
+        self.layout = ChoiceFormat(context_column, start_column, list(ending_columns), label_column, names, is_csv)
+        if (folds is None) != (held_out_fold is None):
+            raise ValueError(f"folds={folds} and held_out_fold={held_out_fold}: give both, or neither")
+        self.published_train_examples = published_train_examples
+        self.folds = None if folds is None or held_out_fold is None else (folds, held_out_fold)
+        self.train_path = require_file(inputs.data_dir, train_file, how_to_get)
+        self.validation_path = require_file(inputs.data_dir, validation_file, how_to_get)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint_of(
+            {
+                "files": [file_sha256(path) for path in (self.train_path, self.validation_path)],
+                "layout": asdict(self.layout),
+                "folds": self.folds,
+                "tokenizer": self.inputs.tokenizer.fingerprint,
+                "max_seq_length": self.max_seq_length,
+            }
+        )
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read and tokenise both splits; does nothing the second time."""
+        if not hasattr(self, "train"):
+            self.train = self._load(self.train_path, True, self.plan.max_train_examples)
+            self.validation = self._load(self.validation_path, False, None)
+            number = len(self.layout.ending_columns)
+            self.train_rows, self.train_targets = GroupedRows(self.train.rows, number), {"labels": self.train.labels}
+            self.validation_rows = GroupedRows(self.validation.rows, number)
+            self._warn()
+            log.info("%s: %s", self.inputs.name, self.facts)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {
+            "train_examples": len(self.train),
+            "train_examples_available": self.train.num_available,
+            "train_counts": self.train.counts,
+            "validation_examples": len(self.validation),
+            "validation_counts": self.validation.counts,
+            "bad_rows": self.train.num_bad_rows + self.validation.num_bad_rows,
+            "max_seq_length": self.max_seq_length,
+        }
+
+    def _warn(self) -> None:
+        found, published = self.train.num_available, self.published_train_examples
+        if published not in (None, found):
+            log.warning(
+                "%s has %d examples, %s's own has %d: another set in the same columns? Give it a task of its own name",
+                *(self.train_path, found, self.inputs.name, published),
+            )
+        cut = self.train.counts["truncated_rows"] + self.validation.counts["truncated_rows"]
+        if cut:
+            log.warning("%d rows are longer than max_seq_length=%d and were cut", cut, self.max_seq_length)
+
+    def _load(self, path: Path, is_training: bool, max_examples: int | None) -> LabelledRows:
+        return load_choices(
+            path,
+            self.layout,
+            self.inputs.tokenizer,
+            name=self.inputs.name,
+            cache_dir=self.inputs.cache_dir,
+            fold=None if self.folds is None else Fold(*self.folds, is_training=is_training),
+            max_seq_length=self.max_seq_length,
+            max_examples=max_examples,
+        )

@@ -1,0 +1,63 @@
+"""Tagging on a frozen encoder's features (table 7): a BiLSTM over the words of a sentence, and a linear layer.
+
+Unusual: the encoder is here for its shape and for saving the model; training and evaluation never call it, the batches
+bring what it said of every word (datamodules/features.py).
+
+Letters: U words of the batch, C chosen layers, H hidden size, K classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from clozelab.models.encoder import Encoder
+from clozelab.models.features import FeatureMix
+from clozelab.modules.finetuning import Batch
+from clozelab.modules.token_classification import TokenClassification
+
+
+class FeatureBased(TokenClassification):
+    """Arguments as TokenClassification's, and `features`: one of models/features.py. `head` must be bilstm."""
+
+    def __init__(
+        self,
+        *,
+        encoder: Encoder,
+        head: str,
+        features: str,
+        bilstm_num_layers: int,
+        bilstm_hidden_size: int | None,
+        bilstm_dropout_prob: float,
+        **tagging: Any,
+    ) -> None:
+        self.check_head(head)
+        config = encoder.config
+        mix = FeatureMix(features, config.num_hidden_layers, config.hidden_size)
+        super().__init__(
+            encoder=encoder,
+            head=head,
+            input_size=mix.output_size,
+            bilstm_num_layers=bilstm_num_layers,
+            bilstm_hidden_size=bilstm_hidden_size,
+            bilstm_dropout_prob=bilstm_dropout_prob,
+            **tagging,
+        )
+        self.encoder.requires_grad_(False)
+        self.feature_mix = mix
+
+    @classmethod
+    def check_head(cls, head: str) -> None:
+        super().check_head(head)
+        if head != "bilstm":
+            raise ValueError(f"head={head}: feature-based tagging stands on a BiLSTM, as in table 7; set head=bilstm")
+
+    def logits(self, batch: Batch) -> Tensor:
+        """[U, K], from `features` [U, C, H]."""
+        assert self.bilstm is not None
+        states = self.bilstm(self.feature_mix(batch["features"]), batch["layout"])
+        return self.in_fp32(self.classifier, states)
+
+    def heads(self) -> dict[str, nn.Module]:
+        return {**super().heads(), "feature_mix": self.feature_mix}

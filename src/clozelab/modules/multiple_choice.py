@@ -1,0 +1,52 @@
+"""One of a few endings: every choice is a sequence of its own, scored by one vector, softmax over the choices.
+
+Unusual: the choices of an example are neighbours in the token stream, each as long as it is; none is padded to another.
+
+Letters: B examples, K choices of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from clozelab.data.readers.labelled import LabelledRows
+from clozelab.models.encoder import Encoder
+from clozelab.models.heads import SequenceClassificationHead
+from clozelab.modules.finetuning import Batch
+from clozelab.modules.sequence_classification import SequenceClassification
+
+
+class MultipleChoice(SequenceClassification):
+    """SWAG: classification whose classes are the choices. Arguments as there, `validation` with K label names."""
+
+    architecture: ClassVar[str | None] = "BertForMultipleChoice"
+
+    def __init__(
+        self,
+        *,
+        encoder: Encoder,
+        validation: LabelledRows,
+        metrics: Sequence[str],
+        bilstm_num_layers: int,
+        bilstm_hidden_size: int | None,
+        bilstm_dropout_prob: float,
+        **classification: Any,
+    ) -> None:
+        super().__init__(
+            encoder=encoder,
+            validation=validation,
+            metrics=metrics,
+            number_range=None,
+            bilstm_num_layers=bilstm_num_layers,
+            bilstm_hidden_size=bilstm_hidden_size,
+            bilstm_dropout_prob=bilstm_dropout_prob,
+            **classification,
+        )
+        self.classifier = SequenceClassificationHead(encoder.config, 1, self.classifier.in_features)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """[B, K], from the scores [B * K, 1] of the sequences."""
+        return super().logits(batch).view(-1, len(self.validation.label_names))

@@ -1,0 +1,127 @@
+"""A class for every word: its first sub-token stands for it, and a linear layer reads it, with or without a BiLSTM.
+
+Unusual: logits exist for scored words only; the sub-tokens behind a word's first, and the words of the document around
+the sentence, are context and nothing else. Entities are scored whole, as conlleval does.
+
+Letters: T tokens of the batch, U scored words of the batch, W words of the split, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clozelab.data.readers.tagged import TaggedSplit
+from clozelab.metrics.entities import entity_scores, tag_scores
+from clozelab.models.encoder import Encoder
+from clozelab.models.heads import BiLSTM, SequenceClassificationHead
+from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, check_head
+
+ENTITY_SCORES = ("f1", "precision", "recall", "accuracy")
+TAG_SCORES = ("accuracy",)
+
+
+class TokenClassification(FineTuning):
+    """Tagging of words.
+
+    Args:
+        encoder: with the weights to start from.
+        head: linear | bilstm.
+        validation: the validation split.
+        metric: validation/f1, precision, recall or accuracy for entities; validation/accuracy for other tags.
+        bilstm_num_layers, bilstm_hidden_size (a direction; None: the encoder's), bilstm_dropout_prob: only for that
+            head.
+        input_size: width of what represents a token; None: the encoder's hidden size.
+        training: what FineTuning takes beside these.
+    """
+
+    architecture: ClassVar[str | None] = "BertForTokenClassification"
+
+    def __init__(
+        self,
+        *,
+        encoder: Encoder,
+        head: str,
+        validation: TaggedSplit,
+        metric: str,
+        bilstm_num_layers: int,
+        bilstm_hidden_size: int | None,
+        bilstm_dropout_prob: float,
+        input_size: int | None = None,
+        **training: Any,
+    ) -> None:
+        check_head(head)
+        keys = self.score_keys({}, {"entity_tags": validation.entity_tags})
+        super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
+        self.validation = validation
+        self.encoder.pooler.requires_grad_(False)
+        self.bilstm: BiLSTM | None = None
+        size = input_size or encoder.config.hidden_size
+        if head == "bilstm":
+            hidden_size = bilstm_hidden_size or encoder.config.hidden_size
+            self.bilstm = BiLSTM(size, hidden_size, bilstm_num_layers, bilstm_dropout_prob)
+            size = 2 * hidden_size
+        self.classifier = SequenceClassificationHead(encoder.config, len(validation.label_names), size)
+        self._collected: list[tuple[np.ndarray, np.ndarray]] = []
+
+    @classmethod
+    def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
+        return ENTITY_SCORES if data["entity_tags"] else TAG_SCORES
+
+    def logits(self, batch: Batch) -> Tensor:
+        """[U, K]."""
+        hidden = self.encode(batch)  # [T, H]
+        if self.bilstm is not None:
+            hidden = self.bilstm(hidden, batch["layout"])
+        return self.in_fp32(self.classifier, hidden.index_select(0, batch["word_rows"]))
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return F.cross_entropy(logits, batch["labels"], reduction="sum")
+
+    def collect(self, logits: Tensor, batch: Batch) -> None:
+        self._collected.append((batch["word_index"].cpu().numpy(), logits.argmax(1).cpu().numpy()))
+
+    def evaluate(self) -> Evaluation:
+        scored = np.concatenate([np.zeros(0, dtype=np.int64), *(index for index, _ in self._collected)])
+        assert len(np.unique(scored)) == len(scored) == len(self.validation.labels), "each word is scored exactly once"
+        predicted = np.empty(len(self.validation.labels), dtype=np.int64)
+        for index, values in self._collected:
+            predicted[index] = values
+        self._collected.clear()
+        tags = self._tags(predicted)
+        return Evaluation(
+            step=self.trainer.global_step,
+            scores=self._scores(tags),
+            predictions=self._records(tags),
+            is_collapsed=len(np.unique(predicted)) <= 1,
+        )
+
+    def heads(self) -> dict[str, nn.Module]:
+        return {"classifier": self.classifier} | ({"bilstm": self.bilstm} if self.bilstm is not None else {})
+
+    def baseline(self) -> float:
+        """The most frequent tag everywhere; for entities that is usually O, and scores nothing."""
+        most_frequent = np.bincount(self.validation.labels).argmax()
+        tags = self._tags(np.full(len(self.validation.labels), most_frequent))
+        return self._scores(tags)[self.metric.removeprefix("validation/")]
+
+    def _tags(self, classes: np.ndarray) -> list[list[str]]:
+        """[W] -> one list of tags a sentence."""
+        names = self.validation.label_names
+        return self.validation.by_sentence([names[number] for number in classes])
+
+    def _scores(self, tags: Sequence[Sequence[str]]) -> dict[str, float]:
+        score = entity_scores if self.validation.entity_tags else tag_scores
+        return score(tags, self._tags(self.validation.labels))
+
+    def _records(self, tags: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        split = self.validation
+        rows = zip(split.ids, split.by_sentence(split.words), tags, self._tags(split.labels), strict=True)
+        return [
+            {"id": str(key), "words": words, "prediction": predicted, "label": label}
+            for key, words, predicted, label in rows
+        ]

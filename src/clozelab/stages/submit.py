@@ -1,0 +1,124 @@
+"""`clozelab submit glue RUNS...`: the zip that the GLUE server takes, from runs with predict_test=true.
+
+Of several runs with predictions for the same test set, the one that is best on its validation split is taken, as the
+paper selects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from clozelab.data.glue_submission import TEST_SETS, placeholder, submission_problems, write_submission
+
+HELP = """clozelab submit glue RUNS... [out=FILE] [--placeholders]
+clozelab submit --check FILE
+
+Packs the test predictions of fine-tuning runs (predict_test=true) into a GLUE submission. RUNS are run folders, or
+folders above them; of several runs on one test set the best on its validation split is taken.
+
+  out=FILE          where the zip goes (glue_submission.zip)
+  --placeholders    fill test sets that no run has predicted with one constant answer
+  --check FILE      say everything that the server would turn a submission away for"""
+OPTIONS = ("--placeholders", "--check")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One run's predictions for one test set."""
+
+    path: Path
+    run: Path
+    metric: str
+    score: float
+    stand_in_for: str | None
+
+
+def main(words: Sequence[str]) -> int:
+    """Write or check a submission; returns the exit status."""
+    if not words or {"-h", "--help"} & set(words):
+        print(HELP)
+        return 0
+    unknown = [word for word in words if word.startswith("-") and word not in OPTIONS]
+    if unknown:
+        raise ValueError(f"submit has no option {', '.join(unknown)}; it has {', '.join(OPTIONS)}")
+    names = [word for word in words if not word.startswith("-")]
+    if "--check" in words:
+        return check([Path(name) for name in names])
+    if names[:1] != ["glue"]:
+        raise ValueError(f"submit knows one benchmark: `clozelab submit glue RUNS...`, not {names[:1] or 'nothing'}")
+    outputs = [name.partition("=")[2] for name in names[1:] if name.startswith("out=")]
+    runs = [Path(name) for name in names[1:] if not name.startswith("out=")]
+    return submit(runs, Path(outputs[-1] if outputs else "glue_submission.zip"), "--placeholders" in words)
+
+
+def check(paths: Sequence[Path]) -> int:
+    """Print what is wrong with each file; 1 if anything is."""
+    if not paths:
+        raise ValueError("submit --check needs a file: `clozelab submit --check glue_submission.zip`")
+    found = {path: submission_problems(path) for path in paths}
+    for path, problems in found.items():
+        print(f"{path}: " + ("\n  ".join([f"{len(problems)} problem(s)", *problems]) if problems else "valid"))
+    return 1 if any(found.values()) else 0
+
+
+def submit(runs: Sequence[Path], out: Path, with_placeholders: bool) -> int:
+    """Write the zip from the best run of each test set, and say which those were."""
+    candidates = find_predictions(runs)
+    best = {name: max(found, key=lambda one: one.score) for name, found in candidates.items()}
+    missing = [name for name in TEST_SETS if name not in best]
+    if missing and not with_placeholders:
+        raise ValueError(
+            f"no predictions for {', '.join(missing)}: fine-tune those tasks with predict_test=true, or add "
+            "--placeholders to fill them with one constant answer (their scores then mean nothing)"
+        )
+    contents = {name: one.path.read_bytes() for name, one in best.items()}
+    contents |= {name: placeholder(name).encode() for name in missing}
+    write_submission(out, contents)
+    _tell(best, missing, out)
+    return 0
+
+
+def find_predictions(runs: Sequence[Path]) -> dict[str, list[Candidate]]:
+    """Test set -> the predictions for it in or below the given folders.
+
+    Raises:
+        ValueError: a folder does not exist, or none holds predictions.
+    """
+    found: dict[str, list[Candidate]] = {}
+    for folder in runs:
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is no folder; give run folders of `clozelab finetune ... predict_test=true`")
+        for path in sorted(folder.rglob("test_predictions/*.tsv")):
+            if path.stem in TEST_SETS:
+                found.setdefault(path.stem, []).append(_candidate(path))
+    if not found:
+        named = ", ".join(map(str, runs)) or "(no folder given)"
+        raise ValueError(f"no test predictions in {named}; fine-tune with predict_test=true first")
+    return found
+
+
+def _candidate(path: Path) -> Candidate:
+    run = path.parents[1]
+    try:
+        saved = json.loads((run / "scores.json").read_text(encoding="utf-8"))
+        metric = str(saved["metric"])
+        return Candidate(path, run, metric, float(saved["scores"][metric]), saved.get("stand_in_for"))
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{run}: no readable scores.json beside its predictions ({error})") from error
+
+
+def _tell(best: dict[str, Candidate], missing: Sequence[str], out: Path) -> None:
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    for name in TEST_SETS:
+        if name in missing:
+            console.print(f"  {name:<8} placeholder: one constant answer")
+            continue
+        one = best[name]
+        note = f"  (trained on a stand-in for {one.stand_in_for})" if one.stand_in_for else ""
+        console.print(f"  {name:<8} {one.metric} {one.score:.4f}  {one.run}{note}")
+    console.print(f"Submission: {out.resolve()}")

@@ -1,0 +1,117 @@
+"""Multiple choice from official files: what is read, what is refused, and which rows come of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.data.readers.swag import ChoiceFormat, Fold, load_choices, read_choices
+from clozelab.data.tokenizer import WordPieceTokenizer
+
+HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
+ENDINGS = ["ending0", "ending1", "ending2", "ending3"]
+SWAG = ChoiceFormat("sent1", "sent2", ENDINGS, "label", None, True)
+CODAH = ChoiceFormat("prompt", None, ENDINGS, "label", ["category", "prompt", *ENDINGS, "label"], False)
+
+
+def row(number: int, **changes: str) -> str:
+    values = {"sent1": "The cat sat.", "sent2": "the cat", "label": str(number % 4)} | changes
+    endings = [changes.get(name, f'"ran, fast {i}"') for i, name in enumerate(ENDINGS)]
+    return ",".join([str(number), "v", "1", "x", values["sent1"], values["sent2"], "gold", *endings, values["label"]])
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_bytes(text.encode())
+    return path
+
+
+def test_official_csv(tmp_path: Path) -> None:
+    """Quotes, a comma and a doubled quote in a field, a line break in one, CRLF line ends, a byte order mark."""
+    odd = row(1, sent1='"A ""red"" cat,\nsat."', ending2="")
+    path = write(tmp_path / "x.csv", "\ufeff" + (HEADER + row(0) + "\n" + odd + "\n").replace("\n", "\r\n"))
+    examples = read_choices(path, SWAG, require_labels=True)
+    assert examples.ids == ["0", "1"]
+    assert examples.contexts == ["The cat sat.", 'A "red" cat,\r\nsat.']
+    assert examples.endings[0] == [f"the cat ran, fast {i}" for i in range(4)]
+    assert examples.endings[1][2] == "the cat"  # an empty ending stays a choice
+    assert examples.labels == [0, 1]
+
+
+def test_tab_separated_without_quoting_or_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.tsv", 'o\t"I am\tran".\tsat\t"\tdid\t3\n')
+    examples = read_choices(path, CODAH, require_labels=True)
+    assert (examples.contexts, examples.endings, examples.labels) == (['"I am'], [['ran".', "sat", '"', "did"]], [3])
+
+
+def test_rows_stand_in_order_and_share_their_context(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
+    path = write(tmp_path / "x.csv", HEADER + "".join(row(i) + "\n" for i in range(3)))
+    settings: dict[str, Any] = {"name": "x", "cache_dir": tmp_path / "cache", "fold": None, "max_examples": None}
+    split = load_choices(path, SWAG, tokenizer, max_seq_length=64, **settings)
+    assert (len(split), len(split.rows), split.label_names) == (3, 12, ["0", "1", "2", "3"])
+    first, second = (split.rows.input_ids[a:b] for a, b in ((0, split.rows.offsets[1]), split.rows.offsets[1:3]))
+    words = [tokenizer.vocabulary[i] for i in first]
+    assert words == ["[CLS]", "the", "cat", "sat", ".", "[SEP]", "the", "cat", "ran", ",", "fast", "0", "[SEP]"]
+    assert [tokenizer.vocabulary[i] for i in second[-2:]] == ["1", "[SEP]"]
+    assert split.rows.second_starts[0] == 6
+    cut = load_choices(path, SWAG, tokenizer, max_seq_length=10, **settings)
+    assert cut.rows.lengths.max() == 10
+    assert cut.counts["truncated_rows"] == 12
+
+
+def test_folds_share_the_file_and_no_context(tmp_path: Path) -> None:
+    contexts = [f"c{i // 2}" for i in range(200)]
+    sides = []
+    for held_out in range(5):
+        train, validation = (Fold(5, held_out, flag) for flag in (True, False))
+        sides.append({c for c in contexts if validation.holds(c)})
+        assert all(train.holds(c) != validation.holds(c) for c in contexts)
+    assert sum(map(len, sides)) == 100 == len(set().union(*sides))
+    assert min(map(len, sides)) > 8
+    with pytest.raises(ValueError, match="held_out_fold=5 is not one of folds=5"):
+        Fold(5, 5, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        (HEADER, "has no examples"),
+        (HEADER.replace(",label", "") + "0,v,1,x,a,b,gold,c,d,e,f\n", "no column 'label'.*can only be predicted"),
+        (HEADER.replace("sent1", "context") + row(0) + "\n", "no column 'sent1'; its columns are"),
+        (
+            HEADER + row(0) + "\n" + row(1, label="4") + "\n",
+            r"x.csv:3: label '4' is not the number of a choice, 0 to 3",
+        ),
+        (HEADER + row(0, label="entailment") + "\n", r"x.csv:2: label 'entailment'"),
+        (HEADER + row(0) + ",more\n", r"(?s)x.csv:2: 13 fields, expected 12.*1 of 1 rows"),
+        (HEADER + row(0, sent1='"open') + "\n", "not a CSV file"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_choices(write(tmp_path / "x.csv", text), SWAG, require_labels=True)
+
+
+def test_rare_damage_is_counted(tmp_path: Path) -> None:
+    rows = "".join(row(i) + "\n" for i in range(200))
+    path = write(tmp_path / "x.csv", HEADER + rows)
+    path.write_bytes(path.read_bytes() + row(0).encode().replace(b"cat sat", b"\xff\xfe") + b"\n")
+    examples = read_choices(path, SWAG, require_labels=True)
+    assert (len(examples), examples.num_bad_rows) == (200, 1)
+
+
+def test_files_without_labels_can_be_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.csv", HEADER.replace(",label", "") + "0,v,1,x,a,b,gold,c,d,e,f\n")
+    assert read_choices(path, SWAG, require_labels=False).labels is None
+
+
+@pytest.mark.shared
+def test_shared_files(shared_dir: Path) -> None:
+    swag = [read_choices(shared_dir / f"data/swag/{name}.csv", SWAG, require_labels=True) for name in ("train", "val")]
+    assert [len(part) for part in swag] == [9089, 953]
+    codah = read_choices(shared_dir / "data/codah/full_data.tsv", CODAH, require_labels=True)
+    assert (len(codah), codah.num_bad_rows) == (2776, 0)
+    held_out = sum(Fold(5, 0, False).holds(context) for context in codah.contexts)
+    assert abs(held_out / 2776 - 0.2) < 0.03

@@ -1,0 +1,103 @@
+"""The tagging data module: schemes meet in IOB2, labels come from training, what is unusual is said."""
+
+from __future__ import annotations
+
+import logging
+import string
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.datamodules.conll import ConllDataModule
+from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
+
+TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, "##b"], lowercase=True)
+TRAIN = "-DOCSTART- O\n\na I-PER\nbb I-PER\nc B-PER\n\nd O\n\na I-LOC\n\n-DOCSTART- O\n\nab O\n"
+VALIDATION = "-DOCSTART- O\n\na B-PER\nb E-PER\n\nc S-LOC\n"
+CHANGES = [{"document_context": False}, {"tag_column": 1}, {"validation": VALIDATION + "\nd O\n"}]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., ConllDataModule]:
+    """make(train text, validation text, data changes)."""
+
+    def build(train: str = TRAIN, validation: str = VALIDATION, **data: Any) -> ConllDataModule:
+        (tmp_path / "train.txt").write_text(train)
+        (tmp_path / "dev.txt").write_text(validation)
+        task = {
+            "train_file": "train.txt",
+            "validation_file": "dev.txt",
+            "file_format": "columns",
+            "word_column": 0,
+            "tag_column": -1,
+            "entity_tags": True,
+            "document_context": True,
+            "how_to_get": "make it",
+            "max_seq_length": 16,
+            "evaluation_tokens": 32,
+        }
+        plan = TrainingPlan(2, 1.0, 1, None, 1, 0)
+        inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", TOKENIZER, 16)
+        return ConllDataModule(inputs=inputs, plan=plan, **(task | data))
+
+    return build
+
+
+def tags(split: Any) -> list[list[str]]:
+    return split.by_sentence([split.label_names[label] for label in split.labels])
+
+
+def test_schemes_are_converted_and_reported(make: Callable[..., ConllDataModule]) -> None:
+    data = make()
+    data.setup()
+    data.setup()  # the second time does nothing
+    assert data.train.label_names == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    assert tags(data.train) == [["B-PER", "I-PER", "B-PER"], ["O"], ["B-LOC"], ["O"]]
+    assert tags(data.validation) == [["B-PER", "I-PER"], ["B-LOC"]]
+    schemes = [data.facts[f"{name}_counts"]["tag_scheme"] for name in ("train", "validation")]
+    assert schemes == ["IOB1", "BIOES"]
+    assert data.validation.by_sentence(data.validation.words) == [["a", "b"], ["c"]]
+    assert data.facts["train_counts"]["context_tokens"] > 0
+
+
+def test_batches_count_words_as_targets(make: Callable[..., ConllDataModule]) -> None:
+    data = make()
+    data.setup()
+    batches = list(TrainingBatches(data, range(2), 0, 1))
+    assert sum(batch["global_examples"] for batch in batches) == 4
+    assert sum(batch["global_targets"] for batch in batches) == 6 == sum(len(batch["labels"]) for batch in batches)
+    for batch in batches:
+        assert (data.train.labels[batch["word_index"]] == batch["labels"].numpy()).all()
+
+
+def test_other_tags_are_classes_as_they_are(make: Callable[..., ConllDataModule]) -> None:
+    data = make("a NOUN\nb VERB\n\nc X\n", "a X\n", entity_tags=False)
+    data.setup()
+    assert data.train.label_names == ["NOUN", "VERB", "X"]
+    assert tags(data.validation) == [["X"]]
+
+
+def test_refusals(make: Callable[..., ConllDataModule]) -> None:
+    with pytest.raises(ValueError, match=r"dev.txt:1: tag 'B-ORG' does not occur in the training file; its tags are"):
+        make(validation="a I-ORG\n").setup()
+    with pytest.raises(ValueError, match=r"train.txt: 'NOUN' is not an entity tag.*tag_column=-1 the right one"):
+        make("a NOUN\n").setup()
+    with pytest.raises(ValueError, match=r"(?s)nowhere.*how to get it: make it"):
+        make(train_file="nowhere")
+
+
+def test_what_would_cost_points_is_said(make: Callable[..., ConllDataModule], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        make("a B-PER\n", "a B-PER\n").setup()
+    assert "vocabulary is lower-cased" in caplog.text
+    assert "marks no documents" in caplog.text
+
+
+def test_fingerprint_follows_content_and_settings(make: Callable[..., ConllDataModule]) -> None:
+    first = make().fingerprint
+    assert make().fingerprint == first
+    others = [make(**change).fingerprint for change in CHANGES]
+    assert len({first, *others}) == 1 + len(CHANGES)

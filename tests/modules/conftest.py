@@ -1,0 +1,60 @@
+"""A task module on a tiny encoder, with a stand-in trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from clozelab.models.config import BertConfig
+from clozelab.models.encoder import Encoder
+from clozelab.optim.adamw import build_adamw
+from clozelab.optim.schedule import LinearWarmupDecay
+
+SETTINGS: dict[str, Any] = {
+    "head": "linear",
+    "bilstm_num_layers": 1,
+    "bilstm_hidden_size": None,
+    "bilstm_dropout_prob": 0.0,
+    "keep_best_weights": True,
+    "optimizer_factory": partial(
+        build_adamw, learning_rate=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, bias_correction=True
+    ),
+    "schedule_factory": partial(LinearWarmupDecay, warmup_fraction=0.1),
+    "total_steps": 100,
+    "gradient_clip_norm": 1.0,
+    "seed": 1,
+    "log_interval_steps": 10,
+}
+
+
+@pytest.fixture
+def tiny_module() -> Callable[..., Any]:
+    """tiny_module(class, **settings) -> the module at step 7 of a training on one process; vocabulary 40, hidden 32."""
+
+    def build(kind: Any, num_hidden_layers: int = 2, **settings: Any) -> Any:
+        torch.manual_seed(1)
+        config = BertConfig(
+            vocab_size=40,
+            hidden_size=32,
+            num_hidden_layers=num_hidden_layers,
+            num_attention_heads=2,
+            intermediate_size=64,
+            hidden_act="gelu",
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            max_position_embeddings=32,
+            type_vocab_size=2,
+            initializer_range=0.1,
+            layer_norm_eps=1e-12,
+            position_embedding_init="normal",
+        )
+        module = kind(encoder=Encoder(config), **(SETTINGS | settings))
+        module._trainer = SimpleNamespace(global_step=7, global_rank=0, world_size=1, loggers=[])
+        return module
+
+    return build

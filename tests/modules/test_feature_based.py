@@ -1,0 +1,80 @@
+"""Feature-based tagging: learns on features alone, never calls the encoder, and its six choices all train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clozelab.data.readers.rows import TokenRows
+from clozelab.data.readers.tagged import TaggedRows, TaggedSplit
+from clozelab.datamodules.features import FeatureRows
+from clozelab.datamodules.finetuning import make_batch
+from clozelab.models.features import FEATURES, feature_layers
+from clozelab.modules.feature_based import FeatureBased
+
+LAYERS, HIDDEN = 4, 32
+
+
+@pytest.fixture(scope="module")
+def split() -> TaggedSplit:
+    """30 sentences whose words carry random tags; only what the features say of a word matters here."""
+    rng = np.random.default_rng(0)
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(1, 7, 30))])
+    labels = rng.integers(0, 3, offsets[-1])
+    words = [f"w{i}" for i in range(len(labels))]
+    rows = TaggedRows(TokenRows(np.zeros(0, np.int32), offsets, np.zeros(30, np.int32)), offsets, labels, labels)
+    ids = np.array([str(i) for i in range(30)])
+    return TaggedSplit(rows, offsets, words, ids, ["A", "B", "C"], False, {}, "key")
+
+
+def feature_rows(split: TaggedSplit, features: str) -> FeatureRows:
+    """Every layer says the next word's tag in its first numbers (a BiLSTM can bring it back), with noise."""
+    rng = np.random.default_rng(1)
+    layers = []
+    for _ in feature_layers(features, LAYERS):
+        layer = rng.normal(0, 0.1, (len(split.labels), HIDDEN)).astype(np.float32)
+        for a, b in zip(split.sentence_offsets, split.sentence_offsets[1:], strict=False):
+            layer[np.arange(a, b), np.roll(split.labels[a:b], -1)] += 1
+        layers.append(layer)
+    return FeatureRows(layers, split.sentence_offsets, split.labels)
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_learns_without_the_encoder(split: TaggedSplit, tiny_module: Callable[..., Any], features: str) -> None:
+    module = tiny_module(
+        FeatureBased,
+        num_hidden_layers=LAYERS,
+        head="bilstm",
+        features=features,
+        validation=split,
+        metric="validation/accuracy",
+        bilstm_num_layers=2,
+        bilstm_hidden_size=24,
+    )
+    module.encoder.forward = None  # would fail
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    assert trained and not any(name.startswith("encoder.") for name in trained)
+    assert ("feature_mix.layer_weights" in trained) == features.startswith("weighted_sum")
+    rows = feature_rows(split, features)
+    optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], 1e-2)
+    for _ in range(40):
+        batch = make_batch(rows, np.arange(30), {})
+        loss = module.loss(module.logits(batch), batch) / len(batch["labels"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    module.eval()
+    with torch.no_grad():
+        for index in np.array_split(np.arange(30), 4):
+            module.validation_step(make_batch(rows, index, {}), 0)
+    module.on_validation_epoch_end()
+    assert module.require_best().scores["validation/accuracy"] > 0.95
+
+
+def test_a_linear_head_is_refused(split: TaggedSplit, tiny_module: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="set head=bilstm"):
+        tiny_module(FeatureBased, features="last", validation=split, metric="validation/accuracy")

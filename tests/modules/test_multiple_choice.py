@@ -1,0 +1,75 @@
+"""Multiple choice: learns, scores each choice by itself, and keeps the choices of an example together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clozelab.data.readers.labelled import LabelledRows
+from clozelab.data.readers.rows import GroupedRows, TokenRows, concatenate
+from clozelab.datamodules.finetuning import make_batch
+from clozelab.modules.multiple_choice import MultipleChoice
+
+CLS, SEP, MARK, K = 2, 3, 5, 3
+
+
+@pytest.fixture(scope="module")
+def split() -> LabelledRows:
+    """48 examples of 3 choices, each of 3 to 9 tokens; the right one holds the marker."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, K, 48)
+    rows = []
+    for label in labels:
+        for choice in range(K):
+            text = rng.integers(10, 40, rng.integers(1, 8))
+            if choice == label:
+                text[rng.integers(0, len(text))] = MARK
+            rows.append(np.concatenate([[CLS], text, [SEP]]).astype(np.int32))
+    flat, offsets = concatenate(rows)
+    token_rows = TokenRows(flat, offsets, np.diff(offsets).astype(np.int32))
+    return LabelledRows(token_rows, np.array([str(i) for i in range(48)]), labels, ["0", "1", "2"], 48, 0)
+
+
+@pytest.fixture
+def module(split: LabelledRows, tiny_module: Callable[..., Any]) -> MultipleChoice:
+    return tiny_module(MultipleChoice, validation=split, metrics=["accuracy"], metric="validation/accuracy")
+
+
+def batch_of(split: LabelledRows, index: np.ndarray) -> dict[str, Any]:
+    return make_batch(GroupedRows(split.rows, K), index, {"labels": split.labels})
+
+
+def test_overfits_and_keeps_its_answers(module: MultipleChoice, split: LabelledRows) -> None:
+    optimizer = torch.optim.Adam(module.parameters(), 1e-3)
+    for step in range(60):
+        batch = batch_of(split, np.arange(48)[step % 2 :: 2])
+        loss = module.loss(module.logits(batch), batch) / 24
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    module.eval()
+    with torch.no_grad():
+        for index in np.array_split(np.random.default_rng(1).permutation(48), 3):
+            module.validation_step(batch_of(split, index), 0)
+    module.on_validation_epoch_end()
+    best = module.require_best()
+    assert best.scores["validation/accuracy"] > 0.95
+    assert [row["label"] for row in best.predictions] == [str(label) for label in split.labels]
+    assert len(best.predictions[0]["logits"]) == K
+    assert module.classifier.weight.shape == (1, 32)
+    assert module.baseline() == pytest.approx(np.bincount(split.labels).max() / 48)
+
+
+def test_a_choice_is_scored_by_itself(module: MultipleChoice, split: LabelledRows) -> None:
+    module.eval()
+    together = module.logits(batch_of(split, np.arange(6)))
+    assert together.shape == (6, K)
+    for example in range(6):
+        for choice in range(K):
+            alone = make_batch(split.rows, np.array([example * K + choice]), {})
+            score = module.classifier(module.encoder.pool(module.encode(alone), alone["layout"]))
+            torch.testing.assert_close(score[0, 0], together[example, choice], atol=1e-5, rtol=1e-5)

@@ -1,0 +1,116 @@
+"""Token classification: learns from context, scores words once and whole entities, document context included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clozelab.data.readers.rows import TokenRows, concatenate
+from clozelab.data.readers.tagged import TaggedRows, TaggedSplit
+from clozelab.datamodules.finetuning import make_batch
+from clozelab.modules.token_classification import TokenClassification
+
+NAMES = ["O", "B-X", "I-X"]
+CLS, SEP, OPEN = 2, 3, 5
+
+
+@pytest.fixture(scope="module")
+def split() -> TaggedSplit:
+    """40 sentences of words of 1 or 2 tokens; after the marker word come two words of an entity.
+
+    Every row has a neighbour's marker on both sides that must not be scored.
+    """
+    rng = np.random.default_rng(0)
+    rows, positions, labels, counts = [], [], [], []
+    for _ in range(40):
+        words = [[int(t) for t in rng.integers(10, 40, rng.integers(1, 3))] for _ in range(rng.integers(4, 8))]
+        place = int(rng.integers(0, len(words) - 2))
+        words[place] = [OPEN]
+        tags = [0] * len(words)
+        tags[place + 1 : place + 3] = [1, 2]
+        ids, at = [CLS, 11, OPEN], []
+        for word in words:
+            at.append(len(ids))
+            ids += word
+        rows.append(np.array([*ids, OPEN, SEP], dtype=np.int32))
+        positions.append(np.array(at, dtype=np.int32))
+        labels += tags
+        counts.append(len(words))
+    flat, offsets = concatenate(rows)
+    token_rows = TokenRows(flat, offsets, np.diff(offsets).astype(np.int32))
+    word_offsets = np.concatenate([[0], np.cumsum(counts)])
+    tagged = TaggedRows(token_rows, word_offsets, concatenate(positions)[0], np.array(labels))
+    texts = [f"w{i}" for i in range(len(labels))]
+    ids_ = np.array([str(i) for i in range(40)])
+    return TaggedSplit(tagged, word_offsets, texts, ids_, NAMES, True, {}, "key")
+
+
+def train(module: Any, rows: Any, steps: int, rate: float = 2e-3) -> None:
+    optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], rate)
+    module.train()
+    for _ in range(steps):
+        batch = make_batch(rows, np.arange(len(rows)), {})
+        loss = module.loss(module.logits(batch), batch) / len(batch["labels"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def evaluate(module: Any, rows: Any) -> Any:
+    module.eval()
+    with torch.no_grad():
+        for index in np.array_split(np.random.default_rng(1).permutation(len(rows)), 3):
+            module.validation_step(make_batch(rows, index, {}), 0)
+    module.on_validation_epoch_end()
+    return module.require_best()
+
+
+@pytest.mark.parametrize("head", ["linear", "bilstm"])
+def test_learns_entities(split: TaggedSplit, tiny_module: Callable[..., Any], head: str) -> None:
+    module = tiny_module(TokenClassification, head=head, validation=split, metric="validation/f1")
+    train(module, split.rows, 60)
+    best = evaluate(module, split.rows)
+    assert best.scores["validation/f1"] > 0.95
+    assert list(best.scores) == [f"validation/{key}" for key in ("f1", "precision", "recall", "accuracy")]
+    assert not best.is_collapsed
+    row = best.predictions[3]
+    a, b = split.sentence_offsets[3:5]
+    assert row["words"] == split.words[a:b]
+    assert row["label"] == [NAMES[label] for label in split.labels[a:b]]
+    assert len(row["prediction"]) == b - a
+    assert module.baseline() == 0.0
+
+
+def test_scored_words_see_their_neighbours(split: TaggedSplit, tiny_module: Callable[..., Any]) -> None:
+    """A context token changes the logits of the sentence's words, and gets none of its own."""
+    module = tiny_module(TokenClassification, validation=split, metric="validation/f1").eval()
+    batch = make_batch(split.rows, np.array([0]), {})
+    before = module.logits(batch)
+    assert len(before) == split.rows.num_targets[0] < len(batch["input_ids"]) - 4
+    for neighbour in (1, len(batch["input_ids"]) - 2):
+        changed = batch | {"input_ids": batch["input_ids"].clone()}
+        changed["input_ids"][neighbour] = 30
+        assert (module.logits(changed) - before).abs().max(1).values.min() > 1e-6
+
+
+def test_logits_do_not_depend_on_the_company(split: TaggedSplit, tiny_module: Callable[..., Any]) -> None:
+    module = tiny_module(TokenClassification, head="bilstm", validation=split, metric="validation/f1").eval()
+    together = module.logits(make_batch(split.rows, np.arange(5), {}))
+    alone = torch.cat([module.logits(make_batch(split.rows, np.array([i]), {})) for i in range(5)])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+
+
+def test_collapse_and_parts_of_speech(split: TaggedSplit, tiny_module: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="is not a score of this task; it has validation/f1"):
+        tiny_module(TokenClassification, validation=split, metric="validation/loss")
+    module = tiny_module(TokenClassification, validation=split, metric="validation/accuracy")
+    with torch.no_grad():
+        module.classifier.bias.copy_(torch.tensor([9.0, 0.0, 0.0]))
+    best = evaluate(module, split.rows)
+    assert best.is_collapsed
+    assert best.scores["validation/f1"] == 0.0
+    assert best.scores["validation/accuracy"] == module.baseline()

@@ -1,0 +1,141 @@
+"""Stage finetune on multiple choice, tagging and feature-based tagging: from YAML to run folder."""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from clozelab import config as schema
+from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.models.config import BertConfig
+from clozelab.models.encoder import Encoder
+from clozelab.models.weights import save_encoder_folder
+from clozelab.stages.finetune import main
+
+TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, "mr", "saw", "near"], lowercase=True)
+SWAG = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Questions whose right ending says "mr", sentences with a name behind "mr", and an encoder of four layers."""
+    root = tmp_path_factory.mktemp("world")
+    for folder in ("swag", "ner/conll2003"):
+        (root / "data" / folder).mkdir(parents=True)
+    for swag, conll, count in (("train", "train", 64), ("val", "dev", 16)):
+        lines = [[f"{i},v,1,s,saw a,near,gold", *["b c"] * 4, str(i % 4)] for i in range(count)]
+        for i, line in enumerate(lines):
+            line[1 + i % 4] = "mr b"
+        (root / f"data/swag/{swag}.csv").write_text(SWAG + "\n".join(map(",".join, lines)) + "\n")
+        names = [f"{x} X X O\nsaw X X O\nmr X X O\n{x} X X I-PER\n\n" for x in "abcd" * (count // 4)]
+        documents = ["-DOCSTART- -X- -X- O\n\n" + "".join(names[i : i + 4]) for i in range(0, count, 4)]
+        (root / f"data/ner/conll2003/{conll}.txt").write_text("".join(documents))
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=TOKENIZER.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        intermediate_size=32,
+        hidden_act="gelu",
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        max_position_embeddings=24,
+        type_vocab_size=2,
+        initializer_range=0.2,
+        layer_norm_eps=1e-12,
+        position_embedding_init="normal",
+    )
+    files, facts = TOKENIZER.files(), {"clozelab": {"tokenizer_fingerprint": TOKENIZER.fingerprint}}
+    save_encoder_folder(root / "encoder", Encoder(config), heads={}, tokenizer_files=files, extra_config=facts)
+    return root
+
+
+@pytest.fixture
+def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
+    """finetune(*overrides, name="run") runs the stage and returns its run folder."""
+    schema.register()
+
+    def run(*overrides: str, name: str = "run") -> Path:
+        GlobalHydra.instance().clear()
+        settings = {
+            "data_dir": world / "data",
+            "cache_dir": world / "cache",
+            "encoder": world / "encoder",
+            "run_dir": tmp_path / name,
+            "learning_rate": 1e-2,
+            "epochs": 6,
+            "evaluations_per_epoch": 1,
+            "global_batch_size": 8,
+            "trainer.precision": "32-true",
+            "trainer.progress_bar": "false",
+        }
+        with initialize_config_dir(str(schema.CONF_DIR), version_base=None):
+            cfg = compose("finetune", [f"{key}={value}" for key, value in settings.items()] + list(overrides))
+        main(cfg)
+        return tmp_path / name
+
+    return run
+
+
+def read(folder: Path, name: str) -> Any:
+    return json.loads((folder / name).read_text())
+
+
+def test_multiple_choice(finetune: Any) -> None:
+    folder = finetune("task=swag", "save_model=true")
+    scores = read(folder, "scores.json")
+    assert scores["scores"]["validation/accuracy"] > 0.9
+    assert (scores["majority_baseline"], scores["collapsed"], scores["num_examples"]) == (0.25, False, 16)
+    transformers = pytest.importorskip("transformers")
+    assert read(folder / "model", "config.json")["architectures"] == ["BertForMultipleChoice"]
+    model = transformers.AutoModelForMultipleChoice.from_pretrained(folder / "model").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model")
+    encoded = tokenizer(["saw a"] * 4, ["near mr b", *["near b c"] * 3], return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**{key: value[None] for key, value in encoded.items()}).logits[0]
+    first = json.loads((folder / "predictions.jsonl").read_text().splitlines()[0])
+    assert logits.tolist() == pytest.approx(first["logits"], abs=1e-4)
+
+
+def test_tagging_with_document_context(finetune: Any) -> None:
+    folder = finetune("task=ner_conll2003", "save_model=true")
+    scores, state = read(folder, "scores.json"), read(folder, "run.json")
+    assert scores["scores"]["validation/f1"] > 0.9
+    assert scores["num_examples"] == 16
+    counts = state["facts"]["data"]["train_counts"]
+    assert (counts["tag_scheme"], counts["has_documents"]) == ("IOB1", True)
+    assert counts["context_tokens"] == 64 * 12  # three neighbours of four words in every document
+    rows = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    assert rows[1]["words"] == ["b", "saw", "mr", "b"]
+    assert rows[1]["label"] == ["O", "O", "O", "B-PER"]
+    config = read(folder / "model", "config.json")
+    assert config["architectures"] == ["BertForTokenClassification"]
+    assert config["id2label"]["1"] == "B-PER"
+
+
+def test_feature_based(finetune: Any, world: Path) -> None:
+    """Two choices of layers and two seeds share one cache; the scores are the tagger's own."""
+    common = ["task=ner_features_conll2003", "head=bilstm", "task.module.bilstm_hidden_size=16", "epochs=4"]
+    caches = []
+    for features, seed in (("concat_last_four", 1), ("weighted_sum_all", 2)):
+        folder = finetune(*common, f"task.data.features={features}", f"seed={seed}", name=features)
+        assert read(folder, "scores.json")["scores"]["validation/f1"] > 0.9
+        caches.append(read(folder, "run.json")["facts"]["data"]["feature_cache"])
+    assert caches[0] == caches[1]  # the very same pass, its seconds included
+    assert len(list((world / "cache/features").iterdir())) == 2  # one a split
+    finetune(*common, "initialisation=random", "epochs=0.2", name="random")
+    assert len(list((world / "cache/features").iterdir())) == 4  # other weights, other features
+    with pytest.raises(ValueError, match="set head=bilstm"):
+        finetune("task=ner_features_conll2003", name="linear")
+    with pytest.raises(ValueError, match=r"is not a score of this task; it has validation/f1, .*accuracy"):
+        finetune(*common, "task.metric=validation/matthews", name="linear")
+    assert not (folder.parent / "linear").exists()

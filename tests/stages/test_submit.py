@@ -1,0 +1,61 @@
+"""`clozelab submit`: the best run of each test set is taken, what is missing is said, the result is checked."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from clozelab.data.glue_submission import TEST_SETS, placeholder
+from clozelab.stages.submit import main
+
+
+def run(folder: Path, name: str, score: float, answer: str | None = None) -> Path:
+    """A run folder with predictions for one test set."""
+    (folder / "test_predictions").mkdir(parents=True)
+    text = placeholder(name)
+    if answer is not None:
+        text = text.replace(f"\t{TEST_SETS[name].labels[0]}", f"\t{answer}")
+    (folder / "test_predictions" / f"{name}.tsv").write_text(text)
+    scores = {"metric": "validation/accuracy", "scores": {"validation/accuracy": score}, "stand_in_for": None}
+    (folder / "scores.json").write_text(json.dumps(scores))
+    return folder
+
+
+def test_best_run_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in TEST_SETS:
+        run(tmp_path / "runs" / name, name, 0.5)
+    run(tmp_path / "runs" / "rte-better", "RTE", 0.7, "not_entailment")
+    run(tmp_path / "runs" / "rte-worse", "RTE", 0.4)
+    out = tmp_path / "glue.zip"
+    assert main(["glue", str(tmp_path / "runs"), f"out={out}"]) == 0
+    with zipfile.ZipFile(out) as archive:
+        assert archive.read("RTE.tsv").splitlines()[1] == b"0\tnot_entailment"
+    assert "rte-better" in capsys.readouterr().out
+    assert main(["--check", str(out)]) == 0
+    out.write_bytes(out.read_bytes()[:-50])
+    assert main(["--check", str(out)]) == 1
+    assert "1 problem(s)" in capsys.readouterr().out
+
+
+def test_missing_sets_are_an_error_or_placeholders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, out = str(run(tmp_path / "wnli", "WNLI", 0.5)), tmp_path / "x.zip"
+    with pytest.raises(ValueError, match=r"no predictions for CoLA, SST-2, .*--placeholders"):
+        main(["glue", folder, f"out={out}"])
+    assert not out.exists()
+    assert main(["glue", folder, f"out={out}", "--placeholders"]) == 0
+    assert capsys.readouterr().out.count("placeholder") == len(TEST_SETS) - 1
+    assert main(["--check", str(out)]) == 0
+
+
+def test_wrong_use(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="knows one benchmark"):
+        main(["superglue", str(tmp_path)])
+    with pytest.raises(ValueError, match="no test predictions in"):
+        main(["glue", str(tmp_path)])
+    with pytest.raises(ValueError, match="is no folder"):
+        main(["glue", str(tmp_path / "nowhere")])
+    with pytest.raises(ValueError, match="no option --chek"):
+        main(["--chek", "x"])
