@@ -81,6 +81,8 @@ class ScaleFinetuneConfig:
     glue_tasks: str = MISSING
     squad_v2_task: str = MISSING
     """What the experiments on whole benchmarks use at this scale."""
+    benchmarks: dict[str, str] = MISSING
+    """Benchmark -> the task that is it, or stands in for it, at this scale: `${scale.finetune.benchmarks.mnli}`."""
 
 
 @dataclass
@@ -210,6 +212,15 @@ class PretrainConfig(StageConfig):
 
 
 @dataclass
+class TaskAlwaysConfig:
+    """What a task wants whatever the scale's fine-tuning recipe is; None: the scale's, the row's."""
+
+    head: str | None = None
+    learning_rate: float | None = None
+    epochs: float | None = None
+
+
+@dataclass
 class TaskConfig:
     """One downstream task: a YAML, never a class."""
 
@@ -224,6 +235,7 @@ class TaskConfig:
     learning_rate: float = MISSING
     epochs: float = MISSING
     global_batch_size: int = MISSING
+    always: TaskAlwaysConfig = field(default_factory=TaskAlwaysConfig)
 
 
 @dataclass
@@ -263,6 +275,11 @@ def fallback(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
+def at_least(least: float, value: float) -> float:
+    """`${at_least:4,${scale.model.num_hidden_layers}}`: the value, or the least where it is below."""
+    return max(least, value)
+
+
 def check_schema(stage: str, config: DictConfig) -> None:
     """Refuse keys that a stage does not have; Hydra lets `+key=value` past its own check.
 
@@ -293,4 +310,5 @@ def register() -> None:
     store = ConfigStore.instance()
     for name, schema in SCHEMAS.items():
         store.store(name=name, node=schema, provider="clozelab")
-    OmegaConf.register_new_resolver("fallback", fallback, replace=True)
+    for resolver in (fallback, at_least):
+        OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
