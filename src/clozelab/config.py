@@ -11,7 +11,9 @@ free-form for Hydra and are checked by `check_targets` against an allow-list and
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,15 @@ class ScaleModelConfig:
 
 
 @dataclass
+class ScaleSizeConfig:
+    """The middle size of a comparison of sizes: its depth is a multiple of 4, its heads one of 12, its width one of 3."""
+
+    num_hidden_layers: int = MISSING
+    hidden_size: int = MISSING
+    num_attention_heads: int = MISSING
+
+
+@dataclass
 class ScalePretrainConfig:
     phases: list[PhaseConfig] = MISSING
     position_growth: str = MISSING
@@ -94,6 +105,7 @@ class ScaleConfig:
     """Name of the corpus config this scale runs on by default (informative; the group choice decides)."""
     vocab_size: int = MISSING
     model: ScaleModelConfig = field(default_factory=ScaleModelConfig)
+    size_base: ScaleSizeConfig = field(default_factory=ScaleSizeConfig)
     pretrain: ScalePretrainConfig = field(default_factory=ScalePretrainConfig)
     finetune: ScaleFinetuneConfig = field(default_factory=ScaleFinetuneConfig)
 
@@ -114,6 +126,16 @@ class ModelConfig:
     initializer_range: float = MISSING
     layer_norm_eps: float = MISSING
     position_embedding_init: str = MISSING
+
+
+@dataclass
+class SizeConfig:
+    """An encoder's size as ratios ("4/3") of the scale's `size_base`; read by model=ratio alone."""
+
+    depth: str = MISSING
+    width: str = MISSING
+    heads: str = MISSING
+    """Of the heads that keep the base's head size at this width."""
 
 
 @dataclass
@@ -202,6 +224,7 @@ class PretrainConfig(StageConfig):
     arm: str = MISSING
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    size: SizeConfig = field(default_factory=SizeConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     phases: list[PhaseConfig] = MISSING
     position_growth: str = MISSING
@@ -275,6 +298,25 @@ def fallback(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
+def scaled(value: int, *ratios: Any) -> int:
+    """`${scaled:${scale.size_base.hidden_size},4/3}`: a whole number times ratios, exactly.
+
+    Raises:
+        ValueError: a ratio is none, or the product is not a whole number.
+    """
+    try:
+        product = math.prod((Fraction(str(ratio)) for ratio in ratios), start=Fraction(value))
+    except (ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"{', '.join(map(str, ratios))}: give a ratio as 1, 1/2 or 4/3") from error
+    if product.denominator != 1 or product < 1:
+        text = " x ".join(map(str, (value, *ratios)))
+        raise ValueError(
+            f"{text} = {float(product):g} is no size: it has to be a positive whole number. Choose a scale whose "
+            "size_base this ratio divides (depth a multiple of 4, heads of 12, width of 3), or set scale.size_base"
+        )
+    return int(product)
+
+
 def at_least(least: float, value: float) -> float:
     """`${at_least:4,${scale.model.num_hidden_layers}}`: the value, or the least where it is below."""
     return max(least, value)
@@ -310,5 +352,5 @@ def register() -> None:
     store = ConfigStore.instance()
     for name, schema in SCHEMAS.items():
         store.store(name=name, node=schema, provider="clozelab")
-    for resolver in (fallback, at_least):
+    for resolver in (fallback, at_least, scaled):
         OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)

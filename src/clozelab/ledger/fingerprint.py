@@ -29,6 +29,7 @@ NEUTRAL_KEYS = frozenset(
         "run_dir",
         "runs_dir",
         "scale",  # every value that counts is interpolated where it is used
+        "size",  # likewise
         "task.always",  # likewise
         "task.data.how_to_get",
         "task.data.test_files",  # their content is in the inputs where they are predicted
