@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -76,6 +77,8 @@ class ScalePretrainConfig:
     validation_instances: int = MISSING
     validation_seq_length: int = MISSING
     checkpoint_interval_steps: int = MISSING
+    keep_encoders: list[float] = MISSING
+    """Fractions of the steps after which experiments about the course of training keep the encoder."""
     seeds: str = MISSING
     """Comma-separated, as a Hydra sweep wants them."""
 
@@ -232,6 +235,12 @@ class PretrainConfig(StageConfig):
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     checkpoint_interval_steps: int = MISSING
     gradient_clip_norm: float = MISSING
+    keep_encoders: list[float] = MISSING
+    """Fractions of the steps after which the encoder is kept as well, in encoders/step-N."""
+    needs_kept_encoders: bool = MISSING
+    """A run without them is of no use here: it is neither shared nor taken for complete."""
+    share_runs: bool = MISSING
+    """Take an equal, complete run of another experiment instead of training again."""
 
 
 @dataclass
@@ -268,6 +277,8 @@ class FinetuneConfig(StageConfig):
     encoder: str | None = MISSING
     """Folder in the Hugging Face layout."""
     encoder_arm: str | None = MISSING
+    encoder_fraction: float = MISSING
+    """After which fraction of its steps the arm's encoder is taken; below 1 it has to have been kept."""
     pretrain_seed: int = MISSING
     initialisation: str = MISSING
     """pretrained | random (the no-pre-training floor: same shape and vocabulary, fresh weights)."""
@@ -317,6 +328,27 @@ def scaled(value: int, *ratios: Any) -> int:
     return int(product)
 
 
+def kept_step(fraction: float, total_steps: int) -> int:
+    """The step after which the encoder of a fraction of the run is kept.
+
+    Raises:
+        ValueError: the fraction is not above 0 and below 1, or no step belongs to it.
+    """
+    step = round(float(fraction) * total_steps)
+    if not 0.0 < float(fraction) < 1.0 or not 0 < step < total_steps:
+        raise ValueError(
+            f"{fraction} of {total_steps} steps: an encoder is kept after a fraction above 0 and below 1 that is at "
+            "least one step (the last one is always there)"
+        )
+    return step
+
+
+def encoder_place(fraction: float, phases: Sequence[Mapping[str, Any]]) -> str:
+    """`${encoder_place:${encoder_fraction},${scale.pretrain.phases}}`: the encoder's folder inside its run's folder."""
+    total_steps = sum(int(phase["steps"]) for phase in phases)
+    return "encoder" if float(fraction) == 1.0 else f"encoders/step-{kept_step(fraction, total_steps)}"
+
+
 def at_least(least: float, value: float) -> float:
     """`${at_least:4,${scale.model.num_hidden_layers}}`: the value, or the least where it is below."""
     return max(least, value)
@@ -352,5 +384,5 @@ def register() -> None:
     store = ConfigStore.instance()
     for name, schema in SCHEMAS.items():
         store.store(name=name, node=schema, provider="clozelab")
-    for resolver in (fallback, at_least, scaled):
+    for resolver in (fallback, at_least, scaled, encoder_place):
         OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)

@@ -21,6 +21,7 @@ PRETRAIN_MAY_DIFFER = ("arm", "seed", "objective")
 FINETUNE_MAY_DIFFER = (
     "row",
     "encoder_arm",
+    "encoder_fraction",
     "head",
     "initialisation",
     "pretrain_seed",
@@ -181,13 +182,18 @@ def _shared_encoders(runs: Sequence[FinetuneRun]) -> list[str]:
 def _replaced_encoders(pretrain: Sequence[PretrainRun], finetune: Sequence[FinetuneRun]) -> list[str]:
     """Scores of an encoder that has been trained anew since."""
     current = {
-        (run.arm, run.seed): encoder_fingerprint(run.dir / "encoder")
+        (run.arm, run.seed): {encoder_fingerprint(path.parent) for path in _encoder_configs(run.dir)}
         for run in pretrain
         if (run.dir / "encoder" / "config.json").is_file()
     }
     lines = []
     for run in finetune:
         arm, used = str(run.state["config_resolved"].get("encoder_arm")), _encoder(run)
-        if used and current.get((arm, run.pretrain_seed), used) != used:
+        if used and used not in current.get((arm, run.pretrain_seed), {used}):
             lines.append(f"{run.dir}: began with another encoder than the one of {arm} seed {run.pretrain_seed} now")
     return lines
+
+
+def _encoder_configs(folder: Path) -> list[Path]:
+    """config.json of a run's last encoder and of those kept on the way."""
+    return [folder / "encoder" / "config.json", *sorted(folder.glob("encoders/*/config.json"))]
