@@ -59,7 +59,7 @@ class ScaleModelConfig:
 
 @dataclass
 class ScaleSizeConfig:
-    """The middle size of a comparison of sizes: its depth is a multiple of 4, its heads one of 12, its width one of 3."""
+    """The middle size where sizes are compared: depth a multiple of 4, heads of 12, width of 3."""
 
     num_hidden_layers: int = MISSING
     hidden_size: int = MISSING

@@ -167,7 +167,7 @@ def test_a_shared_run_whose_source_is_gone_is_not_complete(tmp_path: Path) -> No
     folder = Path(other.run_dir)
     assert not shared_run_is_there(folder, read_state(folder))  # type: ignore[arg-type]
     assert job_status("pretrain", other, other.run_dir)[0] == "check"
-    with pytest.raises(ValueError, match="was shared from .*/first/.* gone or has been trained anew"):
+    with pytest.raises(ValueError, match=r"was shared from .*/first/.* gone or has been trained anew"):
         share_equal_run(other, INPUTS)
 
 

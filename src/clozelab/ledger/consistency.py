@@ -78,7 +78,7 @@ def declared_keys(folder: Path) -> dict[str, frozenset[str]]:
 
 
 def _chosen_part(entry: Any) -> str:
-    """"objective" for {"override /objective": mlm}, "task" for "/task/format/features@task"."""
+    """ "objective" for {"override /objective": mlm}, "task" for "/task/format/features@task"."""
     text = str(next(iter(entry), "")) if isinstance(entry, Mapping) else str(entry)
     group, _, package = text.removeprefix("override ").partition("@")
     return (package or group.strip("/")).replace("/", ".").removesuffix("_self_")

@@ -136,4 +136,6 @@ def shared_run_is_there(folder: Path, state: Mapping[str, Any]) -> bool:
         found = read_state(source)
     except (OSError, ValueError):
         return False
-    return found is not None and found["status"] == "complete" and found["fingerprint"] == state["shared"]["fingerprint"]
+    return (
+        found is not None and found["status"] == "complete" and found["fingerprint"] == state["shared"]["fingerprint"]
+    )

@@ -100,9 +100,7 @@ def build_pretraining_module(
     )
 
 
-def provenance(
-    plain: dict[str, Any], run: Run, corpus: PreparedCorpus, *, step: int | None = None
-) -> dict[str, Any]:
+def provenance(plain: dict[str, Any], run: Run, corpus: PreparedCorpus, *, step: int | None = None) -> dict[str, Any]:
     """What a pre-trained encoder folder remembers of its making; `plain` is the resolved configuration.
 
     Args:

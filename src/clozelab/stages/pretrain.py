@@ -37,6 +37,7 @@ def main(cfg: DictConfig) -> None:
     hardware = hardware_of(cfg.trainer)
     objective = Objective(**instantiate(cfg.objective, _convert_="all"))
     check_pretraining(cfg, plain, hardware)
+    steps_to_keep = kept_steps(cfg)
     corpus = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
     validation = {f"validation_{key}": plain["validation"][key] for key in ("instances", "seq_length")}
     workers = cfg.trainer.num_workers
@@ -59,7 +60,7 @@ def main(cfg: DictConfig) -> None:
             folder = run.dir / ("encoder" if step is None else f"encoders/step-{step}")
             module.save_encoder(folder, corpus.tokenizer.files(), provenance(plain, run, corpus, step=step))
 
-        fit(cfg, run, hardware, module, data, KeepEncoders(kept_steps(cfg), save_encoder))
+        fit(cfg, run, hardware, module, data, KeepEncoders(steps_to_keep, save_encoder))
         if run.is_leader:
             save_encoder()
             run.complete(**module.facts())
