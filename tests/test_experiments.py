@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -51,6 +53,12 @@ def scale_values(scale: str) -> DictConfig:
     return values
 
 
+@cache
+def plain(folder: Path, stage: str, *words: str) -> DictConfig:
+    """What the sweep's jobs get; a tenth of the nodes, so copies of it are cheap."""
+    return sweep.without_hydra(master(folder, stage, *words))
+
+
 def at_scale(config: DictConfig, scale: str) -> DictConfig:
     """The configuration at another scale; the corpus aside, which test_conf.py looks at."""
     config = config.copy()
@@ -70,32 +78,28 @@ def with_delta(folder: Path, stage: str, name: str) -> DictConfig:
     delta = OmegaConf.load(folder / group / f"{name}.yaml")
     assert isinstance(delta, DictConfig)
     if "defaults" in delta:
-        return master(folder, stage, f"{group}={name}")
+        return plain(folder, stage, f"{group}={name}")
     delta.pop("hydra", None)
-    plain = master(folder, stage).copy()
-    OmegaConf.set_struct(plain, True)
-    merged = OmegaConf.merge(plain, delta)
+    config = plain(folder, stage).copy()
+    OmegaConf.set_struct(config, True)
+    merged = OmegaConf.merge(config, delta)
     assert isinstance(merged, DictConfig)
     return merged
 
 
 def resolved(config: DictConfig, stage: str) -> dict[str, Any]:
     """Checked against the stage's schema, and without anything missing."""
-    with sweep.hydra_config(config):
-        plain = sweep.without_hydra(config)
-        check_schema(stage, plain)
-        values = OmegaConf.to_container(plain, resolve=True, throw_on_missing=True)
+    check_schema(stage, config)
+    values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
 
 
-def swept(config: DictConfig, **words: str) -> list[tuple[str, ...]]:
-    """The jobs of a sweep's configuration, as overrides."""
-    config = config.copy()
-    with open_dict(config):
-        config.hydra.overrides.task = [f"{key}={value}" for key, value in words.items()]
-    folder = EXPERIMENTS_DIR / str(config.experiment)
-    return sweep.sweep_overrides(loader(folder), config)
+def number_of_jobs(folder: Path, stage: str, scale: str) -> int:
+    config = OmegaConf.create({"scale": scale_values(scale), "params": master(folder, stage).hydra.sweeper.params})
+    words = [f"{key}={value}" for key, value in config.params.items()]
+    parsed = OverridesParser.create(config_loader=loader(folder)).parse_overrides(words)
+    return sum(map(len, BasicSweeper.split_arguments(parsed, None)))
 
 
 def cost_table(name: str) -> dict[str, tuple[int, int]]:
@@ -156,7 +160,7 @@ def _stand_in_for(task: str) -> str | None:
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", list_experiments())
 def test_sweeps_have_the_declared_number_of_jobs(name: str, scale: str) -> None:
-    counts = tuple(len(swept(at_scale(master(EXPERIMENTS_DIR / name, stage), scale))) for stage in STAGES)
+    counts = tuple(number_of_jobs(EXPERIMENTS_DIR / name, stage, scale) for stage in STAGES)
     assert counts == cost_table(name)[scale]
 
 
@@ -166,15 +170,15 @@ def test_every_arm_and_row_composes_at_every_scale(name: str) -> None:
     arms = deltas(folder, "pretrain")
     for stage, key in (("pretrain", "arm"), ("finetune", "row")):
         for delta in deltas(folder, stage):
-            whole = with_delta(folder, stage, delta)
-            check_targets(sweep.without_hydra(whole))
-            values = resolved(whole, stage)
+            config = with_delta(folder, stage, delta)
+            check_targets(config)
+            values = resolved(config, stage)
             assert values[key] == delta and values["experiment"] == name
             if stage == "finetune":
                 assert values["encoder_arm"] in (None, *arms)
     # Numbers are the scale's: each scale has to have them all, and sizes that can be built.
     for scale, stage in product(SCALES, STAGES):
-        assert resolved(at_scale(master(folder, stage), scale), stage)["scale"]["name"] == scale
+        assert resolved(at_scale(plain(folder, stage), scale), stage)["scale"]["name"] == scale
 
 
 @pytest.mark.parametrize("name", list_experiments())
@@ -194,14 +198,11 @@ def test_what_finetuning_reads_is_what_pretraining_writes(name: str) -> None:
         config = at_scale(with_delta(folder, "finetune", row), scale)
         if config.encoder_arm is None:
             continue
-        with sweep.hydra_config(config):
-            encoder = str(config.encoder)
         run = at_scale(with_delta(folder, "pretrain", config.encoder_arm), scale)
-        with sweep.hydra_config(run):
-            total = sum(phase.steps for phase in run.phases)
-            kept = {f"{run.run_dir}/encoders/step-{kept_step(one, total)}" for one in run.keep_encoders}
-            assert encoder in {f"{run.run_dir}/encoder", *kept}
-            assert run.share_runs
+        total = sum(phase.steps for phase in run.phases)
+        kept = {f"{run.run_dir}/encoders/step-{kept_step(one, total)}" for one in run.keep_encoders}
+        assert str(config.encoder) in {f"{run.run_dir}/encoder", *kept}
+        assert run.share_runs
 
 
 def test_the_same_run_in_two_experiments_is_one() -> None:
@@ -209,8 +210,7 @@ def test_the_same_run_in_two_experiments_is_one() -> None:
 
     def key(name: str, arm: str) -> str:
         config = at_scale(with_delta(EXPERIMENTS_DIR / name, "pretrain", arm), "paper")
-        with sweep.hydra_config(config):
-            return training_key(canonical(sweep.without_hydra(config)), {}, 1)
+        return training_key(canonical(config), {}, 1)
 
     default = key("table5_pretraining_tasks", "mlm_nsp")
     others = [("table8_masking", "mask80_same10_random10"), ("table6_model_size", "base")]
@@ -261,7 +261,7 @@ def test_a_ratio_that_gives_no_size_is_refused(ratio: str) -> None:
 
 
 def test_the_papers_scale_is_the_paper() -> None:
-    values = resolved(at_scale(master(TABLE5, "pretrain"), "paper"), "pretrain")
+    values = resolved(at_scale(with_delta(TABLE5, "pretrain", "mlm_nsp"), "paper"), "pretrain")
     phases = values["phases"]
     assert [(one["seq_length"], one["steps"], one["global_batch_size"]) for one in phases] == [
         (128, 900_000, 256),
@@ -274,7 +274,7 @@ def test_the_papers_scale_is_the_paper() -> None:
     assert (model["hidden_dropout_prob"], model["initializer_range"]) == (0.1, 0.02)
     assert (model["position_embedding_init"], values["position_growth"]) == ("normal", "none")
     assert (model["num_hidden_layers"], model["hidden_size"], values["corpus"]["vocab_size"]) == (12, 768, 30522)
-    tuned = resolved(at_scale(master(TABLE5, "finetune", "task=squad_v1"), "paper"), "finetune")
+    tuned = resolved(at_scale(plain(TABLE5, "finetune", "task=squad_v1"), "paper"), "finetune")
     assert (tuned["learning_rate"], tuned["epochs"], tuned["global_batch_size"]) == (5e-5, 3, 32)
     assert tuned["max_train_examples"] is None
 
@@ -311,8 +311,8 @@ def test_finetuning_sweep() -> None:
 
 def test_a_sweep_without_jobs_is_an_error() -> None:
     with pytest.raises(ValueError, match="expands to no job at all"):
-        swept(master(TABLE5, "finetune"), task="glob(zz*)")
-    assert swept(master(TABLE5, "finetune"), task="glob(m*)")
+        sweep.sweep_overrides(loader(TABLE5), master(TABLE5, "finetune", "task=glob(zz*)"))
+    assert sweep.sweep_overrides(loader(TABLE5), master(TABLE5, "finetune", "task=glob(m*)"))
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_folder_of_ones_own(tmp_path: Path) -> None:
         list(sweep.expand("sweep_finetune", ["row=mlm"], folder=folder))
     (tmp_path / "mine" / "arm" / "ltr.yaml").write_text("# @package _global_\nobjective: {token: {predict_probb: 1}}\n")
     with pytest.raises(ValueError, match=r"objective\.token\.predict_probb: .*did you mean 'predict_prob'"):
-        check_targets(sweep.without_hydra(master(folder, "pretrain", "arm=ltr")))
+        check_targets(plain(folder, "pretrain", "arm=ltr"))
 
 
 @pytest.mark.parametrize(
