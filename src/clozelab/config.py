@@ -11,7 +11,10 @@ free-form for Hydra and are checked by `check_targets` against an allow-list and
 from __future__ import annotations
 
 import difflib
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +58,15 @@ class ScaleModelConfig:
 
 
 @dataclass
+class ScaleSizeConfig:
+    """The middle size where sizes are compared: depth a multiple of 4, heads of 12, width of 3."""
+
+    num_hidden_layers: int = MISSING
+    hidden_size: int = MISSING
+    num_attention_heads: int = MISSING
+
+
+@dataclass
 class ScalePretrainConfig:
     phases: list[PhaseConfig] = MISSING
     position_growth: str = MISSING
@@ -65,6 +77,8 @@ class ScalePretrainConfig:
     validation_instances: int = MISSING
     validation_seq_length: int = MISSING
     checkpoint_interval_steps: int = MISSING
+    keep_encoders: list[float] = MISSING
+    """Fractions of the steps after which experiments about the course of training keep the encoder."""
     seeds: str = MISSING
     """Comma-separated, as a Hydra sweep wants them."""
 
@@ -81,6 +95,8 @@ class ScaleFinetuneConfig:
     glue_tasks: str = MISSING
     squad_v2_task: str = MISSING
     """What the experiments on whole benchmarks use at this scale."""
+    benchmarks: dict[str, str] = MISSING
+    """Benchmark -> the task that is it, or stands in for it, at this scale: `${scale.finetune.benchmarks.mnli}`."""
 
 
 @dataclass
@@ -92,6 +108,7 @@ class ScaleConfig:
     """Name of the corpus config this scale runs on by default (informative; the group choice decides)."""
     vocab_size: int = MISSING
     model: ScaleModelConfig = field(default_factory=ScaleModelConfig)
+    size_base: ScaleSizeConfig = field(default_factory=ScaleSizeConfig)
     pretrain: ScalePretrainConfig = field(default_factory=ScalePretrainConfig)
     finetune: ScaleFinetuneConfig = field(default_factory=ScaleFinetuneConfig)
 
@@ -112,6 +129,16 @@ class ModelConfig:
     initializer_range: float = MISSING
     layer_norm_eps: float = MISSING
     position_embedding_init: str = MISSING
+
+
+@dataclass
+class SizeConfig:
+    """An encoder's size as ratios ("4/3") of the scale's `size_base`; read by model=ratio alone."""
+
+    depth: str = MISSING
+    width: str = MISSING
+    heads: str = MISSING
+    """Of the heads that keep the base's head size at this width."""
 
 
 @dataclass
@@ -200,6 +227,7 @@ class PretrainConfig(StageConfig):
     arm: str = MISSING
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    size: SizeConfig = field(default_factory=SizeConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     phases: list[PhaseConfig] = MISSING
     position_growth: str = MISSING
@@ -207,6 +235,21 @@ class PretrainConfig(StageConfig):
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     checkpoint_interval_steps: int = MISSING
     gradient_clip_norm: float = MISSING
+    keep_encoders: list[float] = MISSING
+    """Fractions of the steps after which the encoder is kept as well, in encoders/step-N."""
+    needs_kept_encoders: bool = MISSING
+    """A run without them is of no use here: it is neither shared nor taken for complete."""
+    share_runs: bool = MISSING
+    """Take an equal, complete run of another experiment instead of training again."""
+
+
+@dataclass
+class TaskAlwaysConfig:
+    """What a task wants whatever the scale's fine-tuning recipe is; None: the scale's, the row's."""
+
+    head: str | None = None
+    learning_rate: float | None = None
+    epochs: float | None = None
 
 
 @dataclass
@@ -224,6 +267,7 @@ class TaskConfig:
     learning_rate: float = MISSING
     epochs: float = MISSING
     global_batch_size: int = MISSING
+    always: TaskAlwaysConfig = field(default_factory=TaskAlwaysConfig)
 
 
 @dataclass
@@ -233,6 +277,8 @@ class FinetuneConfig(StageConfig):
     encoder: str | None = MISSING
     """Folder in the Hugging Face layout."""
     encoder_arm: str | None = MISSING
+    encoder_fraction: float = MISSING
+    """After which fraction of its steps the arm's encoder is taken; below 1 it has to have been kept."""
     pretrain_seed: int = MISSING
     initialisation: str = MISSING
     """pretrained | random (the no-pre-training floor: same shape and vocabulary, fresh weights)."""
@@ -261,6 +307,51 @@ SCHEMAS: dict[str, type] = {
 def fallback(*values: Any) -> Any:
     """The first value that is not None: `${fallback:${scale.finetune.epochs},${task.epochs}}`."""
     return next((value for value in values if value is not None), None)
+
+
+def scaled(value: int, *ratios: Any) -> int:
+    """`${scaled:${scale.size_base.hidden_size},4/3}`: a whole number times ratios, exactly.
+
+    Raises:
+        ValueError: a ratio is none, or the product is not a whole number.
+    """
+    try:
+        product = math.prod((Fraction(str(ratio)) for ratio in ratios), start=Fraction(value))
+    except (ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"{', '.join(map(str, ratios))}: give a ratio as 1, 1/2 or 4/3") from error
+    if product.denominator != 1 or product < 1:
+        text = " x ".join(map(str, (value, *ratios)))
+        raise ValueError(
+            f"{text} = {float(product):g} is no size: it has to be a positive whole number. Choose a scale whose "
+            "size_base this ratio divides (depth a multiple of 4, heads of 12, width of 3), or set scale.size_base"
+        )
+    return int(product)
+
+
+def kept_step(fraction: float, total_steps: int) -> int:
+    """The step after which the encoder of a fraction of the run is kept.
+
+    Raises:
+        ValueError: the fraction is not above 0 and below 1, or no step belongs to it.
+    """
+    step = round(float(fraction) * total_steps)
+    if not 0.0 < float(fraction) < 1.0 or not 0 < step < total_steps:
+        raise ValueError(
+            f"{fraction} of {total_steps} steps: an encoder is kept after a fraction above 0 and below 1 that is at "
+            "least one step (the last one is always there)"
+        )
+    return step
+
+
+def encoder_place(fraction: float, phases: Sequence[Mapping[str, Any]]) -> str:
+    """`${encoder_place:${encoder_fraction},${scale.pretrain.phases}}`: the encoder's folder inside its run's folder."""
+    total_steps = sum(int(phase["steps"]) for phase in phases)
+    return "encoder" if float(fraction) == 1.0 else f"encoders/step-{kept_step(fraction, total_steps)}"
+
+
+def at_least(least: float, value: float) -> float:
+    """`${at_least:4,${scale.model.num_hidden_layers}}`: the value, or the least where it is below."""
+    return max(least, value)
 
 
 def check_schema(stage: str, config: DictConfig) -> None:
@@ -293,4 +384,5 @@ def register() -> None:
     store = ConfigStore.instance()
     for name, schema in SCHEMAS.items():
         store.store(name=name, node=schema, provider="clozelab")
-    OmegaConf.register_new_resolver("fallback", fallback, replace=True)
+    for resolver in (fallback, at_least, scaled, encoder_place):
+        OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)

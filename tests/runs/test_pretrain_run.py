@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 
 from clozelab import config
 from clozelab.ledger import launcher
+from clozelab.models.weights import load_encoder
 from clozelab.stages import pretrain
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.checkpoint_io import load_file as load_checkpoint
@@ -240,6 +241,39 @@ def test_complete_run_is_left_alone(workplace: Path, whole_run: Path) -> None:
     assert (whole_run / "run.json").read_bytes() == before
 
 
+def test_encoders_on_the_way_are_kept_and_change_nothing(
+    workplace: Path, whole_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also over a stop just behind a kept step, and for a second experiment, which takes the run over."""
+    runs = tmp_path / "runs"
+    folder = runs / "first" / "demo" / "pretrain" / "test" / "seed-1"
+    keep = {"runs_dir": runs, "keep_encoders": "[0.4,0.8]"}
+    with monkeypatch.context() as patch:
+        patch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(5))
+        with pytest.raises(TrainingInterruptedError):
+            run_here(workplace, folder, experiment="first", **keep)
+    assert [path.name for path in (folder / "encoders").iterdir()] == ["step-4"]
+    run_here(workplace, folder, experiment="first", **keep)
+    ours, theirs = tensors(folder), tensors(whole_run)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    seen = {}
+    for step in (4, 8):
+        kept = folder / "encoders" / f"step-{step}"
+        about = json.loads((kept / "config.json").read_text())["clozelab"]
+        assert about["step"] == step
+        seen[step] = about["trained_seq_lengths"]
+        assert load_encoder(kept).config.hidden_size == 16  # whole, and its checksums fit
+        assert any(not torch.equal(value, ours[name]) for name, value in load_file(kept / "model.safetensors").items())
+    assert seen == {4: [16], 8: [16, 32]}
+    second = runs / "second" / "demo" / "pretrain" / "other" / "seed-1"
+    changes = keep | {"experiment": "second", "arm": "other", "share_runs": True, "needs_kept_encoders": True}
+    run_here(workplace, second, **changes)
+    assert state(second)["shared"]["run"] == "../../../../../first/demo/pretrain/test/seed-1"
+    assert (second / "encoders" / "step-8").resolve() == (folder / "encoders" / "step-8").resolve()
+    assert not (second / "checkpoints").exists()
+    run_here(workplace, second, **changes)  # complete
+
+
 def test_ltr_encoder_remembers_its_mask(workplace: Path, tmp_path: Path) -> None:
     phases = "[{seq_length: 16, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
     run_here(workplace, tmp_path / "run", objective="ltr", phases=phases)
@@ -268,6 +302,7 @@ def test_rows_longer_than_the_model_are_refused_before_anything_slow(workplace: 
         ({"optimizer.learning_rate": -1}, r"optimizer\.learning_rate is -1"),
         ({"schedule.warmup_fraction": 1.5}, r"schedule\.warmup_fraction is 1\.5"),
         ({"objective.token.predict_prob": 0}, r"predict_prob is 0"),
+        ({"keep_encoders": "[0.5,1.0]"}, r"keep_encoders: 1\.0 of 10 steps"),
     ],
 )
 def test_settings_that_cannot_run_are_refused_before_the_corpus_is_read(

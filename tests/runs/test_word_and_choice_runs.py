@@ -124,7 +124,7 @@ def test_tagging_with_document_context(finetune: Any) -> None:
 
 def test_feature_based(finetune: Any, world: Path) -> None:
     """Two choices of layers and two seeds share one cache; the scores are the tagger's own."""
-    common = ["task=ner_features_conll2003", "head=bilstm", "task.module.bilstm_hidden_size=16", "epochs=4"]
+    common = ["task=ner_features_conll2003", "task.module.bilstm_hidden_size=16", "epochs=4"]
     caches = []
     for features, seed in (("concat_last_four", 1), ("weighted_sum_all", 2)):
         folder = finetune(*common, f"task.data.features={features}", f"seed={seed}", name=features)
@@ -135,7 +135,7 @@ def test_feature_based(finetune: Any, world: Path) -> None:
     finetune(*common, "initialisation=random", "epochs=0.2", name="random")
     assert len(list((world / "cache/features").iterdir())) == 4  # other weights, other features
     with pytest.raises(ValueError, match="set head=bilstm"):
-        finetune("task=ner_features_conll2003", name="linear")
+        finetune("task=ner_features_conll2003", "head=linear", name="linear")
     with pytest.raises(ValueError, match=r"is not a score of this task; it has validation/f1, .*accuracy"):
         finetune(*common, "task.metric=validation/matthews", name="linear")
     assert not (folder.parent / "linear").exists()

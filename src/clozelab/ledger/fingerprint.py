@@ -25,10 +25,15 @@ NEUTRAL_KEYS = frozenset(
         "data_dir",
         "encoder",  # its content is in the inputs
         "hydra",
+        "keep_encoders",  # training is the same with and without them
         "logger",
+        "needs_kept_encoders",
         "run_dir",
         "runs_dir",
+        "share_runs",
         "scale",  # every value that counts is interpolated where it is used
+        "size",  # likewise
+        "task.always",  # likewise
         "task.data.how_to_get",
         "task.data.test_files",  # their content is in the inputs where they are predicted
         "task.data.test_id_column",
@@ -40,6 +45,7 @@ NEUTRAL_KEYS = frozenset(
     }
 )
 LATER_KEYS: dict[str, Any] = {
+    "encoder_fraction": 1.0,
     "predict_test": False,
     "task.data.extra_validation_files": {},
     "task.data.numeric_labels": False,

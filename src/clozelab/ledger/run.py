@@ -15,7 +15,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -106,6 +106,38 @@ class Run:
         except BaseException:
             lock.close()
             raise
+
+    @classmethod
+    def record_shared(
+        cls,
+        run_dir: str | Path,
+        *,
+        stage: str,
+        config: DictConfig,
+        inputs: Mapping[str, str],
+        source: Path,
+        linked: Sequence[str],
+    ) -> None:
+        """Make a folder without a run the record of a complete, equal run in another folder.
+
+        What is said of the training (facts, times, versions, machine) is the source's; configuration and fingerprint
+        are this run's. `linked`: names that become relative links to the source's files, where it has them.
+        """
+        folder = Path(run_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        with _lock(folder):
+            theirs = read_state(source)
+            if theirs is None or read_state(folder) is not None:
+                return
+            for name in linked:
+                if (source / name).exists():
+                    _link(folder / name, source / name)
+            (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(config, resolve=False), encoding="utf-8")
+            own = _fresh_state(stage, config, dict(inputs))
+            state = theirs | {key: own[key] for key in ("fingerprint", "inputs", "watched", "config_resolved")}
+            place = os.path.relpath(source.resolve(), folder.resolve())
+            state["shared"] = {"run": place, "fingerprint": theirs["fingerprint"]}
+            write_json(folder / RUN_FILE, state)
 
     def record(self, **facts: Any) -> None:
         """Add facts (JSON values) to run.json at once."""
@@ -252,6 +284,12 @@ def _fresh_state(stage: str, config: DictConfig, inputs: dict[str, str]) -> dict
         "watched": watched_files(config),
         "config_resolved": resolved,
     }
+
+
+def _link(link: Path, target: Path) -> None:
+    """A relative link, so that the folder of all runs can be moved; one that is there is replaced."""
+    link.unlink(missing_ok=True)
+    link.symlink_to(os.path.relpath(target.resolve(), link.parent.resolve()))
 
 
 def _lock(folder: Path) -> IO[str]:

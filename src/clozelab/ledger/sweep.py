@@ -6,6 +6,7 @@ sweeper, so that `reproduce --dry-run` and the report's plan never disagree with
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from clozelab import config as schema
 from clozelab.ledger.run import is_settled, read_state
+from clozelab.ledger.sharing import find_equal_run, missing_encoders, shared_run_is_there
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,10 @@ class PlannedJob:
     overrides: tuple[str, ...]
     run_dir: str
     status: str
-    """new | complete | running | interrupted | failed | check (complete, but perhaps of other inputs)."""
+    """new | shared (new, and an equal run of another experiment will be taken) | complete | running | interrupted |
+    failed | check (complete, but perhaps of other inputs)."""
+    source: str = ""
+    """Folder of the run that is, or will be, shared."""
 
 
 def make_loader(folder: Path | None = None) -> ConfigLoader:
@@ -64,13 +69,20 @@ def expand(name: str, overrides: Sequence[str], *, folder: Path | None = None) -
 
 
 def sweep_overrides(loader: ConfigLoader, master: DictConfig) -> list[tuple[str, ...]]:
-    """The product of the sweeper's parameters and the command line's, later ones winning."""
+    """The product of the sweeper's parameters and the command line's, later ones winning.
+
+    Raises:
+        ValueError: it is empty; an empty sweep must not look like a finished one.
+    """
     with hydra_config(master):
         parameters = OmegaConf.to_container(master.hydra.sweeper.params or {}, resolve=True)
     assert isinstance(parameters, dict)
     words = [f"{key!s}={value}" for key, value in parameters.items()] + list(master.hydra.overrides.task)
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(words)
-    return [tuple(job) for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
+    jobs = [tuple(job) for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
+    if not jobs:
+        raise ValueError(f"this sweep expands to no job at all; check its values and globs: {' '.join(words)}")
+    return jobs
 
 
 def plan_job(composed: DictConfig, overrides: Sequence[str]) -> PlannedJob:
@@ -84,18 +96,24 @@ def plan_job(composed: DictConfig, overrides: Sequence[str]) -> PlannedJob:
         task_config = without_hydra(composed)
         schema.check_schema(stage, task_config)
         run_dir = str(task_config.get("run_dir") or "")
-        status = job_status(stage, task_config, run_dir) if run_dir else "new"
-    return PlannedJob(tuple(overrides), run_dir, status)
+        status, source = job_status(stage, task_config, run_dir) if run_dir else ("new", "")
+    return PlannedJob(tuple(overrides), run_dir, status, source)
 
 
-def job_status(stage: str, config: DictConfig, run_dir: str) -> str:
-    """The folder's status; `complete` only where nothing it was made from can have changed."""
-    state = read_state(Path(run_dir))
+def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
+    """(the folder's status, the run it shares); `complete` only where nothing it was made from can have changed."""
+    folder = Path(run_dir)
+    state = read_state(folder)
     if state is None:
-        return "new"
+        source = find_equal_run(config) if stage == "pretrain" else None
+        return ("shared", str(source)) if source else ("new", "")
+    source_place = os.path.normpath(folder / state["shared"]["run"]) if "shared" in state else ""
     if state["status"] == "complete":
-        return "complete" if is_settled(run_dir, stage=stage, config=config) else "check"
-    return str(state["status"])
+        is_whole = not source_place or shared_run_is_there(folder, state)
+        is_whole = is_whole and is_settled(run_dir, stage=stage, config=config)
+        is_whole = is_whole and (stage != "pretrain" or not missing_encoders(config, folder))
+        return "complete" if is_whole else "check", source_place
+    return str(state["status"]), source_place
 
 
 def without_hydra(composed: DictConfig) -> DictConfig:

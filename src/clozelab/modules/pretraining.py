@@ -236,9 +236,17 @@ class PretrainingModule(TrainingModule):
             extra_config={"clozelab": dict(provenance)},
         )
 
-    def on_train_end(self) -> None:
+    def gather_weights(self) -> None:
+        """On every rank, before rank zero saves the encoder: brings the shards together, where there are any."""
         if self._is_sharded:
             self._whole_weights = self.trainer.strategy.lightning_module_state_dict()
+
+    def release_weights(self) -> None:
+        """Forget what was gathered: training goes on."""
+        self._whole_weights = None
+
+    def on_train_end(self) -> None:
+        self.gather_weights()
 
     def _whole_model(self) -> PretrainingModel:
         """The model itself, or, where only a shard of it is here, a copy with the gathered weights."""

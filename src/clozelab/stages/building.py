@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +100,19 @@ def build_pretraining_module(
     )
 
 
-def provenance(plain: dict[str, Any], run: Run, corpus: PreparedCorpus) -> dict[str, Any]:
-    """What a pre-trained encoder folder remembers of its making; `plain` is the resolved configuration."""
+def provenance(plain: dict[str, Any], run: Run, corpus: PreparedCorpus, *, step: int | None = None) -> dict[str, Any]:
+    """What a pre-trained encoder folder remembers of its making; `plain` is the resolved configuration.
+
+    Args:
+        step: after how many steps it was kept; None: after the last. It has seen no longer rows than until then.
+    """
+    begins = accumulate((phase["steps"] for phase in plain["phases"][:-1]), initial=0)
+    begun = [phase for phase, first in zip(plain["phases"], begins, strict=True) if step is None or first < step]
     return {
+        **({} if step is None else {"step": step}),
         **{key: plain[key] for key in ("experiment", "arm", "seed", "objective", "phases")},
         "run_fingerprint": run.state["fingerprint"],
         "corpus_fingerprint": corpus.fingerprint,
         "tokenizer_fingerprint": corpus.tokenizer.fingerprint,
-        "trained_seq_lengths": sorted({phase["seq_length"] for phase in plain["phases"]}),
+        "trained_seq_lengths": sorted({phase["seq_length"] for phase in begun}),
     }

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.ledger.run import Run
+from clozelab.ledger.sharing import kept_steps, require_kept_encoders, share_equal_run
 from clozelab.ledger.targets import check_targets
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.objectives.weighted_sum import Objective
@@ -22,6 +23,7 @@ from clozelab.stages.building import (
     provenance,
 )
 from clozelab.stages.prepare import prepared_corpus
+from clozelab.training.kept_encoders import KeepEncoders
 from clozelab.training.position_growth import PositionGrowth, growth_steps
 from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
 
@@ -35,27 +37,43 @@ def main(cfg: DictConfig) -> None:
     hardware = hardware_of(cfg.trainer)
     objective = Objective(**instantiate(cfg.objective, _convert_="all"))
     check_pretraining(cfg, plain, hardware)
+    steps_to_keep = kept_steps(cfg)
     corpus = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
     validation = {f"validation_{key}": plain["validation"][key] for key in ("instances", "seq_length")}
     workers = cfg.trainer.num_workers
     data = CorpusDataModule(corpus, objective, phases=plain["phases"], seed=cfg.seed, num_workers=workers, **validation)
     # All that can be wrong is found before the run folder is taken: a failed run of wrong settings would keep it.
     data.setup("fit")
-    with Run.claim(cfg.run_dir, stage="pretrain", config=cfg, inputs={"corpus": corpus.fingerprint}) as run:
+    inputs = {"corpus": corpus.fingerprint}
+    share_equal_run(cfg, inputs)
+    with Run.claim(cfg.run_dir, stage="pretrain", config=cfg, inputs=inputs) as run:
         if run.is_complete:
+            require_kept_encoders(cfg)
             log.info("%s is complete already", run.dir)
             return
         # A resumed run keeps the precision that `auto` meant when it began.
         hardware = replace(hardware, precision=run.state["facts"].get("precision", hardware.precision))
         module = build_pretraining_module(cfg, hardware, corpus, objective, data.total_steps)
         run.record(precision=hardware.precision, unigram_entropy=corpus.train.unigram_entropy, **module.facts())
-        fit(cfg, run, hardware, module, data)
+
+        def save_encoder(step: int | None = None) -> None:
+            folder = run.dir / ("encoder" if step is None else f"encoders/step-{step}")
+            module.save_encoder(folder, corpus.tokenizer.files(), provenance(plain, run, corpus, step=step))
+
+        fit(cfg, run, hardware, module, data, KeepEncoders(steps_to_keep, save_encoder))
         if run.is_leader:
-            module.save_encoder(run.dir / "encoder", corpus.tokenizer.files(), provenance(plain, run, corpus))
+            save_encoder()
             run.complete(**module.facts())
 
 
-def fit(cfg: DictConfig, run: Run, hardware: Hardware, module: PretrainingModule, data: CorpusDataModule) -> None:
+def fit(
+    cfg: DictConfig,
+    run: Run,
+    hardware: Hardware,
+    module: PretrainingModule,
+    data: CorpusDataModule,
+    keep_encoders: KeepEncoders,
+) -> None:
     """Train from the last checkpoint, or from the beginning."""
     last = run.dir / "checkpoints" / "last.ckpt"
     trainer = build_trainer(
@@ -63,6 +81,7 @@ def fit(cfg: DictConfig, run: Run, hardware: Hardware, module: PretrainingModule
         max_steps=data.total_steps,
         validation_interval_steps=cfg.validation.interval_steps,
         callbacks=[
+            keep_encoders,
             *stage_callbacks(
                 checkpoint=last,
                 checkpoint_interval_steps=cfg.checkpoint_interval_steps,

@@ -92,7 +92,8 @@ def dry_run(steps: Sequence[Step]) -> int:
             continue
         jobs = list(expand(step.config_name, step.overrides, folder=step.folder))
         for job in jobs:
-            console.print(f"  {job.status:<12} {job.run_dir}", markup=False, highlight=False, soft_wrap=True)
+            source = f"  (trained as {job.source})" if job.source else ""
+            console.print(f"  {job.status:<12} {job.run_dir}{source}", markup=False, highlight=False, soft_wrap=True)
         counts = Counter(job.status for job in jobs)
         console.print("  " + ", ".join(f"{count} {status}" for status, count in counts.items()))
     return 0

@@ -1,0 +1,141 @@
+"""One pre-training run for every experiment that asks for the same one (docs/decisions/0005).
+
+Two runs are equal when everything in their fingerprints is, but for what the experiment and its arm are called. A
+complete equal run of another experiment at the same scale below the same runs_dir is taken over: the second folder gets
+a record of its own (complete, with the facts of the first, and `shared` saying where it lies) and relative links to the
+encoders and metrics.csv. Only complete runs are taken, so nothing waits for anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from clozelab.config import kept_step
+from clozelab.ledger.fingerprint import RESULTS_VERSION, UNWATCHED, canonical, digest, watched_files
+from clozelab.ledger.run import RUN_FILE, Run, process_rank, read_state
+
+log = logging.getLogger(__name__)
+
+NAMES = frozenset({"experiment", "arm"})
+"""What a run is called: nothing that was trained depends on it."""
+LINKED = ("encoder", "encoders", "metrics.csv")
+
+
+def kept_steps(config: DictConfig) -> list[int]:
+    """Steps after which the run keeps its encoder; ValueError for an impossible fraction."""
+    total_steps = sum(int(phase.steps) for phase in config.phases)
+    try:
+        return [kept_step(fraction, total_steps) for fraction in config.keep_encoders]
+    except ValueError as error:
+        raise ValueError(f"keep_encoders: {error}") from None
+
+
+def missing_encoders(config: DictConfig, folder: Path) -> list[str]:
+    """Kept encoders that a run's folder lacks and this configuration needs."""
+    if not config.get("needs_kept_encoders"):
+        return []
+    places = [f"encoders/step-{step}" for step in kept_steps(config)]
+    return [place for place in places if not (folder / place / "config.json").is_file()]
+
+
+def require_kept_encoders(config: DictConfig) -> None:
+    """ValueError for a complete run that was made without the encoders that are needed here."""
+    if missing := missing_encoders(config, Path(config.run_dir)):
+        raise ValueError(
+            f"{config.run_dir} is complete, but has no {', '.join(missing)}: it was trained without keep_encoders. "
+            "Remove the folder to train again, or give run_dir another name"
+        )
+
+
+def training_key(config: Mapping[str, Any], inputs: Mapping[str, str], results_version: int) -> str:
+    """What was trained, as a hash: a run's fingerprint without its names."""
+    plain = {key: value for key, value in config.items() if key not in NAMES}
+    return digest({"config": plain, "inputs": dict(inputs), "results_version": results_version})
+
+
+def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None) -> Path | None:
+    """The folder of a complete run of another experiment that trained just this, with what is needed of it.
+
+    Args:
+        config: of the run that is looked for.
+        inputs: fingerprints of what it reads; None where they are not known yet: then no input file of the other run
+            may have been touched since.
+    """
+    if not config.get("share_runs"):
+        return None
+    mine = canonical(config)
+    for folder, state in _complete_runs(config):
+        theirs = state["config_resolved"]
+        known = state["inputs"] if inputs is None else inputs
+        keys = (
+            training_key(mine, known, RESULTS_VERSION),
+            training_key(theirs, state["inputs"], state.get("results_version", 0)),
+        )
+        if keys[0] != keys[1] or (inputs is None and not _untouched(config, state)):
+            continue
+        if (folder / "encoder" / "config.json").is_file() and not missing_encoders(config, folder):
+            return folder
+    return None
+
+
+def _complete_runs(config: DictConfig) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Runs of other experiments with this scale and seed that trained by themselves."""
+    pattern = f"*/{config.scale.name}/pretrain/*/seed-{config.seed}/{RUN_FILE}"
+    for path in sorted(Path(config.runs_dir).glob(pattern)):
+        try:
+            state = read_state(path.parent)
+        except (OSError, ValueError):
+            continue  # a damaged record is its own experiment's trouble
+        if state is None or state["stage"] != "pretrain" or state["status"] != "complete" or "shared" in state:
+            continue
+        if state["config_resolved"].get("experiment") != config.experiment:
+            yield path.parent, state
+
+
+def _untouched(config: DictConfig, state: Mapping[str, Any]) -> bool:
+    watched = watched_files(config)
+    return UNWATCHED not in watched and state.get("watched") == watched
+
+
+def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
+    """Make the run's folder the record of an equal run elsewhere, if there is one and the folder holds no run yet.
+
+    Only rank zero does, before any rank claims the folder: the others then find a complete run.
+
+    Raises:
+        ValueError: the folder is such a record, and the run it speaks of is gone.
+    """
+    folder = Path(config.run_dir)
+    if process_rank() > 0:
+        return
+    state = read_state(folder)
+    if state is not None:
+        if "shared" in state and not shared_run_is_there(folder, state):
+            raise ValueError(
+                f"{folder} was shared from {state['shared']['run']}, which is gone or has been trained anew; remove "
+                "the folder to train here"
+            )
+        return
+    source = find_equal_run(config, inputs)
+    if source is None:
+        return
+    log.info("%s: shared from %s, which trained just this", folder, source)
+    Run.record_shared(folder, stage="pretrain", config=config, inputs=inputs, source=source, linked=LINKED)
+
+
+def shared_run_is_there(folder: Path, state: Mapping[str, Any]) -> bool:
+    """Whether the run that a shared record speaks of is still the one it was."""
+    source = Path(os.path.normpath(folder.resolve() / state["shared"]["run"]))
+    try:
+        found = read_state(source)
+    except (OSError, ValueError):
+        return False
+    return (
+        found is not None and found["status"] == "complete" and found["fingerprint"] == state["shared"]["fingerprint"]
+    )

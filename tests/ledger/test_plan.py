@@ -1,0 +1,78 @@
+"""What reproducing an experiment consists of, and which override goes to which stage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clozelab.config import EXPERIMENTS_DIR
+from clozelab.ledger import sweep
+from clozelab.ledger.plan import make_steps, require_task_files
+
+TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"
+
+
+def test_steps_and_overrides() -> None:
+    words = [
+        "scale=laptop",
+        "data_dir=D",
+        "trainer=gpu",
+        "pretrain.seed=7,8",
+        "finetune.task=mrpc",
+        "prepare.corpus.lowercase=false",
+    ]
+    prepare, pretrain, finetune = make_steps(TABLE5, words)
+    assert prepare.words()[:3] == ["prepare", "corpus=scale_laptop", "scale=laptop"]
+    assert "corpus.lowercase=false" in prepare.overrides and "trainer=gpu" not in prepare.overrides
+    assert pretrain.overrides == ("scale=laptop", "data_dir=D", "trainer=gpu", "seed=7,8")
+    assert finetune.overrides == ("scale=laptop", "data_dir=D", "trainer=gpu", "task=mrpc")
+    assert pretrain.words()[:6] == ["pretrain", "--config-dir", str(TABLE5), "--config-name", "sweep_pretrain", "-m"]
+
+
+@pytest.mark.parametrize("word", ["scale=lapto", "trainr=gpu", "corpus=nothing", "seed"])
+def test_overrides_that_no_stage_takes(word: str) -> None:
+    with pytest.raises(ValueError, match="no stage takes"):
+        make_steps(TABLE5, [word])
+
+
+def test_corpus_follows_the_users_choice() -> None:
+    assert "corpus=text" in make_steps(TABLE5, ["corpus=text"])[0].overrides
+
+
+@pytest.mark.parametrize("name", ["table1_glue", "table4_swag", "table7_feature_based_ner"])
+def test_a_given_encoder_needs_no_pretraining(name: str) -> None:
+    folder = EXPERIMENTS_DIR / name
+    (step,) = make_steps(folder, ["encoder=/x", "scale=laptop", "runs_dir=R"])
+    assert (step.verb, step.overrides[0]) == ("finetune", "row=given")
+    jobs = list(sweep.expand(step.config_name, [*step.overrides, "seed=1"], folder=folder))
+    assert all(job.run_dir.startswith(f"R/{name}/laptop/finetune/given/pretrain-seed-1/") for job in jobs)
+    assert len({job.run_dir for job in jobs}) == len(jobs)
+    (large,) = make_steps(folder, ["row=large", "encoder=/x"])
+    assert large.overrides == ("row=large", "encoder=/x")
+    assert [one.verb for one in make_steps(folder, [])] == ["prepare", "pretrain", "finetune"]
+    with pytest.raises(ValueError, match=r"has no row/given\.yaml"):
+        make_steps(TABLE5, ["encoder=/x"])
+
+
+def test_given_encoder_is_fine_tuned_by_the_papers_protocol() -> None:
+    words = ["row=given", "encoder=/x", "scale=laptop", "task=rte", "seed=1", "runs_dir=R"]
+    jobs = list(sweep.expand("sweep_finetune", words, folder=EXPERIMENTS_DIR / "table1_glue"))
+    assert [job.run_dir.split("/")[-2] for job in jobs] == ["rate-5e-05", "rate-4e-05", "rate-3e-05", "rate-2e-05"]
+    composed = sweep.compose("sweep_finetune", words, folder=EXPERIMENTS_DIR / "table1_glue")
+    assert (composed.epochs, composed.max_train_examples, composed.encoder) == (3, None, "/x")
+
+
+def test_missing_task_files_are_said_before_pretraining(tmp_path: Path) -> None:
+    step = make_steps(TABLE5, ["scale=demo", f"data_dir={tmp_path}", "finetune.task=mrpc,squad_v1"])[-1]
+    with pytest.raises(
+        ValueError, match=r"(?s)task mrpc: .*MRPC/train\.tsv.*to go without it: finetune\.task=squad_v1"
+    ):
+        require_task_files(step)
+    for name in ("glue/MRPC/train.tsv", "glue/MRPC/dev.tsv", "squad/train-v1.1.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    with pytest.raises(ValueError, match=r"task squad_v1: .*dev-v1\.1\.json"):
+        require_task_files(step)
+    (tmp_path / "squad/dev-v1.1.json").write_text("")
+    require_task_files(step)

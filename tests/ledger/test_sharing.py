@@ -1,0 +1,178 @@
+"""One pre-training run for every experiment that asks for the same one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from clozelab.ledger.collect import collect
+from clozelab.ledger.run import Run, read_state
+from clozelab.ledger.sharing import (
+    find_equal_run,
+    kept_steps,
+    missing_encoders,
+    require_kept_encoders,
+    share_equal_run,
+    shared_run_is_there,
+)
+from clozelab.ledger.sweep import job_status
+
+INPUTS = {"corpus": "c" * 64}
+
+
+def configuration(runs: Path, experiment: str, arm: str = "mlm", **changes: Any) -> DictConfig:
+    settings = {
+        "experiment": experiment,
+        "arm": arm,
+        "seed": 1,
+        "scale": {"name": "tiny"},
+        "runs_dir": str(runs),
+        "run_dir": str(runs / experiment / "tiny" / "pretrain" / arm / "seed-1"),
+        "data_dir": str(runs),
+        "phases": [{"steps": 8}, {"steps": 2}],
+        "objective": {"weight": 1.0},
+        "keep_encoders": [],
+        "needs_kept_encoders": False,
+        "share_runs": True,
+    }
+    return OmegaConf.create(settings | changes)
+
+
+def train(config: DictConfig, steps: tuple[int, ...] = ()) -> Path:
+    """A complete run, as the stage leaves it, without the training."""
+    folder = Path(config.run_dir)
+    with Run.claim(folder, stage="pretrain", config=config, inputs=INPUTS) as run:
+        for place in ("encoder", *(f"encoders/step-{step}" for step in steps)):
+            (folder / place).mkdir(parents=True)
+            (folder / place / "config.json").write_text(place)
+        (folder / "metrics.csv").write_text("step,tokens,seconds,key,value\n5,100,1.0,validation/loss,4.5\n")
+        run.complete(tokens=1000)
+    return folder
+
+
+def test_an_equal_run_serves_another_experiment(tmp_path: Path) -> None:
+    source = train(configuration(tmp_path, "first", arm="no_nsp"))
+    other = configuration(tmp_path, "second")
+    assert job_status("pretrain", other, other.run_dir) == ("shared", str(source))
+    share_equal_run(other, INPUTS)
+    folder = Path(other.run_dir)
+    state = read_state(folder)
+    assert state is not None and state["shared"]["run"] == "../../../../../first/tiny/pretrain/no_nsp/seed-1"
+    # The stage then finds a run of its own names and configuration, complete.
+    with Run.claim(folder, stage="pretrain", config=other, inputs=INPUTS) as run:
+        assert run.is_complete and run.state["facts"] == {"tokens": 1000}
+    assert (folder / "encoder" / "config.json").read_text() == "encoder"
+    (found,) = collect(tmp_path / "second" / "tiny").pretrain
+    assert (found.arm, found.curves["validation/loss"]) == ("mlm", [(100, 4.5)])
+    status, told = job_status("pretrain", other, other.run_dir)
+    assert status == "complete" and Path(told) == source
+    # All runs can be moved together: the links are relative.
+    shutil.move(tmp_path / "first", tmp_path / "elsewhere" / "first")
+    shutil.move(tmp_path / "second", tmp_path / "elsewhere" / "second")
+    assert (tmp_path / "elsewhere/second/tiny/pretrain/mlm/seed-1/encoder/config.json").read_text() == "encoder"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"objective": {"weight": 2.0}},
+        {"phases": [{"steps": 10}]},
+        {"seed": 2},
+        {"scale": {"name": "other"}},
+        {"share_runs": False},
+        {"experiment": "first"},
+    ],
+)
+def test_what_is_not_equal_is_trained(tmp_path: Path, changes: dict[str, Any]) -> None:
+    train(configuration(tmp_path, "first", arm="no_nsp"))
+    assert find_equal_run(configuration(tmp_path, "second"), INPUTS)  # the control: it would be found
+    other = configuration(tmp_path, **({"experiment": "second"} | changes))
+    assert find_equal_run(other, INPUTS) is None
+    share_equal_run(other, INPUTS)
+    assert not Path(other.run_dir).exists()
+
+
+def test_another_corpus_is_not_shared(tmp_path: Path) -> None:
+    train(configuration(tmp_path, "first"))
+    assert find_equal_run(configuration(tmp_path, "second"), {"corpus": "d" * 64}) is None
+
+
+def test_an_unfinished_or_damaged_run_is_not_shared(tmp_path: Path) -> None:
+    first = configuration(tmp_path, "first")
+    with (
+        pytest.raises(RuntimeError),
+        Run.claim(first.run_dir, stage="pretrain", config=first, inputs=INPUTS),
+    ):
+        raise RuntimeError
+    other = configuration(tmp_path, "second")
+    assert find_equal_run(other, INPUTS) is None
+    (Path(first.run_dir) / "run.json").write_text("{")
+    assert find_equal_run(other, INPUTS) is None
+
+
+def test_a_begun_run_goes_on(tmp_path: Path) -> None:
+    other = configuration(tmp_path, "second")
+    with pytest.raises(KeyboardInterrupt), Run.claim(other.run_dir, stage="pretrain", config=other, inputs=INPUTS):
+        raise KeyboardInterrupt
+    train(configuration(tmp_path, "first"))
+    share_equal_run(other, INPUTS)
+    assert not (Path(other.run_dir) / "encoder").exists()
+    with Run.claim(other.run_dir, stage="pretrain", config=other, inputs=INPUTS) as run:
+        assert run.is_resumed
+        run.complete()
+
+
+def test_kept_encoders_are_part_of_what_is_asked(tmp_path: Path) -> None:
+    """Same fingerprint; but a run without the encoders on the way is of no use to an experiment that needs them."""
+    asking = {"keep_encoders": [0.3, 0.5], "needs_kept_encoders": True}
+    other = configuration(tmp_path, "second", **asking)
+    assert kept_steps(other) == [3, 5]
+    without = train(configuration(tmp_path, "first"))
+    assert find_equal_run(other, INPUTS) is None
+    kept = train(configuration(tmp_path, "third", keep_encoders=[0.3, 0.5, 0.9]), steps=(3, 5, 9))
+    assert read_state(without)["fingerprint"] != read_state(kept)["fingerprint"]  # type: ignore[index]  # their names
+    assert find_equal_run(other, INPUTS) == kept
+    # Without the need, the first that is equal will do.
+    assert find_equal_run(configuration(tmp_path, "second", keep_encoders=[0.3]), INPUTS) == without
+    share_equal_run(other, INPUTS)
+    assert (Path(other.run_dir) / "encoders/step-5/config.json").read_text() == "encoders/step-5"
+    assert missing_encoders(other, Path(other.run_dir)) == []
+
+
+def test_a_complete_run_without_the_needed_encoders_is_refused(tmp_path: Path) -> None:
+    train(configuration(tmp_path, "first"))
+    asking = configuration(tmp_path, "first", keep_encoders=[0.3], needs_kept_encoders=True)
+    assert job_status("pretrain", asking, asking.run_dir)[0] == "check"
+    with pytest.raises(ValueError, match=r"has no encoders/step-3: it was trained without keep_encoders"):
+        require_kept_encoders(asking)
+
+
+@pytest.mark.parametrize("fraction", [0, 1, 1.5, 0.01])
+def test_impossible_fractions(tmp_path: Path, fraction: float) -> None:
+    with pytest.raises(ValueError, match=rf"keep_encoders: {fraction} of 10 steps"):
+        kept_steps(configuration(tmp_path, "first", keep_encoders=[fraction]))
+
+
+def test_a_shared_run_whose_source_is_gone_is_not_complete(tmp_path: Path) -> None:
+    source = train(configuration(tmp_path, "first"))
+    other = configuration(tmp_path, "second")
+    share_equal_run(other, INPUTS)
+    state = json.loads((source / "run.json").read_text())
+    (source / "run.json").write_text(json.dumps(state | {"fingerprint": "0" * 64}))
+    folder = Path(other.run_dir)
+    assert not shared_run_is_there(folder, read_state(folder))  # type: ignore[arg-type]
+    assert job_status("pretrain", other, other.run_dir)[0] == "check"
+    with pytest.raises(ValueError, match=r"was shared from .*/first/.* gone or has been trained anew"):
+        share_equal_run(other, INPUTS)
+
+
+def test_a_shared_record_is_not_shared_on(tmp_path: Path) -> None:
+    """Everybody links to the run that trained."""
+    source = train(configuration(tmp_path, "zzz_first"))
+    share_equal_run(configuration(tmp_path, "second"), INPUTS)
+    assert find_equal_run(configuration(tmp_path, "third"), INPUTS) == source
