@@ -49,6 +49,7 @@ def main(cfg: DictConfig) -> None:
             log.info("%s is complete already", run.dir)
             return
         module = build_module(cfg, encoder, data)
+        run.record(total_steps=data.total_steps)
         name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
         loggers = build_loggers(cfg, run, arm=cfg.row, name=name)
         bar = cfg.trainer.progress_bar
