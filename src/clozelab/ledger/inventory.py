@@ -82,7 +82,8 @@ def _run_folders(root: Path) -> Iterator[Path]:
     """Folders with a record, or with what a claim leaves before there is one."""
     marks = (RUN_FILE, CONFIG_FILE, LOCK_FILE)
     found = {path.parent for mark in marks for path in root.rglob(mark) if path.is_file()}
-    yield from sorted(found)
+    hidden = {folder for folder in found if any(part.startswith(".") for part in folder.relative_to(root).parts)}
+    yield from sorted(found - hidden)
 
 
 def read_record(folder: Path, root: Path, held: dict[tuple[int, int, int], int] | None = None) -> Record:
