@@ -145,7 +145,7 @@ def scale_of(folder: Path, experiment: str) -> str:
     return found[1] if found else ""
 
 
-def _from_path(folder: Path) -> dict[str, str]:
+def _from_path(folder: Path) -> dict[str, Any]:
     """What the place of a damaged folder tells: .../EXPERIMENT/SCALE/STAGE/... as conf/ has it."""
     parts = folder.resolve().parts
     found: dict[str, str] = {}

@@ -85,8 +85,7 @@ def wants_help(words: Sequence[str], *, also_without_words: bool = False) -> boo
 
 def default_path(name: str) -> str:
     """`runs_dir`, `cache_dir` or `data_dir` as conf/paths.yaml has it."""
-    paths = OmegaConf.load(CONF_DIR / "paths.yaml")
-    return str(paths[name])
+    return str(OmegaConf.select(OmegaConf.load(CONF_DIR / "paths.yaml"), name))
 
 
 def path_of(name: str, values: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from clozelab.ledger.accounts import AnyRun
 from clozelab.ledger.cell import Explanation, explain, find_columns, find_row, run_rows
 from clozelab.ledger.collect import Collected, collect
 from clozelab.ledger.commands import remake
@@ -71,7 +72,8 @@ def show(found: Explanation, collected: Collected, console: Console) -> None:
 
 def show_commands(found: Explanation, folder: Path, runs_dir: str, scale: str, console: Console) -> None:
     """The command of every run, encoders first."""
-    for run in (*found.encoders, *(run for run, _ in found.runs)):
+    runs: list[AnyRun] = [*found.encoders, *(run for run, _ in found.runs)]
+    for run in runs:
         line, lacking = remake(folder, run.state, run.dir, runs_dir, scale)
         say(console, line if not lacking else f"{line}\n  {lacking}", style="yellow" if lacking else "")
     say(console, "")

@@ -45,9 +45,10 @@ def show(standing: Standing, console: Console) -> None:
     states = [state for state in STATUSES if any(one.counts.get(state) for one in standing.sweeps)]
     numbers = (*states, "not begun", "jobs", "time left")
     rows = []
-    for one in standing.sweeps:
-        counts = (*(one.counts.get(state, 0) for state in states), one.not_begun, one.planned or one.counts.total())
-        rows.append([STAGES[one.stage], *map(str, counts), standing.time_left(one)])
+    for sweep in standing.sweeps:
+        counts = [sweep.counts.get(state, 0) for state in states]
+        totals = (*counts, sweep.not_begun, sweep.planned or sweep.counts.total())
+        rows.append([STAGES[sweep.stage], *map(str, totals), standing.time_left(sweep)])
     headings = [Heading("stage"), *(Heading(name, is_number=True) for name in numbers)]
     console.print(make_table(headings, rows, console.width))
     headings = [Heading("running"), Heading("steps", True), Heading("tokens/s", True, 2), Heading("time left", True),
