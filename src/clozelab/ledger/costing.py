@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from clozelab.ledger.accounts import AnyRun
 from clozelab.ledger.budget import (
     MATCHINGS,
     PLATEAU_TOKENS,
@@ -17,6 +18,7 @@ from clozelab.ledger.budget import (
     makespan,
     pretraining_seconds,
 )
+from clozelab.ledger.collect import Collected
 from clozelab.ledger.garbage import describe_size, size
 from clozelab.ledger.lists import Heading
 from clozelab.ledger.plan import Step
@@ -124,34 +126,45 @@ def _with_speeds(shapes: Sequence[Arm], speeds: Sequence[Speed | None]) -> list[
     return found
 
 
-def arm_rows(costing: Costing) -> list[list[str]]:
+def arm_rows(costing: Costing, collected: Collected) -> list[list[str]]:
     """arm, runs, parameters, with heads, tokens, FLOPs a token, FLOPs a run, ELECTRA's, tokens/s, time a run."""
     rows = []
     for arm in costing.arms:
         known = [speed for speed in arm.speeds if speed]
         speed = "" if len(known) < len(arm.phases) else " ".join(rough(one) for one in known)
         seconds = pretraining_seconds(arm)
+        phases = [dict(phase) for phase in arm.phases]
+        same = [run for run in collected.pretrain if run.state["config_resolved"].get("phases") == phases]
+        took = _took(run for run in same if run.arm == arm.name)
         rows.append([
             arm.name, str(arm.count), f"{arm.parameters:,}", f"{arm.trained_parameters:,}", rough(arm.tokens),
             f"{arm.flops / arm.tokens:.3g}", f"{arm.flops:.3g}", f"{arm.electra_flops:.3g}", speed or DASH,
-            DASH if seconds is None else duration(seconds),
+            DASH if seconds is None else duration(seconds), took,
         ])  # fmt: skip
     return rows
 
 
-def task_rows(costing: Costing) -> list[list[str]]:
+def task_rows(costing: Costing, collected: Collected) -> list[list[str]]:
     """task, head, runs, examples, tokens an example, FLOPs a run, tokens/s, time a run."""
     rows = []
     for job in costing.tasks:
         seconds = finetuning_seconds(job)
         examples = "unknown" if job.train_examples is None else f"{job.train_examples:,}"
+        done = [run for run in collected.finetune if run.task == job.task]
+        took = _took(run for run in done if run.state["config_resolved"].get("head") == job.head)
         each = f"{job.tokens_per_example:.0f}{'' if job.is_counted else ' ?'}"
         rows.append([
             job.task, job.head, str(job.count), examples, each,
             DASH if job.flops is None else f"{job.flops:.3g}", DASH if not job.speed else rough(job.speed),
-            DASH if seconds is None else duration(seconds),
+            DASH if seconds is None else duration(seconds), took,
         ])  # fmt: skip
     return rows
+
+
+def _took(runs: Iterable[AnyRun]) -> str:
+    """Mean duration of finished runs; empty where there is none."""
+    seconds = [float(run.state.get("seconds") or 0.0) for run in runs if run.is_complete]
+    return f"{duration(sum(seconds) / len(seconds))} (of {len(seconds)})" if seconds else ""
 
 
 def share_rows(shares: Sequence[Share]) -> list[list[str]]:
@@ -210,27 +223,24 @@ def _cache_dir(costing: Costing) -> Path:
     return Path(str(costing.arms[0].config["cache_dir"]))
 
 
-def tables(costing: Costing) -> Iterator[tuple[list[Heading], list[list[str]]]]:
-    """Headings and rows of the sweeps."""
-    names = (
-        "runs",
-        "parameters",
-        "with heads",
-        "tokens",
-        "FLOPs/token",
-        "FLOPs a run",
-        "ELECTRA's",
-        "tokens/s",
-        "time",
-    )
-    drops = (0, 0, 4, 0, 3, 0, 5, 2, 0)
+PRETRAIN_COLUMNS = {
+    "runs": 0, "parameters": 0, "with heads": 4, "tokens": 0, "FLOPs/token": 3, "FLOPs a run": 0, "ELECTRA's": 5,
+    "tokens/s": 2, "time": 0, "took": 1,
+}  # fmt: skip
+FINETUNE_COLUMNS = {
+    "runs": 0, "examples": 0, "tokens each": 3, "FLOPs a run": 4, "tokens/s": 2, "time": 0, "took": 1,
+}  # fmt: skip
+"""Name -> how soon a narrow terminal loses it."""
+
+
+def tables(costing: Costing, collected: Collected) -> Iterator[tuple[list[Heading], list[list[str]]]]:
+    """Headings and rows of the sweeps; the last column is what finished runs took."""
     if costing.arms:
-        headings = [Heading(name, True, drop) for name, drop in zip(names, drops, strict=True)]
-        yield [Heading("pre-training"), *headings], arm_rows(costing)
-    names = ("runs", "examples", "tokens each", "FLOPs a run", "tokens/s", "time")
+        headings = [Heading(name, True, drop) for name, drop in PRETRAIN_COLUMNS.items()]
+        yield [Heading("pre-training"), *headings], arm_rows(costing, collected)
     if costing.tasks:
-        headings = [Heading(name, True, drop) for name, drop in zip(names, (0, 0, 2, 3, 1, 0), strict=True)]
-        yield [Heading("fine-tuning"), Heading("head"), *headings], task_rows(costing)
+        headings = [Heading(name, True, drop) for name, drop in FINETUNE_COLUMNS.items()]
+        yield [Heading("fine-tuning"), Heading("head"), *headings], task_rows(costing, collected)
 
 
 def share_table(name: str, shares: Sequence[Share]) -> tuple[list[Heading], list[list[str]]]:

@@ -331,10 +331,16 @@ def task_request(job: TaskJob) -> dict[str, Any]:
     model = {name: getattr(job.encoder, name) for name in BertConfig.__dataclass_fields__}
     length = job.tokens_per_example / job.rows_per_example
     return {
-        "kind": "finetune", "model": model, "head": job.head, "rows": int(job.config["global_batch_size"]),
-        "tokens_per_row": round(length / 4) * 4 or 4, "max_tokens": job.longest, "evaluation_tokens": int(job.config["task"]["data"].get("evaluation_tokens", 8192)), "optimizer": job.config["optimizer"],
+        "kind": "finetune",
+        "model": model,
+        "head": job.head,
+        "rows": int(job.config["global_batch_size"]),
+        "tokens_per_row": round(length / 4) * 4 or 4,
+        "max_tokens": job.longest,
+        "evaluation_tokens": int(job.config["task"]["data"].get("evaluation_tokens", 8192)),
+        "optimizer": job.config["optimizer"],
         "hardware": hardware(job.config),
-    }  # fmt: skip
+    }
 
 
 def hardware(config: Mapping[str, Any]) -> dict[str, Any]:

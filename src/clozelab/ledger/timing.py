@@ -65,7 +65,7 @@ def measured_speeds(
     paths = [
         cache_dir / "speeds" / f"{digest({'machine': machine, 'request': dict(one)})[:16]}.json" for one in requests
     ]
-    missing = {path: one for path, one in zip(paths, requests, strict=True) if not path.is_file()}
+    missing = {path: one for path, one in zip(paths, requests, strict=True) if _read(path) is None}
     if missing and measure:
         for path, speed in zip(missing, _measure(list(missing.values()), at_once, threads), strict=True):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -50,15 +50,15 @@ def main(words: Sequence[str]) -> int:
     cache_dir = Path(str(compose(sweep.config_name, sweep.overrides, folder=folder, sweep=True).cache_dir))
     console = make_console()
     found = costing.cost(steps, cache_dir, measure="no-measure" not in said.flags)
-    for headings, rows in costing.tables(found):
+    done = collect(runs_root(folder, sweep.overrides, sweep.config_name)[0])
+    for headings, rows in costing.tables(found, done):
         console.print(make_table(headings, rows, console.width))
     for line in costing.sums(found):
         say(console, line)
     shares = {} if budget is None else costing.affordable(found, budget, said.values.get("matched_by"))
     for name, part in shares.items():
         console.print(make_table(*costing.share_table(name, part), console.width))
-    root = runs_root(folder, sweep.overrides, sweep.config_name)[0]
-    say(console, detectable.describe(load_experiment(folder), collect(root), found.num_seeds))
+    say(console, detectable.describe(load_experiment(folder), done, found.num_seeds))
     for line in costing.warnings(found, shares):
         say(console, line, style="yellow")
     return 0
