@@ -178,10 +178,10 @@ def test_a_failed_job_does_not_stop_the_others_and_is_tried_again(workplace: Pat
     words = [word.replace("seed=1,2", "seed=1") for word in commands(workplace, tmp_path)[0]]
     blocker = tmp_path / "killed/demo/pretrain/mlm/seed-1"
     blocker.mkdir(parents=True)
-    (blocker / "encoder").write_text("in the way of the encoder's folder")
+    (blocker / "checkpoints").write_text("in the way of the folder of checkpoints")
     assert start(words).wait(timeout=600) == 1
     states = {path.parent.parent.name: json.loads(path.read_text()) for path in tmp_path.rglob("run.json")}
     assert states["ltr"]["status"] == "complete" and states["mlm"]["status"] == "failed" and states["mlm"]["error"]
-    (blocker / "encoder").unlink()
+    (blocker / "checkpoints").unlink()
     assert start(words).wait(timeout=600) == 0
     assert {json.loads(path.read_text())["status"] for path in tmp_path.rglob("run.json")} == {"complete"}
