@@ -43,7 +43,11 @@ def test_help_is_fast_and_light(clozelab) -> None:  # type: ignore[no-untyped-de
     assert time.perf_counter() - started < 5.0  # two interpreters on a busy machine
 
 
-@pytest.mark.parametrize("verb", ["prepare", "pretrain", "finetune", "reproduce", "report", "list"])
+VERBS = ["prepare", "pretrain", "finetune", "reproduce", "report", "list", "plan", "status", "runs", "compare",
+         "explain-cell", "gc", "submit"]  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", VERBS)
 def test_help_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type: ignore[no-untyped-def]
     done = clozelab(verb, "--help")
     assert done.returncode == 0, done.stderr
@@ -77,6 +81,12 @@ def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type
         (["reproduce", "table5"], 1, "no experiment 'table5'"),
         (["reproduce", "table5_pretraining_tasks", "--dri-run"], 1, "--dri-run"),
         (["report", "table5_pretraining_tasks", "scale=demo"], 1, "no run below"),
+        (["runs"], 1, "give runs_dir=FOLDER"),
+        (["compare", "one"], 1, "takes 2 names"),
+        (["explain-cell", "table5_pretraining_tasks", "mlm", "QNLI", "scale=demo"], 1, "no run below"),
+        (["gc", "--delte"], 1, "did you mean --delete"),
+        (["plan", "table5_pretraining_tasks", "budget=soon"], 1, "budget=soon: give a time such as 2h"),
+        (["plan", "table5"], 1, "no experiment 'table5'"),
         (["pretrain", "-m", "seed=glob(none*)"], 2, "no job at all"),
         (["pretrain", "-m", "objective=mlm", "seed=1", "trainer.num_workers=0,1"], 1, "would share the folder"),
         (["pretrain", "-m", "hydra.launcher.jobs_at_once=0"], 1, "jobs_at_once is 0"),
@@ -99,8 +109,9 @@ def test_version(clozelab) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_list_and_dry_run(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    done = clozelab("list")
-    assert done.returncode == 0 and "table5_pretraining_tasks" in done.stdout
+    done = clozelab("list", COLUMNS="60")
+    assert done.returncode == 0 and "table5_pretraining_tasks\n  Ablation over the pre-training tasks" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 60
     done = clozelab("reproduce", "table5_pretraining_tasks", "scale=demo", "finetune.task=mrpc", "--dry-run")
     assert done.returncode == 0 and "pretrain/ltr/seed-2" in done.stdout and "6 new" in done.stdout, done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -26,10 +26,16 @@ HYDRA_VERBS = {
 PLAIN_VERBS = {
     "reproduce": "a whole experiment: prepare, both sweeps, report; stop and start at will",
     "report": "judge an experiment from its run folders: table, verdicts, plots",
+    "plan": "parameters, FLOPs, jobs, time, disk and the smallest detectable difference, before anything runs",
+    "status": "what runs now and how far it is, what failed and why",
+    "runs": "every run folder: status, score, time",
+    "compare": "two runs: what differs, how they learnt, a paired test on the same examples",
+    "explain-cell": "the runs behind a cell of an experiment's table, and the commands that make them",
+    "gc": "what could be deleted: checkpoints of complete runs, leftovers, unused cache",
     "submit": "the submission zip of a benchmark from runs with predict_test=true",
     "list": "experiments with their status",
 }
-MODULES = {"list": "listing"}
+MODULES = {"list": "listing", "explain-cell": "explain_cell"}
 RUN_STAGES = ("pretrain", "finetune")
 HELP = """clozelab: BERT-style encoders, from raw text to a judged table
 
@@ -73,7 +79,7 @@ def _run(words: list[str]) -> int:
 
 
 def _verb_lines() -> str:
-    return "\n".join(f"  {name:<10} {text}" for name, text in (HYDRA_VERBS | PLAIN_VERBS).items())
+    return "\n".join(f"  {name:<13} {text}" for name, text in (HYDRA_VERBS | PLAIN_VERBS).items())
 
 
 def _unknown_verb(verb: str) -> int:

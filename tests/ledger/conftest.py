@@ -37,7 +37,7 @@ def write_run(folder: Path, stage: str, config: dict[str, Any], status: str = "c
         "versions": {"python": "3.11", "torch": "2.13.0"},
         "git": {"commit": "0123456789abcdef", "dirty": False},
         "host": {"cpu": "A processor", "cores": 2, "gpus": []},
-        "config_resolved": config,
+        "config_resolved": {"experiment": "table5_pretraining_tasks"} | config,
     }
     (folder / "run.json").write_text(json.dumps(state))
 

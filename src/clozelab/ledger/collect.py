@@ -142,11 +142,11 @@ def _finetune_run(folder: Path, state: dict[str, Any]) -> FinetuneRun:
         "learning_rate": config.get("learning_rate"),
     }
     if state["status"] == "complete":
-        run |= _scores(folder / "scores.json")
+        run |= read_scores(folder / "scores.json")
     return FinetuneRun(**run)
 
 
-def _scores(path: Path) -> dict[str, Any]:
+def read_scores(path: Path) -> dict[str, Any]:
     saved = json.loads(path.read_text(encoding="utf-8"))
     factor = 1.0 if _is_percent(saved["scores"]) else 100.0
     scores = {key: float(value) * factor for key, value in saved["scores"].items()}

@@ -194,3 +194,17 @@ def _png(figure: Figure) -> bytes:
     figure.savefig(buffer, format="png")
     plt.close(figure)
     return buffer.getvalue()
+
+
+def draw_two(curves: Sequence[tuple[str, Sequence[tuple[int, float]]]], name: str, style: str = "light") -> bytes:
+    """Curves of (label, [(tokens, value)]) on one pair of axes, as PNG; `name` is what the values are."""
+    with plt.rc_context(_rc(style)):
+        figure, axes = plt.subplots(figsize=(WIDTH, 4.6), layout="constrained")
+        for index, (label, curve) in enumerate(curves):
+            tokens, values = zip(*curve, strict=True)
+            axes.plot(tokens, values, color=_colour(index, style), linewidth=1.6, marker="o", markersize=3, label=label)
+        axes.set_xlabel("tokens seen")
+        axes.set_ylabel(name)
+        axes.xaxis.set_major_formatter(EngFormatter())
+        axes.legend()
+        return _png(figure)

@@ -12,6 +12,7 @@ import fcntl
 import json
 import logging
 import os
+import platform
 import signal
 import time
 import traceback
@@ -280,6 +281,7 @@ def _fresh_state(stage: str, config: DictConfig, inputs: dict[str, str]) -> dict
         "seconds": 0.0,
         "error": None,
         "facts": {},
+        "process": {"pid": os.getpid(), "host": platform.node()},
         **host_facts(),
         "watched": watched_files(config),
         "config_resolved": resolved,

@@ -68,6 +68,14 @@ def expand(name: str, overrides: Sequence[str], *, folder: Path | None = None) -
         yield plan_job(loader.load_sweep_config(master, list(job_overrides)), job_overrides)
 
 
+def job_words(name: str, overrides: Sequence[str], *, folder: Path | None = None) -> list[dict[str, str]]:
+    """Every job of a sweep as {key: value}, without composing each: for counting many jobs at once."""
+    loader = make_loader(folder)
+    master = loader.load_configuration(config_name=name, overrides=list(overrides), run_mode=RunMode.MULTIRUN)
+    pairs = ([word.lstrip("+").partition("=") for word in words] for words in sweep_overrides(loader, master))
+    return [{key: value for key, _, value in words} for words in pairs]
+
+
 def sweep_overrides(loader: ConfigLoader, master: DictConfig) -> list[tuple[str, ...]]:
     """The product of the sweeper's parameters and the command line's, later ones winning.
 

@@ -52,8 +52,8 @@ def f1_or_both_empty(prediction: str, gold: str) -> float:
 def score_v1(answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
     """exact_match and f1 of SQuAD 1.1 in percent, over all questions; `unanswered`: those without a prediction."""
     _require_questions(answers)
-    exact = _best_over_golds(exact_match, answers, predictions)
-    overlap = _best_over_golds(f1, answers, predictions)
+    exact = best_over_golds(exact_match, answers, predictions)
+    overlap = best_over_golds(f1, answers, predictions)
     total = len(answers)
     return {
         "exact_match": 100.0 * sum(exact.values()) / total,
@@ -114,7 +114,7 @@ def tuned_threshold(
 def score_each(metric: TextScore, answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
     """A question's best score over its gold texts, as 2.0 reads them: no gold text means the empty one."""
     golds = {key: [text for text in texts if normalize_answer(text)] or [""] for key, texts in answers.items()}
-    return _best_over_golds(metric, golds, predictions)
+    return best_over_golds(metric, golds, predictions)
 
 
 def average_precisions(
@@ -176,7 +176,8 @@ def best_threshold(
     return 100.0 * best / len(scores), threshold
 
 
-def _best_over_golds(metric: TextScore, answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
+def best_over_golds(metric: TextScore, answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
+    """A predicted question's best score over its gold texts, as 1.1 reads them."""
     return {
         key: max((metric(predictions[key], gold) for gold in golds), default=0.0)
         for key, golds in answers.items()

@@ -11,6 +11,7 @@ from hydra.utils import instantiate
 from lightning.pytorch import Trainer
 from omegaconf import DictConfig
 
+from clozelab.data.readers.cache import used_folders
 from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.ledger.fingerprint import encoder_fingerprint, require_encoder
 from clozelab.ledger.run import Run
@@ -49,6 +50,7 @@ def main(cfg: DictConfig) -> None:
             log.info("%s is complete already", run.dir)
             return
         module = build_module(cfg, encoder, data)
+        run.record(total_steps=data.total_steps, cache=used_folders())
         name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
         loggers = build_loggers(cfg, run, arm=cfg.row, name=name)
         bar = cfg.trainer.progress_bar

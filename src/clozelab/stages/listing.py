@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.padding import Padding
+from rich.text import Text
 
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.collect import collect
 from clozelab.ledger.experiment import list_experiments, load_experiment
+from clozelab.ledger.lists import make_console
 from clozelab.ledger.plan import SWEEPS, runs_root
-from clozelab.ledger.sweep import expand
+from clozelab.ledger.sweep import job_words
 from clozelab.ledger.table import build_table
 from clozelab.ledger.verdicts import judge, summarise
+from clozelab.ledger.words import parse, wants_help
 
 HELP = """clozelab list [runs_dir=FOLDER]
 
@@ -25,20 +26,23 @@ The experiments that come with the project; for each scale that has runs: how ma
 
 def main(words: Sequence[str]) -> int:
     """Print the list; returns the exit status."""
-    if {"-h", "--help"} & set(words):
+    if wants_help(words):
         print(HELP)
         return 0
-    table = Table(box=box.SIMPLE)
-    for column in ("experiment", "title", "scale", "runs done", "verdicts"):
-        table.add_column(column, no_wrap=column == "experiment")
+    parse("list", words, names=(0, 0), takes_overrides=True)
+    console = make_console()
     for name in list_experiments():
-        folder = EXPERIMENTS_DIR / name
-        rows = _scales(folder, list(words)) or [("\u2013", "", "")]
-        for index, row in enumerate(rows):
-            title = load_experiment(folder).title
-            table.add_row(*(("", "") if index else (name, escape(title))), *map(escape, row))
-    Console().print(table)
+        show(name, list(words), console)
     return 0
+
+
+def show(name: str, words: list[str], console: Console) -> None:
+    """An experiment's name and title, and a line below for every scale with runs."""
+    folder = EXPERIMENTS_DIR / name
+    console.print(Text(name, style="bold"), soft_wrap=True)
+    console.print(Padding(Text(load_experiment(folder).title), (0, 0, 0, 2)))
+    for scale, done, verdicts in _scales(folder, words):
+        console.print(Padding(Text.assemble((scale, "cyan"), f": {done} runs; {verdicts}"), (0, 0, 0, 2)))
 
 
 def _scales(folder: Path, words: list[str]) -> list[tuple[str, str, str]]:
@@ -62,7 +66,7 @@ def _planned(folder: Path, scale: str, words: list[str]) -> int:
     """How many runs the experiment has at a scale; 0 where that cannot be said (a scale of the user's own)."""
     try:
         return sum(
-            len(list(expand(name, [*words, f"scale={scale}"], folder=folder)))
+            len(job_words(name, [*words, f"scale={scale}"], folder=folder))
             for name in SWEEPS.values()
             if (folder / f"{name}.yaml").is_file()
         )

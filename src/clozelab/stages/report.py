@@ -9,29 +9,36 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from clozelab.ledger.experiment import find_experiment, load_experiment
+from clozelab.ledger.latex import write_latex
+from clozelab.ledger.lists import say
 from clozelab.ledger.plan import runs_root
 from clozelab.ledger.terminal import print_page
+from clozelab.ledger.words import parse, wants_help
 
-HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER] [report_dir=FOLDER]
+HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER] [report_dir=FOLDER] [--latex]
 
-Judges an experiment from its run folders: report.html, report.md, plots and results.csv."""
+Judges an experiment from its run folders: report.html, report.md, plots and results.csv.
+
+  --latex    also report.tex: scores and verdicts as tables to \\input (needs the package booktabs)"""
 if TYPE_CHECKING:
     from clozelab.ledger.report import Report
 
 
 def main(words: Sequence[str]) -> int:
     """Write the report and print its table; returns the exit status."""
-    if not words or words[0] in ("-h", "--help"):
+    if wants_help(words, also_without_words=True):
         print(HELP)
         return 0
     from clozelab.ledger.report import write_report  # matplotlib and scipy: not for --help
 
-    folder = find_experiment(words[0])
-    overrides = [word for word in words[1:] if not word.startswith("report_dir=")]
-    root, scale = runs_root(folder, overrides)
-    chosen = [word.partition("=")[2] for word in words[1:] if word.startswith("report_dir=")]
-    target = Path(chosen[-1]) if chosen else root / "report"
-    show(write_report(load_experiment(folder), root, target, scale=scale))
+    said = parse("report", words, names=(1, 1), keys=("report_dir",), flags=("latex",), takes_overrides=True)
+    folder = find_experiment(said.names[0])
+    root, scale = runs_root(folder, said.overrides)
+    target = Path(said.values.get("report_dir", root / "report"))
+    report = write_report(load_experiment(folder), root, target, scale=scale)
+    show(report)
+    if "latex" in said.flags:
+        say(Console(), f"LaTeX: {write_latex(report.page, report.folder / 'report.tex').resolve()}")
     return 0
 
 

@@ -28,11 +28,17 @@ log = logging.getLogger(__name__)
 
 Arrays = dict[str, NDArray[Any]]
 Facts = dict[str, Any]
+_used: set[str] = set()
 
 
 def content_key(parts: Mapping[str, Any]) -> str:
     """16 hex digits that name everything which decides the content."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def used_folders() -> list[str]:
+    """Names of the cache folders that this process has asked for: what a run's record may say it refers to."""
+    return sorted(_used)
 
 
 def cached_arrays(folder: Path, build: Callable[[], tuple[Arrays, Facts]]) -> tuple[Arrays, Facts]:
@@ -55,6 +61,7 @@ def cached_folder(folder: Path, write: Callable[[Path], Facts]) -> Facts:
 
     Where it is missing or damaged, `write` first fills an empty folder with them: for arrays that do not fit in memory.
     """
+    _used.add(f"{folder.parent.name}/{folder.name}")
     if folder.is_dir():
         try:
             return _checked_facts(folder)

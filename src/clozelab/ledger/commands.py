@@ -1,0 +1,93 @@
+"""The command that makes a run again, proved by composing it: what it would run is what the folder's record says."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from clozelab.ledger.fingerprint import LATER_KEYS, canonical, flatten
+from clozelab.ledger.plan import SWEEPS
+from clozelab.ledger.run import CONFIG_FILE
+from clozelab.ledger.sweep import compose, hydra_config, without_hydra
+from clozelab.ledger.words import default_path
+
+KEYS = {"pretrain": ("arm", "seed"), "finetune": ("row", "task", "pretrain_seed", "seed")}
+"""What an experiment's sweeps choose a job by."""
+MAX_OVERRIDES = 12
+
+
+def remake(experiment: Path, state: Mapping[str, Any], run_dir: Path, runs_dir: str, scale: str) -> tuple[str, str]:
+    """(command line, what it lacks) of a run of an experiment; the second is empty where the command is proved.
+
+    Args:
+        experiment: its folder.
+        state: the run's record.
+        run_dir: its folder.
+        runs_dir: what the command is to say.
+        scale: its name.
+    """
+    stage = str(state["stage"])
+    config = state["config_resolved"]
+    chosen = {key: config.get(key) for key in KEYS[stage]}
+    if stage == "finetune":
+        chosen["task"] = config["task"]["name"]
+    words = [f"scale={scale}", *(f"{key}={value}" for key, value in chosen.items())]
+    extra, lacking = _differing_overrides(experiment, SWEEPS[stage], words, config)
+    paths = [f"data_dir={_data_dir(run_dir)}", f"runs_dir={runs_dir}"]
+    paths = [word for word in paths if word.partition("=")[2] not in ("", default_path(word.partition("=")[0]))]
+    line = ["clozelab", stage, "--config-dir", _shown(experiment), "--config-name", SWEEPS[stage]]
+    return shlex.join([*line, *words, *extra, *paths, "hydra.mode=RUN"]), lacking
+
+
+def _differing_overrides(
+    experiment: Path, name: str, words: list[str], recorded: Mapping[str, Any]
+) -> tuple[list[str], str]:
+    """(further overrides that make the composed configuration the recorded one, what even they do not)."""
+    try:
+        differing = _differing(experiment, name, words, recorded)
+        extra = [f"{key}={_value(value)}" for key, value in differing.items()]
+        if not differing:
+            return [], ""
+        if len(extra) <= MAX_OVERRIDES and not _differing(experiment, name, [*words, *extra], recorded):
+            return extra, ""
+        return (
+            [],
+            f"the sweep now says otherwise for {', '.join(differing)}; the run's own settings are in {CONFIG_FILE}",
+        )
+    except (ValueError, OmegaConfBaseException, OSError) as error:
+        return [], f"cannot be composed now: {' '.join(str(error).split())}"
+    except Exception as error:  # Hydra's errors are of many kinds, and all mean that
+        return [], f"cannot be composed now: {type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _differing(experiment: Path, name: str, words: list[str], recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted key -> recorded value of what the composed configuration has otherwise."""
+    composed = compose(name, words, folder=experiment)
+    with hydra_config(composed):
+        now = flatten(json.loads(json.dumps(canonical(without_hydra(composed)))))
+    then = {key: value for key, value in flatten(dict(recorded)).items() if LATER_KEYS.get(key, ...) != value}
+    return {key: then.get(key) for key in [*then, *(set(now) - set(then))] if now.get(key, ...) != then.get(key, ...)}
+
+
+def _value(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _data_dir(run_dir: Path) -> str:
+    """Where the run looked for data, as it was said; empty where its configuration cannot be read."""
+    try:
+        return str(OmegaConf.to_container(OmegaConf.load(run_dir / CONFIG_FILE))["data_dir"])  # type: ignore[call-overload,index]
+    except (OSError, OmegaConfBaseException, KeyError, TypeError, ValueError):
+        return ""
+
+
+def _shown(folder: Path) -> str:
+    """Relative to where we are, if it lies below."""
+    here = Path.cwd()
+    return str(folder.relative_to(here)) if folder.is_relative_to(here) else str(folder)

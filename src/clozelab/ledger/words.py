@@ -1,0 +1,100 @@
+"""The command line of the verbs that are no Hydra applications: names, `key=value`, `--flag`, `--option VALUE`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from omegaconf import OmegaConf
+
+from clozelab.config import CONF_DIR
+
+
+@dataclass(frozen=True)
+class Words:
+    """What was said: `names` in order, `values` by key (a later one wins), `flags` without their dashes."""
+
+    names: list[str] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict)
+    flags: set[str] = field(default_factory=set)
+    options: dict[str, str] = field(default_factory=dict)
+    overrides: list[str] = field(default_factory=list)
+    """Every `key=value` whose key is not the verb's own, for Hydra."""
+
+
+def parse(
+    verb: str,
+    words: Sequence[str],
+    *,
+    names: tuple[int, int],
+    keys: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    options: Sequence[str] = (),
+    takes_overrides: bool = False,
+) -> Words:
+    """Sort the words of a command line.
+
+    Args:
+        verb: for messages.
+        words: after the verb.
+        names: how many words may stand without `=` and dashes: (at least, at most).
+        keys: of `key=value`.
+        flags, options: of `--flag` and `--option VALUE`.
+        takes_overrides: other keys are Hydra's rather than wrong.
+
+    Raises:
+        ValueError: anything else; names the nearest that there is.
+    """
+    said = Words()
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            if name in options:
+                if not equals and not left:
+                    raise ValueError(f"{verb}: --{name} needs a value")
+                said.options[name] = value if equals else left.pop(0)
+            elif name in flags and not equals:
+                said.flags.add(name)
+            else:
+                raise ValueError(f"{verb} has no option {word}; {_hint(name, [*flags, *options], '--')}")
+        elif "=" in word:
+            key, _, value = word.partition("=")
+            if key in keys:
+                said.values[key] = value
+            elif takes_overrides:
+                said.overrides.append(word)
+            else:
+                raise ValueError(f"{verb} has no key {key!r}; {_hint(key, keys)}")
+        else:
+            said.names.append(word)
+    least, most = names
+    if not least <= len(said.names) <= most:
+        wanted = str(least) if least == most else f"{least} to {most}"
+        got = " ".join(said.names) or "none"
+        raise ValueError(f"{verb} takes {wanted} names, not {got}; see `clozelab {verb} --help`")
+    return said
+
+
+def wants_help(words: Sequence[str], *, also_without_words: bool = False) -> bool:
+    """Whether to print the verb's help."""
+    return bool({"-h", "--help"} & set(words)) or (also_without_words and not words)
+
+
+def default_path(name: str) -> str:
+    """`runs_dir`, `cache_dir` or `data_dir` as conf/paths.yaml has it."""
+    return str(OmegaConf.select(OmegaConf.load(CONF_DIR / "paths.yaml"), name))
+
+
+def path_of(name: str, values: Mapping[str, str]) -> str:
+    """The user's path of that name, else conf/paths.yaml's."""
+    return values.get(name) or default_path(name)
+
+
+def _hint(word: str, known: Sequence[str], prefix: str = "") -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return (
+        f"did you mean {prefix}{near[0]}?" if near else f"it has {', '.join(prefix + one for one in known) or 'none'}"
+    )

@@ -1,0 +1,79 @@
+"""`clozelab explain-cell EXPERIMENT ROW COLUMN`: where a number of the table comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from clozelab.ledger.accounts import AnyRun
+from clozelab.ledger.cell import Explanation, explain, find_columns, find_row, run_rows
+from clozelab.ledger.collect import Collected, collect
+from clozelab.ledger.commands import remake
+from clozelab.ledger.experiment import find_experiment, load_experiment
+from clozelab.ledger.lists import Heading, make_console, make_table, say
+from clozelab.ledger.plan import runs_root
+from clozelab.ledger.table import build_table
+from clozelab.ledger.wording import distinct, percent
+from clozelab.ledger.words import parse, path_of, wants_help
+
+HELP = """clozelab explain-cell EXPERIMENT ROW COLUMN [scale=NAME] [runs_dir=FOLDER]
+
+The runs behind one number of an experiment's table: folders, seeds, scores, commit, versions, fingerprints; how the
+mean and its interval come about; what sets the row apart from the others; the command that makes each run again.
+
+  ROW       a row's name or label (mlm, "No NSP")
+  COLUMN    a column of the paper (QNLI), a task (qnli_derived) or its title"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the explanation; returns the exit status."""
+    if wants_help(words, also_without_words=True):
+        print(HELP)
+        return 0
+    said = parse("explain-cell", words, names=(3, 3), keys=("scale", "runs_dir"))
+    folder = find_experiment(said.names[0])
+    root, scale = runs_root(folder, [f"{key}={value}" for key, value in said.values.items()])
+    experiment, collected = load_experiment(folder), collect(root)
+    if not collected.runs:
+        raise ValueError(f"no run below {root}; `clozelab reproduce {experiment.name} scale={scale}` makes them")
+    table, row = build_table(experiment, collected), find_row(experiment, said.names[1])
+    console = make_console()
+    for column in find_columns(table, said.names[2]):
+        found = explain(table, collected, row, column)
+        paper = "" if found.paper is None else f", the paper {found.paper:.1f}"
+        say(console, f"{experiment.label(row)} on {column.heading}: {percent(found.cell.estimate)}{paper} "
+                     f"({column.metric.removeprefix('validation/')}, percent)", style="bold")  # fmt: skip
+        for line in filter(None, (column.role, found.cell.note)):
+            say(console, line, style="yellow")
+        show(found, collected, console)
+        show_commands(found, folder, path_of("runs_dir", said.values), scale, console)
+    return 0
+
+
+def show(found: Explanation, collected: Collected, console: Console) -> None:
+    """The runs, the arithmetic and what sets the row apart."""
+    headings = [Heading("run"), Heading("score", True), Heading("commit", drop=2), Heading("fingerprint", drop=3),
+                Heading("note", drop=1, folds=True)]  # fmt: skip
+    console.print(make_table(headings, run_rows(found, collected), console.width))
+    for first, second in found.cell.missing:
+        say(console, f"missing: pre-training seed {first}, fine-tuning seed {second}", style="yellow")
+    for line in found.arithmetic:
+        say(console, line)
+    states = [run.state for run, _ in found.runs]
+    say(
+        console, "made with " + distinct(", ".join(map(" ".join, s.get("versions", {}).items())) for s in states), "dim"
+    )
+    if found.apart:
+        headings = [Heading("setting"), Heading("this row", folds=True), Heading("other rows", folds=True)]
+        console.print(make_table(headings, [list(one) for one in found.apart], console.width))
+
+
+def show_commands(found: Explanation, folder: Path, runs_dir: str, scale: str, console: Console) -> None:
+    """The command of every run, encoders first."""
+    runs: list[AnyRun] = [*found.encoders, *(run for run, _ in found.runs)]
+    for run in runs:
+        line, lacking = remake(folder, run.state, run.dir, runs_dir, scale)
+        say(console, line if not lacking else f"{line}\n  {lacking}", style="yellow" if lacking else "")
+    say(console, "")

@@ -1,0 +1,64 @@
+"""`clozelab plan EXPERIMENT`: parameters, FLOPs, jobs, time, disk and what the seeds can show, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from clozelab.ledger.experiment import find_experiment, load_experiment
+from clozelab.ledger.lists import make_console, make_table, say
+from clozelab.ledger.plan import make_steps, runs_root
+from clozelab.ledger.words import parse, wants_help
+
+HELP = """clozelab plan EXPERIMENT [scale=NAME] [name=value ...] [budget=TIME [matched_by=QUANTITY]] [--no-measure]
+clozelab plan EXPERIMENT ... --dry-run
+
+Counts parameters and FLOPs, measures tokens per second once a shape (a few steps on made-up text, kept in the cache),
+and says how many jobs there are, how long they take, what they leave on disk, and the smallest difference that the
+seeds can be expected to show. Overrides are those of `clozelab reproduce`.
+
+  budget=2h        for the whole experiment: what each arm can afford
+  matched_by=      what arms get equal shares of: steps, tokens, flops or time (default: each in turn)
+  --no-measure     only speeds that are in the cache
+  --dry-run        list every job with its state, as `clozelab reproduce --dry-run` does
+
+FLOPs are 3 (L (24 H^2 + 4 S H) + f (2 H^2 + 2 H V)) a token (forward once, backward twice, matrix products only; f the
+share of predicted positions); beside them ELECTRA's convention, which other papers quote: backward counted once, the
+embedding look-up as a product, every step at the longest row."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the plan; returns the exit status."""
+    if wants_help(words, also_without_words=True):
+        print(HELP)
+        return 0
+    said = parse("plan", words, names=(1, 1), keys=("budget", "matched_by"), flags=("no-measure", "dry-run"),
+                 takes_overrides=True)  # fmt: skip
+    folder = find_experiment(said.names[0])
+    steps = make_steps(folder, said.overrides)
+    if "dry-run" in said.flags:
+        from clozelab.stages.reproduce import dry_run
+
+        return dry_run(steps)
+    from clozelab.ledger import costing, detectable  # torch and scipy: not for --help and mistakes
+    from clozelab.ledger.budget import parse_budget
+    from clozelab.ledger.collect import collect
+    from clozelab.ledger.sweep import compose
+
+    budget = parse_budget(said.values["budget"]) if "budget" in said.values else None
+    sweep = next(step for step in steps if step.folder is not None)
+    cache_dir = Path(str(compose(sweep.config_name, sweep.overrides, folder=folder, sweep=True).cache_dir))
+    console = make_console()
+    found = costing.cost(steps, cache_dir, measure="no-measure" not in said.flags)
+    done = collect(runs_root(folder, sweep.overrides, sweep.config_name)[0])
+    for headings, rows in costing.tables(found, done):
+        console.print(make_table(headings, rows, console.width))
+    for line in costing.sums(found):
+        say(console, line)
+    shares = {} if budget is None else costing.affordable(found, budget, said.values.get("matched_by"))
+    for name, part in shares.items():
+        console.print(make_table(*costing.share_table(name, part), console.width))
+    say(console, detectable.describe(load_experiment(folder), done, found.num_seeds))
+    for line in costing.warnings(found, shares):
+        say(console, line, style="yellow")
+    return 0

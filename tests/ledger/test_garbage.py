@@ -1,0 +1,151 @@
+"""What gc lists and deletes: never a result, never what somebody holds or has just written."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.ledger.inventory import find_records
+from clozelab.stages.gc import main
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists who holds a lock")
+CORPUS = "c" * 64
+
+
+def age(path: Path, seconds: float = 30 * 86_400) -> None:
+    """Make everything at and below a path look old."""
+    then = time.time() - seconds
+    for one in [*path.rglob("*"), path]:
+        os.utime(one, (then, then))
+
+
+@pytest.fixture
+def world(make_runs: Callable[..., Path], writers: Any, tmp_path: Path) -> tuple[Path, Path]:
+    """(runs_dir, cache_dir): complete runs, unfinished ones, leftovers, used and unused cache entries, all old."""
+    scale = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2))
+    writers.finetune(scale, "ltr", "qnli", (1, 1), 0.0, status="failed")
+    writers.pretrain(scale, "mlm", 9, status="interrupted")
+    for run in (scale / "pretrain").glob("*/*"):
+        (run / ".lock").touch()
+        (run / "checkpoints").mkdir()
+        (run / "checkpoints/last.ckpt").write_bytes(b"x" * 1000)
+        (run / "encoder").mkdir()
+        (run / "encoder/config.json").write_text("{}")
+        state = json.loads((run / "run.json").read_text())
+        state["inputs"] = {"corpus": CORPUS}
+        (run / "run.json").write_text(json.dumps(state))
+    for run in (scale / "finetune").rglob("run.json"):
+        state = json.loads(run.read_text())
+        state["facts"] = {"cache": ["tasks/mrpc-used"]}
+        run.write_text(json.dumps(state))
+    (scale / "pretrain/ltr/seed-1/.run.json.77.tmp").write_text("{")
+    (scale / "pretrain/ltr/seed-2/.encoder.abcd").mkdir()
+    cache = tmp_path / "cache"
+    for name, fingerprint in (("used", CORPUS), ("unused", "d" * 64)):
+        (cache / "corpora" / f"text-{name}").mkdir(parents=True)
+        (cache / "corpora" / f"text-{name}/manifest.json").write_text(json.dumps({"fingerprint": fingerprint}))
+        (cache / "corpora" / f".text-{name}.lock").touch()
+    for name in ("tasks/mrpc-used", "tasks/mrpc-unused", "tasks/.mrpc-half-x1", "corpora/.text-half.tmp"):
+        (cache / name).mkdir(parents=True)
+        (cache / name / "meta.json").write_text("{}")
+    age(tmp_path)
+    return scale.parents[1], cache
+
+
+def listed(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str], *words: str) -> tuple[set[str], str]:
+    """(places that gc lists, all it says)."""
+    runs_dir, cache_dir = world
+    assert main([f"runs_dir={runs_dir}", f"cache_dir={cache_dir}", *words]) == 0
+    out = capsys.readouterr().out
+    lines = [line.split()[-1] for line in out.splitlines() if str(runs_dir.parent) in line]
+    return {Path(line).relative_to(runs_dir.parent).as_posix() for line in lines}, out
+
+
+DEMO = "runs/table5_pretraining_tasks/demo"
+EXPECTED = {
+    *(f"{DEMO}/pretrain/{arm}/seed-{seed}/checkpoints" for arm in ("mlm", "mlm_nsp", "ltr") for seed in (1, 2)),
+    f"{DEMO}/pretrain/ltr/seed-1/.run.json.77.tmp",
+    f"{DEMO}/pretrain/ltr/seed-2/.encoder.abcd",
+    "cache/corpora/text-unused",
+    "cache/corpora/.text-half.tmp",
+    "cache/tasks/mrpc-unused",
+    "cache/tasks/.mrpc-half-x1",
+}
+
+
+def test_lists_and_deletes_nothing(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(world[0].parent.rglob("*"))
+    found, out = listed(world, capsys)
+    assert found == EXPECTED
+    assert "nothing was deleted" in out and "6.0 kB  6 checkpoints" in out
+    assert sorted(world[0].parent.rglob("*")) == before
+
+
+def test_deletes_what_it_lists_and_no_result(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    before = {(one.place, one.status, one.score) for one in find_records(world[0])}
+    _, out = listed(world, capsys, "--delete")
+    assert "deleted 12," in out
+    assert not [name for name in EXPECTED if (world[0].parent / name).exists()]
+    assert {(one.place, one.status, one.score) for one in find_records(world[0])} == before
+    assert (world[0].parent / DEMO / "pretrain/mlm/seed-1/encoder/config.json").is_file()
+    assert (world[1] / "corpora/text-used/manifest.json").is_file() and (world[1] / "tasks/mrpc-used").is_dir()
+    assert listed(world, capsys) == (set(), "nothing to delete\n")
+
+
+def test_unfinished_runs_go_only_when_asked(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    both = {f"{DEMO}/pretrain/mlm/seed-9", f"{DEMO}/finetune/ltr/pretrain-seed-1/qnli/seed-1"}
+    assert listed(world, capsys, "older_than=31")[0] == EXPECTED
+    assert listed(world, capsys, "older_than=29")[0] == EXPECTED | both
+    assert listed(world, capsys, "what=unfinished")[0] == both
+    listed(world, capsys, "what=unfinished", "--delete")
+    assert {one.status for one in find_records(world[0])} == {"complete"}
+
+
+def test_what_is_held_or_fresh_stays(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    run = world[0] / "table5_pretraining_tasks/demo/pretrain"
+    (world[1] / "tasks/mrpc-unused/new.npy").touch()
+    with (run / "mlm/seed-1/.lock").open("a") as one, (run / "mlm/seed-9/.lock").open("a") as two:
+        for lock in (one, two):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        found, _ = listed(world, capsys, "older_than=0")
+    assert found == EXPECTED - {f"{DEMO}/pretrain/mlm/seed-1/checkpoints", "cache/tasks/mrpc-unused"} | {
+        f"{DEMO}/finetune/ltr/pretrain-seed-1/qnli/seed-1"
+    }
+
+
+def test_a_lock_taken_after_listing_is_respected(
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between looking and deleting, a run begins."""
+    monkeypatch.setattr("clozelab.ledger.inventory.holders", dict)
+    folder = world[0] / "table5_pretraining_tasks/demo/pretrain/mlm/seed-1"
+    with (folder / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert main([f"runs_dir={world[0]}", f"cache_dir={world[1]}", "--delete"]) == 1
+    assert "in use by another process" in capsys.readouterr().out
+    assert (folder / "checkpoints/last.ckpt").is_file()
+
+
+def test_runs_that_do_not_say_what_they_used_keep_their_task(
+    world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = next((world[0] / "table5_pretraining_tasks/demo/finetune/mlm").rglob("run.json"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"facts": {}}))
+    assert listed(world, capsys)[0] == EXPECTED - {"cache/tasks/mrpc-unused"}
+
+
+def test_wrong_use() -> None:
+    with pytest.raises(ValueError, match="what=everything: there are checkpoints"):
+        main(["what=everything"])
+    with pytest.raises(ValueError, match="older_than=-1: give a number of days"):
+        main(["older_than=-1"])
+    with pytest.raises(ValueError, match="did you mean --delete"):
+        main(["--delte"])

@@ -1,0 +1,170 @@
+"""Every run folder as a record: what is damaged, killed or held by a process is told apart, without touching locks."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.ledger.inventory import find_records, select
+from clozelab.ledger.locks import holder, owned
+from clozelab.ledger.progress import elapsed, read_progress, sweep_state
+from clozelab.stages.runs import main as runs_verb
+from clozelab.stages.status import main as status_verb
+
+EXPERIMENT = "table5_pretraining_tasks"
+needs_locks = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists who holds a lock")
+PHASES = [
+    {"seq_length": 32, "steps": 100, "global_batch_size": 10, "micro_batch_size": 10},
+    {"seq_length": 64, "steps": 100, "global_batch_size": 10, "micro_batch_size": 10},
+]
+
+
+@pytest.fixture
+def root(make_runs: Callable[..., Path], writers: Any) -> Path:
+    """runs_dir with finished runs, a failed one, a damaged one, and one whose record says that it runs."""
+    scale = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0})
+    writers.finetune(scale, "ltr", "qnli", (1, 1), 0.0, status="failed")
+    (scale / "finetune/mlm/pretrain-seed-1/mrpc/seed-1/run.json").write_text('{"status": ')
+    (scale / "finetune/mlm/pretrain-seed-1/mrpc/seed-2/scores.json").unlink()
+    writers.pretrain(scale, "mlm", 9, status="running")
+    state = json.loads((scale / "pretrain/mlm/seed-9/run.json").read_text())
+    state["config_resolved"]["phases"] = PHASES
+    (scale / "pretrain/mlm/seed-9/run.json").write_text(json.dumps(state))
+    (scale / "pretrain/mlm/seed-9/.lock").touch()
+    return scale.parents[1]
+
+
+def by_status(root: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for one in find_records(root):
+        found.setdefault(one.status, []).append(one.place.removeprefix(f"{EXPERIMENT}/demo/"))
+    return found
+
+
+@needs_locks
+def test_every_folder_is_there_with_its_status(root: Path) -> None:
+    found = by_status(root)
+    assert found["failed"] == ["finetune/ltr/pretrain-seed-1/qnli/seed-1"]
+    assert found["damaged"] == [f"finetune/mlm/pretrain-seed-1/mrpc/seed-{seed}" for seed in (1, 2)]
+    assert found["killed"] == ["pretrain/mlm/seed-9"]
+    assert len(found["complete"]) == 9 + 12 - 2
+
+
+@needs_locks
+def test_a_held_lock_means_running_and_stays_free_for_others_to_be_refused(root: Path) -> None:
+    folder = root / EXPERIMENT / "demo/pretrain/mlm/seed-9"
+    with (folder / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert by_status(root)["running"] == ["pretrain/mlm/seed-9"]
+        assert holder(folder) == os.getpid()
+        with owned(folder) as mine:
+            assert not mine
+    assert holder(folder) is None
+    with owned(folder) as mine:
+        assert mine and holder(folder) == os.getpid()
+
+
+@needs_locks
+def test_a_run_of_another_machine_is_not_called_killed(root: Path) -> None:
+    path = root / EXPERIMENT / "demo/pretrain/mlm/seed-9/run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"process": {"pid": 1, "host": "elsewhere"}}))
+    assert by_status(root)["running"] == ["pretrain/mlm/seed-9"]
+
+
+def test_a_folder_that_was_claimed_and_has_no_record(root: Path) -> None:
+    folder = root / EXPERIMENT / "demo/pretrain/ltr/seed-9"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("seed: 9\n")
+    record = next(one for one in find_records(root) if one.folder == folder)
+    assert (record.status, record.problem) == ("damaged", "no run.json")
+
+
+def test_selection(root: Path) -> None:
+    records = find_records(root)
+    chosen = select(records, EXPERIMENT, {"task": "mrpc", "name": "ltr,mlm_nsp", "seeds": "1/2"})
+    assert [one.place.removeprefix(f"{EXPERIMENT}/demo/") for one in chosen] == [
+        "finetune/ltr/pretrain-seed-1/mrpc/seed-2"
+    ]
+    with pytest.raises(ValueError, match="did you mean 'failed'"):
+        select(records, None, {"status": "faild"})
+    with pytest.raises(ValueError, match=f"did you mean '{EXPERIMENT}'"):
+        select(records, "table5_pretraining_task", {})
+
+
+def test_progress_knows_that_later_steps_are_longer(root: Path) -> None:
+    record = next(one for one in find_records(root) if one.place.endswith("mlm/seed-9"))
+    path = record.folder / "metrics.csv"
+    lines = "".join(f"{step},{step * 320},{step / 10},train/tokens_per_second,3200\n" for step in range(10, 60, 10))
+    path.write_text("step,tokens,seconds,key,value\n" + lines + "60,19200,6.0,train/tokens_per_sec")
+    at = read_progress(record)
+    assert (at.step, at.total_steps, at.tokens, at.tokens_per_second) == (50, 200, 16000, 3200.0)
+    # 50 steps of 320 slots are done; 50 of 320 and 100 of 640 are left: five times as much, at 3200 a second.
+    assert at.seconds_left == pytest.approx(25.0)
+    assert elapsed(record) == 360.0
+
+
+def test_time_left_counts_jobs_without_folders(root: Path) -> None:
+    records = find_records(root)
+    jobs = [{"task": "mrpc"}] * 14 + [{"task": "qnli"}] * 3
+    state = sweep_state("finetune", records, jobs)
+    # 12 folders of 14 mrpc jobs, one (failed) of three qnli jobs; every finished run took 360 s.
+    assert state.not_begun == 4 and state.planned == 17
+    assert state.seconds_left == pytest.approx((4 + 1) * 360.0)  # and the failed one again
+    assert sweep_state("finetune", [], jobs).seconds_left is None
+
+
+@needs_locks
+def test_runs_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runs_verb([f"runs_dir={root}"]) == 0
+    out = capsys.readouterr().out
+    assert "23 runs: 19 complete, 1 killed, 1 failed, 2 damaged" in out
+    assert "broken on purpose" in out and "run.json is damaged" in out
+    assert "table5_pretraining_tasks demo fine-tuning" in out
+    assert runs_verb([EXPERIMENT, f"runs_dir={root}", "status=failed", "--csv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and lines[1].startswith(f"{EXPERIMENT},demo,finetune,ltr,qnli,1/1,failed,")
+
+
+def test_narrow_terminals_lose_columns_and_no_letter(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for width, heading in ((200, True), (50, False)):
+        monkeypatch.setenv("COLUMNS", str(width))
+        runs_verb([f"runs_dir={root}", "task=mrpc", "status=complete"])
+        out = capsys.readouterr().out
+        assert ("fingerprint" in out) is heading
+        assert "…" not in out and "complete" in out and "60." in out
+        assert max(map(len, out.splitlines())) <= width
+
+
+@needs_locks
+def test_status_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = root / EXPERIMENT / "demo/pretrain/mlm/seed-9"
+    assert status_verb([f"runs_dir={root}"]) == 0
+    out = capsys.readouterr().out
+    assert "killed: table5_pretraining_tasks/demo/pretrain/mlm/seed-9: its process has gone" in out
+    assert "failed: table5_pretraining_tasks/demo/finetune/ltr/pretrain-seed-1/qnli/seed-1: ValueError" in out
+    assert f"to go on: clozelab reproduce {EXPERIMENT} scale=demo runs_dir={root}" in out
+    with (folder / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert status_verb([EXPERIMENT, f"runs_dir={root}", "scale=demo"]) == 0
+    out = capsys.readouterr().out
+    assert "100 of 200" in out and str(os.getpid()) in out and "to go on" not in out
+
+
+def test_wrong_use(root: Path) -> None:
+    with pytest.raises(ValueError, match="is no folder"):
+        runs_verb([f"runs_dir={root}/nothing"])
+    with pytest.raises(ValueError, match="runs has no key 'tsk'; did you mean task"):
+        runs_verb(["tsk=mrpc"])
+    with pytest.raises(ValueError, match="has no option --cvs; did you mean --csv"):
+        runs_verb(["--cvs"])
+    with pytest.raises(ValueError, match="runs takes 0 to 1 names, not a b"):
+        runs_verb(["a", "b"])

@@ -1,0 +1,187 @@
+"""kill -9 during a sweep, again and again: no job is done twice, and the results are those of an undisturbed sweep.
+
+The sweep is killed outright at random moments (its launcher; its jobs die with it), restarted until it is through, and
+compared with one that nobody disturbed: the same results.csv up to times, every encoder and prediction bit for bit.
+Seeds and moments are drawn from CLOZELAB_KILL_SEED (default 1).
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.ledger.collect import collect
+from clozelab.ledger.locks import holder, holders
+from clozelab.ledger.report import write_results
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="jobs die with their launcher on Linux only"),
+]
+KILLS = 10
+TIMED = ("tokens_per_second", "hours")
+MAX_STARTS = 40
+SCALE = {
+    "vocab_size": 150,
+    "model.hidden_size": 16,
+    "model.num_hidden_layers": 1,
+    "model.num_attention_heads": 2,
+    "model.intermediate_size": 32,
+    "phases": "[{seq_length: 16, steps: 300, global_batch_size: 8, micro_batch_size: 8}]",
+    "validation.interval_steps": 100,
+    "validation.instances": 20,
+    "validation.seq_length": 16,
+    "checkpoint_interval_steps": 5,
+}
+COMMON = [
+    "trainer.threads=1",
+    "trainer.precision=32-true",
+    "trainer.progress_bar=false",
+    "trainer.log_interval_steps=5",
+]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small text corpus and a sentiment task in SST-2's place."""
+    folder = tmp_path_factory.mktemp("workplace")
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 6))) for _ in range(120)]
+    text = ["\n".join(" ".join(draw.choices(words, k=7)) + "." for _ in range(8)) for _ in range(80)]
+    (folder / "text.txt").write_text("\n\n".join(text) + "\n", encoding="utf-8")
+    (folder / "glue/SST-2").mkdir(parents=True)
+    for name, count in (("train", 200), ("dev", 60)):
+        rows = [f"{' '.join(draw.choices(words, k=6))} {'good' if i % 2 else 'bad'}\t{i % 2}" for i in range(count)]
+        (folder / f"glue/SST-2/{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+    return folder
+
+
+def commands(workplace: Path, runs: Path) -> list[list[str]]:
+    """Both sweeps: two arms of two seeds, and both fine-tuned with two seeds."""
+    paths = [f"data_dir={workplace}", f"cache_dir={workplace}/cache", f"runs_dir={runs}", "experiment=killed"]
+    pretrain = ["corpus=text", "corpus.sources.0.path=text.txt", "corpus.validation_fraction=0.2"]
+    pretrain += [f"{'corpus.' if key == 'vocab_size' else ''}{key}={value}" for key, value in SCALE.items()]
+    finetune = ["task=sst2", "epochs=2", "encoder_arm=mlm,ltr", "pretrain_seed=1,2", "seed=1,2"]
+    start = [sys.executable, "-m", "clozelab"]
+    return [
+        [*start, "pretrain", "-m", "objective=mlm,ltr", "seed=1,2", *pretrain, *paths, *COMMON],
+        [*start, "finetune", "-m", *finetune, *paths, *COMMON],
+    ]
+
+
+def start(words: list[str]) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def wait_for_jobs_to_die(runs: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        held = holders()
+        if not [path for path in runs.rglob(".lock") if holder(path.parent, held) is not None]:
+            return
+        time.sleep(0.1)
+    raise AssertionError("jobs outlived their killed launcher by a minute")
+
+
+def completions(runs: Path) -> dict[str, str]:
+    """Run folder -> when it says that it was completed, of complete runs."""
+    states = {path.parent: json.loads(path.read_text()) for path in runs.rglob("run.json")}
+    return {
+        str(folder.relative_to(runs)): f"{state['finished']} {state['sessions']}"
+        for folder, state in states.items()
+        if state["status"] == "complete"
+    }
+
+
+def results(runs: Path) -> list[dict[str, Any]]:
+    """results.csv without its times."""
+    path = runs / "results.csv"
+    write_results(path, collect(runs / "killed/demo"))
+    with path.open(newline="") as file:
+        return [{key: value for key, value in row.items() if key not in TIMED} for row in csv.DictReader(file)]
+
+
+def contents(runs: Path) -> dict[str, str]:
+    """Checksum of everything that a run is for."""
+    names = ("model.safetensors", "predictions.jsonl", "scores.json")
+    found = {path for name in names for path in runs.rglob(name)}
+    return {str(path.relative_to(runs)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(found)}
+
+
+def test_results_of_a_sweep_that_is_killed_at_random_moments(workplace: Path, tmp_path: Path) -> None:
+    calm, killed = tmp_path / "calm", tmp_path / "killed"
+    durations = []
+    for words in commands(workplace, calm):
+        began = time.monotonic()
+        assert start(words).wait(timeout=600) == 0
+        durations.append(time.monotonic() - began)
+    draw = random.Random(int(os.environ.get("CLOZELAB_KILL_SEED", "1")))
+    kills = 0
+    done: dict[str, str] = {}
+    for number, words in enumerate(commands(workplace, killed)):
+        for _ in range(MAX_STARTS):
+            process = start(words)
+            try:
+                moment = draw.uniform(0.2, 1.0) * durations[number]
+                status = process.wait(timeout=moment if kills < KILLS else 600)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                wait_for_jobs_to_die(killed)
+                kills += 1
+                status = None
+            now = completions(killed)
+            assert {key: now.get(key) for key in done} == done, "a complete run was touched again"
+            done = now
+            if status is not None:
+                assert status == 0
+                break
+        else:
+            pytest.fail(f"not through after {MAX_STARTS} starts")
+    assert kills >= 3, "too fast to have been killed: no evidence"
+    assert len(done) == 12
+    assert results(killed) == results(calm) and len(results(calm)) == 12
+    assert contents(killed) == contents(calm) and len(contents(calm)) == 4 + 2 * 8
+    sessions = [json.loads(path.read_text())["sessions"] for path in killed.rglob("run.json")]
+    assert max(sessions) > 1, "no run was hit"
+
+
+def test_two_launches_at_once_never_write_one_folder(workplace: Path, tmp_path: Path) -> None:
+    """The second one's jobs are refused or find the run complete; started again, everything is whole, once."""
+    words = commands(workplace, tmp_path)[0]
+    first, second = start(words), start(words)
+    statuses = {first.wait(timeout=600), second.wait(timeout=600)}
+    assert 0 in statuses and statuses <= {0, 1}
+    before = completions(tmp_path)
+    assert start(words).wait(timeout=600) == 0
+    after = completions(tmp_path)
+    assert len(after) == 4 and {key: after[key] for key in before} == before
+    for path in tmp_path.rglob("metrics.csv"):
+        with path.open(newline="") as file:
+            rows = [(row["step"], row["key"]) for row in csv.DictReader(file)]
+        assert len(rows) == len(set(rows)), "two processes wrote one metrics.csv"
+
+
+def test_a_failed_job_does_not_stop_the_others_and_is_tried_again(workplace: Path, tmp_path: Path) -> None:
+    words = [word.replace("seed=1,2", "seed=1") for word in commands(workplace, tmp_path)[0]]
+    blocker = tmp_path / "killed/demo/pretrain/mlm/seed-1"
+    blocker.mkdir(parents=True)
+    (blocker / "checkpoints").write_text("in the way of the folder of checkpoints")
+    assert start(words).wait(timeout=600) == 1
+    states = {path.parent.parent.name: json.loads(path.read_text()) for path in tmp_path.rglob("run.json")}
+    assert states["ltr"]["status"] == "complete" and states["mlm"]["status"] == "failed" and states["mlm"]["error"]
+    (blocker / "checkpoints").unlink()
+    assert start(words).wait(timeout=600) == 0
+    assert {json.loads(path.read_text())["status"] for path in tmp_path.rglob("run.json")} == {"complete"}
