@@ -26,6 +26,7 @@ HYDRA_VERBS = {
 PLAIN_VERBS = {
     "reproduce": "a whole experiment: prepare, both sweeps, report; stop and start at will",
     "report": "judge an experiment from its run folders: table, verdicts, plots",
+    "doctor": "what this machine can do; with an experiment: what is wrong before it is trained",
     "submit": "the submission zip of a benchmark from runs with predict_test=true",
     "list": "experiments with their status",
 }
