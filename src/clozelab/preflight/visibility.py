@@ -221,7 +221,7 @@ def _at(values: I64, index: I64) -> I64:
 
 
 def _one_a_row(row_of_prediction: I64, number: int) -> I64:
-    """Pick `number` of PICKS: one prediction of each row that has one left, no prediction twice, spread over the row."""
+    """Pick `number` of PICKS: one prediction of each row that has one left, none twice, spread over the row."""
     _, first, count = np.unique(row_of_prediction, return_index=True, return_counts=True)
     place = np.where(count > PICKS, number * count // PICKS, number)
     return (first + place)[place < count]

@@ -98,7 +98,7 @@ def use_onednn_fp32() -> bool:
     if error > MAX_FP32_ERROR:
         log.info("fp32 products stay with the default library: through oneDNN they err by %.1e here", error)
         return False
-    backend: Any = torch.backends.mkldnn.matmul
+    backend: Any = getattr(torch.backends.mkldnn, "matmul", None)
     backend.fp32_precision = "bf16"
     log.info("fp32 products go through oneDNN (relative error %.1e)", error)
     return True
