@@ -33,7 +33,9 @@ def test_help_is_fast_and_light(clozelab) -> None:  # type: ignore[no-untyped-de
     started = time.perf_counter()
     done = clozelab("--help")
     assert done.returncode == 0
-    assert all(verb in done.stdout for verb in ("prepare", "pretrain", "finetune", "reproduce", "report", "list"))
+    assert all(
+        verb in done.stdout for verb in ("prepare", "pretrain", "finetune", "reproduce", "report", "doctor", "list")
+    )
     loaded = "{'torch', 'hydra', 'numpy'} & {*sys.modules}"
     code = f"import sys; from clozelab.cli import main; main(['--help']); print({loaded})"
     light = subprocess.run(
@@ -43,7 +45,7 @@ def test_help_is_fast_and_light(clozelab) -> None:  # type: ignore[no-untyped-de
     assert time.perf_counter() - started < 5.0  # two interpreters on a busy machine
 
 
-@pytest.mark.parametrize("verb", ["prepare", "pretrain", "finetune", "reproduce", "report", "list"])
+@pytest.mark.parametrize("verb", ["prepare", "pretrain", "finetune", "reproduce", "report", "doctor", "list"])
 def test_help_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type: ignore[no-untyped-def]
     done = clozelab(verb, "--help")
     assert done.returncode == 0, done.stderr

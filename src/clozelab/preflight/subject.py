@@ -7,7 +7,7 @@ stage.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +22,8 @@ from clozelab.models.config import BertConfig
 from clozelab.objectives.weighted_sum import Objective
 
 PROBE_SEED = 20181011
+MAX_BOUND_TOKENS = 100_000_000
+"""Finding instances takes a second or two for as many."""
 
 
 @dataclass
@@ -38,10 +40,10 @@ class Corpus:
     _instances: dict[str, Instances] = field(default_factory=dict, repr=False)
 
     def instances(self, objective: Objective, seq_length: int) -> Instances:
-        """The training split's instances of an input format, found once for all arms that share it."""
+        """Instances of an input format, found once for all arms that share it; of a huge corpus, in its beginning."""
         key = f"{objective.input!r} {seq_length}"
         if key not in self._instances:
-            self._instances[key] = objective.bind(self.train, self.ids, seq_length)
+            self._instances[key] = objective.bind(_beginning(self.train), self.ids, seq_length)
         return self._instances[key]
 
 
@@ -131,6 +133,20 @@ class Subject:
     def corpora(self) -> list[Corpus]:
         """The distinct prepared corpora of the arms."""
         return list({id(arm.corpus): arm.corpus for arm in self.arms if arm.corpus.tokenizer is not None}.values())
+
+
+def _beginning(shards: TokenShards) -> TokenShards:
+    """The same split with its first documents only, where it is larger than MAX_BOUND_TOKENS."""
+    documents, sentences = np.asarray(shards.document_offsets), np.asarray(shards.sentence_offsets)
+    number = int(np.searchsorted(sentences[documents], MAX_BOUND_TOKENS, side="right")) - 1
+    if number >= shards.num_documents or number < 2:
+        return shards
+    return replace(
+        shards,
+        document_offsets=documents[: number + 1],
+        sentence_offsets=sentences[: documents[number] + 1],
+        document_source=np.asarray(shards.document_source)[:number],
+    )
 
 
 def made_up_corpus(vocab_size: int) -> Corpus:
