@@ -26,6 +26,7 @@ HYDRA_VERBS = {
 PLAIN_VERBS = {
     "reproduce": "a whole experiment: prepare, both sweeps, report; stop and start at will",
     "report": "judge an experiment from its run folders: table, verdicts, plots",
+    "doctor": "what this machine can do; with an experiment: what is wrong before it is trained",
     "plan": "parameters, FLOPs, jobs, time, disk and the smallest detectable difference, before anything runs",
     "status": "what runs now and how far it is, what failed and why",
     "runs": "every run folder: status, score, time",

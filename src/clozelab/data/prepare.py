@@ -15,6 +15,7 @@ import logging
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
@@ -78,6 +79,56 @@ def prepare_corpus(
         ValueError: no files, a binary or damaged file, too many unusable rows, fewer than two documents, a vocabulary
             that does not fit the text, a cache folder that cannot be written.
     """
+    place = _place(name, sources, data_dir, cache_dir, vocab_file, vocab_size, lowercase, validation_fraction)
+    folder = place.folder
+    with _lock(folder):
+        if not _is_prepared(folder):
+            temporary = folder.with_name(f".{folder.name}.tmp")
+            shutil.rmtree(temporary, ignore_errors=True)  # what a killed run left; the lock says nobody else writes it
+            _write_corpus(temporary, name, place.settings, sources, place.files, place.given)
+            temporary.rename(folder)
+    return folder
+
+
+def find_prepared_corpus(
+    *,
+    name: str,
+    sources: Sequence[Source],
+    data_dir: str | Path,
+    cache_dir: str | Path,
+    vocab_file: str | None,
+    vocab_size: int,
+    lowercase: bool,
+    validation_fraction: float,
+) -> Path | None:
+    """Where `prepare_corpus` with these arguments finds or puts its folder, if it is there; writes nothing.
+
+    Raises as `prepare_corpus` does for missing files and wrong settings.
+    """
+    place = _place(name, sources, data_dir, cache_dir, vocab_file, vocab_size, lowercase, validation_fraction)
+    return place.folder if place.folder.exists() else None
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a corpus goes, and what decides it."""
+
+    folder: Path
+    settings: dict[str, Any]
+    files: list[TextFile]
+    given: WordPieceTokenizer | None
+
+
+def _place(
+    name: str,
+    sources: Sequence[Source],
+    data_dir: str | Path,
+    cache_dir: str | Path,
+    vocab_file: str | None,
+    vocab_size: int,
+    lowercase: bool,
+    validation_fraction: float,
+) -> _Place:
     _check_names(name, sources)
     _check_settings(vocab_file, vocab_size, validation_fraction)
     files = [file for index, source in enumerate(sources) for file in find_files(source, index, Path(data_dir))]
@@ -95,14 +146,7 @@ def prepare_corpus(
         "validation_fraction": validation_fraction,
     }
     key = hashlib.sha256(canonical_json(settings).encode()).hexdigest()[:12]
-    folder = Path(cache_dir).expanduser() / "corpora" / f"{name}-{key}"
-    with _lock(folder):
-        if not _is_prepared(folder):
-            temporary = folder.with_name(f".{folder.name}.tmp")
-            shutil.rmtree(temporary, ignore_errors=True)  # what a killed run left; the lock says nobody else writes it
-            _write_corpus(temporary, name, settings, sources, files, given)
-            temporary.rename(folder)
-    return folder
+    return _Place(Path(cache_dir).expanduser() / "corpora" / f"{name}-{key}", settings, files, given)
 
 
 def _check_names(name: str, sources: Sequence[Source]) -> None:

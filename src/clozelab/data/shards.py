@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -69,6 +69,15 @@ class TokenStream:
         """Ids of a contiguous range, int64 [n]."""
         start, stop, step = positions.indices(len(self))
         return self.take(np.arange(start, stop, step, dtype=np.int64))
+
+    def blocks(self, size: int, overlap: int = 0) -> Iterator[tuple[int, np.ndarray]]:
+        """(first position, ids as they are stored) of consecutive stretches of at most `size` + `overlap` tokens.
+
+        A stretch never reaches over the end of a file, which is the end of a document.
+        """
+        for file, end in zip(self._files, self._ends.tolist(), strict=True):
+            for start in range(0, len(file), size):
+                yield end - len(file) + start, file[start : start + size + overlap]
 
     def take(self, positions: np.ndarray) -> np.ndarray:
         """Ids at token positions of any shape, int64 of the same shape; IndexError outside [0, len)."""

@@ -17,6 +17,7 @@ from clozelab.data.readers.cache import Arrays, Facts, cached_arrays, content_ke
 from clozelab.data.readers.conll import ColumnFormat, TaggedSentences, read_conll
 from clozelab.data.readers.files import file_sha256, require_file
 from clozelab.data.readers.labelled import subset
+from clozelab.data.readers.preview import Preview, TaskPreview
 from clozelab.data.readers.rows import TokenRows
 from clozelab.data.readers.tagged import TaggedRows, TaggedSplit, build_rows
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
@@ -80,6 +81,17 @@ class ConllDataModule(FinetuningDataModule):
             self.validation_rows = self.validation.rows
             self._warn()
             log.info("%s: %s", self.inputs.name, self.facts)
+
+    def preview(self) -> TaskPreview:
+        train, validation = (self._preview(path) for path in (self.train_path, self.validation_path))
+        return TaskPreview(train, validation, sorted(set(train.labels or ())))
+
+    def _preview(self, path: Path) -> Preview:
+        """Labels are the tags of all words; of entity tags their types, whatever scheme each file is in."""
+        found = read_conll(path, self.layout, require_tags=True)
+        tags = [tag for sentence in found.tags or () for tag in sentence]
+        labels = [split_tag(tag)[1] or OUTSIDE for tag in tags] if self.entity_tags else tags
+        return Preview({"sentence": [" ".join(words) for words in found.words]}, labels, len(found), dict(found.counts))
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from clozelab.data.readers.files import generator_of
+from clozelab.data.readers.preview import TaskPreview
 from clozelab.data.readers.rows import Ints, Rows
 from clozelab.data.tokenizer import WordPieceTokenizer
 from clozelab.datamodules.bucketing import bucketed_batches, token_budget_batches
@@ -133,6 +134,10 @@ class FinetuningDataModule(LightningDataModule):
     @abstractmethod
     def setup(self, stage: str | None = None) -> None:
         """Read and tokenise both splits; does nothing the second time."""
+
+    def preview(self) -> TaskPreview | None:
+        """Texts and labels of both splits as written, without tokenising; None where they cannot be looked at."""
+        return None
 
     @property
     def num_first_rows(self) -> int:

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from clozelab.data.readers.files import file_sha256, require_file
-from clozelab.data.readers.glue import TsvFormat
+from clozelab.data.readers.glue import TsvFormat, read_tsv
 from clozelab.data.readers.labelled import LabelledRows, load_labelled
+from clozelab.data.readers.preview import Preview, TaskPreview
 from clozelab.data.readers.rows import join_rows
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
 
@@ -100,6 +101,18 @@ class GlueDataModule(FinetuningDataModule):
             self.validation_rows = join_rows([self.validation.rows, *(split.rows for split in extra.values())])
             log.info("%s: %s", self.inputs.name, self.facts)
             self._warn_of_cut_rows()
+
+    def preview(self) -> TaskPreview:
+        train, validation = (self._preview(path) for path in (self.train_path, self.validation_path))
+        names = None if self.layout.numeric_labels else self.labels or sorted(set(train.labels or ()))
+        return TaskPreview(train, validation, names, is_regression=self.layout.numeric_labels, aligned=True)
+
+    def _preview(self, path: Path) -> Preview:
+        # Any label is read: which of them belong there is for the reader of the preview to say.
+        found = read_tsv(path, self.layout, label_names=None, require_labels=True)
+        parts = (found.first, found.second) if found.second is not None else (found.first,)
+        texts = dict(zip(self.layout.text_columns, parts, strict=True))
+        return Preview(texts, found.labels, len(found), {"damaged rows": found.num_bad_rows})
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from clozelab.data.readers.files import file_sha256, require_file
+from clozelab.data.readers.preview import Preview, TaskPreview
 from clozelab.data.readers.rows import join_rows
+from clozelab.data.readers.squad import read_squad
 from clozelab.data.readers.squad_features import WindowSettings
 from clozelab.data.readers.squad_split import SquadSplit, load_squad
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
@@ -91,6 +93,15 @@ class SquadDataModule(FinetuningDataModule):
             }
             self.validation_rows = self.validation.features.rows
             log.info("%s: %s", self.inputs.name, self.facts)
+
+    def preview(self) -> TaskPreview:
+        train, validation = (self._preview(path) for path in (self.train_path, self.validation_path))
+        return TaskPreview(train, validation, None, expects_unanswerable=self.with_unanswerable)
+
+    def _preview(self, path: Path) -> Preview:
+        found = read_squad(path, for_training=False, with_unanswerable=self.with_unanswerable)
+        texts = {"question": [question.text for question in found.questions], "passage": found.passages}
+        return Preview(texts, None, len(found), dict(found.counts))
 
     @property
     def num_first_rows(self) -> int:

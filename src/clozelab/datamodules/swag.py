@@ -13,8 +13,9 @@ from typing import Any
 
 from clozelab.data.readers.files import file_sha256, require_file
 from clozelab.data.readers.labelled import LabelledRows
+from clozelab.data.readers.preview import Preview, TaskPreview
 from clozelab.data.readers.rows import GroupedRows
-from clozelab.data.readers.swag import ChoiceFormat, Fold, load_choices
+from clozelab.data.readers.swag import ChoiceFormat, Fold, load_choices, read_choices
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,20 @@ class SwagDataModule(FinetuningDataModule):
             self.validation_rows = GroupedRows(self.validation.rows, number)
             self._warn()
             log.info("%s: %s", self.inputs.name, self.facts)
+
+    def preview(self) -> TaskPreview:
+        names = [str(number) for number in range(len(self.layout.ending_columns))]
+        train, validation = self._preview(self.train_path, True), self._preview(self.validation_path, False)
+        return TaskPreview(train, validation, names)
+
+    def _preview(self, path: Path, is_training: bool) -> Preview:
+        found = read_choices(path, self.layout, require_labels=True)
+        fold = None if self.folds is None else Fold(*self.folds, is_training=is_training)
+        part = [i for i, context in enumerate(found.contexts) if fold is None or fold.holds(context)]
+        endings = [ending for i in part for ending in found.endings[i]]
+        labels = [str((found.labels or [])[i]) for i in part]
+        counts = {"damaged rows": found.num_bad_rows}
+        return Preview({"context": [found.contexts[i] for i in part], "ending": endings}, labels, len(part), counts)
 
     @property
     def facts(self) -> dict[str, Any]:

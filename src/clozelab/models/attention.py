@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from clozelab.models.dropout import dropout
 from clozelab.models.layout import Layout, from_padded, to_padded
 
-__all__ = ["Layout", "attention", "reference_attention"]
+__all__ = ["Layout", "attention", "has_varlen_attention", "reference_attention"]
 
 CPU_GROUP_SIZE = 8
 """Measured: groups of eight lose little to padding and little to the Python loop."""
@@ -154,6 +154,11 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, is_causal: bool) ->
         causal = {"window_size": (-1, 0)}
     bounds, longest = layout.cu_seqlens, layout.max_seqlen
     return kernel(q.contiguous(), k.contiguous(), v.contiguous(), bounds, bounds, longest, longest, **causal)
+
+
+def has_varlen_attention() -> bool:
+    """Whether this torch brings the variable-length kernel; it runs on CUDA in half precision."""
+    return _load_varlen() is not None
 
 
 @lru_cache(maxsize=1)

@@ -70,8 +70,11 @@ def build_data(cfg: DictConfig, folder: Path, encoder: EncoderSource) -> Finetun
     tokenizer = open_tokenizer(folder)
     folders = Path(cfg.data_dir), Path(cfg.cache_dir)
     inputs = TaskInputs(cfg.task.name, *folders, tokenizer, max_positions(folder), encoder)
-    plan = TrainingPlan(**{key: cfg[key] for key in PLAN_KEYS}, num_workers=cfg.trainer.num_workers)
-    return instantiate(cfg.task.data, _convert_="all")(inputs=inputs, plan=plan)
+    return instantiate(cfg.task.data, _convert_="all")(inputs=inputs, plan=build_plan(cfg))
+
+
+def build_plan(cfg: DictConfig) -> TrainingPlan:
+    return TrainingPlan(**{key: cfg[key] for key in PLAN_KEYS}, num_workers=cfg.trainer.num_workers)
 
 
 def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:

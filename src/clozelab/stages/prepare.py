@@ -8,7 +8,7 @@ from typing import Any, cast
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from clozelab.data.prepare import prepare_corpus
+from clozelab.data.prepare import find_prepared_corpus, prepare_corpus
 from clozelab.data.shards import PreparedCorpus
 from clozelab.data.text_files import Source
 from clozelab.ledger.targets import check_targets
@@ -32,9 +32,24 @@ def prepared_corpus(cfg_corpus: Any, data_dir: str | Path, cache_dir: str | Path
 
     A generator is a partial that takes `output_dir` and does nothing where its files lie already.
     """
-    settings = cast(dict[str, Any], OmegaConf.to_container(cfg_corpus, resolve=True, throw_on_missing=True))
-    if generator := settings.pop("generator", None):
+    settings, generator = _settings(cfg_corpus)
+    if generator:
         instantiate(generator)(output_dir=data_dir)
-    sources = [Source(**source) for source in settings.pop("sources")]
-    folder = prepare_corpus(**settings, sources=sources, data_dir=data_dir, cache_dir=cache_dir)
+    folder = prepare_corpus(**settings, data_dir=data_dir, cache_dir=cache_dir)
     return PreparedCorpus.open(folder)
+
+
+def find_corpus(cfg_corpus: Any, data_dir: str | Path, cache_dir: str | Path) -> Path | None:
+    """Where the prepared corpus of a CorpusConfig node lies, if it is prepared; generates and writes nothing."""
+    settings, generator = _settings(cfg_corpus)
+    sources = settings["sources"]
+    if generator and not all(Path(data_dir, source.path).exists() for source in sources):
+        return None
+    return find_prepared_corpus(**settings, data_dir=data_dir, cache_dir=cache_dir)
+
+
+def _settings(cfg_corpus: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """(arguments of prepare_corpus but the folders, the generator's node)."""
+    settings = cast(dict[str, Any], OmegaConf.to_container(cfg_corpus, resolve=True, throw_on_missing=True))
+    generator = settings.pop("generator", None)
+    return settings | {"sources": [Source(**source) for source in settings["sources"]]}, generator

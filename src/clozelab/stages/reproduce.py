@@ -20,6 +20,7 @@ from clozelab.ledger.plan import Step, make_steps, require_task_files, runs_root
 from clozelab.ledger.sweep import expand
 from clozelab.stages.report import show
 
+OPTIONS = {"--dry-run", "--skip-doctor"}
 STOPPED = (130, 143)
 """Exit statuses of a step that a signal has ended."""
 HELP = """clozelab reproduce EXPERIMENT [scale=NAME] [name=value ...] [--dry-run]
@@ -28,6 +29,7 @@ Prepares the corpus, runs both sweeps and writes the report. Stop it and start i
 
   name=value             goes to every stage that has such a key
   prepare.name=value     goes to that stage alone; so do pretrain. and finetune.
+  --skip-doctor          goes on whatever the pre-flight (clozelab doctor) would find
   --dry-run              lists the jobs and how each stands"""
 
 
@@ -41,11 +43,15 @@ def main(words: Sequence[str]) -> int:
         raise ValueError(f"reproduce takes one experiment, not {names or 'none'}; `clozelab list` shows what there is")
     folder = find_experiment(names[0])
     options = {word for word in words if word.startswith("--")}
-    if options - {"--dry-run"}:
-        raise ValueError(f"reproduce has no option {', '.join(sorted(options - {'--dry-run'}))}; it has --dry-run")
-    steps = make_steps(folder, [word for word in words if "=" in word])
+    if unknown := options - OPTIONS:
+        has = " and ".join(sorted(OPTIONS))
+        raise ValueError(f"reproduce has no option {', '.join(sorted(unknown))}; it has {has}")
+    overrides = [word for word in words if "=" in word]
+    steps = make_steps(folder, overrides)
     if "--dry-run" in options:
         return dry_run(steps)
+    if "--skip-doctor" not in options:
+        steps.insert(sum(step.folder is None for step in steps), Step("doctor", "", None, (str(folder), *overrides)))
     console = Console(stderr=True)
     statuses = []
     for number, step in enumerate(steps, 1):
@@ -55,7 +61,7 @@ def main(words: Sequence[str]) -> int:
                 require_task_files(later)
         console.rule(escape(f"{number} of {len(steps) + 1}: clozelab {' '.join(step.words())}"), align="left")
         statuses.append(run_step(step))
-        if statuses[-1] < 0 or statuses[-1] in STOPPED or (step.verb == "prepare" and statuses[-1]):
+        if statuses[-1] < 0 or statuses[-1] in STOPPED or (step.folder is None and statuses[-1]):
             return statuses[-1] if statuses[-1] > 0 else 128 - statuses[-1]
     console.rule("report", align="left")
     from clozelab.ledger.report import write_report  # matplotlib and scipy: not for --help and --dry-run

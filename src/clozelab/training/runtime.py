@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ import torch
 
 log = logging.getLogger(__name__)
 
+MAX_FP32_ERROR = 2e-6
+"""A matrix product that errs by more has rounded its inputs."""
 PRECISIONS = ("auto", "bf16-mixed", "bf16-true", "32-true")
 _CPU_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
@@ -56,25 +60,46 @@ def choose_precision(requested: str, accelerator: str) -> str:
     return "bf16-mixed" if native else "32-true"
 
 
+@contextmanager
+def onednn_fp32() -> Iterator[bool]:
+    """Send fp32 matrix products on the CPU through oneDNN inside; False where this torch cannot."""
+    backend: Any = getattr(torch.backends.mkldnn, "matmul", None)
+    if not torch.backends.mkldnn.is_available() or not hasattr(backend, "fp32_precision"):
+        yield False
+        return
+    before = backend.fp32_precision
+    backend.fp32_precision = "bf16"
+    try:
+        yield True
+    finally:
+        backend.fp32_precision = before
+
+
+def onednn_fp32_error() -> float | None:
+    """Relative error of an fp32 product through oneDNN on this processor; None where there is no such way."""
+    with onednn_fp32() as there:
+        if not there:
+            return None
+        generator = torch.Generator().manual_seed(0)
+        a, b = (torch.randn(256, 256, generator=generator) for _ in range(2))
+        exact = a.double() @ b.double()
+        return float(((a @ b).double() - exact).abs().max() / exact.abs().max())
+
+
 def use_onednn_fp32() -> bool:
     """Send fp32 matrix products on the CPU through oneDNN if they stay fp32-accurate here; says which it is.
 
     The switch that does this allows oneDNN to use bf16 parts. Processors with AVX-512 only keep fp32 accuracy (1.4-1.8
-    x faster than the default library); where it really rounds, as it may on AMX, it is switched off again.
+    x faster than the default library); where it really rounds, as it may on AMX, it stays off.
     """
-    backend: Any = getattr(torch.backends.mkldnn, "matmul", None)
-    if not torch.backends.mkldnn.is_available() or not hasattr(backend, "fp32_precision"):
+    error = onednn_fp32_error()
+    if error is None:
         return False
-    before = backend.fp32_precision
-    backend.fp32_precision = "bf16"
-    generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(256, 256, generator=generator) for _ in range(2))
-    exact = a.double() @ b.double()
-    error = float(((a @ b).double() - exact).abs().max() / exact.abs().max())
-    if error > 2e-6:
-        backend.fp32_precision = before
+    if error > MAX_FP32_ERROR:
         log.info("fp32 products stay with the default library: through oneDNN they err by %.1e here", error)
         return False
+    backend: Any = getattr(torch.backends.mkldnn, "matmul", None)
+    backend.fp32_precision = "bf16"
     log.info("fp32 products go through oneDNN (relative error %.1e)", error)
     return True
 

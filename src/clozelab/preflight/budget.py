@@ -1,0 +1,91 @@
+"""Disk, time, and whether the budget can teach anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clozelab.models.flops import parameter_count
+from clozelab.preflight.findings import ERROR, OK, WARNING, Finding
+from clozelab.preflight.subject import Arm, Subject
+
+WEIGHT_BYTES, CHECKPOINT_BYTES = 4, 12
+"""A parameter in an encoder folder, and in a checkpoint (with both moments of AdamW), fp32."""
+FINETUNING_BYTES = 3_000_000
+"""Predictions, scores and log of one fine-tuning, generously."""
+DISK_MARGIN = 1.2
+MAX_WARMUP_FRACTION = 0.3
+SHORT_ROWS = 64
+TOKENS_PER_ENTRY = {"short": 660, "long": 2300}
+"""Tokens of training for each entry of the vocabulary before a small masked model leaves its plateau: 5.4 M tokens at
+8,192 entries when it begins with short rows; without them it was still there after 19 M."""
+
+
+def check_disk(subject: Subject) -> Iterator[Finding]:
+    """Free space against what all runs leave, and one checkpoint more while it is written."""
+    room, arms = subject.room, subject.arms
+    sizes = [parameter_count(arm.config) for arm in arms]
+    kept = sum((CHECKPOINT_BYTES + WEIGHT_BYTES) * size * arm.num_runs for size, arm in zip(sizes, arms, strict=True))
+    largest = max(sizes, default=0)
+    kept += room.num_finetunings * (FINETUNING_BYTES + (WEIGHT_BYTES * largest if room.saves_models else 0))
+    wanted = DISK_MARGIN * (max(0, kept - room.used_bytes) + CHECKPOINT_BYTES * largest)
+    figure = f"{_size(wanted)} wanted, {_size(room.free_bytes)} free in {room.folder}"
+    if room.free_bytes < wanted:
+        remedy = "free space, or set runs_dir to a larger disk"
+        yield Finding("disk", ERROR, "the disk cannot hold the checkpoints of all runs", figure, remedy)
+    else:
+        yield Finding("disk", OK, "the disk holds all runs", figure)
+
+
+def _size(number: float) -> str:
+    for size, unit in ((1e9, "GB"), (1e6, "MB")):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number / 1e3:.0f} kB"
+
+
+def check_time(subject: Subject) -> Iterator[Finding]:
+    """Hours of pre-training by the speed of earlier runs; no guess without one."""
+    if not subject.arms:
+        return
+    known = [arm for arm in subject.arms if arm.tokens_per_second]
+    unknown = [arm.name for arm in subject.arms if not arm.tokens_per_second]
+    hours = sum(arm.num_runs * arm.tokens / (arm.tokens_per_second or 1.0) / 3600 for arm in known)
+    tokens = sum(arm.num_runs * arm.tokens for arm in subject.arms)
+    figure = f"{tokens / 1e6:,.1f} M tokens in {sum(arm.num_runs for arm in subject.arms)} runs"
+    what = f"pre-training takes {hours:.1f} h on one device at the speed of earlier runs" if known else ""
+    if unknown:
+        what = "; ".join(
+            filter(None, (what, f"not known for {', '.join(unknown)}: no run has measured its speed here"))
+        )
+    yield Finding("time", OK, what, figure)
+
+
+def check_schedule(arm: Arm) -> Iterator[Finding]:
+    """Warm-up, rows against positions, and the plateau of masked models."""
+    steps = sum(phase["steps"] for phase in arm.phases)
+    figure = f"{steps:,} steps, {arm.tokens / 1e6:,.1f} M tokens"
+    longest, positions = arm.longest, arm.config.max_position_embeddings
+    if longest > positions:
+        remedy = "shorten the phase or raise model.max_position_embeddings"
+        what = f"{arm.name}: a phase has rows of {longest} tokens, the model {positions} positions"
+        yield Finding("lengths", ERROR, what, figure, remedy)
+    if arm.warmup_fraction >= 1:
+        what = f"{arm.name}: the warm-up is as long as the training: its learning rate never reaches the peak"
+        yield Finding("schedule", ERROR, what, f"warmup_fraction {arm.warmup_fraction:g}", "lower it below 0.1")
+    elif arm.warmup_fraction > MAX_WARMUP_FRACTION:
+        what = f"{arm.name}: the warm-up takes {100 * arm.warmup_fraction:.0f} % of the training"
+        yield Finding("schedule", WARNING, what, figure, "0.01 to 0.1 is usual")
+    elif (needed := plateau_tokens(arm)) > arm.tokens:
+        what = f"{arm.name}: the budget may end before the masked model leaves its plateau"
+        remedy = "a rule of thumb: more steps, or short rows first (a phase of 32 or 64 tokens)"
+        yield Finding("schedule", WARNING, what, f"{figure}, about {needed / 1e6:,.1f} M to leave it", remedy)
+    else:
+        yield Finding("schedule", OK, f"{arm.name}: warm-up and budget are usual", figure)
+
+
+def plateau_tokens(arm: Arm) -> float:
+    """How many tokens a masked model needs before it learns context, by rule of thumb; 0 for left-to-right."""
+    if arm.objective.is_causal:
+        return 0.0
+    kind = "short" if arm.phases[0]["seq_length"] <= SHORT_ROWS else "long"
+    return float(TOKENS_PER_ENTRY[kind] * arm.config.vocab_size)

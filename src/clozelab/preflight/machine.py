@@ -1,0 +1,152 @@
+"""What this machine can do and which way the project takes on it: measured ceilings, precision, kernels.
+
+Every number is measured on the spot, in a second or two; parts that need a GPU are asked of torch's answers, so that
+they can be tried without one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from clozelab.models.attention import attention, has_varlen_attention, reference_attention
+from clozelab.models.layout import Layout
+from clozelab.training.runtime import (
+    MAX_FP32_ERROR,
+    choose_precision,
+    matmul_ceiling,
+    onednn_fp32,
+    onednn_fp32_error,
+)
+
+COPY_BYTES = 1 << 28
+"""Larger than any cache."""
+MAX_BF16_ERROR = 0.02
+MEASURE_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Fact:
+    group: str
+    name: str
+    value: str
+    note: str = ""
+
+
+def look_at_machine(*, cores: int, allocator_tuned: bool, threads: int | None = None) -> Iterator[Fact]:
+    """Facts in the order in which they are shown; `threads` as trainer.threads."""
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield from ceilings()
+        yield from chosen_path(cores, allocator_tuned)
+        yield from gpu_facts()
+    finally:
+        torch.set_num_threads(before)
+
+
+def ceilings() -> Iterator[Fact]:
+    """Matrix products and memory on the CPU."""
+    cpu = torch.device("cpu")
+    yield Fact("ceilings", "matmul fp32", flops(matmul_ceiling("32-true", cpu, MEASURE_SECONDS)), "default library")
+    with onednn_fp32() as there:
+        if there:
+            rate = flops(matmul_ceiling("32-true", cpu, MEASURE_SECONDS))
+            yield Fact("ceilings", "matmul fp32, oneDNN", rate, "fp32_precision = 'bf16'")
+    yield Fact("ceilings", "matmul bf16", flops(matmul_ceiling("bf16-mixed", cpu, MEASURE_SECONDS)))
+    yield Fact("ceilings", "memory copy", f"{copy_rate(cpu) / 1e9:.1f} GB/s", "bytes read, as many written")
+
+
+def chosen_path(cores: int, allocator_tuned: bool) -> Iterator[Fact]:
+    """What `auto` means here."""
+    kind = "gpu" if torch.cuda.is_available() else "cpu"
+    yield Fact("path", "precision", choose_precision("auto", "cpu"), "trainer=cpu with precision auto")
+    if kind == "gpu":
+        yield Fact("path", "precision on the GPU", choose_precision("auto", "gpu"), "trainer=gpu with precision auto")
+    yield Fact("path", "fp32 through oneDNN", *onednn_answer(onednn_fp32_error()))
+    yield Fact("path", "threads", str(torch.get_num_threads()), f"{cores} usable cores; trainer.threads sets them")
+    note = "glibc keeps freed memory" if allocator_tuned else "no glibc here: freed memory goes back to the system"
+    yield Fact("path", "allocator", "tuned" if allocator_tuned else "the system's", note)
+    yield Fact("path", "attention on the CPU", "matmul and softmax", "ragged batches: sorted groups, padded inside")
+    if kind == "gpu":
+        ragged = "variable-length kernel" if varlen_error() is not None else "sorted groups"
+        yield Fact("path", "attention on the GPU", "scaled_dot_product_attention", f"ragged batches: {ragged}")
+
+
+def onednn_answer(error: float | None) -> tuple[str, str]:
+    """(which it is, the error behind it)."""
+    if error is None:
+        return "not available", "fp32 products stay with the default library"
+    if error > MAX_FP32_ERROR:
+        return "off: it really rounds to bf16 here", f"relative error {error:.1e}, above {MAX_FP32_ERROR:.0e}"
+    return "on: 'bf16' stays fp32-accurate here", f"relative error {error:.1e}"
+
+
+def gpu_facts() -> Iterator[Fact]:
+    """Name, ceiling and kernels of each GPU; one line where there is none."""
+    if not torch.cuda.is_available():
+        build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU-only build"
+        yield Fact("GPU", "none", f"torch {torch.__version__} sees none", build)
+        return
+    for number in range(torch.cuda.device_count()):
+        memory = torch.cuda.get_device_properties(number).total_memory
+        yield Fact("GPU", f"cuda:{number}", torch.cuda.get_device_name(number), f"{memory / 2**30:.0f} GiB")
+    device = torch.device("cuda")
+    yield Fact("GPU", "matmul bf16", flops(matmul_ceiling("bf16-mixed", device, MEASURE_SECONDS)))
+    yield Fact("GPU", "memory copy", f"{copy_rate(device) / 1e9:,.0f} GB/s")
+    error = varlen_error()
+    yield Fact("GPU", "variable-length attention", *varlen_answer(error))
+
+
+def varlen_answer(error: float | None) -> tuple[str, str]:
+    """(whether it is usable, why)."""
+    if error is None:
+        return "not available", "torch has it from 2.10 on, for half precision; ragged batches go in sorted groups"
+    if not error <= MAX_BF16_ERROR:
+        return "wrong", f"differs from one sequence at a time by {error:.1e}: do not fine-tune on this GPU in bf16"
+    return "works", f"differs from one sequence at a time by {error:.1e}"
+
+
+@torch.no_grad()
+def varlen_error() -> float | None:
+    """Largest difference of the ragged CUDA kernel from one call a sequence; None where there is no such kernel."""
+    if not torch.cuda.is_available() or not has_varlen_attention():
+        return None
+    layout = Layout.ragged([5, 64, 33]).to("cuda")
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(102, 2, 64, generator=generator).to("cuda", torch.bfloat16) for _ in range(3))
+    settings: dict[str, Any] = {"is_causal": False}
+    try:
+        got = attention(q, k, v, layout, dropout_prob=0.0, training=False, **settings)
+    except (RuntimeError, NotImplementedError):
+        return None
+    expected = reference_attention(q.float(), k.float(), v.float(), layout, **settings)
+    return float((got.float() - expected).abs().max())
+
+
+@torch.no_grad()
+def copy_rate(device: torch.device, repeats: int = 4) -> float:
+    """Bytes a second of copying a block that no cache holds; the best of some."""
+    source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    target.copy_(source)
+    best = float("inf")
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        for _ in range(repeats):
+            start = time.perf_counter()
+            target.copy_(source)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            best = min(best, time.perf_counter() - start)
+    return COPY_BYTES / best
+
+
+def flops(rate: float) -> str:
+    """FLOP/s in the unit that suits them."""
+    return f"{rate / 1e12:,.1f} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:,.0f} GFLOP/s"

@@ -1,0 +1,167 @@
+"""What is looked at before an experiment: its arms on their corpora, its tasks, and the room for its runs.
+
+Plain objects, so that a check can be tried on anything; who composes them from an experiment's configuration is the
+stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from clozelab.data.packing import I64, PackedRows, SpecialIds
+from clozelab.data.readers.preview import TaskPreview
+from clozelab.data.sampler import instance_indices
+from clozelab.data.segments import Instances
+from clozelab.data.shards import TokenShards, TokenStream
+from clozelab.data.tokenizer import WordPieceTokenizer
+from clozelab.models.config import BertConfig
+from clozelab.objectives.weighted_sum import Objective
+
+PROBE_SEED = 20181011
+MAX_BOUND_TOKENS = 100_000_000
+"""Finding instances takes a second or two for as many."""
+
+
+@dataclass
+class Corpus:
+    """A prepared corpus, or a made-up one where there is none yet."""
+
+    name: str
+    train: TokenShards
+    validation: TokenShards
+    ids: SpecialIds
+    unk_id: int
+    tokenizer: WordPieceTokenizer | None
+    """None: made up."""
+    _instances: dict[str, Instances] = field(default_factory=dict, repr=False)
+
+    def instances(self, objective: Objective, seq_length: int) -> Instances:
+        """Instances of an input format, found once for all arms that share it; of a huge corpus, in its beginning."""
+        key = f"{objective.input!r} {seq_length}"
+        if key not in self._instances:
+            self._instances[key] = objective.bind(_beginning(self.train), self.ids, seq_length)
+        return self._instances[key]
+
+
+@dataclass
+class Arm:
+    """One distinct pre-training configuration of an experiment."""
+
+    name: str
+    objective: Objective
+    config: BertConfig
+    phases: Sequence[Mapping[str, int]]
+    warmup_fraction: float
+    corpus: Corpus
+    num_runs: int = 1
+    tokens_per_second: float | None = None
+    """Of an earlier run of this arm."""
+
+    @property
+    def tokens(self) -> int:
+        """Slots of the whole training."""
+        return sum(phase["steps"] * phase["global_batch_size"] * phase["seq_length"] for phase in self.phases)
+
+    @property
+    def longest(self) -> int:
+        return max(phase["seq_length"] for phase in self.phases)
+
+    @property
+    def probe_length(self) -> int:
+        """Sequence length of the phase with the most rows, where the statistics are taken."""
+        return max(self.phases, key=lambda phase: phase["steps"] * phase["global_batch_size"])["seq_length"]
+
+    @cached_property
+    def instances(self) -> Instances:
+        return self.corpus.instances(self.objective, self.probe_length)
+
+    def indices(self, count: int) -> I64:
+        """Up to `count` instances, spread over the corpus."""
+        number = len(self.instances)
+        return instance_indices(PROBE_SEED, number, np.arange(min(count, number)))[1]
+
+    def rows(self, count: int) -> PackedRows:
+        """The text of these instances in epoch 0, before the objective has touched it."""
+        return self.instances.rows(PROBE_SEED, 0, self.indices(count))
+
+
+@dataclass(frozen=True)
+class Task:
+    """One downstream task as the experiment has it."""
+
+    name: str
+    preview: TaskPreview
+    tokenizer: WordPieceTokenizer | None
+    max_seq_length: int
+    """What its configuration asks for."""
+    trained_length: int
+    """Longest row that its encoders are trained on."""
+    metrics: Sequence[str] = ()
+    number_range: Sequence[float] | None = None
+    stored_label_names: Sequence[str] | None = None
+    """Class names that the encoder's folder remembers, in the order of their indices."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Disk: where runs go, and what they will want there beside what arms say."""
+
+    folder: str
+    free_bytes: int
+    used_bytes: int = 0
+    """By runs that are there already."""
+    num_finetunings: int = 0
+    saves_models: bool = False
+
+
+@dataclass(frozen=True)
+class Subject:
+    name: str
+    arms: Sequence[Arm]
+    tasks: Sequence[Task]
+    room: Room
+    refusals: Sequence[tuple[str, str]] = ()
+    """(what, why) of everything that could not even be built: settings, task files, a damaged corpus."""
+    unprepared: Sequence[str] = ()
+    """Corpora that are not prepared yet."""
+
+    @property
+    def corpora(self) -> list[Corpus]:
+        """The distinct prepared corpora of the arms."""
+        return list({id(arm.corpus): arm.corpus for arm in self.arms if arm.corpus.tokenizer is not None}.values())
+
+
+def _beginning(shards: TokenShards) -> TokenShards:
+    """The same split with its first documents only, where it is larger than MAX_BOUND_TOKENS."""
+    documents, sentences = np.asarray(shards.document_offsets), np.asarray(shards.sentence_offsets)
+    number = int(np.searchsorted(sentences[documents], MAX_BOUND_TOKENS, side="right")) - 1
+    if number >= shards.num_documents or number < 2:
+        return shards
+    return replace(
+        shards,
+        document_offsets=documents[: number + 1],
+        sentence_offsets=sentences[: documents[number] + 1],
+        document_source=np.asarray(shards.document_source)[:number],
+    )
+
+
+def made_up_corpus(vocab_size: int) -> Corpus:
+    """Random text for what needs rows of any kind: 200 documents of 20 sentences of 5..24 tokens."""
+    rng = np.random.default_rng(0)
+    sentences = np.full(200, 20)
+    lengths = rng.integers(5, 25, sentences.sum())
+    shards = TokenShards(
+        tokens=TokenStream([rng.integers(min(5, vocab_size - 1), vocab_size, lengths.sum())]),
+        sentence_offsets=np.append(0, np.cumsum(lengths)),
+        document_offsets=np.append(0, np.cumsum(sentences)),
+        document_source=np.zeros(200, dtype=np.uint8),
+        source_names=("made up",),
+        vocab_size=vocab_size,
+        unigram_entropy=0.0,
+        fingerprint="",
+    )
+    return Corpus("made up", shards, shards, SpecialIds(2, 3, 0, 4, vocab_size), 1, None)

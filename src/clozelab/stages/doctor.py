@@ -1,0 +1,76 @@
+"""`clozelab doctor`: what this machine can do; with an experiment: what is wrong before anything is trained."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+HELP = """clozelab doctor [threads=N]
+clozelab doctor EXPERIMENT [scale=NAME] [name=value ...]
+
+Without an experiment: what this machine can do (matrix products, memory), and which precision, kernels and threads are
+taken on it.
+
+With one, the pre-flight: every arm and task of the experiment is looked at before anything is trained. Left-to-right
+sees no future, masked models not their labels, neighbours in a batch do not leak; masks and pairs are what the recipe
+says; duplicates; labels; texts of the tasks in the corpus; vocabulary; disk and time. Takes the overrides of
+`clozelab reproduce`, which runs it before its first sweep (--skip-doctor leaves it out).
+
+Exit status: 0, or 1 where a finding is an error."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the findings; returns the exit status."""
+    if {"-h", "--help"} & set(words):
+        print(HELP)
+        return 0
+    names = [word for word in words if "=" not in word and not word.startswith("-")]
+    overrides = [word for word in words if "=" in word]
+    unknown = [word for word in words if word.startswith("--")]
+    if len(names) > 1 or unknown:
+        raise ValueError(f"doctor takes at most one experiment and no option, not {' '.join([*names, *unknown])}")
+    from clozelab.training.allocator import tune_allocator
+
+    is_tuned = tune_allocator()  # before torch is imported
+    return pre_flight(names[0], overrides) if names else machine(overrides, is_tuned)
+
+
+def machine(overrides: Sequence[str], allocator_tuned: bool) -> int:
+    """The machine alone."""
+    wrong = [word for word in overrides if not word.startswith("threads=")]
+    threads = [word.partition("=")[2] for word in overrides if word.startswith("threads=")]
+    if wrong or not all(text.isdecimal() and int(text) for text in threads):
+        raise ValueError(f"doctor without an experiment takes threads=N only, not {' '.join(wrong or overrides)}")
+    from rich.console import Console
+
+    from clozelab.ledger.host import host_facts, usable_cores
+    from clozelab.preflight.machine import look_at_machine
+    from clozelab.preflight.terminal import print_facts
+
+    chosen = int(threads[-1]) if threads else None
+    facts = list(look_at_machine(cores=usable_cores(), allocator_tuned=allocator_tuned, threads=chosen))
+    host = host_facts()
+    print_facts(facts, {"processor": host["host"]["cpu"], **host["versions"]}, Console())
+    return 0
+
+
+def pre_flight(name: str, overrides: Sequence[str]) -> int:
+    """Everything that can be known to be wrong with an experiment."""
+    started = time.perf_counter()
+    from rich.console import Console
+
+    from clozelab.ledger.experiment import find_experiment
+    from clozelab.preflight.checks import examine
+    from clozelab.preflight.findings import ERROR, worst
+    from clozelab.preflight.terminal import print_findings
+    from clozelab.stages.subject import gather
+
+    logging.getLogger("clozelab").setLevel(logging.ERROR)  # what matters comes as a finding
+    subject = gather(find_experiment(name), overrides)
+    findings = list(examine(subject))
+    console = Console()
+    console.print(f"[bold]Pre-flight of {subject.name}[/]", highlight=False)
+    print_findings(findings, console)
+    console.print(f"{time.perf_counter() - started:.0f} s", style="dim", highlight=False)
+    return 1 if worst(findings) == ERROR else 0

@@ -1,0 +1,178 @@
+"""From an experiment's composed sweeps to what the pre-flight looks at: plain arms, tasks and room."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.types import RunMode
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from clozelab.data.packing import SpecialIds
+from clozelab.data.shards import PreparedCorpus
+from clozelab.datamodules.finetuning import TaskInputs
+from clozelab.ledger.collect import collect
+from clozelab.ledger.mistakes import CONFIGURATION_ERRORS
+from clozelab.ledger.plan import Step, make_steps, runs_root
+from clozelab.ledger.sweep import hydra_config, make_loader, sweep_overrides, without_hydra
+from clozelab.ledger.targets import check_targets
+from clozelab.models.config import BertConfig
+from clozelab.models.weights import read_config_dict
+from clozelab.modules.encoder_folder import max_positions, open_tokenizer
+from clozelab.objectives.weighted_sum import Objective
+from clozelab.preflight.subject import Arm, Corpus, Room, Subject, Task, made_up_corpus
+from clozelab.stages.building import check_pretraining, hardware_of
+from clozelab.stages.checks import check_finetuning
+from clozelab.stages.finetune import build_plan
+from clozelab.stages.prepare import find_corpus
+
+USER_ERRORS: tuple[type[Exception], ...] = (ValueError, FileNotFoundError, PermissionError, *CONFIGURATION_ERRORS)
+
+
+class Gathering:
+    """Collects an experiment's parts; what cannot be built is kept as a refusal with its reason."""
+
+    def __init__(self, folder: Path, words: Sequence[str]) -> None:
+        self.folder, self.steps = folder, {step.verb: step for step in make_steps(folder, words)}
+        self.refusals: list[tuple[str, str]] = []
+        self.unprepared: list[str] = []
+        self.arms: list[Arm] = []
+        self.tasks: list[Task] = []
+        self._awaits_world = False
+        self._corpora: dict[str, Corpus | None] = {}
+        self._speeds: dict[str, float] = {}
+
+    def subject(self) -> Subject:
+        """The whole experiment as it would run."""
+        last = list(self.steps.values())[-1]
+        root, scale = runs_root(self.folder, last.overrides, last.config_name)
+        self._speeds = _speeds(root)
+        if "pretrain" in self.steps:
+            self._add_arms(self.steps["pretrain"])
+        room = _room(root)
+        if "finetune" in self.steps:
+            room = self._add_tasks(self.steps["finetune"], room)
+        name = f"{self.folder.name} ({scale})"
+        return Subject(name, self.arms, self.tasks, room, self.refusals, list(dict.fromkeys(self.unprepared)))
+
+    def _add_arms(self, step: Step) -> None:
+        groups = _jobs_by(step, drop="seed")
+        for name, count, config in groups:
+            try:
+                arm = self._arm(config, count)
+            except USER_ERRORS as error:
+                self.refusals.append((f"pre-training {name}", _plain(error)))
+            else:
+                self.arms.append(arm)
+
+    def _arm(self, cfg: DictConfig, count: int) -> Arm:
+        check_targets(cfg)
+        plain: Any = OmegaConf.to_container(cfg, resolve=True)
+        objective = Objective(**instantiate(cfg.objective, _convert_="all"))
+        check_pretraining(cfg, plain, hardware_of(cfg.trainer))
+        corpus = self._corpus(cfg) or made_up_corpus(int(cfg.corpus.vocab_size))
+        config = BertConfig(
+            **plain["model"], vocab_size=corpus.ids.vocab_size, pad_token_id=corpus.ids.pad,
+            is_causal=objective.is_causal,
+        )  # fmt: skip
+        warmup = float(plain["schedule"].get("warmup_fraction", 0.0))
+        return Arm(cfg.arm, objective, config, plain["phases"], warmup, corpus, count, self._speeds.get(cfg.arm))
+
+    def _corpus(self, cfg: DictConfig) -> Corpus | None:
+        """The prepared corpus of a configuration; None where it is not prepared yet."""
+        key = OmegaConf.to_yaml(cfg.corpus, resolve=True)
+        if key not in self._corpora:
+            folder = find_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
+            self._corpora[key] = None if folder is None else _open(PreparedCorpus.open(folder), cfg.corpus.name)
+        if self._corpora[key] is None:
+            # A generated world brings its tasks along.
+            self._awaits_world |= cfg.corpus.generator is not None
+            self.unprepared.append(cfg.corpus.name)
+        return self._corpora[key]
+
+    def _add_tasks(self, step: Step, room: Room) -> Room:
+        total, saves = 0, False
+        for name, count, config in _jobs_by(step, keep="task"):
+            total, saves = total + count, saves or bool(config.save_model)
+            try:
+                self._add_task(config)
+            except USER_ERRORS as error:
+                if self._awaits_world and "not found" in str(error):
+                    self.unprepared.append(f"task {config.task.name}")
+                    continue
+                self.refusals.append((f"task {config.task.get('name', name)}", _plain(error)))
+        return Room(room.folder, room.free_bytes, room.used_bytes, total, saves)
+
+    def _add_task(self, cfg: DictConfig) -> None:
+        check_targets(cfg)
+        check_finetuning(cfg)
+        given = Path(str(cfg.encoder)) if "pretrain" not in self.steps and cfg.encoder else None
+        tokenizers = [arm.corpus.tokenizer for arm in self.arms if arm.corpus.tokenizer is not None]
+        tokenizer = open_tokenizer(given) if given else next(iter(tokenizers), None)
+        trained = max_positions(given) if given else min((arm.longest for arm in self.arms), default=512)
+        plain: Any = OmegaConf.to_container(cfg.task, resolve=True)
+        inputs = TaskInputs(cfg.task.name, Path(cfg.data_dir), Path(cfg.cache_dir), tokenizer, trained)  # type: ignore[arg-type]  # only looked at
+        data = instantiate(cfg.task.data, _convert_="all")(inputs=inputs, plan=build_plan(cfg))
+        preview = data.preview()
+        if preview is not None:
+            module, names = (
+                plain["module"],
+                list((read_config_dict(given).get("id2label") or {}).values()) if given else [],
+            )
+            metrics, span = module.get("metrics") or (), module.get("number_range")
+            longest = plain["data"]["max_seq_length"]
+            self.tasks.append(Task(cfg.task.name, preview, tokenizer, longest, trained, metrics, span, names))
+
+
+def _jobs_by(step: Step, *, drop: str = "", keep: str = "") -> Iterator[tuple[str, int, DictConfig]]:
+    """(name, number of jobs, configuration of the first) of a sweep's jobs that are equal but for the overrides of
+    `drop`, or in those of `keep`."""
+    loader: ConfigLoader = make_loader(step.folder)
+    master = loader.load_configuration(step.config_name, list(step.overrides), run_mode=RunMode.MULTIRUN)
+    groups: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for words in sweep_overrides(loader, master):
+        keys = {word: word.lstrip("+").partition("=")[0] for word in words}
+        name = tuple(word for word in words if (keys[word] == keep if keep else keys[word] != drop))
+        groups.setdefault(name, []).append(words)
+    for name, jobs in groups.items():
+        composed = loader.load_sweep_config(master, list(jobs[0]))
+        with hydra_config(composed):
+            config = without_hydra(composed)
+            resolved = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
+            assert isinstance(resolved, DictConfig)
+            yield " ".join(name), len(jobs), resolved
+
+
+def _open(prepared: PreparedCorpus, name: str) -> Corpus:
+    tokenizer = prepared.tokenizer
+    ids = SpecialIds.of(tokenizer)
+    return Corpus(name, prepared.train, prepared.validation, ids, tokenizer.unk_id, tokenizer)
+
+
+def _speeds(root: Path) -> dict[str, float]:
+    """Arm -> tokens a second of its runs so far, the latest folder winning."""
+    runs = collect(root).pretrain if root.is_dir() else []
+    return {run.arm: rate for run in runs if (rate := run.facts.get("tokens_per_second"))}
+
+
+def _room(root: Path) -> Room:
+    """Free space where the runs go, and what is there already."""
+    there = next(folder for folder in (root.absolute(), *root.absolute().parents) if folder.is_dir())
+    used = sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) if root.is_dir() else 0
+    return Room(str(root), shutil.disk_usage(there).free, used)
+
+
+def _plain(error: Exception) -> str:
+    cause: BaseException = (
+        error.__cause__ if type(error).__name__ == "InstantiationException" and error.__cause__ else error
+    )
+    return " ".join(str(cause).split())
+
+
+def gather(folder: Path, words: Sequence[str]) -> Subject:
+    """What `examine` wants to know of an experiment with the user's overrides; ValueError for one no stage takes."""
+    return Gathering(folder, words).subject()

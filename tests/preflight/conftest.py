@@ -1,0 +1,137 @@
+"""A sound experiment in memory: three arms on a small corpus with a real tokenizer, and three tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clozelab.data.packing import SpecialIds
+from clozelab.data.readers.preview import Preview, TaskPreview
+from clozelab.data.segments import SegmentPairs
+from clozelab.data.shards import TokenShards, TokenStream
+from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.models.config import BertConfig
+from clozelab.objectives.ltr import LeftToRight
+from clozelab.objectives.mlm import MaskedLanguageModel
+from clozelab.objectives.nsp import NextSentencePrediction
+from clozelab.objectives.weighted_sum import Objective
+from clozelab.preflight.subject import Arm, Corpus, Room, Subject, Task
+
+WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in "bdgklmnrst"]
+PHASES = [{"seq_length": 48, "steps": 1000, "global_batch_size": 64, "micro_batch_size": 64}]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> WordPieceTokenizer:
+    return WordPieceTokenizer([*SPECIAL_TOKENS, *WORDS], lowercase=True)
+
+
+def make_shards(seed: int, num_documents: int, vocab_size: int) -> TokenShards:
+    """Documents of 4..15 sentences of 4..20 random words."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(4, 16, num_documents)
+    lengths = rng.integers(4, 21, sizes.sum())
+    return TokenShards(
+        tokens=TokenStream([rng.integers(len(SPECIAL_TOKENS), vocab_size, lengths.sum()).astype("<u2")]),
+        sentence_offsets=np.append(0, np.cumsum(lengths)),
+        document_offsets=np.append(0, np.cumsum(sizes)),
+        document_source=np.zeros(num_documents, dtype=np.uint8),
+        source_names=("words",),
+        vocab_size=vocab_size,
+        unigram_entropy=5.0,
+        fingerprint="",
+    )
+
+
+@pytest.fixture(scope="session")
+def corpus(tokenizer: WordPieceTokenizer) -> Corpus:
+    size = tokenizer.vocab_size
+    train, held_out = make_shards(1, 600, size), make_shards(2, 30, size)
+    return Corpus("words", train, held_out, SpecialIds.of(tokenizer), tokenizer.unk_id, tokenizer)
+
+
+def make_mlm(**changes: float) -> MaskedLanguageModel:
+    settings = {"predict_prob": 0.15, "mask_fraction": 0.8, "random_fraction": 0.1, "same_fraction": 0.1, "weight": 1.0}
+    return MaskedLanguageModel(**{**settings, **changes})
+
+
+def make_arm(name: str, corpus: Corpus, **changes: Any) -> Arm:
+    token: Any = LeftToRight(weight=1.0) if name == "ltr" else make_mlm()
+    pair = NextSentencePrediction(weight=1.0) if name == "mlm_nsp" else None
+    objective = Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=pair)
+    config = BertConfig(
+        vocab_size=corpus.ids.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        hidden_act="gelu",
+        hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.1,
+        max_position_embeddings=64,
+        type_vocab_size=2,
+        initializer_range=0.02,
+        layer_norm_eps=1e-12,
+        position_embedding_init="normal",
+        is_causal=objective.is_causal,
+    )
+    return replace(Arm(name, objective, config, PHASES, 0.05, corpus), **changes)
+
+
+def make_split(seed: int, number: int, *, names: Sequence[str]) -> Preview:
+    """Each label has some words of its own, in the second text."""
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, len(names), number)
+    first = [" ".join(rng.choice(WORDS, 12)) for _ in range(number)]
+    second = [" ".join([*rng.choice(WORDS, 9), *rng.choice(WORDS[k * 20 : k * 20 + 20], 4)]) for k in label]
+    return Preview({"first": first, "second": second}, [names[k] for k in label], number)
+
+
+def make_task(tokenizer: WordPieceTokenizer, names: Sequence[str] = ("contradiction", "entailment", "neutral")) -> Task:
+    train, held_out = make_split(1, 600, names=names), make_split(2, 300, names=names)
+    return Task("nli", TaskPreview(train, held_out, list(names), aligned=True), tokenizer, 48, 48, ["accuracy"])
+
+
+def make_numbers(tokenizer: WordPieceTokenizer) -> Task:
+    """Regression: the number is the share of words that both texts have."""
+    splits = []
+    for seed in (3, 4):
+        rng = np.random.default_rng(seed)
+        shared = rng.integers(0, 6, 300)
+        first = [rng.choice(WORDS, 10, replace=False) for _ in shared]
+        second = [[*a[: 2 * k], *rng.choice(WORDS, 10 - 2 * k)] for a, k in zip(first, shared, strict=True)]
+        texts = {"first": [" ".join(a) for a in first], "second": [" ".join(b) for b in second]}
+        splits.append(Preview(texts, [f"{k:.1f}" for k in shared], len(shared)))
+    preview = TaskPreview(*splits, label_names=None, is_regression=True, aligned=True)  # type: ignore[misc]
+    return Task("similar", preview, tokenizer, 48, 48, ["spearman"], (0, 5))
+
+
+def make_questions(tokenizer: WordPieceTokenizer, **counts: int) -> Task:
+    split = Preview({"question": ["bab dab"] * 20, "passage": ["bab dab fab gab"] * 5}, None, 20, counts)
+    return Task("span", TaskPreview(split, split, None, expects_unanswerable=False), tokenizer, 48, 48)
+
+
+@pytest.fixture
+def subject(corpus: Corpus, tokenizer: WordPieceTokenizer) -> Subject:
+    arms = [make_arm(name, corpus) for name in ("mlm_nsp", "mlm", "ltr")]
+    tasks = [make_task(tokenizer), make_numbers(tokenizer), make_questions(tokenizer)]
+    return Subject("sound", arms, tasks, Room("runs", 10**12))
+
+
+@pytest.fixture
+def make() -> Callable[..., Any]:
+    """make("arm" | "task" | "numbers" | "questions" | "split" | "shards" | "mlm", ...): parts of a subject."""
+    makers: dict[str, Callable[..., Any]] = {
+        "arm": make_arm,
+        "task": make_task,
+        "numbers": make_numbers,
+        "questions": make_questions,
+        "split": make_split,
+        "shards": make_shards,
+        "mlm": make_mlm,
+    }
+    return lambda kind, *arguments, **named: makers[kind](*arguments, **named)

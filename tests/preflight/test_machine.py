@@ -1,0 +1,89 @@
+"""What the machine is said to do; the GPU's parts with torch's answers made up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from rich.console import Console
+
+from clozelab.preflight import machine
+from clozelab.preflight.terminal import print_facts
+from clozelab.training import runtime
+from clozelab.training.runtime import onednn_fp32, onednn_fp32_error
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "MEASURE_SECONDS", 0.01)
+    monkeypatch.setattr(machine, "COPY_BYTES", 1 << 16)
+
+
+def test_every_ceiling_and_choice_is_told() -> None:
+    threads = torch.get_num_threads()
+    facts = list(machine.look_at_machine(cores=2, allocator_tuned=True, threads=1))
+    assert torch.get_num_threads() == threads
+    names = [fact.name for fact in facts]
+    for name in (
+        "matmul fp32",
+        "matmul bf16",
+        "memory copy",
+        "precision",
+        "threads",
+        "allocator",
+        "fp32 through oneDNN",
+    ):
+        assert name in names
+    assert next(fact.value for fact in facts if fact.name == "threads") == "1"
+    console = Console(record=True, width=160)
+    print_facts(facts, {"torch": "9.9"}, console)
+    text = console.export_text()
+    assert "FLOP/s" in text and "GB/s" in text and "9.9" in text
+
+
+def test_onednn_says_which_it_is() -> None:
+    assert machine.onednn_answer(None)[0] == "not available"
+    assert machine.onednn_answer(1e-6)[0].startswith("on")
+    assert machine.onednn_answer(3e-3) == ("off: it really rounds to bf16 here", "relative error 3.0e-03, above 2e-06")
+
+
+def test_probing_leaves_the_switch_as_it_was() -> None:
+    backend = getattr(torch.backends.mkldnn, "matmul", None)
+    if not hasattr(backend, "fp32_precision"):
+        pytest.skip("this torch has no such switch")
+    before = backend.fp32_precision
+    with onednn_fp32() as there:
+        assert not there or backend.fp32_precision == "bf16"
+    onednn_fp32_error()
+    assert backend.fp32_precision == before
+
+
+def test_a_rounding_processor_keeps_the_default_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = getattr(torch.backends.mkldnn, "matmul", None)
+    before = getattr(backend, "fp32_precision", None)
+    monkeypatch.setattr(runtime, "onednn_fp32_error", lambda: 1e-3)
+    assert not runtime.use_onednn_fp32()
+    assert getattr(backend, "fp32_precision", None) == before
+
+
+def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    (fact,) = machine.gpu_facts()
+    assert fact.value.endswith("sees none")
+    assert machine.varlen_error() is None
+
+
+def test_gpu_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "Made up 9000")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(total_memory=8 << 30))
+    monkeypatch.setattr(machine, "matmul_ceiling", lambda *rest: 7.9e14)
+    monkeypatch.setattr(machine, "copy_rate", lambda device: 3e12)
+    for error, word in ((None, "not available"), (1e-3, "works"), (0.5, "wrong"), (float("nan"), "wrong")):
+        monkeypatch.setattr(machine, "varlen_error", lambda error=error: error)
+        facts = {fact.name: fact for fact in machine.gpu_facts()}
+        assert facts["cuda:0"].value == "Made up 9000" and facts["cuda:0"].note == "8 GiB"
+        assert facts["matmul bf16"].value == "790.0 TFLOP/s"
+        assert facts["variable-length attention"].value == word

@@ -1,0 +1,333 @@
+"""The pre-flight finds what is planted, by the check that should find it, and nothing in a sound experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clozelab.data.masking import Masking
+from clozelab.data.packing import PackedRows
+from clozelab.data.segments import PairInstances
+from clozelab.data.shards import TokenShards, TokenStream
+from clozelab.models import attention
+from clozelab.models.layout import Layout
+from clozelab.preflight.checks import examine
+from clozelab.preflight.findings import ERROR, OK, WARNING, Finding
+from clozelab.preflight.subject import Corpus, Room, Subject
+
+Make = Callable[..., Any]
+
+
+def levels(findings: Sequence[Finding], level: str) -> set[str]:
+    return {finding.check for finding in findings if finding.level == level}
+
+
+def caught(subject: Subject, *, warning: bool = False) -> set[str]:
+    """Names of the checks that found an error (or, for a lesser defect, a warning); each says what to do."""
+    findings = list(examine(subject))
+    found = [one for one in findings if one.level != OK]
+    assert all(one.remedy for one in found), found
+    if warning:
+        assert not levels(findings, ERROR), found
+        return levels(findings, WARNING)
+    return levels(findings, ERROR)
+
+
+def with_corpus(subject: Subject, make: Make, corpus: Corpus) -> Subject:
+    arms = [make("arm", arm.name, corpus) for arm in subject.arms]
+    return replace(subject, arms=arms)
+
+
+def test_a_sound_experiment_has_no_finding(subject: Subject) -> None:
+    findings = list(examine(subject))
+    assert {one.level for one in findings} == {OK}, [one for one in findings if one.level != OK]
+    expected = {"future", "own label", "neighbours", "masks", "pairs", "duplicates", "held out", "labels", "label map"}
+    expected |= {"contamination", "vocabulary", "unknown tokens", "lengths", "schedule", "disk", "time", "task overlap"}
+    assert {one.check for one in findings} == expected
+
+
+def test_left_to_right_without_its_mask(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "_causal_bias", lambda width, q: q.new_zeros(1, width, width))
+    # Without it padding is seen, too.
+    assert caught(subject) == {"future", "own label", "neighbours"}
+    # Bidirectional arms do not use that mask.
+    findings = [one for one in examine(subject) if one.level == ERROR]
+    assert all(one.what.startswith("ltr") for one in findings)
+
+
+def test_masked_model_under_a_causal_mask(subject: Subject, corpus: Corpus, make: Make) -> None:
+    arm = make("arm", "mlm", corpus)
+    arm = replace(arm, config=replace(arm.config, is_causal=True))
+    assert caught(replace(subject, arms=[arm])) == {"future"}
+
+
+def test_labels_left_in_sight(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Masking.apply
+
+    def leave(self: Masking, rows: PackedRows, *rest: Any) -> Any:
+        _, position, labels = whole(self, rows, *rest)
+        return rows.input_ids, position, labels
+
+    monkeypatch.setattr(Masking, "apply", leave)
+    assert caught(subject) == {"own label", "masks"}
+
+
+@pytest.mark.parametrize("kernel", ["dense", "grouped"])
+def test_attention_across_sequences(subject: Subject, monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    """The stream as one long sequence, and, in the other form, padding that is seen."""
+    whole = attention._dense_bias
+    if kernel == "dense":
+        monkeypatch.setattr(attention, "_dense_bias", lambda *rest: whole(*rest) if rest[3] else None)
+    else:
+
+        def one(q: Any, k: Any, v: Any, layout: Layout, prob: float, is_causal: bool) -> Any:
+            single = Layout.rectangle([layout.num_slots], layout.num_slots)
+            bias = whole(single, layout.num_slots, q, is_causal)
+            return attention._dense(q, k, v, 1, layout.num_slots, bias, prob, is_causal)
+
+        monkeypatch.setattr(attention, "_grouped", one)
+    assert caught(subject) == {"neighbours"}
+
+
+def test_nothing_is_masked(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = np.zeros(0, dtype=np.int64)
+    monkeypatch.setattr("clozelab.data.masking.choose_positions", lambda *rest: nothing)
+    assert caught(subject) == {"own label", "masks"}
+
+
+@pytest.mark.parametrize("fractions", [(1.0, 0.0, 0.0), (0.8, 0.2, 0.0), (0.6, 0.2, 0.2)])
+def test_another_split_than_the_configured_one(
+    subject: Subject, corpus: Corpus, make: Make, monkeypatch: pytest.MonkeyPatch, fractions: tuple[float, ...]
+) -> None:
+    whole = Masking.apply
+    other = Masking(0.15, *fractions)
+    monkeypatch.setattr(Masking, "apply", lambda self, *rest: whole(other, *rest))
+    found = caught(subject)
+    assert "masks" in found and found <= {"masks", "own label"}
+
+
+def test_special_tokens_are_masked(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Masking.apply
+    monkeypatch.setattr(
+        Masking, "apply", lambda self, rows, *rest: whole(self, replace(rows, special=rows.special & False), *rest)
+    )
+    assert caught(subject) == {"masks"}
+
+
+def test_pairs_that_are_always_next(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = PairInstances.rows
+
+    def always(self: PairInstances, *rest: Any) -> PackedRows:
+        rows = whole(self, *rest)
+        return replace(rows, next_sentence_label=np.zeros_like(rows.lengths))
+
+    monkeypatch.setattr(PairInstances, "rows", always)
+    assert caught(subject) == {"pairs"}
+
+
+def test_pair_labels_that_lie(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many random pairs as there should be, and lengths as they should be: only the text tells."""
+    whole = PairInstances.rows
+
+    def lie(self: PairInstances, seed: int, epoch: Any, index: Any) -> PackedRows:
+        rows = whole(self, seed, epoch, index)
+        assert rows.next_sentence_label is not None
+        return replace(rows, next_sentence_label=1 - rows.next_sentence_label)
+
+    monkeypatch.setattr(PairInstances, "rows", lie)
+    assert caught(subject) == {"pairs"}
+
+
+def test_lengths_that_betray_the_label(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = PairInstances.rows
+
+    def betray(self: PairInstances, seed: int, epoch: Any, index: Any) -> PackedRows:
+        rows = whole(self, seed, epoch, index)
+        slots = rows.row_slots or 1
+        b_length = rows.token_type_ids.reshape(-1, slots).sum(1)
+        return replace(rows, next_sentence_label=(b_length > np.median(b_length)).astype(np.int64))
+
+    monkeypatch.setattr(PairInstances, "rows", betray)
+    assert caught(subject) == {"pairs"}
+
+
+def repeated(shards: TokenShards, times: int) -> TokenShards:
+    tokens = np.tile(shards.tokens[:], times).astype("<u2")
+    lengths, sizes = np.diff(shards.sentence_offsets), np.diff(shards.document_offsets)
+    return replace(
+        shards,
+        tokens=TokenStream([tokens]),
+        sentence_offsets=np.append(0, np.cumsum(np.tile(lengths, times))),
+        document_offsets=np.append(0, np.cumsum(np.tile(sizes, times))),
+        document_source=np.tile(shards.document_source, times),
+    )
+
+
+def test_a_duplicated_corpus(subject: Subject, corpus: Corpus, make: Make) -> None:
+    double = replace(corpus, train=repeated(corpus.train, 2), _instances={})
+    assert caught(with_corpus(subject, make, double)) == {"duplicates"}
+
+
+def test_held_out_text_that_is_trained_on(subject: Subject, corpus: Corpus, make: Make) -> None:
+    leaky = replace(corpus, validation=corpus.train, _instances={})
+    assert caught(with_corpus(subject, make, leaky)) == {"held out"}
+
+
+def test_ids_beyond_the_vocabulary(subject: Subject, corpus: Corpus, make: Make) -> None:
+    tokens = corpus.train.tokens[:].astype("<u2")
+    tokens[-1] = corpus.ids.vocab_size
+    broken = replace(corpus, train=replace(corpus.train, tokens=TokenStream([tokens])), _instances={})
+    assert caught(with_corpus(subject, make, broken)) == {"vocabulary"}
+
+
+def test_a_vocabulary_that_does_not_know_the_text(subject: Subject, corpus: Corpus, make: Make) -> None:
+    tokens = corpus.train.tokens[:].astype("<u2")
+    tokens[::4] = corpus.unk_id
+    unknown = replace(corpus, train=replace(corpus.train, tokens=TokenStream([tokens])), _instances={})
+    assert caught(with_corpus(subject, make, unknown)) == {"unknown tokens"}
+
+
+def test_a_task_in_another_case(subject: Subject, make: Make, tokenizer: Any) -> None:
+    task = make("task", type(tokenizer)(tokenizer.vocabulary, lowercase=False))
+    texts = {part: [text.upper() for text in found] for part, found in task.preview.validation.texts.items()}
+    preview = replace(task.preview, validation=replace(task.preview.validation, texts=texts))
+    found = caught(replace(subject, tasks=[replace(task, preview=preview)]))
+    assert found == {"unknown tokens"}
+
+
+def test_contaminated_corpus(subject: Subject, corpus: Corpus, make: Make, tokenizer: Any) -> None:
+    """Half of the validation texts of one part are put into the corpus."""
+    task = make("task", tokenizer)
+    texts = tokenizer.encode_batch(task.preview.validation.texts["first"][::2])
+    tokens = corpus.train.tokens[:].astype("<u2")
+    for number, ids in enumerate(texts):
+        tokens[40 * number : 40 * number + len(ids)] = ids
+    dirty = replace(corpus, train=replace(corpus.train, tokens=TokenStream([tokens])), _instances={})
+    spoilt = replace(with_corpus(subject, make, dirty), tasks=[task])
+    assert caught(spoilt, warning=True) == {"contamination"}
+    one, other = [found for found in examine(spoilt) if found.check == "contamination"]
+    assert "first" in one.what and one.figure.startswith("150 of 300 (50.0 %)")
+    assert "second" in other.what and other.level == OK
+
+
+def exchanged(preview: Any, first: str, second: str) -> Any:
+    names = {first: second, second: first}
+    labels = [names.get(label, label) for label in preview.validation.labels]
+    return replace(preview, validation=replace(preview.validation, labels=labels))
+
+
+def test_exchanged_labels_between_files(subject: Subject, make: Make, tokenizer: Any) -> None:
+    task = make("task", tokenizer)
+    swapped = replace(task, preview=exchanged(task.preview, "entailment", "neutral"))
+    assert caught(replace(subject, tasks=[swapped])) == {"label map"}
+    (finding,) = [one for one in examine(replace(subject, tasks=[swapped])) if one.check == "label map"]
+    assert "entailment -> neutral" in finding.what and "neutral -> entailment" in finding.what
+    assert "contradiction ->" not in finding.what
+
+
+def test_a_turned_scale(subject: Subject, make: Make, tokenizer: Any) -> None:
+    task = make("numbers", tokenizer)
+    turned = [f"{5 - float(label):.1f}" for label in task.preview.validation.labels]
+    preview = replace(task.preview, validation=replace(task.preview.validation, labels=turned))
+    assert caught(replace(subject, tasks=[replace(task, preview=preview)])) == {"label map"}
+
+
+def relabelled(task: Any, split: str, labels: Sequence[str]) -> Any:
+    found = replace(getattr(task.preview, split), labels=list(labels))
+    return replace(task, preview=replace(task.preview, **{split: found}))
+
+
+@pytest.mark.parametrize(
+    ("split", "change", "message"),
+    [
+        ("train", lambda labels: ["neutral"] * len(labels), "a single label"),
+        ("train", lambda labels: [label.replace("neutral", "entailment") for label in labels], "no example of"),
+        ("validation", lambda labels: [label.replace("neutral", "2") for label in labels], "not the task's"),
+    ],
+)
+def test_wrong_label_files(
+    subject: Subject, make: Make, tokenizer: Any, split: str, change: Callable[..., list[str]], message: str
+) -> None:
+    task = make("task", tokenizer)
+    wrong = relabelled(task, split, change(getattr(task.preview, split).labels))
+    spoilt = replace(subject, tasks=[wrong])
+    assert caught(spoilt) == {"labels"}
+    assert any(message in one.what for one in examine(spoilt) if one.check == "labels")
+
+
+def test_label_maps_out_of_order(subject: Subject, make: Make, tokenizer: Any) -> None:
+    digits = make("task", tokenizer, names=("1", "0"))
+    assert caught(replace(subject, tasks=[digits])) == {"labels"}
+    assert caught(replace(subject, tasks=[make("task", tokenizer, names=("0", "1"))])) == set()
+    stored = replace(make("task", tokenizer), stored_label_names=["entailment", "neutral", "contradiction"])
+    assert caught(replace(subject, tasks=[stored])) == {"labels"}
+    assert (
+        caught(replace(subject, tasks=[replace(stored, stored_label_names=["LABEL_0", "LABEL_1", "LABEL_2"])])) == set()
+    )
+
+
+def test_numbers_on_another_scale(subject: Subject, make: Make, tokenizer: Any) -> None:
+    task = make("numbers", tokenizer)
+    for change in (0.2, 20.0):
+        labels = [f"{float(label) * change:g}" for label in task.preview.train.labels]
+        assert "labels" in caught(replace(subject, tasks=[relabelled(task, "train", labels)]))
+
+
+def test_answers_that_are_not_there(subject: Subject, make: Make, tokenizer: Any) -> None:
+    for counts in ({"answer_not_in_passage": 10}, {"question_without_answer": 3}):
+        assert caught(replace(subject, tasks=[make("questions", tokenizer, **counts)])) == {"labels"}
+    repaired = make("questions", tokenizer, answer_offset_repaired=2)
+    assert caught(replace(subject, tasks=[repaired]), warning=True) == {"labels"}
+
+
+def test_no_disk(subject: Subject) -> None:
+    assert caught(replace(subject, room=Room("runs", 100_000))) == {"disk"}
+    # What earlier runs hold already is not wanted a second time.
+    largest = replace(subject, room=Room("runs", 2_000_000, used_bytes=10**9, num_finetunings=100))
+    assert caught(largest) == set()
+
+
+def test_rows_longer_than_positions(subject: Subject, corpus: Corpus, make: Make) -> None:
+    arm = make("arm", "mlm", corpus, phases=[{"seq_length": 128, "steps": 9000, "global_batch_size": 64}])
+    assert caught(replace(subject, arms=[arm])) == {"lengths"}
+
+
+@pytest.mark.parametrize(("fraction", "level"), [(1.0, ERROR), (0.5, WARNING)])
+def test_warm_up_that_never_ends(subject: Subject, corpus: Corpus, make: Make, fraction: float, level: str) -> None:
+    arm = make("arm", "mlm", corpus, warmup_fraction=fraction)
+    assert levels(list(examine(replace(subject, arms=[arm]))), level) == {"schedule"}
+
+
+def test_a_budget_before_the_plateau(subject: Subject, corpus: Corpus, make: Make) -> None:
+    short = [{"seq_length": 48, "steps": 100, "global_batch_size": 8}]
+    arms = [make("arm", name, corpus, phases=short) for name in ("mlm", "ltr")]
+    spoilt = replace(subject, arms=arms)
+    assert caught(spoilt, warning=True) == {"schedule"}
+    assert [one.what.split(":")[0] for one in examine(spoilt) if one.level == WARNING] == ["mlm"]
+
+
+def test_texts_that_do_not_fit(subject: Subject, make: Make, tokenizer: Any) -> None:
+    task = replace(make("task", tokenizer), trained_length=16)
+    assert caught(replace(subject, tasks=[task]), warning=True) == {"lengths"}
+
+
+def test_validation_examples_in_training(subject: Subject, make: Make, tokenizer: Any) -> None:
+    task = make("task", tokenizer)
+    preview = replace(task.preview, validation=task.preview.train)
+    assert caught(replace(subject, tasks=[replace(task, preview=preview)]), warning=True) == {"task overlap"}
+
+
+def test_what_cannot_be_built_is_an_error(subject: Subject) -> None:
+    assert caught(replace(subject, refusals=[("pre-training mlm", "no such key")])) == {"settings"}
+
+
+def test_a_check_that_fails_is_an_error_of_its_name(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr("clozelab.preflight.visibility.Probe.of", fail)
+    assert caught(subject) == {"future"}

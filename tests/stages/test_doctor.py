@@ -1,0 +1,119 @@
+"""The verb on a small generated world: what it composes and reads, and its exit status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from clozelab.config import EXPERIMENTS_DIR
+from clozelab.ledger.sweep import compose, without_hydra
+from clozelab.preflight.findings import ERROR
+from clozelab.stages import doctor, reproduce
+from clozelab.stages.prepare import prepared_corpus
+from clozelab.stages.subject import gather
+
+EXPERIMENT = EXPERIMENTS_DIR / "table5_pretraining_tasks"
+WORLD = [
+    "corpus.generator.num_documents=400",
+    "corpus.generator.train_examples=100",
+    "corpus.generator.validation_examples=40",
+    "corpus.generator.entropy_documents=2",
+    "corpus.vocab_size=1000",
+]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    root = tmp_path_factory.mktemp("doctor")
+    return [f"data_dir={root}/data", f"cache_dir={root}/cache", f"runs_dir={root}/runs", *WORLD]
+
+
+def test_before_anything_is_there(places: list[str]) -> None:
+    subject = gather(EXPERIMENT, ["scale=demo", *places, "finetune.task=mrpc"])
+    assert [arm.name for arm in subject.arms] == ["mlm_nsp", "mlm", "ltr"]
+    assert [arm.num_runs for arm in subject.arms] == [2, 2, 2]
+    assert [arm.config.is_causal for arm in subject.arms] == [False, False, True]
+    assert subject.refusals == [] and subject.tasks == []
+    assert list(subject.unprepared) == ["microworld", "task mrpc"]
+    assert not Path(places[0].partition("=")[2]).exists(), "looking writes nothing"
+
+
+def test_the_pre_flight_of_a_prepared_world(places: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
+    prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
+    tasks = ["finetune.task=mrpc,squad_v1,stsb"]
+    subject = gather(EXPERIMENT, ["scale=demo", *places, *tasks])
+    assert [task.name for task in subject.tasks] == ["mrpc", "squad_v1", "stsb"]
+    assert subject.room.num_finetunings == 6 * 3 * 2 * 2
+    assert all(task.trained_length == 128 for task in subject.tasks)
+    assert doctor.main([str(EXPERIMENT), "scale=demo", *places, *tasks]) == 0
+    text = capsys.readouterr().out
+    assert "Pre-flight of table5_pretraining_tasks (demo)" in text and ERROR not in text
+    # The training file of one task now knows one label only.
+    path = Path(places[0].partition("=")[2]) / "glue" / "MRPC" / "train.tsv"
+    before = path.read_text(encoding="utf-8")
+    try:
+        head, *rows = before.splitlines()
+        path.write_text("\n".join([head, *("1" + row[1:] for row in rows)]) + "\n", encoding="utf-8")
+        assert doctor.main([str(EXPERIMENT), "scale=demo", *places, "finetune.task=mrpc"]) == 1
+        assert "a single label" in " ".join(capsys.readouterr().out.split())
+    finally:
+        path.write_text(before, encoding="utf-8")
+
+
+def test_wrong_settings_are_refusals(places: list[str]) -> None:
+    words = ["scale=demo", *places, "pretrain.model.max_position_embeddings=100", "finetune.task=mrpc"]
+    subject = gather(EXPERIMENT, words)
+    assert len(subject.refusals) == 3 and not subject.arms
+    assert "100 positions" in subject.refusals[0][1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--quick"], "at most one experiment and no option"),
+        (["one", "two"], "at most one experiment"),
+        (["thread=2"], "threads=N only"),
+        (["threads=none"], "threads=N only"),
+        (["table5"], "no experiment 'table5'"),
+        (["table5_pretraining_tasks", "sed=3"], "did you mean 'seed'"),
+    ],
+)
+def test_wrong_words(words: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        doctor.main(words)
+
+
+@pytest.mark.parametrize(("status", "option", "ran"), [
+    (1, [], ["prepare", "doctor"]),
+    (0, [], ["prepare", "doctor", "pretrain"]),
+    (1, ["--skip-doctor"], ["prepare", "pretrain"]),
+])  # fmt: skip
+def test_reproduce_stops_at_an_error(
+    monkeypatch: pytest.MonkeyPatch, places: list[str], status: int, option: list[str], ran: list[str]
+) -> None:
+    verbs: list[str] = []
+
+    def run(step: reproduce.Step) -> int:
+        verbs.append(step.verb)
+        if step.verb == "doctor":
+            assert step.words()[:2] == ["doctor", str(EXPERIMENT)] and "scale=demo" in step.words()
+            return status
+        return 130 if step.verb == "pretrain" else 0  # as far as this test goes
+
+    monkeypatch.setattr(reproduce, "run_step", run)
+    monkeypatch.setattr(reproduce, "require_task_files", lambda step: None)
+    assert reproduce.main([str(EXPERIMENT), "scale=demo", *places, *option]) == (130 if ran[-1] == "pretrain" else 1)
+    assert verbs == ran
+
+
+def test_preparing_and_looking_agree_on_the_folder(places: list[str]) -> None:
+    cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
+    from clozelab.stages.prepare import find_corpus
+
+    corpus = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
+    assert find_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir) == corpus.folder
+    other = OmegaConf.merge(cfg.corpus, {"validation_fraction": 0.2})
+    assert find_corpus(other, cfg.data_dir, cfg.cache_dir) is None
