@@ -19,11 +19,10 @@ from clozelab.ledger.verdicts import (
     NOT_COMPARABLE,
     ONE_SEED,
     Judgement,
-    direction_verdict,
     judge,
     summarise,
 )
-from clozelab.metrics.statistics import FINETUNING_SEEDS, PRETRAINING_SEEDS, Estimate
+from clozelab.metrics.statistics import FINETUNING_SEEDS
 
 
 @pytest.fixture
@@ -36,29 +35,6 @@ def judged(experiment: Experiment, root: Path) -> dict[str, list[Judgement]]:
     for one in judge(build_table(experiment, collect(root))):
         found.setdefault(one.claim.id, []).append(one)
     return found
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "direction", "verdict"),
-    [
-        (-3.0, -1.0, "lower", HOLDS),
-        (-3.0, -1.0, "higher", FAILS),
-        (1.0, 3.0, "higher", HOLDS),
-        (1.0, 3.0, "lower", FAILS),
-        (-1.0, 3.0, "higher", INCONCLUSIVE),
-        (2.0, 2.0, "higher", INCONCLUSIVE),  # no spread: copies of one run
-    ],
-)
-def test_direction(low: float, high: float, direction: str, verdict: str) -> None:
-    difference = Estimate((low + high) / 2, low, high, 3, PRETRAINING_SEEDS, 6)
-    assert direction_verdict(difference, direction) == verdict
-
-
-def test_one_pretraining_seed_never_decides() -> None:
-    difference = Estimate(-9.0, -9.5, -8.5, 3, FINETUNING_SEEDS, 3)
-    assert direction_verdict(difference, "lower") == ONE_SEED
-    assert direction_verdict(replace(difference, low=None, high=None), "lower") == ONE_SEED
-    assert direction_verdict(None, "lower") == NOT_COMPARABLE
 
 
 def test_clear_differences(experiment: Experiment, make_runs: Callable[..., Path]) -> None:

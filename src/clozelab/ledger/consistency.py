@@ -27,14 +27,21 @@ RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
 SHOWN_VALUES = 3
 
 
-def inconsistencies(collected: Collected) -> list[str]:
-    """One line for everything that makes complete runs unequal beyond what their names say."""
+def inconsistencies(
+    collected: Collected, pretrain_free: Iterable[str] = (), finetune_free: Iterable[str] = ()
+) -> list[str]:
+    """One line for everything that makes complete runs unequal beyond what their names say.
+
+    Args:
+        collected: the runs of one experiment at one scale.
+        pretrain_free, finetune_free: settings that arms and rows differ in by intention.
+    """
     pretrain = [run for run in collected.pretrain if run.is_complete]
     finetune = [run for run in collected.finetune if run.is_complete]
-    lines = _differing("pre-training runs", pretrain, PRETRAIN_MAY_DIFFER, "corpus")
+    lines = _differing("pre-training runs", pretrain, (*PRETRAIN_MAY_DIFFER, *pretrain_free), "corpus")
     for task in sorted({run.task for run in finetune}):
         runs = [run for run in finetune if run.task == task]
-        free = (*FINETUNE_MAY_DIFFER, *(RATE_KEYS if _same_rates(runs) else ()))
+        free = (*FINETUNE_MAY_DIFFER, *finetune_free, *(RATE_KEYS if _same_rates(runs) else ()))
         lines += _differing(f"fine-tuning runs on {task}", runs, free, "task_data")
     return lines + _shared_encoders(finetune) + _replaced_encoders(pretrain, finetune)
 
@@ -52,7 +59,7 @@ def _differing(what: str, runs: Sequence[PretrainRun | FinetuneRun], free: Itera
     """Lines for the settings, input data and precision that are not the same in all runs."""
     values: dict[str, dict[str, list[str]]] = {}
     for run in runs:
-        for key, value in _compared(run.state, tuple(free), data).items():
+        for key, value in compared(run.state, tuple(free), data).items():
             values.setdefault(key, {}).setdefault(str(value), []).append(_name(run))
     lines = []
     for key, found in sorted(values.items()):
@@ -64,14 +71,19 @@ def _differing(what: str, runs: Sequence[PretrainRun | FinetuneRun], free: Itera
     return lines
 
 
-def _compared(state: Mapping[str, Any], free: tuple[str, ...], data: str) -> dict[str, Any]:
+def compared(state: Mapping[str, Any], free: tuple[str, ...], data: str) -> dict[str, Any]:
     """Dotted key -> value of all that should be equal; `free` names whole parts or single values."""
-    values = flatten({key: value for key, value in state["config_resolved"].items() if key not in free})
-    values = {key: value for key, value in values.items() if key not in free}
+    values = flatten({key: value for key, value in state.get("config_resolved", {}).items() if key not in free})
+    values = {key: value for key, value in values.items() if not any(is_below(key, one) for one in free)}
     inputs, facts = state.get("inputs", {}), state.get("facts", {})
     values |= {f"input {data}": str(inputs[data])[:12]} if data in inputs else {}
     values |= {"precision": facts["precision"]} if "precision" in facts else {}
     return values | ({"results_version": state["results_version"]} if "results_version" in state else {})
+
+
+def is_below(key: str, part: str) -> bool:
+    """Whether a dotted key is `part` or lies in it."""
+    return key == part or key.startswith(f"{part}.")
 
 
 def _name(run: PretrainRun | FinetuneRun) -> str:

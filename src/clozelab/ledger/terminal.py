@@ -12,6 +12,8 @@ from rich.table import Table
 
 STYLES = {"holds": "green", "fails": "red", "inconclusive": "yellow", "not": "dim"}
 PADDING = 2
+MOST_LINES = {"Collapsed": 3}
+"""Of a kind of trouble that small encoders may have in every cell of a row."""
 
 
 def print_page(page: Mapping[str, Any], console: Console) -> None:
@@ -27,7 +29,9 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
                 console.print(_scores(group, columns))
     console.print(_claims(page))
     for heading, lines in page["problems"].items():
-        for line in lines:
+        shown = lines[: MOST_LINES.get(heading, len(lines))]
+        rest = [f"{len(lines) - len(shown)} more cells, in report.md"] if len(shown) < len(lines) else []
+        for line in [*shown, *rest]:
             console.print(escape(f"{heading.lower()}: {line}"), style="yellow", highlight=False)
 
 
@@ -81,7 +85,10 @@ def _claims(page: Mapping[str, Any]) -> Table:
         is_number = name in ("paper", "ours", "interval")
         table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)
     for one in page["judgements"]:
-        verdict = f"[{STYLES[one['kind']]}]{one['verdict']}[/]"
-        numbers = (one["paper"], one["ours"], escape(one["interval"]))
+        verdict = f"[{STYLES[one['kind']]}]{one['verdict']}[/]" + (
+            f"\n{one['needs_short']}" if one["needs_short"] else ""
+        )
+        p = f"\n{one['corrected'].replace('= ', '')} corr." if one["corrected"] else ""
+        numbers = (one["paper"], one["ours"], escape(one["interval"] + p))
         table.add_row(verdict, escape(one["text"]), escape(one["judged_on"]), *numbers)
     return table
