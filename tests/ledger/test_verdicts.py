@@ -210,3 +210,33 @@ def test_a_title_comes_with_the_scores(experiment: Experiment, make_runs: Callab
     root = make_runs({}, pretrain_seeds=())
     writers.finetune(root, "mlm", "snli_95k", (1, 1), 70.0, title="A title of its own")
     assert [run.title for run in collect(root).finetune] == ["A title of its own"]
+
+
+def test_summary_is_in_words(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
+    (one, *_) = judge(build_table(experiment, collect(make_runs({("mlm", "mrpc"): 70.0}))))
+    kinds = [replace(one, verdict=verdict) for verdict in (HOLDS, FAILS, INCONCLUSIVE)]
+    assert summarise(kinds) == "1 holds, 1 fails, 1 inconclusive"
+    assert summarise(kinds * 2) == "2 hold, 2 fail, 2 inconclusive"
+    assert summarise([]) == "no claims"
+
+
+def test_a_difference_with_and_without_collapsed_runs(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
+    root = make_runs({("mlm", "mrpc"): 72.0, ("ltr", "mrpc"): 70.0}, finetune_seeds=(1,))
+    for seed in (1, 2, 3):
+        writers.finetune(root, "mlm", "mrpc", (seed, 2), 72.0)
+        writers.finetune(root, "ltr", "mrpc", (seed, 2), 31.6 + 0.1 * seed, collapsed=True)
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.difference is not None and one.difference.mean == pytest.approx(-21, abs=1)
+    assert "3 collapsed run(s) of LTR" in one.note and "without collapsed runs −2" in one.note
+
+
+def test_copies_decide_nothing(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
+    root = make_runs({}, pretrain_seeds=())
+    for seed in (1, 2, 3):
+        writers.finetune(root, "mlm", "mrpc", (seed, 1), 72.0)
+        writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0)
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.verdict == INCONCLUSIVE and one.corrected is None and not one.needs
+    assert "are these independent runs?" in one.note

@@ -63,7 +63,8 @@ class Claim:
 
     def in_words(self) -> str:
         """The claimed direction, where no size can be compared."""
-        return f"{self.direction} {self.points:g}" if self.kind == SPREAD else self.direction
+        words = {"increasing": "rising", "decreasing": "falling", "within": f"within {self.points:g}"}
+        return words.get(self.direction, self.direction)
 
 
 def checked(entry: Any, keys: Iterable[str], where: str, optional: Iterable[str] = ()) -> dict[str, Any]:

@@ -32,6 +32,8 @@ PROTOCOL = frozenset(
 )
 FOLLOWS = {"optimizer.learning_rate": "learning_rate"}
 """Settings that only repeat another one."""
+IMPLIES = {"size": ("model",)}
+"""Settings -> what is worked out from them: the ratios of a size decide the model's widths."""
 TOLERANCE = 0.02
 NAMES = {"training_seconds": "training time"}
 SHOWN = 3
@@ -77,8 +79,8 @@ class Comparability:
             if len(pair) == 2 and abs(pair[0] - pair[1]) > TOLERANCE * max(pair):
                 name = NAMES.get(key, key)
                 return (
-                    f"arms not matched: {rough(pair[0])} against {rough(pair[1])} {name} of pre-training, and matched_by "
-                    "in paper.yaml does not say that this is meant"
+                    f"arms not matched: {rough(pair[0])} against {rough(pair[1])} {name} of pre-training, and "
+                    "matched_by in paper.yaml does not say that this is meant"
                 )
         settings = self.pretrain.get(first, {}), self.pretrain.get(second, {})
         return _difference("pre-trained", *settings, self.pretrain_free)
@@ -95,6 +97,7 @@ def build_comparability(experiment: Experiment, collected: Collected) -> Compara
         if one.is_complete:
             finetune.setdefault((one.row, one.task), []).append(one)
     about_arms = declared(experiment.folder / "arm")
+    about_arms |= {implied for name in about_arms for implied in IMPLIES.get(name, ())}
     about_rows = declared(experiment.folder / "row") - PROTOCOL
     free = {name for name, other in FOLLOWS.items() if other in experiment.differ_in} | set(experiment.differ_in)
     return Comparability(
@@ -109,7 +112,7 @@ def build_comparability(experiment: Experiment, collected: Collected) -> Compara
 
 
 def declared(folder: Path) -> frozenset[str]:
-    """Top-level settings that the YAML files of a folder set or replace; whole parts, since other values follow them."""
+    """Top-level settings that a folder's YAML files set or replace: whole parts, since other values follow them."""
     found: set[str] = set()
     for path in sorted(folder.glob("*.yaml")):
         plain = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
@@ -146,7 +149,7 @@ def _difference(how: str, first: Settings, second: Settings, free: Sequence[str]
         f"{key} {_words(first.get(key, none))} against {_words(second.get(key, none))}" for key in differing[:SHOWN]
     ]
     more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
-    return f"another protocol: {how} with {'; '.join(parts)}{more}"
+    return f"another protocol: {how} with {'; '.join(parts)}{more}, which differ_in in paper.yaml does not allow for"
 
 
 def _words(values: frozenset[str]) -> str:

@@ -35,13 +35,12 @@ def compare_examples(first: FinetuneRun, second: FinetuneRun, metric: str) -> st
     ids = sorted(answers[0].keys() & answers[1].keys())
     if not ids or any(answers[0][one][1] != answers[1][one][1] for one in ids):
         return ""
-    found = _mcnemar(*answers, ids) if score == "accuracy" else _bootstrap(*answers, ids, score)
+    pair = answers[0], answers[1]
+    found = _mcnemar(*pair, ids) if score == "accuracy" else _bootstrap(*pair, ids, score)
     which = f"{first.pretrain_seed}/{first.seed}"
-    return (
-        f"on these examples, this pair of runs ({which}): {found}; says nothing about pre-training seeds"
-        if found
-        else ""
-    )
+    if not found:
+        return ""
+    return f"on these examples, this pair of runs ({which}): {found}; says nothing about pre-training seeds"
 
 
 def _file_and_score(names: list[str], metric: str) -> tuple[str, str]:
@@ -58,8 +57,8 @@ def _answers(path: Path) -> Answers:
 
 
 @lru_cache(maxsize=64)
-def _read(path: Path, modified: int) -> Answers:
-    """`modified` is there for the cache alone. Empty where the file is not what it should be."""
+def _read(path: Path, _modified: int) -> Answers:
+    """Empty where the file is not what it should be; the time is there for the cache alone."""
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         return {str(row["id"]): (row["prediction"], row["label"]) for row in rows}
@@ -80,8 +79,8 @@ def _mcnemar(first: Answers, second: Answers, ids: list[str]) -> str:
 def _bootstrap(first: Answers, second: Answers, ids: list[str], score: str) -> str:
     """The 95 % interval of the difference over resampled examples, in points."""
     try:
-        columns = [np.array([float(value) for value in values]) for values in (
-            [first[one][0] for one in ids], [second[one][0] for one in ids], [first[one][1] for one in ids])]  # fmt: skip
+        values = [first[one][0] for one in ids], [second[one][0] for one in ids], [first[one][1] for one in ids]
+        columns = [np.array([float(value) for value in column]) for column in values]
     except (TypeError, ValueError):
         return ""  # labels that are words: no class 1 to score
     scorer = STATISTICS.get(score)

@@ -132,6 +132,10 @@ def load_experiment(folder: Path) -> Experiment:
     optional = ("matched_by", "matched_by_reason", "differ_in")
     needed = {"title", "source", "split", "columns", "rows", "claims"}
     top = checked(plain, needed, str(path), optional=optional)
+    for key in ("columns", "rows", "claims"):
+        if not isinstance(top[key], list):
+            raise ValueError(f"{path}: {key} is {top[key]!r}; it is a list ([] for none)")
+    matching = _matching(top, str(path))
     split = str(top["split"])
     columns = tuple(_column(entry, split, f"{path}: columns.{i}") for i, entry in enumerate(top["columns"]))
     _check_columns(columns, str(path))
@@ -142,7 +146,7 @@ def load_experiment(folder: Path) -> Experiment:
     claims = tuple(load_claim(entry, names, units, f"{path}: claims.{i}") for i, entry in enumerate(top["claims"]))
     _check_unique([claim.id for claim in claims], f"{path}: claims", "id")
     heading = str(top["title"]), str(top["source"]), split
-    return Experiment(folder, folder.name, *heading, columns, rows, claims, **_matching(top, str(path)))
+    return Experiment(folder, folder.name, *heading, columns, rows, claims, **matching)
 
 
 def _matching(top: Mapping[str, Any], where: str) -> dict[str, Any]:

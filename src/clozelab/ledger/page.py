@@ -149,7 +149,7 @@ def _run_counts(collected: Collected, table: Table) -> str:
         if one.task
     )
     collapsed = len({run.dir for cell in table.cells.values() for run in cell.runs.values() if run.collapsed})
-    parts += [f"{missing} cells lack runs"] if missing else []
+    parts += [f"{missing} cell{' lacks' if missing == 1 else 's lack'} runs"] if missing else []
     parts += [f"{collapsed} collapsed"] if collapsed else []
     parts += [f"{len(collected.damaged)} unreadable"] if collected.damaged else []
     return ", ".join(parts)
@@ -230,7 +230,7 @@ def _cell_note(cell: Cell, column: DataColumn, basis: str) -> str:
         notes.append("every run" if len(cell.scores) > 1 else "the only run")
     elif cell.num_collapsed:
         without = f", {percent(cell.without_collapsed, column.decimals)} without" if cell.without_collapsed else ""
-        notes.append(f"{cell.num_collapsed} collapsed{without}")
+        notes.append(f"{cell.num_collapsed} {'collapsed' if cell.runs else 'with collapsed parts'}{without}")
     return "; ".join(note for note in notes if note)
 
 

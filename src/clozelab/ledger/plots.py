@@ -140,8 +140,9 @@ def _draw_column(axes: Any, table: Table, column: DataColumn, style: str) -> Non
         cell = table.cells[row.name, column.key]
         estimate = cell.estimate
         if estimate is None:
+            word = "missing" if column.task or cell.missing else "\u2013"
             axes.text(
-                0.03, height, "missing" if column.task or cell.missing else "\u2013", color=faint, backgroundcolor=STYLES[style]["paper"], fontsize=8, va="center",
+                0.03, height, word, color=faint, backgroundcolor=STYLES[style]["paper"], fontsize=8, va="center",
                 transform=axes.get_yaxis_transform(),
             )  # fmt: skip
         elif cell.is_collapsed:

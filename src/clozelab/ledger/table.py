@@ -81,8 +81,8 @@ class Cell:
 
     @property
     def is_collapsed(self) -> bool:
-        """Whether no run of it read its input."""
-        return bool(self.scores) and self.num_collapsed == len(self.scores)
+        """Whether no run of it read its input. A mean over tasks is not: only some of its parts may be."""
+        return bool(self.runs) and self.num_collapsed == len(self.scores)
 
 
 EMPTY = Cell({}, None, None, 0, ())
@@ -156,11 +156,10 @@ def _pretraining_columns(
     for column in experiment.columns:
         if not column.is_pretraining:
             continue
-        kind = "synthetic" if collected.synthetic else "our held-out text"
-        key = f"pretrain:{column.name}"
-        ours = DataColumn(
-            f"{column.name} (ours)", key, column.metric, column, is_paper=False, role=f"{kind}, for {column.name}"
-        )
+        key, world = f"pretrain:{column.name}", collected.synthetic
+        heading = f"{world} {column.name}" if world else column.name
+        role = f"synthetic, for {column.name}" if world else "our held-out text"
+        ours = DataColumn(heading, key, column.metric, column, is_paper=False, role=role)
         for row in experiment.rows:
             runs = [run for run in collected.pretrain if row.arm is not None and run.arm == row.arm]
             cells[row.name, key] = _pretraining_cell(runs, column.metric)

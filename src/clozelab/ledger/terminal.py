@@ -30,7 +30,8 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
     console.print(_claims(page))
     for heading, lines in page["problems"].items():
         shown = lines[: MOST_LINES.get(heading, len(lines))]
-        rest = [f"{len(lines) - len(shown)} more cells, in report.md"] if len(shown) < len(lines) else []
+        more = len(lines) - len(shown)
+        rest = [f"{more} more cell{'s' if more > 1 else ''}, in report.md"] if more else []
         for line in [*shown, *rest]:
             console.print(escape(f"{heading.lower()}: {line}"), style="yellow", highlight=False)
 
@@ -83,12 +84,16 @@ def _claims(page: Mapping[str, Any]) -> Table:
     table = Table(box=box.SIMPLE)
     for name in ("verdict", "claim", "judged on", "paper", "ours", "interval"):
         is_number = name in ("paper", "ours", "interval")
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)
+        heading = "interval\ncorrected p" if name == "interval" else name
+        narrowest = len("inconclusive") if name == "verdict" else None
+        table.add_column(
+            heading, justify="right" if is_number else "left", no_wrap=is_number, min_width=narrowest, overflow="fold"
+        )
     for one in page["judgements"]:
         verdict = f"[{STYLES[one['kind']]}]{one['verdict']}[/]" + (
             f"\n{one['needs_short']}" if one["needs_short"] else ""
         )
-        p = f"\n{one['corrected'].replace('= ', '')} corr." if one["corrected"] else ""
+        p = f"\n{one['corrected']}" if one["corrected"] else ""
         numbers = (one["paper"], one["ours"], escape(one["interval"] + p))
         table.add_row(verdict, escape(one["text"]), escape(one["judged_on"]), *numbers)
     return table

@@ -9,76 +9,20 @@ cannot tell an arm from its luck: then the difference over fine-tuning seeds is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clozelab.ledger.claims import ALL_COLUMNS, CONTRAST, ORDER, SPREAD, Claim
+from clozelab.ledger.claims import ALL_COLUMNS, ORDER, SPREAD, Claim
 from clozelab.ledger.examples import compare_examples
-from clozelab.ledger.table import Cell, DataColumn, Table
-from clozelab.ledger.wording import MINUS, interval, signed
-from clozelab.metrics.statistics import MOST_SEEDS, PRETRAINING_SEEDS, Estimate, contrast, holm, seeds_needed
+from clozelab.ledger.links import Case, Correction, Link, correct, find_cases, is_suspicious
+from clozelab.ledger.table import DataColumn, Table
+from clozelab.ledger.wording import interval, signed
+from clozelab.metrics.statistics import MOST_SEEDS, PRETRAINING_SEEDS, Estimate, contrast, seeds_needed
 
 HOLDS, FAILS, INCONCLUSIVE = "holds", "fails", "inconclusive"
 ONE_SEED, NOT_COMPARABLE = "inconclusive (one seed)", "not comparable"
 FLOOR_ROWS = ("random", "random_bilstm")
 SIGNIFICANCE = 0.05
-
-Term = tuple[float, str, DataColumn]
-"""(factor, row, column): a link's difference is the sum of factor x cell."""
-
-
-@dataclass(frozen=True)
-class Link:
-    """One difference that a verdict rests on.
-
-    Attributes:
-        name: in words.
-        terms: what it is the sum of.
-        difference: with its interval, in the column's unit; None where no seed is common to all cells.
-        point: what the difference is tested against: zero, or the nearer end of a SPREAD's margin.
-        barred: why its cells must not be compared.
-        absent: what is not there, where something is not there.
-        is_collapsed: a cell of it has no run that read its input.
-    """
-
-    name: str
-    terms: tuple[Term, ...]
-    difference: Estimate | None
-    point: float
-    barred: str
-    absent: str
-    is_collapsed: bool
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """The same for two links that test the same thing, also with the rows exchanged."""
-        there = frozenset((factor, row, column.key) for factor, row, column in self.terms)
-        back = frozenset((-factor, row, key) for factor, row, key in there)
-        return frozenset((there, back)), abs(self.point)
-
-    @property
-    def is_tested(self) -> bool:
-        """Whether there is an interval over pre-training seeds that may decide something."""
-        found = self.difference
-        if found is None or self.barred or self.absent or self.is_collapsed:
-            return False
-        return found.basis == PRETRAINING_SEEDS and not is_suspicious(found)
-
-    @property
-    def p(self) -> float | None:
-        return self.difference.p_value(self.point) if self.difference and self.is_tested else None
-
-
-@dataclass(frozen=True)
-class Correction:
-    """Holm's correction of one table: key of a link -> its p-value, and how much stricter its test has become."""
-
-    corrected: Mapping[tuple[object, ...], float]
-    factors: Mapping[tuple[object, ...], int]
-
-    @property
-    def size(self) -> int:
-        return len(self.corrected)
 
 
 @dataclass(frozen=True)
@@ -114,31 +58,11 @@ class Judgement:
     family: int = 0
 
 
-@dataclass(frozen=True)
-class _Case:
-    """A claim and the links that it rests on here; `silent` names columns that nothing speaks for."""
-
-    claim: Claim
-    column: DataColumn | None
-    judged_on: str
-    links: tuple[Link, ...]
-    silent: tuple[str, ...] = ()
-
-
 def judge(table: Table) -> list[Judgement]:
     """Every claim on every data set that speaks for its column; at least one judgement a claim."""
-    cases = [case for claim in table.experiment.claims for case in _cases(claim, table)]
+    cases = [case for claim in table.experiment.claims for case in find_cases(claim, table)]
     correction = correct(link for case in cases for link in case.links)
     return [_judgement(case, correction, table) for case in cases]
-
-
-def correct(links: Iterable[Link]) -> Correction:
-    """Holm's correction over all different links that are tested."""
-    p_values = {link.key: link.p for link in links if link.is_tested}
-    known = {key: p for key, p in p_values.items() if p is not None}
-    order = sorted(known, key=known.__getitem__)
-    factors = {key: len(order) - rank for rank, key in enumerate(order)}
-    return Correction(dict(zip(known, holm(list(known.values())), strict=True)), factors)
 
 
 def summarise(judgements: Sequence[Judgement]) -> str:
@@ -146,9 +70,13 @@ def summarise(judgements: Sequence[Judgement]) -> str:
     parts = []
     for verdict in (HOLDS, FAILS, INCONCLUSIVE, ONE_SEED, NOT_COMPARABLE):
         count = sum(one.verdict == verdict for one in judgements)
-        is_verb = verdict in (HOLDS, FAILS)
-        parts += [f"{count} {verdict.removesuffix('s') if is_verb and count > 1 else verdict}"] if count else []
+        parts += [counted(verdict, count)] if count else []
     return ", ".join(parts) or "no claims"
+
+
+def counted(verdict: str, count: int) -> str:
+    """As in "1 holds", "2 hold"."""
+    return f"{count} {verdict.removesuffix('s') if verdict in (HOLDS, FAILS) and count > 1 else verdict}"
 
 
 def link_verdict(link: Link, claim: Claim, corrected: float | None) -> str:
@@ -163,11 +91,6 @@ def link_verdict(link: Link, claim: Claim, corrected: float | None) -> str:
     return HOLDS if _supports(link, claim) else FAILS
 
 
-def is_suspicious(difference: Estimate) -> bool:
-    """No spread at all over seeds: copies of one run rather than independent ones."""
-    return difference.count >= 2 and difference.half_width is not None and difference.half_width < 1e-9
-
-
 def _supports(link: Link, claim: Claim) -> bool:
     """Whether the mean is on the claimed side."""
     mean = link.difference.mean if link.difference else math.nan
@@ -176,114 +99,10 @@ def _supports(link: Link, claim: Claim) -> bool:
     return mean < 0.0 if claim.is_lower else mean > 0.0
 
 
-def _cases(claim: Claim, table: Table) -> list[_Case]:
-    if claim.column == ALL_COLUMNS:
-        return [_case_of_all(claim, table)]
-    column = next(one for one in table.experiment.columns if one.name == claim.column)
-    data = table.of_column(column)
-    if not data:
-        return [_Case(claim, None, "nothing", (), (_no_run(column.name, table),))]
-    if claim.kind == CONTRAST and claim.against:
-        return _contrasts(claim, claim.against, data, table)
-    return [_Case(claim, one, one.heading, _links(claim, one, table)) for one in data]
-
-
-def _no_run(name: str, table: Table) -> str:
-    """Why a column has no results: no run at all, or runs that were scored by something else."""
-    for one in table.columns:
-        if one.column and one.column.name == name:
-            count = sum(table.cells[row.name, one.key].num_unscored for row in table.experiment.rows)
-            if count:
-                return f"another metric: {count} complete run(s) have no {one.metric}"
-    return f"no run on {name} or a stand-in for it"
-
-
-def _contrasts(claim: Claim, against: tuple[str, str, str], data: list[DataColumn], table: Table) -> list[_Case]:
-    column = next(one for one in table.experiment.columns if one.name == against[2])
-    others = table.of_column(column)
-    if not others:
-        return [_Case(claim, None, "nothing", (), (_no_run(column.name, table),))]
-    cases = []
-    for one in data:
-        other = next((other for other in others if other.is_paper == one.is_paper), others[0])
-        rows = claim.rows
-        terms = ((1.0, rows[0], one), (-1.0, rows[1], one), (-1.0, against[0], other), (1.0, against[1], other))
-        # Where either is not the paper's data, the paper's size says nothing about the difference.
-        speaks = other if one.is_paper and not other.is_paper else one
-        judged_on = one.heading if one.key == other.key else f"{one.heading} against {other.heading}"
-        cases.append(_Case(claim, speaks, judged_on, (_link(claim, terms, "", table),)))
-    return cases
-
-
-def _case_of_all(claim: Claim, table: Table) -> _Case:
-    """Every column of a task, by the first data set that speaks for it."""
-    tasks = [column for column in table.experiment.columns if column.is_task]
-    links: list[Link] = []
-    silent = []
-    for column in tasks:
-        data = table.of_column(column)
-        links += _links(claim, data[0], table, with_column=True) if data else []
-        silent += [] if data else [column.name]
-    spoken = {link.terms[0][2].key for link in links if not link.barred and not link.absent}
-    return _Case(claim, None, f"{len(spoken)} of {len(tasks)} columns", tuple(links), tuple(silent))
-
-
-def _links(claim: Claim, column: DataColumn, table: Table, *, with_column: bool = False) -> tuple[Link, ...]:
-    links = []
-    for first, second in claim.pairs:
-        names = (
-            [f"{table.experiment.label(first)} {MINUS} {table.experiment.label(second)}"] if _is_chain(claim) else []
-        )
-        names += [column.heading] if with_column else []
-        links.append(_link(claim, ((1.0, first, column), (-1.0, second, column)), " on ".join(names), table))
-    return tuple(links)
-
-
-def _is_chain(claim: Claim) -> bool:
-    return claim.kind not in (ORDER, CONTRAST)
-
-
-def _link(claim: Claim, terms: tuple[Term, ...], name: str, table: Table) -> Link:
-    cells = [table.cells[row, column.key] for _, row, column in terms]
-    difference = contrast([(factor, cell.scores) for (factor, _, _), cell in zip(terms, cells, strict=True)])
-    point = math.copysign(claim.points, difference.mean) if claim.kind == SPREAD and difference else 0.0
-    absent = _absent(terms, cells, table)
-    if difference is None and not absent:
-        absent = "the rows have no seed in common" if claim.kind == CONTRAST else "the two rows have no seed in common"
-    is_collapsed = any(cell.is_collapsed for cell in cells)
-    return Link(name, terms, difference, point, _barred(terms, table), absent, is_collapsed)
-
-
-def _absent(terms: Sequence[Term], cells: Sequence[Cell], table: Table) -> str:
-    empty = {row: cell for (_, row, _), cell in zip(terms, cells, strict=True) if not cell.scores}
-    for row, cell in empty.items():
-        if cell.num_unscored:
-            metric = next(column.metric for _, name, column in terms if name == row)
-            return (
-                f"another metric: {cell.num_unscored} complete run(s) of {table.experiment.label(row)} have no {metric}"
-            )
-    names = " and ".join(table.experiment.label(row) for row in empty)
-    return f"no complete run of {names}" if names else ""
-
-
-def _barred(terms: Sequence[Term], table: Table) -> str:
-    """Another split, another metric or another protocol; empty where the cells may be compared."""
-    for _, _, column in terms:
-        if column.is_other_split:
-            return column.role
-        if column.column and column.tasks and column.metric != column.column.metric:
-            return f"another metric: {column.metric}, where the claim is about {column.column.metric}"
-    for (_, first, column), (_, second, _) in zip(terms[::2], terms[1::2], strict=True):
-        reason = table.comparability.why_not(first, second, column.tasks)
-        if reason:
-            return reason
-    return ""
-
-
-def _judgement(case: _Case, correction: Correction, table: Table) -> Judgement:
+def _judgement(case: Case, correction: Correction, table: Table) -> Judgement:
     verdicts = [link_verdict(link, case.claim, correction.corrected.get(link.key)) for link in case.links]
     verdict = _conjunction(case, verdicts)
-    weakest = _weakest(case, verdicts, correction, verdict)
+    weakest = _weakest(case, verdicts)
     count, needs = _needs(case, verdicts, verdict, correction)
     notes = _notes(case, verdicts, verdict, weakest, correction, table)
     is_tested = weakest is not None and weakest.is_tested
@@ -303,7 +122,7 @@ def _judgement(case: _Case, correction: Correction, table: Table) -> Judgement:
     )
 
 
-def _conjunction(case: _Case, verdicts: Sequence[str]) -> str:
+def _conjunction(case: Case, verdicts: Sequence[str]) -> str:
     """All links must hold; one that confidently goes the other way is enough to fail."""
     spoken = [verdict for verdict in verdicts if verdict != NOT_COMPARABLE]
     is_barred = case.claim.column != ALL_COLUMNS and any(link.barred for link in case.links)
@@ -317,7 +136,7 @@ def _conjunction(case: _Case, verdicts: Sequence[str]) -> str:
     return HOLDS if is_whole and set(spoken) == {HOLDS} else INCONCLUSIVE
 
 
-def _weakest(case: _Case, verdicts: Sequence[str], correction: Correction, verdict: str) -> Link | None:
+def _weakest(case: Case, verdicts: Sequence[str]) -> Link | None:
     """The link that supports the claim least, of those that there is a difference for."""
     if len(case.links) == 1:
         return case.links[0]
@@ -334,10 +153,10 @@ def _weakest(case: _Case, verdicts: Sequence[str], correction: Correction, verdi
     return max(spoken, key=doubt, default=None)
 
 
-def _needs(case: _Case, verdicts: Sequence[str], verdict: str, correction: Correction) -> tuple[int | None, str]:
+def _needs(case: Case, verdicts: Sequence[str], verdict: str, correction: Correction) -> tuple[int | None, str]:
     """How many pre-training seeds would decide an undecided claim, as a number and in words."""
     if verdict == ONE_SEED:
-        return None, "needs at least 2 pre-training seeds, better 3 or more"
+        return None, "needs 2 or more pre-training seeds"
     open_links = [link for link, one in zip(case.links, verdicts, strict=True) if one == INCONCLUSIVE]
     if verdict != INCONCLUSIVE or not open_links or case.silent or NOT_COMPARABLE in verdicts:
         return None, ""
@@ -358,7 +177,7 @@ def _needs(case: _Case, verdicts: Sequence[str], verdict: str, correction: Corre
 
 
 def _notes(
-    case: _Case,
+    case: Case,
     verdicts: Sequence[str],
     verdict: str,
     weakest: Link | None,
@@ -378,12 +197,13 @@ def _notes(
     notes += [_uncorrected(weakest, correction)] if weakest else []
     for link in case.links:
         notes += _cautions(link, table)
+    notes += [_without_collapsed(weakest, table)] if weakest else []
     if verdict == ONE_SEED and case.claim.kind == ORDER:
         notes.append(_on_examples(case.links[0], table))
     return notes
 
 
-def _notes_on_all(case: _Case, verdicts: Sequence[str]) -> list[str]:
+def _notes_on_all(case: Case, verdicts: Sequence[str]) -> list[str]:
     pairs = list(zip(case.links, verdicts, strict=True))
     names = [link.name or case.judged_on for link in case.links]
     notes = [f"{name}: {one}" for name, (_, one) in zip(names, pairs, strict=True) if one != NOT_COMPARABLE]
@@ -395,7 +215,7 @@ def _notes_on_all(case: _Case, verdicts: Sequence[str]) -> list[str]:
     ]
 
 
-def _kind_of_data(case: _Case) -> str:
+def _kind_of_data(case: Case) -> str:
     column = case.column
     if column is None or column.is_paper or column.is_other_split:
         return ""
@@ -407,7 +227,7 @@ def _kind_of_data(case: _Case) -> str:
 
 def _tally(verdicts: Sequence[str]) -> str:
     counts = {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
-    return f"of {len(verdicts)} differences " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    return f"of {len(verdicts)} differences {', '.join(counted(verdict, count) for verdict, count in counts.items())}"
 
 
 def _uncorrected(link: Link, correction: Correction) -> str:
@@ -428,15 +248,21 @@ def _cautions(link: Link, table: Table) -> list[str]:
             notes.append(f"{len(cell.missing)} run(s) of {table.experiment.label(row)} missing")
         if cell.num_collapsed:
             notes.append(f"{cell.num_collapsed} collapsed run(s) of {table.experiment.label(row)}")
-    if any(cell.num_collapsed for cell in cells.values()) and not link.is_collapsed:
-        healthy = contrast([(factor, table.cells[row, column.key].healthy) for factor, row, column in link.terms])
-        without = f"{signed(healthy.mean)} {interval(healthy)}".rstrip() if healthy else "no pair of seeds left"
-        notes.append(f"without collapsed runs {without}")
     if link.difference is not None and is_suspicious(link.difference) and not link.is_collapsed:
         notes.append("no spread at all between seeds: are these independent runs?")
     if link.difference is not None and not link.difference.is_balanced:
         notes.append("pre-training seeds have unequally many runs and weigh the same")
     return notes + _floor(link, table)
+
+
+def _without_collapsed(link: Link, table: Table) -> str:
+    """The difference over the runs that did not collapse, where some did."""
+    cells = [(factor, table.cells[row, column.key]) for factor, row, column in link.terms]
+    if link.is_collapsed or not any(cell.num_collapsed for _, cell in cells):
+        return ""
+    healthy = contrast([(factor, cell.healthy) for factor, cell in cells])
+    found = f"{signed(healthy.mean)} {interval(healthy)}".rstrip() if healthy else "no pair of seeds is left"
+    return f"without collapsed runs {found}"
 
 
 def _floor(link: Link, table: Table) -> list[str]:

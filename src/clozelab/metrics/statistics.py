@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 
 import numpy as np
 from scipy import optimize, stats
@@ -72,7 +72,7 @@ def t_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple
         raise ValueError(f"an interval needs at least two values, got {len(values)}")
     array = np.asarray(values, dtype=np.float64)
     mean = float(array.mean())
-    half = float(_quantile(array.size, confidence)) * float(array.std(ddof=1)) / float(np.sqrt(array.size))
+    half = _one_quantile(array.size, confidence) * float(array.std(ddof=1)) / float(np.sqrt(array.size))
     return mean, mean - half, mean + half
 
 
@@ -123,7 +123,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def seeds_needed(mean: float, sd: float, confidence: float = CONFIDENCE, most: int = MOST_SEEDS) -> int | None:
-    """Number of seeds (total, at least 2) at which an interval of this mean and spread excludes zero; None: over `most`.
+    """Seeds (in all, at least 2) at which an interval of this mean and spread excludes zero; None: over `most`.
 
     Args:
         mean: the difference, or its distance from the point that has to be excluded.
@@ -164,6 +164,12 @@ def smallest_detectable_difference(sd: float, n: int, confidence: float = CONFID
         return float(stats.nct.sf(quantile, n - 1, shift)) - power
 
     return float(optimize.brentq(lack, 0.0, 20.0 * quantile)) * sd / float(np.sqrt(n))
+
+
+@lru_cache(maxsize=256)
+def _one_quantile(count: int, confidence: float) -> float:
+    """A report asks for the same few again and again, and scipy takes its time."""
+    return float(_quantile(count, confidence))
 
 
 def _quantile(count: int | np.ndarray, confidence: float) -> np.ndarray:
