@@ -85,7 +85,7 @@ def _claims(page: Mapping[str, Any]) -> Table:
     for name in ("verdict", "claim", "judged on", "paper", "ours", "interval"):
         is_number = name in ("paper", "ours", "interval")
         heading = "interval\ncorrected p" if name == "interval" else name
-        narrowest = len("inconclusive") if name == "verdict" else None
+        narrowest = {"verdict": len("inconclusive"), "claim": len("left-to-right")}.get(name)
         table.add_column(
             heading, justify="right" if is_number else "left", no_wrap=is_number, min_width=narrowest, overflow="fold"
         )
