@@ -149,6 +149,7 @@ def test_a_row_that_only_collapsed_decides_nothing(
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == verdict
     assert f"{len(collapsed)} collapsed run(s) of LTR" in one.note
+    assert ("every run of LTR & No NSP collapsed" in one.note) == (verdict == INCONCLUSIVE)
 
 
 def test_missing_and_unfinished(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:

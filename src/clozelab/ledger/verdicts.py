@@ -248,6 +248,8 @@ def _cautions(link: Link, table: Table) -> list[str]:
             notes.append(f"{len(cell.missing)} run(s) of {table.experiment.label(row)} missing")
         if cell.num_collapsed:
             notes.append(f"{cell.num_collapsed} collapsed run(s) of {table.experiment.label(row)}")
+        if cell.is_collapsed:
+            notes.append(f"every run of {table.experiment.label(row)} collapsed: it has measured nothing")
     if link.difference is not None and is_suspicious(link.difference) and not link.is_collapsed:
         notes.append("no spread at all between seeds: are these independent runs?")
     if link.difference is not None and not link.difference.is_balanced:
