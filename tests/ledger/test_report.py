@@ -235,6 +235,46 @@ def test_unequal_runs_and_directions_of_stand_ins(make_runs: Callable[..., Path]
     assert claims["left-to-right costs MRPC"]["paper"].endswith("9.0")
 
 
+@pytest.mark.usefixtures("without_plots")
+def test_the_correction_is_said(make_runs: Callable[..., Path]) -> None:
+    report = written(full(make_runs))
+    pages = texts(report)
+    assert "nothing is corrected" not in pages["report.md"] + pages["report.html"]
+    tested = {one["corrected"] for one in report.page["judgements"]} - {""}
+    assert tested and all(p.startswith("p ") for p in tested)
+    for text in (pages["report.md"], pages["report.html"]):
+        assert "corrected for their number by Holm" in text and "corrected for the number of differences" in text
+    assert all(one["p"].replace("<", "&lt;") in pages["report.html"] for one in report.page["judgements"])
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_a_collapsed_cell_has_no_interval(make_runs: Callable[..., Path], writers: Any) -> None:
+    root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, finetune_seeds=(1, 2))
+    for row in ("random", "random_bilstm", "ltr_bilstm", "mlm_nsp"):
+        for seeds in ((first, second) for first in (1, 2, 3) for second in (1, 2)):
+            writers.finetune(root, row, "mrpc", seeds, 68.4, collapsed=True)
+    report = written(root)
+    group = report.page["groups"][0]
+    column = [heading["name"] for heading in group["headings"]].index("MRPC")
+    cells = {row["label"]: row["cells"][column] for row in group["rows"]}
+    assert (cells["No pre-training"]["mean"], cells["No pre-training"]["half"]) == ("68.4", "collapsed")
+    assert cells["No NSP"]["half"].startswith("± ")
+    text = texts(report)["report.md"]
+    assert "| 68.4 collapsed (every run) |" in text and "± 0.0" not in text
+    assert text.count("give one answer to every example") == 4
+    console = Console(width=200, file=io.StringIO())
+    print_page(report.page, console)
+    printed = console.file.getvalue()
+    assert printed.count("give one answer to every example") == 3
+    assert "collapsed: 1 more cell, in report.md" in printed
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_one_seed_says_what_would_decide(make_runs: Callable[..., Path]) -> None:
+    pages = texts(written(full(make_runs, pretrain_seeds=(1,))))
+    assert "needs 2 or more pre-training seeds" in pages["report.md"] and "pre-training seeds" in pages["report.html"]
+
+
 def test_runs_of_an_unknown_row_are_said(make_runs: Callable[..., Path]) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2))
     for path in (root / "finetune" / "ltr").rglob("run.json"):

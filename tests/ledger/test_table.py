@@ -48,7 +48,7 @@ def test_another_split_stands_apart_and_judges_nothing() -> None:
     assert all(table.paper_value("large", one) is None for one in ours.values())
     assert all(one.role == "dev; the paper's numbers are on test" for one in ours.values())
     paper = [table.paper_value("large", one) for one in table.columns if one.is_paper]
-    assert paper == [86.7, 85.9, 72.1, 92.7, 94.9, 60.5, 86.5, 89.3, 70.1]
+    assert paper == [86.7, 85.9, 72.1, 92.7, 94.9, 60.5, 86.5, 89.3, 70.1, 82.1]
     judgements = judge(table)
     assert {one.verdict for one in judgements} == {NOT_COMPARABLE}
     assert "paper's numbers are on test" in judgements[0].note

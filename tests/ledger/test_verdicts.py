@@ -19,11 +19,10 @@ from clozelab.ledger.verdicts import (
     NOT_COMPARABLE,
     ONE_SEED,
     Judgement,
-    direction_verdict,
     judge,
     summarise,
 )
-from clozelab.metrics.statistics import FINETUNING_SEEDS, PRETRAINING_SEEDS, Estimate
+from clozelab.metrics.statistics import FINETUNING_SEEDS
 
 
 @pytest.fixture
@@ -36,29 +35,6 @@ def judged(experiment: Experiment, root: Path) -> dict[str, list[Judgement]]:
     for one in judge(build_table(experiment, collect(root))):
         found.setdefault(one.claim.id, []).append(one)
     return found
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "direction", "verdict"),
-    [
-        (-3.0, -1.0, "lower", HOLDS),
-        (-3.0, -1.0, "higher", FAILS),
-        (1.0, 3.0, "higher", HOLDS),
-        (1.0, 3.0, "lower", FAILS),
-        (-1.0, 3.0, "higher", INCONCLUSIVE),
-        (2.0, 2.0, "higher", INCONCLUSIVE),  # no spread: copies of one run
-    ],
-)
-def test_direction(low: float, high: float, direction: str, verdict: str) -> None:
-    difference = Estimate((low + high) / 2, low, high, 3, PRETRAINING_SEEDS, 6)
-    assert direction_verdict(difference, direction) == verdict
-
-
-def test_one_pretraining_seed_never_decides() -> None:
-    difference = Estimate(-9.0, -9.5, -8.5, 3, FINETUNING_SEEDS, 3)
-    assert direction_verdict(difference, "lower") == ONE_SEED
-    assert direction_verdict(replace(difference, low=None, high=None), "lower") == ONE_SEED
-    assert direction_verdict(None, "lower") == NOT_COMPARABLE
 
 
 def test_clear_differences(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
@@ -173,6 +149,7 @@ def test_a_row_that_only_collapsed_decides_nothing(
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == verdict
     assert f"{len(collapsed)} collapsed run(s) of LTR" in one.note
+    assert ("every run of LTR & No NSP collapsed" in one.note) == (verdict == INCONCLUSIVE)
 
 
 def test_missing_and_unfinished(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
@@ -234,3 +211,33 @@ def test_a_title_comes_with_the_scores(experiment: Experiment, make_runs: Callab
     root = make_runs({}, pretrain_seeds=())
     writers.finetune(root, "mlm", "snli_95k", (1, 1), 70.0, title="A title of its own")
     assert [run.title for run in collect(root).finetune] == ["A title of its own"]
+
+
+def test_summary_is_in_words(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
+    (one, *_) = judge(build_table(experiment, collect(make_runs({("mlm", "mrpc"): 70.0}))))
+    kinds = [replace(one, verdict=verdict) for verdict in (HOLDS, FAILS, INCONCLUSIVE)]
+    assert summarise(kinds) == "1 holds, 1 fails, 1 inconclusive"
+    assert summarise(kinds * 2) == "2 hold, 2 fail, 2 inconclusive"
+    assert summarise([]) == "no claims"
+
+
+def test_a_difference_with_and_without_collapsed_runs(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
+    root = make_runs({("mlm", "mrpc"): 72.0, ("ltr", "mrpc"): 70.0}, finetune_seeds=(1,))
+    for seed in (1, 2, 3):
+        writers.finetune(root, "mlm", "mrpc", (seed, 2), 72.0)
+        writers.finetune(root, "ltr", "mrpc", (seed, 2), 31.6 + 0.1 * seed, collapsed=True)
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.difference is not None and one.difference.mean == pytest.approx(-21, abs=1)
+    assert "3 collapsed run(s) of LTR" in one.note and "without collapsed runs −2" in one.note
+
+
+def test_copies_decide_nothing(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
+    root = make_runs({}, pretrain_seeds=())
+    for seed in (1, 2, 3):
+        writers.finetune(root, "mlm", "mrpc", (seed, 1), 72.0)
+        writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0)
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.verdict == INCONCLUSIVE and one.corrected is None and not one.needs
+    assert "are these independent runs?" in one.note

@@ -10,8 +10,12 @@ from clozelab.metrics.statistics import (
     FINETUNING_SEEDS,
     ONE_RUN,
     PRETRAINING_SEEDS,
+    contrast,
     estimate,
+    holm,
     paired_difference,
+    seeds_needed,
+    smallest_detectable_difference,
     t_interval,
 )
 
@@ -75,3 +79,125 @@ def test_interval_covers_at_its_rate() -> None:
         _, low, high = t_interval(generator.normal(1.0, 2.0, size=3).tolist())
         hits += low <= 1.0 <= high
     assert 0.935 < hits / 2000 < 0.965
+
+
+SIMULATIONS = 1000
+FINETUNING = 3
+SPREADS = {"dominates": (1.0, 0.3), "is negligible": (0.0, 1.0)}
+"""Standard deviation between pre-training seeds and between fine-tuning seeds."""
+
+
+def simulated(
+    pretrain_seeds: int, spread: tuple[float, float], truth: float = 0.5, columns: tuple[float, ...] = (1.0,)
+) -> np.ndarray:
+    """Differences [SIMULATIONS, columns, pre-training seeds, fine-tuning seeds] whose true mean is `truth`."""
+    generator = np.random.default_rng(7)
+    shape = (SIMULATIONS, len(columns), pretrain_seeds, FINETUNING)
+    between = generator.normal(0.0, spread[0], size=(*shape[:3], 1))
+    return truth + np.array(columns)[:, None, None] * (between + generator.normal(0.0, spread[1], size=shape))
+
+
+def as_scores(differences: np.ndarray) -> dict[tuple[int, int], float]:
+    """[pre-training seeds, fine-tuning seeds] as a cell's scores."""
+    return {(i + 1, j + 1): float(value) for (i, j), value in np.ndenumerate(differences)}
+
+
+def share(hits: list[bool]) -> float:
+    return sum(hits) / len(hits)
+
+
+@pytest.mark.parametrize("spread", SPREADS.values(), ids=SPREADS)
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_intervals_cover_and_false_verdicts_are_rare(seeds: int, spread: tuple[float, float]) -> None:
+    found = [estimate(as_scores(one[0])) for one in simulated(seeds, spread)]
+    assert 0.92 <= share([one.low <= 0.5 <= one.high for one in found]) <= 0.98
+    null = [estimate(as_scores(one[0])) for one in simulated(seeds, spread, truth=0.0)]
+    assert share([one.high < 0.0 for one in null]) < 0.05
+    assert share([one.low > 0.0 for one in null]) < 0.05
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_runs_taken_as_independent_do_not_cover(seeds: int) -> None:
+    """The negative control: what n = seeds x restarts would claim."""
+    found = [t_interval(one.ravel().tolist()) for one in simulated(seeds, SPREADS["dominates"])]
+    assert share([low <= 0.5 <= high for _, low, high in found]) < 0.8
+
+
+def test_a_spread_borrowed_from_other_columns_does_not_cover() -> None:
+    """Why nothing is pooled over the table, docs/decisions/0006: the column that spreads most is too sure of itself."""
+    values = simulated(2, SPREADS["dominates"], columns=(0.3, 1.0, 3.0)).mean(-1)
+    half = stats.t.ppf(0.975, df=3) * np.sqrt(values.var(-1, ddof=1).mean(-1) / 2)
+    covered = np.abs(values.mean(-1) - 0.5) <= half[:, None]
+    assert covered[:, 2].mean() < 0.85 and covered[:, 0].mean() > 0.98
+
+
+def test_corrected_tables_are_rarely_wrong_anywhere() -> None:
+    """Nine differences, none true: the correction keeps the whole table below 5 %, without it a third is wrong."""
+    tables = simulated(3, SPREADS["dominates"], truth=0.0, columns=(1.0,) * 9).mean(-1)
+    statistics = np.abs(tables.mean(-1)) * np.sqrt(3) / tables.std(-1, ddof=1)
+    p_values = 2 * stats.t.sf(statistics, df=2)
+    assert share([min(one) < 0.05 for one in p_values]) > 0.25
+    assert share([min(holm(one.tolist())) < 0.05 for one in p_values]) < 0.065  # 0.05 and two standard errors
+
+
+def test_p_value_equals_scipys() -> None:
+    values = [0.4, 1.1, 0.2, 0.9]
+    found = estimate({(seed, 1): value for seed, value in enumerate(values)})
+    for point in (0.0, 0.5):
+        assert found.p_value(point) == pytest.approx(stats.ttest_1samp(values, point).pvalue)
+    assert estimate({(1, 1): 1.0}).p_value() is None
+
+
+def test_p_value_and_interval_agree() -> None:
+    found = estimate({(1, 1): 1.0, (2, 1): 1.4, (3, 1): 1.1})
+    assert found.low is not None and found.p_value(found.low) == pytest.approx(0.05)
+
+
+def test_holm_by_hand() -> None:
+    # sorted 0.01 0.02 0.03 0.04 -> x4, x3, x2, x1 = 0.04 0.06 0.06 0.04 -> never falling
+    assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert holm([0.6, 0.7]) == pytest.approx([1.0, 1.0])
+    assert holm([]) == [] and holm([0.03]) == [0.03]
+
+
+def test_difference_of_differences_is_paired() -> None:
+    cells = [
+        {(seed, 1): base + noise * seed for seed in (1, 2, 3)} for base, noise in ((5, 9), (3, 8.9), (4, 2), (3, 2.1))
+    ]
+    found = contrast(list(zip((1.0, -1.0, -1.0, 1.0), cells, strict=True)))
+    assert found is not None
+    assert (found.mean, found.count) == (pytest.approx(1.4), 3)  # (2 + 0.1 s) - (1 - 0.1 s) over s = 1, 2, 3
+    assert contrast([(1.0, cells[0]), (-1.0, {(9, 1): 1.0})]) is None
+
+
+def test_unequal_runs_are_marked() -> None:
+    assert not estimate({(1, 1): 60.0, (1, 2): 60.0, (2, 1): 70.0}).is_balanced
+    assert estimate({(1, 1): 60.0, (2, 1): 70.0}).is_balanced
+
+
+def test_seeds_needed() -> None:
+    for mean, sd in ((1.0, 1.0), (-0.5, 1.0), (3.0, 0.1), (0.2, 0.4)):
+        count = seeds_needed(mean, sd)
+        assert count is not None
+        widths = [stats.t.ppf(0.975, n - 1) * sd / np.sqrt(n) for n in (count, count - 1)]
+        assert widths[0] < abs(mean) and (count == 2 or widths[1] >= abs(mean))
+    assert seeds_needed(0.1, 1.0) is None and seeds_needed(0.0, 1.0) is None
+    assert seeds_needed(1.0, 0.0) == 2
+    strict, plain = seeds_needed(1.0, 1.0, confidence=0.995), seeds_needed(1.0, 1.0)
+    assert strict is not None and plain is not None and strict > plain
+    with pytest.raises(ValueError, match="cannot be negative"):
+        seeds_needed(1.0, -1.0)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_smallest_detectable_difference_is_found_that_often(n: int) -> None:
+    truth = smallest_detectable_difference(2.0, n, power=0.8)
+    values = np.random.default_rng(1).normal(truth, 2.0, size=(20_000, n))
+    low = values.mean(1) - stats.t.ppf(0.975, n - 1) * values.std(1, ddof=1) / np.sqrt(n)
+    assert (low > 0).mean() == pytest.approx(0.8, abs=0.015)
+
+
+@pytest.mark.parametrize(("n", "sd", "power"), [(1, 1.0, 0.8), (3, -1.0, 0.8), (3, 1.0, 0.01), (3, 1.0, 1.0)])
+def test_smallest_detectable_difference_refuses(n: int, sd: float, power: float) -> None:
+    with pytest.raises(ValueError, match=r"at least two seeds|power must lie"):
+        smallest_detectable_difference(sd, n, power=power)

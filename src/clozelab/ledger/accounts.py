@@ -9,7 +9,7 @@ from typing import Any
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.consistency import inconsistencies
 from clozelab.ledger.experiment import Experiment
-from clozelab.ledger.table import Table
+from clozelab.ledger.table import Cell, Table
 from clozelab.ledger.wording import DASH, distinct, duration, percent, rough
 
 AnyRun = PretrainRun | FinetuneRun
@@ -86,9 +86,10 @@ def _mean(facts: Sequence[Mapping[str, Any]], key: str, shape: str = "") -> str:
 
 def problems(collected: Collected, table: Table) -> dict[str, list[str]]:
     """Heading -> lines, of what a reader has to know is not there or not well."""
-    root = f"{collected.root}/"
+    root, experiment = f"{collected.root}/", table.experiment
+    unequal = inconsistencies(collected, experiment.folder, experiment.differ_in)
     found = {
-        "Unequal": [line.replace(root, "") for line in inconsistencies(collected, table.experiment.folder)],
+        "Unequal": [line.replace(root, "") for line in unequal],
         "Missing": _missing(table),
         "Not complete": [line.replace(root, "") for line in _troubled(collected)],
         "Collapsed": _collapsed(table),
@@ -104,7 +105,7 @@ def _missing(table: Table) -> list[str]:
         gaps = []
         for column in table.with_results:
             cell = table.cells[row.name, column.key]
-            if cell.missing:
+            if cell.missing and column.task:
                 seeds = ", ".join(f"{first}/{second}" for first, second in cell.missing)
                 gaps.append(
                     f"{column.heading} ({f'pre-training/fine-tuning seed {seeds}' if cell.scores else 'every seed'})"
@@ -136,13 +137,18 @@ def _collapsed(table: Table) -> list[str]:
     for row in table.experiment.rows:
         for column in table.columns:
             cell = table.cells[row.name, column.key]
-            if cell.num_collapsed:
+            if cell.num_collapsed and column.task:
                 without = percent(cell.without_collapsed) if cell.without_collapsed else "none left"
                 lines.append(
                     f"{row.label} on {column.heading}: {cell.num_collapsed} of {len(cell.scores)} runs give one answer "
-                    f"to every example; mean with them {percent(cell.estimate)}, without them {without}"
+                    f"to every example; mean with them {_mean_of(cell)}, without them {without}"
                 )
     return lines
+
+
+def _mean_of(cell: Cell) -> str:
+    """Without an interval where all have collapsed: their spread measures nothing."""
+    return f"{cell.estimate.mean:.1f}" if cell.is_collapsed and cell.estimate else percent(cell.estimate)
 
 
 def provenance(experiment: Experiment, collected: Collected, table: Table, scale: str) -> list[tuple[str, str]]:

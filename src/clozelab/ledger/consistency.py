@@ -41,20 +41,21 @@ Declared = Mapping[str, frozenset[str]]
 """Arm or row -> dotted keys (or parts) that its file sets."""
 
 
-def inconsistencies(collected: Collected, experiment: Path | None = None) -> list[str]:
+def inconsistencies(collected: Collected, experiment: Path | None = None, differ_in: Sequence[str] = ()) -> list[str]:
     """One line for everything that makes complete runs unequal beyond what their names say.
 
     Args:
-        collected: the runs.
+        collected: the runs of one experiment at one scale.
         experiment: the experiment's folder, whose arm/ and row/ files say where runs differ by design.
+        differ_in: settings that may differ in any of them, from paper.yaml.
     """
     pretrain = [run for run in collected.pretrain if run.is_complete]
     finetune = [run for run in collected.finetune if run.is_complete]
     arms, rows = (declared_keys(experiment / group) if experiment else {} for group in ("arm", "row"))
-    lines = _differing("pre-training runs", pretrain, PRETRAIN_MAY_DIFFER, "corpus", arms)
+    lines = _differing("pre-training runs", pretrain, (*PRETRAIN_MAY_DIFFER, *differ_in), "corpus", arms)
     for task in sorted({run.task for run in finetune}):
         runs = [run for run in finetune if run.task == task]
-        free = (*FINETUNE_MAY_DIFFER, *(RATE_KEYS if _same_rates(runs) else ()))
+        free = (*FINETUNE_MAY_DIFFER, *differ_in, *(RATE_KEYS if _same_rates(runs) else ()))
         lines += _differing(f"fine-tuning runs on {task}", runs, free, "task_data", rows)
     return lines + _shared_encoders(finetune) + _replaced_encoders(pretrain, finetune)
 
@@ -100,12 +101,12 @@ def _differing(
     row declares, not in all of its own."""
     groups: dict[tuple[str, str], list[PretrainRun | FinetuneRun]] = {}
     values: dict[tuple[str, str], dict[str, list[str]]] = {}
-    compared = [(run, _compared(run.state, tuple(free), data)) for run in runs]
-    keys = sorted({key for _, found in compared for key in found})
-    for run, found in compared:
+    found_in = [(run, compared(run.state, tuple(free), data)) for run in runs]
+    keys = sorted({key for _, found in found_in for key in found})
+    for run, found in found_in:
         own = declared.get(_delta(run), frozenset())
         for key in keys:
-            group = key, _delta(run) if _is_within(key, own) else ""
+            group = key, _delta(run) if is_within(key, own) else ""
             groups.setdefault(group, []).append(run)
             if key in found:
                 values.setdefault(group, {}).setdefault(str(found[key]), []).append(_name(run))
@@ -130,15 +131,15 @@ def _delta(run: PretrainRun | FinetuneRun) -> str:
     return run.arm if isinstance(run, PretrainRun) else run.row
 
 
-def _is_within(key: str, parts: Iterable[str]) -> bool:
+def is_within(key: str, parts: Iterable[str]) -> bool:
     """Whether a dotted key is one of these, or inside one."""
     return any(key == part or key.startswith(f"{part}.") for part in parts)
 
 
-def _compared(state: Mapping[str, Any], free: tuple[str, ...], data: str) -> dict[str, Any]:
+def compared(state: Mapping[str, Any], free: tuple[str, ...], data: str) -> dict[str, Any]:
     """Dotted key -> value of all that should be equal; `free` names whole parts or single values."""
-    values = flatten({key: value for key, value in state["config_resolved"].items() if key not in free})
-    values = {key: value for key, value in values.items() if key not in free}
+    values = flatten({key: value for key, value in state.get("config_resolved", {}).items() if key not in free})
+    values = {key: value for key, value in values.items() if not is_within(key, free)}
     inputs, facts = state.get("inputs", {}), state.get("facts", {})
     values |= {f"input {data}": str(inputs[data])[:12]} if data in inputs else {}
     values |= {"precision": facts["precision"]} if "precision" in facts else {}

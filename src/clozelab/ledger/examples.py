@@ -6,7 +6,7 @@ Only about these two runs and these examples: another seed of either may end els
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,14 @@ class Answers:
     labels: list[Any] | None = None
 
 
+@dataclass(frozen=True)
+class Scoring:
+    """How answers are scored: the score's name, and the task's labels in its own order (F1 asks for the second one)."""
+
+    metric: str
+    label_names: tuple[str, ...] = ()
+
+
 def paired_test(one: Record, two: Record, data_dir: str | None = None) -> PairedTest:
     """Test two complete fine-tuning runs on the examples of their validation split.
 
@@ -66,16 +74,31 @@ def paired_test(one: Record, two: Record, data_dir: str | None = None) -> Paired
             raise ValueError(f"{record.place} is no complete fine-tuning run")
     if one.task != two.task:
         raise ValueError(f"they are on different tasks ({one.task} and {two.task})")
-    first, second = read_answers(one), read_answers(two)
-    if first.ids != second.ids or first.labels != second.labels:
-        raise ValueError("they were not scored on the same examples with the same labels")
-    if first.labels is None:
+    first, second = read_answers(one.folder), read_answers(two.folder)
+    if first.labels is None and first.ids == second.ids:
         return _questions(one, two, first, second, data_dir)
-    if first.labels and isinstance(first.labels[0], list):
-        return _tags(one, first, second)
-    if first.labels and isinstance(first.labels[0], float | int):
-        return _numbers(one, first, second)
-    return _classes(one, first, second)
+    return pair_answers(first, second, scoring_of(one.state, one.metric))
+
+
+def pair_answers(first: Answers, second: Answers, scoring: Scoring) -> PairedTest:
+    """Test two runs' answers to labelled examples.
+
+    Raises:
+        ValueError: other examples, other labels, or a score that these labels do not have.
+    """
+    if first.ids != second.ids or first.labels != second.labels or not first.labels:
+        raise ValueError("they were not scored on the same examples with the same labels")
+    if isinstance(first.labels[0], list):
+        return _tags(first, second, scoring)
+    if isinstance(first.labels[0], float | int):
+        return _numbers(first, second, scoring)
+    return _classes(first, second, scoring)
+
+
+def scoring_of(state: Mapping[str, Any], metric: str) -> Scoring:
+    """By a run's own configuration; `metric` as in scores.json ("validation/accuracy")."""
+    data = state.get("config_resolved", {}).get("task", {}).get("data", {})
+    return Scoring(metric.rpartition("/")[2], tuple(str(name) for name in data.get("labels") or ()))
 
 
 def describe(test: PairedTest) -> list[str]:
@@ -91,13 +114,13 @@ def describe(test: PairedTest) -> list[str]:
     return lines
 
 
-def read_answers(record: Record) -> Answers:
-    """A run's predictions file, in its order.
+def read_answers(folder: Path, name: str = "predictions.jsonl") -> Answers:
+    """A run's predictions file, in its order; a question task's is predictions.json.
 
     Raises:
         ValueError: there is none, or it cannot be read.
     """
-    lines, questions = record.folder / "predictions.jsonl", record.folder / "predictions.json"
+    lines, questions = folder / name, folder / "predictions.json"
     try:
         if questions.is_file():
             texts = json.loads(questions.read_text(encoding="utf-8"))
@@ -106,45 +129,41 @@ def read_answers(record: Record) -> Answers:
         ids = [str(row["id"]) for row in rows]
         return Answers(ids, [row["prediction"] for row in rows], [row["label"] for row in rows])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{record.place} has no readable predictions ({error})") from error
+        raise ValueError(f"{folder} has no readable predictions ({error})") from error
 
 
-def _classes(one: Record, first: Answers, second: Answers) -> PairedTest:
+def _classes(first: Answers, second: Answers, scoring: Scoring) -> PairedTest:
     """Right and wrong; and the task's own score where that is another than accuracy."""
     assert first.labels is not None
-    names = list(dict.fromkeys(_label_names(one) + [str(label) for label in first.labels]))
+    names = list(dict.fromkeys([*scoring.label_names, *sorted({str(label) for label in first.labels})]))
     labels, *predicted = (
         np.array([names.index(str(value)) if str(value) in names else -1 for value in values])
         for values in (first.labels, first.predictions, second.predictions)
     )
     test = mcnemar(predicted[0] == labels, predicted[1] == labels)
-    metric = one.metric.rpartition("/")[2]
-    if metric == "accuracy" or metric not in glue.SCORERS:
+    if scoring.metric == "accuracy":
         right = [100.0 * (values == labels) for values in predicted]
         return PairedTest(len(labels), "accuracy", test, bootstrap_mean(*right))
-    scorer = glue.SCORERS[metric]
-    found = bootstrap_score(lambda index, which: 100.0 * scorer(predicted[which][index], labels[index]), len(labels))
-    return PairedTest(len(labels), metric, test, found)
+    if not scoring.label_names and set(names) != {"0", "1"}:
+        raise ValueError(f"{scoring.metric} needs the order of the labels {names}, which the run does not say")
+    return PairedTest(len(labels), scoring.metric, test, _bootstrap(predicted, labels, scoring))
 
 
-def _label_names(record: Record) -> list[str]:
-    """Labels in the task's own order: F1 asks for the second one."""
-    return [str(name) for name in record.state["config_resolved"]["task"].get("data", {}).get("labels") or []]
-
-
-def _numbers(one: Record, first: Answers, second: Answers) -> PairedTest:
+def _numbers(first: Answers, second: Answers, scoring: Scoring) -> PairedTest:
     labels, *predicted = (np.array(values, float) for values in (first.labels, first.predictions, second.predictions))
-    metric = one.metric.rpartition("/")[2]
-    scorer = glue.SCORERS[metric]
-    found = bootstrap_score(lambda index, which: 100.0 * scorer(predicted[which][index], labels[index]), len(labels))
-    return PairedTest(len(labels), metric, None, found)
+    return PairedTest(len(labels), scoring.metric, None, _bootstrap(predicted, labels, scoring))
 
 
-def _tags(one: Record, first: Answers, second: Answers) -> PairedTest:
+def _bootstrap(predicted: Sequence[NDArray[Any]], labels: NDArray[Any], scoring: Scoring) -> Bootstrap:
+    if (scorer := glue.SCORERS.get(scoring.metric)) is None:
+        raise ValueError(f"{scoring.metric} is no score of labelled examples")
+    return bootstrap_score(lambda index, which: 100.0 * scorer(predicted[which][index], labels[index]), len(labels))
+
+
+def _tags(first: Answers, second: Answers, scoring: Scoring) -> PairedTest:
     """Sentences are resampled, not words: the words of one sentence share their fate."""
     assert first.labels is not None
-    metric = one.metric.rpartition("/")[2]
-    count = _entity_counts if metric == "f1" else _word_counts
+    count = _entity_counts if scoring.metric == "f1" else _word_counts
     counts = [
         np.array([count(p, label) for p, label in zip(run.predictions, first.labels, strict=True)])
         for run in (first, second)
@@ -154,7 +173,7 @@ def _tags(one: Record, first: Answers, second: Answers) -> PairedTest:
         right, total = counts[which][index].sum(axis=0)
         return 100.0 * right / total if total else 0.0
 
-    return PairedTest(len(first.ids), metric, None, bootstrap_score(score, len(first.ids)))
+    return PairedTest(len(first.ids), scoring.metric, None, bootstrap_score(score, len(first.ids)))
 
 
 def _entity_counts(predicted: Sequence[str], labels: Sequence[str]) -> tuple[int, int]:

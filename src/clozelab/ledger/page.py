@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.ledger.accounts import arms_run, costs, learnt, problems, provenance, seed_counts
+from clozelab.ledger.claims import MONOTONE, SPREAD
 from clozelab.ledger.collect import Collected
-from clozelab.ledger.experiment import Experiment
+from clozelab.ledger.experiment import PERCENT, Experiment
 from clozelab.ledger.table import Cell, DataColumn, Table
 from clozelab.ledger.verdicts import FAILS, HOLDS, INCONCLUSIVE, NOT_COMPARABLE, ONE_SEED, Judgement, summarise
-from clozelab.ledger.wording import DASH, distinct, half_width, percent, rough, signed
-from clozelab.metrics.statistics import FINETUNING_SEEDS, ONE_RUN, PRETRAINING_SEEDS
+from clozelab.ledger.wording import DASH, distinct, half_width, interval, percent, probability, rough, signed
+from clozelab.metrics.statistics import FINETUNING_SEEDS, MOST_SEEDS, ONE_RUN, PRETRAINING_SEEDS
 
 QUESTION = re.compile(r"^\*\*The question\.\*\*\s*(.+?)(?:\n\s*\n|\Z)", re.DOTALL | re.MULTILINE)
+LOWER_IS_BETTER = ("perplexity", "loss")
 VERDICTS = (HOLDS, FAILS, INCONCLUSIVE, ONE_SEED, NOT_COMPARABLE)
 INTERVALS = {
     PRETRAINING_SEEDS: (
@@ -41,12 +43,21 @@ READING = (
         "cells may overlap while that of their difference excludes zero."
     ),
     (
-        "A claim holds (fails) if the interval of the difference lies on the claimed (other) side of zero. Otherwise "
-        "it is inconclusive, with a single pre-training seed always. Not comparable: a row or a data set has no run."
+        "A claim holds (fails) if its difference lies on the claimed (other) side of zero and its corrected p is below "
+        "0.05. A claim that rests on several differences holds only if each of them does, and fails with one that "
+        "surely goes the other way; the one that supports it least is shown. Otherwise it is inconclusive, with a "
+        "single pre-training seed always."
     ),
-    "Claims are judged one by one: nothing is corrected for their number.",
-    "A stand-in or generated data set judges the direction of a claim and never its size.",
 )
+EQUALITY = (
+    "That rows differ by less than a margin holds only if the whole interval lies within it: a difference that is not "
+    "significant is not yet equality."
+)
+SEEDS = (
+    "How many pre-training seeds would decide a claim is a forecast: the number at which a corrected interval of the "
+    "present mean and spread would exclude zero (or the margin). Both are estimated from few seeds."
+)
+STAND_INS = "A stand-in or generated data set judges the direction of a claim and never its size."
 
 
 def build_page(
@@ -70,7 +81,7 @@ def build_page(
             if any(one.verdict == verdict for one in judgements)
         ],
         "interval": INTERVALS[_basis(table)],
-        "reading": READING,
+        "reading": _reading(experiment, judgements),
         "groups": _groups(table, collected.synthetic),
         "judgements": [_judgement(one, table, _axis(judgements)) for one in judgements],
         "axis": f"{_axis(judgements):.0f}",
@@ -79,6 +90,28 @@ def build_page(
         "problems": problems(collected, table),
         "provenance": provenance(experiment, collected, table, scale),
     }
+
+
+def _reading(experiment: Experiment, judgements: Sequence[Judgement]) -> list[str]:
+    """How to read the intervals and verdicts of this very page."""
+    size = max((one.family for one in judgements), default=0)
+    tested = f"the {size} different differences here are" if size > 1 else "all differences of a table are"
+    correction = (
+        f"Verdicts are corrected for their number by Holm's method: {tested} tested together, so that of twenty tables "
+        "without any true difference at most one shows a false \u201cholds\u201d or \u201cfails\u201d anywhere. The "
+        "interval shown is the plain one of its difference alone, and may exclude zero where the corrected p says no."
+    )
+    matched = " and ".join(experiment.matched_by).replace("_", " ")
+    rule = f"arms that differ in {matched} of pre-training by more than 2 %" if matched else "nothing else"
+    reason = f" (arms are not matched here: {experiment.matched_reason})" if experiment.matched_reason else ""
+    barred = (
+        "Not comparable: a row or a data set has no run, the numbers are on another split or of another metric, the "
+        f"rows were made by another protocol than what they are about, or {rule}{reason}."
+    )
+    lines = [*READING, correction]
+    lines += [EQUALITY] if any(claim.kind == SPREAD for claim in experiment.claims) else []
+    lines += [SEEDS] if any(one.needs for one in judgements) else []
+    return [*lines, barred, STAND_INS]
 
 
 def _question(folder: Path) -> str:
@@ -110,10 +143,13 @@ def _run_counts(collected: Collected, table: Table) -> str:
     parts = [f"{' and '.join(done)} runs complete"]
     parts += [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
     missing = sum(
-        bool(table.cells[row.name, one.key].missing) for row in table.experiment.rows for one in table.with_results
+        bool(table.cells[row.name, one.key].missing)
+        for row in table.experiment.rows
+        for one in table.with_results
+        if one.task
     )
-    collapsed = sum(cell.num_collapsed for cell in table.cells.values())
-    parts += [f"{missing} cells lack runs"] if missing else []
+    collapsed = len({run.dir for cell in table.cells.values() for run in cell.runs.values() if run.collapsed})
+    parts += [f"{missing} cell{' lacks' if missing == 1 else 's lack'} runs"] if missing else []
     parts += [f"{collapsed} collapsed"] if collapsed else []
     parts += [f"{len(collected.damaged)} unreadable"] if collected.damaged else []
     return ", ".join(parts)
@@ -153,10 +189,12 @@ def _heading(column: DataColumn, table: Table) -> dict[str, Any]:
     has_results = table.has_results(column)
     metric = column.metric.rpartition("/")[2].replace("_", " ")
     metric = {"f1": "F1", "matthews": "Matthews"}.get(metric, metric)
+    metric += ", lower is better" if metric in LOWER_IS_BETTER else ""
     note = "" if column.is_paper else column.role or "not in the paper's table"
+    absent = "held-out text of the paper's" if column.column and column.column.is_pretraining else "no run"
     return {
         "name": column.heading,
-        "note": note if has_results or not column.is_paper else "no run",
+        "note": note if has_results or not column.is_paper else absent,
         "metric": metric,
         "examples": f"{column.num_examples:,} examples" if column.num_examples else "",
         "has_paper": column.is_paper,
@@ -164,61 +202,114 @@ def _heading(column: DataColumn, table: Table) -> dict[str, Any]:
     }
 
 
-def _cell(row: str, column: DataColumn, table: Table) -> dict[str, str]:
-    cell = table.cells[row, column.key]
+def _cell(row: str, column: DataColumn, table: Table) -> dict[str, Any]:
+    cell, decimals = table.cells[row, column.key], column.decimals
     paper = table.paper_value(row, column)
+    # A row without an arm of its own has no pre-training to report, which is not a lack.
+    is_lacking = column.task or cell.missing
+    seeds = {f"{first}/{second}" if second else f"seed {first}": one for (first, second), one in cell.scores.items()}
     return {
-        "paper": DASH if paper is None else f"{paper:.1f}",
-        "mean": f"{cell.estimate.mean:.1f}" if cell.estimate else "missing",
-        "half": half_width(cell.estimate),
-        "note": _cell_note(cell, _basis(table)),
-        "seeds": ", ".join(f"{first}/{second}: {score:.1f}" for (first, second), score in sorted(cell.scores.items())),
+        "paper": DASH if paper is None else f"{paper:.{decimals}f}",
+        "mean": f"{cell.estimate.mean:.{decimals}f}" if cell.estimate else "missing" if is_lacking else DASH,
+        "is_absent": cell.estimate is None and bool(is_lacking),
+        # The same answer whatever the input: its spread is no measure of anything.
+        "half": "collapsed" if cell.is_collapsed else half_width(cell.estimate, decimals),
+        "note": _cell_note(cell, column, _basis(table)),
+        "seeds": ", ".join(f"{name}: {score:.{decimals}f}" for name, score in sorted(seeds.items())),
     }
 
 
-def _cell_note(cell: Cell, basis: str) -> str:
+def _cell_note(cell: Cell, column: DataColumn, basis: str) -> str:
     """What sets this cell apart from the others."""
     notes = [cell.note]
     if cell.estimate and cell.missing:
         notes.append(f"{len(cell.scores)} of {len(cell.scores) + len(cell.missing)} runs")
-    if cell.estimate and cell.estimate.basis != basis:
+    if cell.estimate and cell.estimate.basis != basis and not cell.is_collapsed:
         notes.append(cell.estimate.basis)
-    if cell.num_collapsed:
-        without = f", {percent(cell.without_collapsed)} without" if cell.without_collapsed else ""
-        notes.append(f"{cell.num_collapsed} collapsed{without}")
+    if cell.is_collapsed:
+        notes.append("every run" if len(cell.scores) > 1 else "the only run")
+    elif cell.num_collapsed:
+        without = f", {percent(cell.without_collapsed, column.decimals)} without" if cell.without_collapsed else ""
+        notes.append(f"{cell.num_collapsed} {'collapsed' if cell.runs else 'with collapsed parts'}{without}")
     return "; ".join(note for note in notes if note)
 
 
 def _axis(judgements: Sequence[Judgement]) -> float:
     """Half the width of the claims' common axis in points: shows every mean, and cuts an interval that dwarfs them."""
+    judgements = [one for one in judgements if _in_points(one)]
     differences = [one.difference for one in judgements if one.difference]
-    means = [abs(one.mean) for one in differences] + [abs(one.claim.paper_delta or 0.0) for one in judgements]
+    means = [abs(one.mean) for one in differences]
+    means += [max(abs(one.claim.paper_delta or 0.0), one.claim.points) for one in judgements]
     ends = [abs(end) for one in differences for end in (one.low, one.high) if end is not None]
     return max(1.0, min(1.05 * max([*means, *ends], default=0.0), 2.0 * max(means, default=0.0)))
 
 
+def _in_points(one: Judgement) -> bool:
+    """Whether the difference is in percent points, as the common axis is."""
+    return one.column is None or one.column.unit == PERCENT
+
+
 def _judgement(one: Judgement, table: Table, axis: float) -> dict[str, Any]:
-    difference, interval = one.difference, ""
-    marks = {"paper": None if one.column and not one.column.is_paper else one.claim.paper_delta}
-    if difference is not None:
-        marks["ours"] = difference.mean
-        if difference.low is not None and difference.high is not None:
-            interval = f"[{signed(difference.low)}, {signed(difference.high)}]"
-            marks |= {"low": difference.low, "high": difference.high}
+    difference, decimals = one.difference, one.column.decimals if one.column else 1
+    is_size = one.column is None or one.column.is_paper
+    corrected = f"corrected {probability(one.corrected).removeprefix('p ').removeprefix('= ')}"
     return {
         "text": one.claim.text,
-        "compared": f"{table.experiment.label(one.claim.first)} against {table.experiment.label(one.claim.second)}",
+        "compared": _compared(one, table),
         # A stand-in judges the direction alone: the paper's size is about other data.
-        "paper": signed(one.claim.paper_delta) if one.column is None or one.column.is_paper else one.claim.direction,
+        "paper": signed(one.claim.paper_delta, decimals) if is_size and one.claim.paper_delta is not None
+        else one.claim.in_words(),
         "judged_on": one.judged_on,
-        "ours": signed(difference.mean if difference else None),
-        "interval": interval,
+        "ours": signed(difference.mean if difference else None, decimals),
+        "interval": interval(difference, decimals),
+        "shown": f"weakest: {one.shown}" if one.shown else "",
+        "p": f"{probability(one.p)}, {corrected}" if one.p is not None else "",
+        "corrected": probability(one.corrected),
         "basis": difference.basis if difference and difference.basis != _basis(table) else "",
-        "marks": {key: _share(value, axis) for key, value in marks.items() if value is not None},
+        "marks": {key: _share(value, axis) for key, value in _marks(one).items() if value is not None},
         "verdict": one.verdict,
         "kind": one.verdict.split()[0],
+        "needs": one.needs,
+        "needs_short": _needs_short(one),
         "note": one.note,
+    }  # fmt: skip
+
+
+def _compared(one: Judgement, table: Table) -> str:
+    """What stands against what, in the labels of the table."""
+    claim, label = one.claim, table.experiment.label
+    if claim.kind == MONOTONE:
+        return f"{', '.join(map(label, claim.rows))}: {claim.direction}"
+    if claim.kind == SPREAD:
+        return f"{', '.join(map(label, claim.rows))}: within {claim.points:g} of each other"
+    text = f"{label(claim.rows[0])} against {label(claim.rows[1])}"
+    if claim.against is None:
+        return text
+    first, second, column = claim.against
+    return f"{text} on {claim.column}, less {label(first)} against {label(second)} on {column}"
+
+
+def _marks(one: Judgement) -> dict[str, float | None]:
+    """What is drawn on the axis of points; nothing for a difference in another unit."""
+    if not _in_points(one):
+        return {}
+    marks: dict[str, float | None] = {
+        "paper": None if one.column and not one.column.is_paper else one.claim.paper_delta
     }
+    if one.claim.kind == SPREAD:
+        marks |= {"least": -one.claim.points, "most": one.claim.points}
+    if one.difference is not None:
+        marks["ours"] = one.difference.mean
+        if one.difference.low is not None and one.difference.high is not None:
+            marks |= {"low": one.difference.low, "high": one.difference.high}
+    return marks
+
+
+def _needs_short(one: Judgement) -> str:
+    """The same for a narrow page."""
+    if one.verdict == ONE_SEED or not one.needs:
+        return ""
+    return f"~{one.decisive_seeds} seeds" if one.decisive_seeds else f">{MOST_SEEDS} seeds"
 
 
 def _share(value: float, axis: float) -> float:

@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from clozelab.ledger.collect import PretrainRun
-from clozelab.ledger.experiment import Row
+from clozelab.ledger.experiment import PERCENT, Row
 from clozelab.ledger.table import DataColumn, Table
 
 WIDTH = 10.5  # inches; the page is about a hundred pixels an inch wide
@@ -128,7 +128,8 @@ def draw_table(table: Table, style: str) -> bytes | None:
             axes.set_visible(False)
         grid[0, 0].set_yticks(range(len(rows)), [row.label for row in rows])
         grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
-        figure.legend(handles=_legend(columns, style), loc="outside lower center", ncols=3, fontsize=9)
+        collapsed = any(table.cells[row.name, one.key].is_collapsed for row in rows for one in columns)
+        figure.legend(handles=_legend(columns, style, collapsed), loc="outside lower center", ncols=3, fontsize=9)
         return _png(figure)
 
 
@@ -136,12 +137,16 @@ def _draw_column(axes: Any, table: Table, column: DataColumn, style: str) -> Non
     faint = STYLES[style]["faint"]
     for height, row in enumerate(table.experiment.rows):
         colour = _row_colour(table.experiment.rows, row, style)
-        estimate = table.cells[row.name, column.key].estimate
+        cell = table.cells[row.name, column.key]
+        estimate = cell.estimate
         if estimate is None:
+            word = "missing" if column.task or cell.missing else "\u2013"
             axes.text(
-                0.03, height, "missing", color=faint, backgroundcolor=STYLES[style]["paper"], fontsize=8, va="center",
+                0.03, height, word, color=faint, backgroundcolor=STYLES[style]["paper"], fontsize=8, va="center",
                 transform=axes.get_yaxis_transform(),
             )  # fmt: skip
+        elif cell.is_collapsed:
+            axes.plot(estimate.mean, height, marker="x", markersize=6, color=colour)
         else:
             axes.errorbar(
                 estimate.mean, height, xerr=estimate.half_width, fmt="o", color=colour, markersize=6, capsize=3,
@@ -153,20 +158,23 @@ def _draw_column(axes: Any, table: Table, column: DataColumn, style: str) -> Non
     if column.majority is not None:
         axes.axvline(column.majority, color=faint, linestyle=(0, (1, 2)), linewidth=1.2)
     low, high = axes.get_xlim()
-    axes.set_xlim(max(low, -2.0), min(high, 102.0))
-    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    if column.unit == PERCENT:
+        axes.set_xlim(max(low, -2.0), min(high, 102.0))
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=column.unit == PERCENT))
     axes.set_title(column.heading, fontsize=10, fontweight="bold", pad=20 if column.role else 6)
     if column.role:
         axes.text(0.5, 1.02, column.role, color=faint, fontsize=8.5, ha="center", va="bottom", transform=axes.transAxes)
 
 
-def _legend(columns: Sequence[DataColumn], style: str) -> list[Line2D]:
+def _legend(columns: Sequence[DataColumn], style: str, collapsed: bool) -> list[Line2D]:
     ink, faint = STYLES[style]["ink"], STYLES[style]["faint"]
     entries = [Line2D([], [], color=ink, marker="o", label="ours, percent, with 95 % interval")]
     if any(column.is_paper for column in columns):
         entries.append(Line2D([], [], color=ink, marker="D", markerfacecolor="none", linestyle="", label="the paper"))
     if any(column.majority is not None for column in columns):
         entries.append(Line2D([], [], color=faint, linestyle=(0, (1, 2)), label="always the most frequent label"))
+    if collapsed:
+        entries.append(Line2D([], [], color=ink, marker="x", linestyle="", label="collapsed in every run"))
     return entries
 
 

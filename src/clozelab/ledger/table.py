@@ -3,15 +3,18 @@
 A data set that only stands in for the paper's, that is generated, or that is another split than the paper's, is a
 column of its own under its own name; the paper's number is never beside it. Where a row was fine-tuned at several
 learning rates, the one with the best mean on the development set stands in the table, as the paper selects.
+A column may also be a fact of the rows' pre-training (a perplexity) or the mean of other columns (an average).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 
-from clozelab.ledger.collect import Collected, FinetuneRun
-from clozelab.ledger.experiment import OUR_SPLIT, Column, Experiment
+from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
+from clozelab.ledger.comparability import Comparability, build_comparability
+from clozelab.ledger.experiment import OUR_SPLIT, PERCENT, Column, Experiment
 from clozelab.metrics.statistics import Estimate, estimate
 
 Seeds = tuple[int, int]
@@ -45,6 +48,17 @@ class DataColumn:
     """Name of the task whose runs it holds; several columns may show different scores of one task."""
     is_other_split: bool = False
     """The paper's data set, but not the split that the paper's numbers are on."""
+    tasks: tuple[str, ...] = ()
+    """Tasks whose runs its cells are made of: one, several for a mean, none for a fact of pre-training."""
+
+    @property
+    def unit(self) -> str:
+        return self.column.unit if self.column else PERCENT
+
+    @property
+    def decimals(self) -> int:
+        """How many are shown: a perplexity of 3.99 against 3.54 is what the paper argues with."""
+        return 1 if self.unit == PERCENT else 2
 
 
 @dataclass(frozen=True)
@@ -58,6 +72,20 @@ class Cell:
     num_collapsed: int
     missing: tuple[Seeds, ...]
     note: str = ""
+    healthy: Mapping[Seeds, float] = field(default_factory=dict)
+    """The scores without those of collapsed runs."""
+    runs: Mapping[Seeds, FinetuneRun] = field(default_factory=dict)
+    """The run behind each score; empty for a fact of pre-training and for a mean of columns."""
+    num_unscored: int = 0
+    """Complete runs that have no such score."""
+
+    @property
+    def is_collapsed(self) -> bool:
+        """Whether no run of it read its input. A mean over tasks is not: only some of its parts may be."""
+        return bool(self.runs) and self.num_collapsed == len(self.scores)
+
+
+EMPTY = Cell({}, None, None, 0, ())
 
 
 @dataclass(frozen=True)
@@ -68,6 +96,7 @@ class Table:
     """(row, key of a data set) -> cell, for every row and every data set."""
     pretrain_seeds: tuple[int, ...]
     finetune_seeds: tuple[int, ...]
+    comparability: Comparability = field(default_factory=Comparability)
 
     def of_column(self, column: Column) -> list[DataColumn]:
         """The data sets with results that speak for a column of the paper: its own first."""
@@ -104,7 +133,121 @@ def build_table(experiment: Experiment, collected: Collected) -> Table:
         for row in rows
         for column in columns
     }
-    return Table(experiment, columns, cells, pretrain_seeds, finetune_seeds)
+    own, derived = _pretraining_columns(experiment, collected, cells), _mean_columns(experiment, columns, cells)
+    ordered = _in_order(experiment, [*columns, *own, *derived])
+    rules = build_comparability(experiment, collected)
+    return Table(experiment, ordered, cells, pretrain_seeds, finetune_seeds, rules)
+
+
+def _in_order(experiment: Experiment, columns: Iterable[DataColumn]) -> tuple[DataColumn, ...]:
+    """In the order of the paper's columns, other tasks last; the sort keeps the order within a column."""
+    places = {column.name: place for place, column in enumerate(experiment.columns)}
+    return tuple(sorted(columns, key=lambda one: places[one.column.name] if one.column else len(places)))
+
+
+def _pretraining_columns(
+    experiment: Experiment, collected: Collected, cells: dict[tuple[str, str], Cell]
+) -> list[DataColumn]:
+    """Facts of the rows' pre-training, beside the paper's column; puts their cells into `cells`.
+
+    Held-out text is ours and never the paper's, so the paper's number does not stand beside ours.
+    """
+    made = []
+    for column in experiment.columns:
+        if not column.is_pretraining:
+            continue
+        key, world = f"pretrain:{column.name}", collected.synthetic
+        heading = f"{world} {column.name}" if world else column.name
+        role = f"synthetic, for {column.name}" if world else "our held-out text"
+        ours = DataColumn(heading, key, column.metric, column, is_paper=False, role=role)
+        for row in experiment.rows:
+            runs = [run for run in collected.pretrain if row.arm is not None and run.arm == row.arm]
+            cells[row.name, key] = _pretraining_cell(runs, column.metric)
+            cells.setdefault((row.name, f"paper:{column.name}"), EMPTY)
+        paper = DataColumn(column.name, f"paper:{column.name}", column.metric, column, is_paper=True)
+        made += [paper, ours] if any(cells[row.name, key].scores for row in experiment.rows) else [paper]
+    return made
+
+
+def _pretraining_cell(runs: list[PretrainRun], metric: str) -> Cell:
+    complete = [run for run in runs if run.is_complete]
+    scores = {(run.seed, 0): float(run.facts[metric]) for run in complete if metric in run.facts}
+    missing = tuple((run.seed, 0) for run in runs if (run.seed, 0) not in scores)
+    found = estimate(scores) if scores else None
+    num_unscored = len(complete) - len(scores)
+    note = f"{num_unscored} run(s) lack {metric}" if num_unscored else ""
+    return Cell(scores, found, None, 0, missing, note, scores, num_unscored=num_unscored)
+
+
+def _mean_columns(
+    experiment: Experiment, columns: Iterable[DataColumn], cells: dict[tuple[str, str], Cell]
+) -> list[DataColumn]:
+    """Plain means of columns, only where all parts are there; puts their cells into `cells`."""
+    made = []
+    filled = [one for one in columns if any(cells[row.name, one.key].scores for row in experiment.rows)]
+    for column in experiment.columns:
+        if not column.parts:
+            continue
+        found = [
+            min((one for one in filled if one.column and one.column.name == part), key=_rank, default=None)
+            for part in column.parts
+        ]
+        parts = [one for one in found if one is not None]
+        ours = _mean_column(column, parts) if len(parts) == len(found) else None
+        for row in experiment.rows:
+            cells.setdefault((row.name, f"paper:{column.name}"), EMPTY)
+            if ours is not None:
+                cells[row.name, ours.key] = _mean_cell([cells[row.name, part.key] for part in parts])
+        if ours is None or not ours.is_paper:
+            made.append(DataColumn(column.name, f"paper:{column.name}", "", column, is_paper=True))
+        made += [ours] if ours is not None else []
+    return made
+
+
+def _rank(column: DataColumn) -> tuple[bool, bool]:
+    """The paper's own data set first, its other split next, a stand-in last."""
+    return not column.is_paper, not column.is_other_split
+
+
+def _mean_column(column: Column, parts: list[DataColumn]) -> DataColumn:
+    synthetic = any(part.role.startswith("synthetic") for part in parts)
+    others = [part.heading for part in parts if not part.is_paper and not part.is_other_split]
+    is_other_split = column.split != OUR_SPLIT or any(part.is_other_split for part in parts)
+    heading, role = column.name, ""
+    if synthetic:
+        heading, role = f"synthetic {column.name}", f"synthetic, for {column.name}"
+    elif others:
+        heading, role = f"{column.name} with stand-ins", f"stand-in for {column.name}: {', '.join(others)}"
+    elif is_other_split:
+        heading, role = f"{column.name} ({OUR_SPLIT})", f"{OUR_SPLIT}; the paper's numbers are on {column.split}"
+    return DataColumn(
+        heading,
+        f"mean:{column.name}",
+        "",
+        column,
+        is_paper=not role,
+        role=role,
+        is_other_split=is_other_split and not synthetic and not others,
+        tasks=tuple(dict.fromkeys(part.task for part in parts)),
+    )
+
+
+def _mean_cell(parts: list[Cell]) -> Cell:
+    """A mean for every pair of seeds that all parts have."""
+    common = reduce(lambda keys, part: keys & part.scores.keys(), parts[1:], set(parts[0].scores))
+    healthy = reduce(lambda keys, part: keys & part.healthy.keys(), parts[1:], set(parts[0].healthy))
+    scores = {seeds: sum(part.scores[seeds] for part in parts) / len(parts) for seeds in sorted(common)}
+    without = {seeds: scores[seeds] for seeds in sorted(healthy)}
+    missing = sorted({seeds for part in parts for seeds in (*part.scores, *part.missing)} - common)
+    num_collapsed = len(scores) - len(without)
+    return Cell(
+        scores=scores,
+        estimate=estimate(scores) if scores else None,
+        without_collapsed=estimate(without) if num_collapsed and without else None,
+        num_collapsed=num_collapsed,
+        missing=tuple(missing),
+        healthy=without,
+    )
 
 
 def _data_columns(experiment: Experiment, runs: list[FinetuneRun], synthetic: str | None) -> Iterable[DataColumn]:
@@ -114,6 +257,8 @@ def _data_columns(experiment: Experiment, runs: list[FinetuneRun], synthetic: st
         by_task[run.task] = run  # a complete one wins: it knows its metric
     shown: set[tuple[str, str]] = set()
     for column in experiment.columns:
+        if not column.is_task:
+            continue
         mine = [task for task, run in by_task.items() if _belongs(run, column, shown)]
         made = [_data_column(by_task[task], column, synthetic, shown) for task in sorted(mine)]
         if not any(one.is_paper for one in made):
@@ -164,6 +309,7 @@ def _data_column(
         role=role,
         task=run.task,
         is_other_split=is_other_split,
+        tasks=(run.task,),
     )
 
 
@@ -182,6 +328,9 @@ def _cell(runs: list[FinetuneRun], column: DataColumn, expected: list[Seeds]) ->
         num_collapsed=num_collapsed,
         missing=tuple(seeds for seeds in expected if seeds not in scores),
         note=note,
+        healthy=healthy,
+        runs={(run.pretrain_seed, run.seed): run for run in scored},
+        num_unscored=len(complete) - len(scored),
     )
 
 

@@ -12,6 +12,8 @@ from rich.table import Table
 
 STYLES = {"holds": "green", "fails": "red", "inconclusive": "yellow", "not": "dim"}
 PADDING = 2
+MOST_LINES = {"Collapsed": 3}
+"""Of a kind of trouble that small encoders may have in every cell of a row."""
 
 
 def print_page(page: Mapping[str, Any], console: Console) -> None:
@@ -27,7 +29,10 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
                 console.print(_scores(group, columns))
     console.print(_claims(page))
     for heading, lines in page["problems"].items():
-        for line in lines:
+        shown = lines[: MOST_LINES.get(heading, len(lines))]
+        more = len(lines) - len(shown)
+        rest = [f"{more} more cell{'s' if more > 1 else ''}, in report.md"] if more else []
+        for line in [*shown, *rest]:
             console.print(escape(f"{heading.lower()}: {line}"), style="yellow", highlight=False)
 
 
@@ -79,9 +84,16 @@ def _claims(page: Mapping[str, Any]) -> Table:
     table = Table(box=box.SIMPLE)
     for name in ("verdict", "claim", "judged on", "paper", "ours", "interval"):
         is_number = name in ("paper", "ours", "interval")
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)
+        heading = "interval\ncorrected p" if name == "interval" else name
+        narrowest = {"verdict": len("inconclusive"), "claim": len("left-to-right")}.get(name)
+        table.add_column(
+            heading, justify="right" if is_number else "left", no_wrap=is_number, min_width=narrowest, overflow="fold"
+        )
     for one in page["judgements"]:
-        verdict = f"[{STYLES[one['kind']]}]{one['verdict']}[/]"
-        numbers = (one["paper"], one["ours"], escape(one["interval"]))
+        verdict = f"[{STYLES[one['kind']]}]{one['verdict']}[/]" + (
+            f"\n{one['needs_short']}" if one["needs_short"] else ""
+        )
+        p = f"\n{one['corrected']}" if one["corrected"] else ""
+        numbers = (one["paper"], one["ours"], escape(one["interval"] + p))
         table.add_row(verdict, escape(one["text"]), escape(one["judged_on"]), *numbers)
     return table

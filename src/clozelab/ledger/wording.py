@@ -9,19 +9,35 @@ from clozelab.metrics.statistics import Estimate
 MINUS, PLUS_MINUS, DASH = "\u2212", "\u00b1", "\u2013"
 
 
-def percent(estimate: Estimate | None) -> str:
+def percent(estimate: Estimate | None, decimals: int = 1) -> str:
     """`67.4 ± 1.7`, or the mean alone where there is no interval."""
     if estimate is None:
         return "missing"
-    return f"{estimate.mean:.1f} {half_width(estimate)}".rstrip()
+    return f"{estimate.mean:.{decimals}f} {half_width(estimate, decimals)}".rstrip()
 
 
-def signed(value: float | None) -> str:
+def signed(value: float | None, decimals: int = 1) -> str:
     """A difference with its sign; a dash for none."""
     if value is None:
         return DASH
-    text = f"{abs(value):.1f}"
-    return text if text == "0.0" else f"{'+' if value > 0 else MINUS}{text}"
+    text = f"{abs(value):.{decimals}f}"
+    return text if float(text) == 0.0 else f"{'+' if value > 0 else MINUS}{text}"
+
+
+def interval(estimate: Estimate | None, decimals: int = 1) -> str:
+    """`[−1.2, +0.4]`; empty where there is none, and in words where there is no spread to make one of."""
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return ""
+    if estimate.high - estimate.low < 1e-9:
+        return "no spread"
+    return f"[{signed(estimate.low, decimals)}, {signed(estimate.high, decimals)}]"
+
+
+def probability(p: float | None) -> str:
+    """`p = 0.012`; empty for none."""
+    if p is None:
+        return ""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def rough(value: float) -> str:
@@ -40,9 +56,11 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def half_width(estimate: Estimate | None) -> str:
+def half_width(estimate: Estimate | None, decimals: int = 1) -> str:
     """`± 1.7`; empty where there is no interval."""
-    return f"{PLUS_MINUS} {estimate.half_width:.1f}" if estimate and estimate.half_width is not None else ""
+    if estimate is None or estimate.half_width is None:
+        return ""
+    return f"{PLUS_MINUS} {estimate.half_width:.{decimals}f}"
 
 
 def distinct(values: Iterable[str]) -> str:
