@@ -111,6 +111,38 @@ ProcessPool([job], at_once=1, grace_seconds=1, console=Console(file=io.StringIO(
     assert not _is_running(child)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux's")
+def test_a_job_that_is_forked_as_its_launcher_is_killed_does_not_begin(tmp_path: Path) -> None:
+    """The launcher dies before the job has asked for its death signal; without the kill the same job does begin."""
+    import subprocess
+
+    (tmp_path / "slow_start.py").write_text(
+        "import time\nfrom pathlib import Path\nfrom clozelab.ledger import forking\n"
+        "def late(before=forking.die_with_parent):\n"
+        f"    Path({str(tmp_path / 'forked')!r}).touch()\n    time.sleep(1.0)\n    before()\n"
+        "forking.die_with_parent = late\n"
+        "def main(words):\n    Path(words[0]).touch()\n    return 0\n"
+    )
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom clozelab.ledger.forking import ForkServer\n"
+        "server = ForkServer('slow_start', ['slow_start'], {})\n"
+        f"server.start([sys.argv[1]], Path({str(tmp_path / 'log')!r})).wait()\n"
+    )
+    paths = f"{Path(__file__).parents[2] / 'src'}{os.pathsep}{tmp_path}"
+    for kill in (False, True):
+        began = tmp_path / f"began-{kill}"
+        (tmp_path / "forked").unlink(missing_ok=True)
+        parent = subprocess.Popen([sys.executable, "-c", script, str(began)], env=os.environ | {"PYTHONPATH": paths})
+        while not (tmp_path / "forked").exists():
+            assert parent.poll() is None
+            time.sleep(0.02)
+        if kill:
+            parent.kill()
+        parent.wait()
+        time.sleep(4.0 * kill)
+        assert began.exists() is not kill
+
+
 def _is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

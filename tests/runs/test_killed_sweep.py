@@ -2,7 +2,7 @@
 
 The sweep is killed outright at random moments (its launcher; its jobs die with it), restarted until it is through, and
 compared with one that nobody disturbed: the same results.csv up to times, every encoder and prediction bit for bit.
-Seeds and moments are drawn from CLOZELAB_KILL_SEED (default 1).
+Moments are drawn from CLOZELAB_KILL_SEED (default 1); there are CLOZELAB_KILLS of them (default 10).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="jobs die with their launcher on Linux only"),
 ]
-KILLS = 10
+KILLS = int(os.environ.get("CLOZELAB_KILLS", "10"))
 TIMED = ("tokens_per_second", "hours")
 MAX_STARTS = 40
 SCALE = {
@@ -150,7 +150,7 @@ def test_results_of_a_sweep_that_is_killed_at_random_moments(workplace: Path, tm
                 break
         else:
             pytest.fail(f"not through after {MAX_STARTS} starts")
-    assert kills >= 3, "too fast to have been killed: no evidence"
+    assert kills >= min(3, KILLS), "too fast to have been killed: no evidence"
     assert len(done) == 12
     assert results(killed) == results(calm) and len(results(calm)) == 12
     assert contents(killed) == contents(calm) and len(contents(calm)) == 4 + 2 * 8
@@ -159,11 +159,11 @@ def test_results_of_a_sweep_that_is_killed_at_random_moments(workplace: Path, tm
 
 
 def test_two_launches_at_once_never_write_one_folder(workplace: Path, tmp_path: Path) -> None:
-    """The second one's jobs are refused or find the run complete; started again, everything is whole, once."""
+    """What both want, one gets and the other reports as in use; started again, everything is whole, once."""
     words = commands(workplace, tmp_path)[0]
     first, second = start(words), start(words)
     statuses = {first.wait(timeout=600), second.wait(timeout=600)}
-    assert 0 in statuses and statuses <= {0, 1}
+    assert statuses <= {0, 1}
     before = completions(tmp_path)
     assert start(words).wait(timeout=600) == 0
     after = completions(tmp_path)

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Protocol
 
 PR_SET_PDEATHSIG = 1
+TERMINATED = 128 + signal.SIGTERM
+"""Exit status of what SIGTERM ends, as a shell says it."""
 
 
 class Started(Protocol):
@@ -72,9 +74,16 @@ class ForkServer:
 
 
 def die_with_parent() -> None:
-    """Ask Linux for a SIGTERM when the process that started this one ends."""
+    """Ask Linux for a SIGTERM when the process that started this one ends. One that has ended already sends none."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def die_with_launcher(launcher: int) -> None:
+    """`die_with_parent` for a job that the process `launcher` has started itself; ends at once where that is gone."""
+    die_with_parent()
+    if os.getppid() != launcher:
+        os._exit(TERMINATED)
 
 
 def _let_server_end() -> None:
@@ -91,6 +100,9 @@ def _run(module: str, words: list[str], log: str) -> None:
     os.setsid()
     _let_server_end()
     die_with_parent()
+    launcher = multiprocessing.parent_process()
+    if launcher is not None and not launcher.is_alive():
+        sys.exit(TERMINATED)  # killed between our fork and the line above: nobody would ever stop us
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -20,7 +21,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from clozelab.ledger.forking import ForkServer, Started, die_with_parent
+from clozelab.ledger.forking import ForkServer, Started, die_with_launcher
 
 POLL_SECONDS = 0.2
 SHOWN_ROWS = 24
@@ -204,7 +205,7 @@ def _fresh(job: Job) -> Started:
             stderr=subprocess.STDOUT,
             env=os.environ | job.environment,
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=partial(die_with_launcher, os.getpid()),
         )
 
 
