@@ -22,7 +22,7 @@ from omegaconf import DictConfig
 from safetensors.torch import load_file
 
 from clozelab import config
-from clozelab.ledger import launcher
+from clozelab.ledger import plugins
 from clozelab.stages import pretrain
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.checkpoint_io import load_file as load_checkpoint
@@ -85,7 +85,7 @@ def overrides(workplace: Path, run_dir: Path, **changes: Any) -> list[str]:
 
 def composed(words: list[str]) -> DictConfig:
     config.register()
-    launcher.register()
+    plugins.register()
     with initialize_config_dir(version_base="1.3", config_dir=str(config.CONF_DIR)):
         return compose("pretrain", overrides=words)
 
