@@ -26,7 +26,8 @@ from clozelab.ledger.forking import ForkServer
 from clozelab.ledger.host import usable_cores
 from clozelab.ledger.processes import Job, ProcessPool, Stopped
 from clozelab.ledger.run import read_state
-from clozelab.ledger.sweep import PlannedJob, plan_job
+from clozelab.ledger.sweep import PlannedJob, hydra_config, plan_job, without_hydra
+from clozelab.ledger.tracked import track_sweep
 
 SHOWN_FAILURES = 12
 """Different reasons that a summary prints."""
@@ -62,6 +63,8 @@ class SweepLauncher(Launcher):
         self.config: DictConfig | None = None
         self.context: HydraContext | None = None
         self.verb = ""
+        self.rows: list[dict[str, object]] = []
+        """What the tracker shows of the sweep's jobs so far; a search launches several times."""
 
     @abstractmethod
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
@@ -96,7 +99,24 @@ class SweepLauncher(Launcher):
             raise SystemExit(130) from None
         _doubt(jobs, planned)
         _summary(jobs, console)
+        if composed:
+            self._track(jobs, planned, composed[0], console)
         return self._returned(jobs, planned)
+
+    def _track(
+        self, jobs: Sequence[Job], planned: Sequence[PlannedJob], config: DictConfig, console: Console
+    ) -> None:
+        """The sweep's own view where its jobs are tracked, and once for all of them how to upload what is offline."""
+        assert self.config is not None
+        for job, plan in zip(jobs, planned, strict=True):
+            value = run_value(Path(plan.run_dir), self.verb) if plan.run_dir and job.state != "failed" else None
+            choices = dict(word.split("=", 1) for word in plan.overrides)
+            self.rows.append({"name": job.name, "state": job.state, "value": value, **choices})
+        folder = Path(str(self.config.hydra.sweep.dir))
+        with hydra_config(config):
+            command = track_sweep(without_hydra(config), self.verb, folder, self.rows, [plan.run_dir for plan in planned])
+        if command:
+            console.print(f"W&B offline; to upload all: {command}", markup=False, highlight=False, soft_wrap=True)
 
     def _returned(self, jobs: Sequence[Job], planned: Sequence[PlannedJob]) -> list[JobReturn]:
         """What the sweeper learns. Hydra's own stops at a failed job; one that searches gets it as a failed trial."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from hydra.utils import instantiate
+from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.datamodules.corpus import CorpusDataModule
@@ -18,11 +20,13 @@ from clozelab.stages.building import (
     build_loggers,
     build_pretraining_module,
     check_pretraining,
+    check_trackers,
     hardware_of,
     provenance,
 )
 from clozelab.stages.prepare import prepared_corpus
 from clozelab.training.position_growth import PositionGrowth, growth_steps
+from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
 
 log = logging.getLogger(__name__)
@@ -35,6 +39,7 @@ def main(cfg: DictConfig) -> None:
     hardware = hardware_of(cfg.trainer)
     objective = Objective(**instantiate(cfg.objective, _convert_="all"))
     check_pretraining(cfg, plain, hardware)
+    check_trackers(cfg)
     corpus = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
     validation = {f"validation_{key}": plain["validation"][key] for key in ("instances", "seq_length")}
     workers = cfg.trainer.num_workers
@@ -49,13 +54,22 @@ def main(cfg: DictConfig) -> None:
         hardware = replace(hardware, precision=run.state["facts"].get("precision", hardware.precision))
         module = build_pretraining_module(cfg, hardware, corpus, objective, data.total_steps)
         run.record(precision=hardware.precision, unigram_entropy=corpus.train.unigram_entropy, **module.facts())
-        fit(cfg, run, hardware, module, data)
-        if run.is_leader:
-            module.save_encoder(run.dir / "encoder", corpus.tokenizer.files(), provenance(plain, run, corpus))
-            run.complete(**module.facts())
+        with tracked(build_loggers(cfg, run, arm=cfg.arm, name=f"{cfg.arm}/seed-{cfg.seed}")) as loggers:
+            fit(cfg, run, hardware, module, data, loggers)
+            if run.is_leader:
+                module.save_encoder(run.dir / "encoder", corpus.tokenizer.files(), provenance(plain, run, corpus))
+                summarise(loggers, module.facts())
+                run.complete(**module.facts())
 
 
-def fit(cfg: DictConfig, run: Run, hardware: Hardware, module: PretrainingModule, data: CorpusDataModule) -> None:
+def fit(
+    cfg: DictConfig,
+    run: Run,
+    hardware: Hardware,
+    module: PretrainingModule,
+    data: CorpusDataModule,
+    loggers: Sequence[Logger],
+) -> None:
     """Train from the last checkpoint, or from the beginning."""
     last = run.dir / "checkpoints" / "last.ckpt"
     trainer = build_trainer(
@@ -71,7 +85,7 @@ def fit(cfg: DictConfig, run: Run, hardware: Hardware, module: PretrainingModule
             ),
             PositionGrowth(growth_steps(cfg.phases) if cfg.position_growth == "tile" else {}),
         ],
-        loggers=build_loggers(cfg, run, arm=cfg.arm, name=f"{cfg.arm}/seed-{cfg.seed}"),
+        loggers=loggers,
         folder=run.dir,
         log_interval_steps=cfg.trainer.log_interval_steps,
     )

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from clozelab.ledger.experiment import find_experiment, load_experiment
-from clozelab.ledger.plan import runs_root
+from clozelab.ledger.plan import runs_root, sweep_names
+from clozelab.ledger.sweep import compose
 from clozelab.ledger.terminal import print_page
+from clozelab.ledger.tracked import track_report
 
-HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER] [report_dir=FOLDER]
+HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER] [report_dir=FOLDER] [logger=wandb]
 
-Judges an experiment from its run folders: report.html, report.md, plots and results.csv."""
+Judges an experiment from its run folders: report.html, report.md, plots and results.csv. With
+logger=wandb they also go to Weights & Biases, as an artifact."""
 if TYPE_CHECKING:
     from clozelab.ledger.report import Report
 
@@ -31,8 +34,17 @@ def main(words: Sequence[str]) -> int:
     root, scale = runs_root(folder, overrides)
     chosen = [word.partition("=")[2] for word in words[1:] if word.startswith("report_dir=")]
     target = Path(chosen[-1]) if chosen else root / "report"
-    show(write_report(load_experiment(folder), root, target, scale=scale))
+    report = write_report(load_experiment(folder), root, target, scale=scale)
+    show(report)
+    track(report, folder, overrides, scale)
     return 0
+
+
+def track(report: Report, folder: Path, overrides: Sequence[str], scale: str, config_name: str | None = None) -> None:
+    """Give the report to the tracker, where the overrides choose one (logger=wandb)."""
+    name = config_name or sweep_names(folder)[0]
+    composed = compose(name, overrides, folder=folder, sweep=True)
+    track_report(composed, report, experiment=folder.name, scale=scale)
 
 
 def show(report: Report) -> None:
