@@ -1,4 +1,4 @@
-"""Sweeps through Slurm: what a job asks for, and real sweeps through submitit, locally and with a stand-in for Slurm."""
+"""Sweeps through Slurm: what a job asks for, and real ones through submitit, locally and with a stand-in for Slurm."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_two_jobs_through_submitit_on_this_machine(corpus: Path, tmp_path: Path)
 @needs_submitit
 @pytest.mark.slow
 def test_a_job_of_two_ranks_out_of_time_goes_on(corpus: Path, tmp_path: Path, slurm: dict[str, str]) -> None:
-    """Ranks come from srun's tasks; the warning before the time limit reaches all processes; the same job comes back."""
+    """Ranks are srun's tasks; the warning before the time limit reaches all processes; the same job comes back."""
     runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
     launcher = start(pretraining(corpus, runs, *SLURM, *DDP, "seed=1", steps=250), **slurm)
     run_dir = runs / "adhoc/demo/pretrain/mlm_nsp/seed-1"

@@ -18,7 +18,9 @@ from clozelab.ledger.tracked import shown_config, sync_command, tags_of, track_r
 def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither directly, nor through another key, nor inside a longer value; and the resolver is as it was."""
     monkeypatch.setenv("TOKEN", "s3cret")
-    text = "{direct: '${oc.env:TOKEN}', through: '${direct}', within: 'http://${direct}@x', or: '${oc.env:NO,${direct}}'}"
+    text = (
+        "{direct: '${oc.env:TOKEN}', through: '${direct}', within: 'http://${direct}@x', or: '${oc.env:NO,${direct}}'}"
+    )
     config = OmegaConf.create({"seed": 7, **OmegaConf.to_container(OmegaConf.create(text), resolve=False)})  # type: ignore[dict-item]
     assert "s3cret" in str(OmegaConf.to_container(config, resolve=True)), "the control: it is there to be shown"
     shown = shown_config(config)
@@ -110,7 +112,10 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_sweep_and_a_report_in_wandb(tmp_path: Path, offline: None) -> None:
     whole = sweep.compose("pretrain", ["logger=wandb", "logger.mode=offline", "experiment=e"])
-    rows = [{"name": "a", "state": "complete", "value": 0.5, "seed": "1"}, {"name": "b", "state": "failed", "seed": "2"}]
+    rows = [
+        {"name": "a", "state": "complete", "value": 0.5, "seed": "1"},
+        {"name": "b", "state": "failed", "seed": "2"},
+    ]
     with sweep.hydra_config(whole):
         config = sweep.without_hydra(whole)
         command = track_sweep(config, "pretrain", tmp_path / "sweep", rows, [])

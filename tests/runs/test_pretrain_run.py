@@ -8,6 +8,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -349,3 +350,44 @@ def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str)
     for name in theirs:
         torch.testing.assert_close(ours[name], theirs[name], atol=1e-5, rtol=0)
     assert state(tmp_path / "two")["facts"]["tokens"] == state(tmp_path / "one")["facts"]["tokens"]
+
+
+@pytest.mark.parametrize(
+    "strategy", ["", pytest.param("ddp", marks=pytest.mark.slow), pytest.param("fsdp", marks=pytest.mark.slow)]
+)
+def test_killed_after_the_last_checkpoint(workplace: Path, tmp_path: Path, strategy: str) -> None:
+    """Nothing is left to train then, and the encoder is still the whole one."""
+    run_dir, changes = tmp_path / "run", {}
+    if strategy:
+        changes = {"trainer": strategy, "trainer.accelerator": "cpu", "position_growth": GROWTH[strategy]}
+    words = command(workplace, run_dir, **changes)
+    first = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=500)
+    assert first.returncode == 0, first.stderr[-3000:]
+    before = {path.name: path.read_bytes() for path in (run_dir / "encoder").iterdir()}
+    shutil.rmtree(run_dir / "encoder")
+    record = state(run_dir) | {"status": "running", "finished": None}
+    (run_dir / "run.json").write_text(json.dumps(record))
+    again = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=500)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert {path.name: path.read_bytes() for path in (run_dir / "encoder").iterdir()} == before
+    assert state(run_dir)["status"] == "complete"
+
+
+@pytest.mark.slow
+def test_a_rank_ends_with_the_first(workplace: Path, tmp_path: Path) -> None:
+    """kill -9 of the first rank, while it trains: the second must not wait for it."""
+    changes = {"phases": LONG, "trainer": "ddp", "trainer.accelerator": "cpu", "position_growth": "none"}
+    first = subprocess.Popen(command(workplace, tmp_path / "run", **changes), env=environment(), stderr=subprocess.PIPE)
+    ranks: list[int] = []
+    deadline = time.monotonic() + 300
+    while not ranks and time.monotonic() < deadline:
+        ranks = [int(pid) for pid in Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()]
+        assert first.poll() is None
+        time.sleep(0.05)
+    # At its very start-up: it has asked for nothing yet, and finds out by itself.
+    first.kill()
+    first.wait()
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in ranks) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]

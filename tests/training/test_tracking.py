@@ -37,7 +37,6 @@ class FakeRun:
         self.finished.append(exit_code)
 
 
-
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], FakeRun]]:
     started: list[tuple[dict[str, Any], FakeRun]] = []

@@ -1,8 +1,8 @@
 """Our Hydra launchers: every job of a sweep is an operating-system process of its own.
 
 Inside one process a sweep with several devices trains different configurations on different ranks (Lightning re-runs
-the command line for its children), and one crash takes the rest along. Here are what all launchers share and the one for
-this machine; those for Slurm and Ray have files of their own.
+the command line for its children), and one crash takes the rest along. Here are what all launchers share and the one
+for this machine; those for Slurm and Ray have files of their own.
 """
 
 from __future__ import annotations
@@ -103,9 +103,7 @@ class SweepLauncher(Launcher):
             self._track(jobs, planned, composed[0], console)
         return self._returned(jobs, planned)
 
-    def _track(
-        self, jobs: Sequence[Job], planned: Sequence[PlannedJob], config: DictConfig, console: Console
-    ) -> None:
+    def _track(self, jobs: Sequence[Job], planned: Sequence[PlannedJob], config: DictConfig, console: Console) -> None:
         """The sweep's own view where its jobs are tracked, and once for all of them how to upload what is offline."""
         assert self.config is not None
         for job, plan in zip(jobs, planned, strict=True):
@@ -114,7 +112,9 @@ class SweepLauncher(Launcher):
             self.rows.append({"name": job.name, "state": job.state, "value": value, **choices})
         folder = Path(str(self.config.hydra.sweep.dir))
         with hydra_config(config):
-            command = track_sweep(without_hydra(config), self.verb, folder, self.rows, [plan.run_dir for plan in planned])
+            command = track_sweep(
+                without_hydra(config), self.verb, folder, self.rows, [plan.run_dir for plan in planned]
+            )
         if command:
             console.print(f"W&B offline; to upload all: {command}", markup=False, highlight=False, soft_wrap=True)
 
@@ -164,7 +164,7 @@ class ProcessLauncher(SweepLauncher):
         self.jobs_at_once = jobs_at_once
         self.grace_seconds, self.fork = float(grace_seconds), fork
 
-    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
+    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:  # noqa: ARG002
         at_once, threads = share_cores(self.jobs_at_once, self.config, len(jobs))
         for job in jobs:
             job.environment = {key: os.environ.get(key, str(threads)) for key in THREAD_VARIABLES}

@@ -75,7 +75,7 @@ def gpus_of(config: DictConfig, num_gpus: float | str) -> float:
     trainer = config.get("trainer") or {}
     if int(trainer.get("num_nodes", 1)) > 1:
         raise ValueError(
-            f"trainer.num_nodes is {trainer.num_nodes}: hydra/launcher=ray runs each job on one node;"
+            f"trainer.num_nodes is {trainer['num_nodes']}: hydra/launcher=ray runs each job on one node;"
             " hydra/launcher=slurm runs one over several"
         )
     if num_gpus != "auto":

@@ -64,7 +64,9 @@ class RemoteJob:
 
     def __call__(self) -> int:
         rank = 0 if self.is_alone else process_rank()
-        inherited = {key: value for key, value in os.environ.items() if not (self.is_alone and key.startswith("SLURM_"))}
+        inherited = {
+            key: value for key, value in os.environ.items() if not (self.is_alone and key.startswith("SLURM_"))
+        }
         log = self.log.with_suffix(f".rank-{rank}.log") if rank else self.log
         with log.open("ab") as output:
             self._child = subprocess.Popen(
@@ -98,7 +100,7 @@ class RemoteJob:
                 time.sleep(POLL_SECONDS)
 
     def checkpoint(self) -> Any:
-        """submitit's question before a time limit or a preemption: stop cleanly, and put this same job in line again."""
+        """submitit asks before a time limit or a preemption: stop cleanly, and put this same job in line again."""
         import submitit  # an extra: only a worker that submitit has started comes here
 
         self.stop()

@@ -44,7 +44,9 @@ class SlurmLauncher(SweepLauncher):
         Others: as submitit calls them; None is left to Slurm.
     """
 
-    stopped_words = "stopped waiting; jobs that Slurm has go on (scancel ends them), and the same command finds them again"
+    stopped_words = (
+        "stopped waiting; jobs that Slurm has go on (scancel ends them), and the same command finds them again"
+    )
 
     def __init__(
         self, cluster: str, jobs_at_once: int, poll_seconds: float, grace_seconds: float, **parameters: Any
@@ -54,7 +56,9 @@ class SlurmLauncher(SweepLauncher):
             raise ValueError(f"hydra.launcher.cluster is {cluster!r}: choose one of {', '.join(CLUSTERS)}")
         require_package("submitit", "slurm", "hydra/launcher=slurm")
         if cluster == "slurm" and shutil.which("sbatch") is None:
-            raise ValueError("hydra/launcher=slurm: there is no sbatch here; start the sweep on a login node of the cluster")
+            raise ValueError(
+                "hydra/launcher=slurm: there is no sbatch here; start the sweep on a login node of the cluster"
+            )
         if not isinstance(jobs_at_once, int) or jobs_at_once < 1:
             raise ValueError(f"hydra.launcher.jobs_at_once is {jobs_at_once!r}: give a positive number")
         if grace_seconds >= parameters["signal_delay_s"]:
@@ -186,7 +190,8 @@ class SubmittedJob(RemoteProcess):
 
     def __init__(self, job: Any, cluster: str) -> None:
         self.job, self.survives = job, cluster == "slurm"
-        self._asked, self._status = 0.0, None
+        self._asked = 0.0
+        self._status: int | None = None
 
     def poll(self) -> int | None:
         if self._status is None and time.monotonic() - self._asked >= 1.0:
@@ -207,5 +212,5 @@ class SubmittedJob(RemoteProcess):
             self.reason = f"job {self.job.job_id} ended as {self.job.state} without a result {words}".strip()
             return ENDED_WITHOUT_RESULT
 
-    def send_signal(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:  # noqa: ARG002  (submitit has one way to end a job)
         self.job.cancel(check=False)

@@ -77,7 +77,7 @@ def shown_config(cfg: DictConfig) -> dict[str, Any]:
 def _hidden_environment() -> Iterator[None]:
     names = {"oc.env": oc.env}
     for name in names:
-        OmegaConf.register_new_resolver(name, lambda key, *default: f"(env {key})", replace=True)
+        OmegaConf.register_new_resolver(name, lambda key, *_default: f"(env {key})", replace=True)
     try:
         yield
     finally:

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.plugins.environments import (
-    ClusterEnvironment,
-    LightningEnvironment,
-    SLURMEnvironment,
-    TorchElasticEnvironment,
-)
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 
 from clozelab.training.checkpoint_io import verify_file
@@ -87,7 +85,7 @@ def cluster_environment(devices: int, num_nodes: int) -> ClusterEnvironment | No
     if "SLURM_JOB_ID" not in os.environ or TorchElasticEnvironment.detect():
         return None
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1)  # of srun's step; a batch script is in none
-    if tasks == devices * num_nodes and tasks > 1:
+    if tasks == devices * num_nodes and tasks > 1 and "SLURM_NTASKS_PER_NODE" in os.environ:
         return SLURMEnvironment(auto_requeue=False)
     if tasks == 1 and num_nodes == 1:
         return LightningEnvironment()

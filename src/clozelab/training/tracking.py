@@ -1,7 +1,8 @@
 """Trackers as guests: Weights & Biases (one run per job, offline without a key) and TensorBoard.
 
-Unusual: whatever a tracker raises is logged once and switches it off; it is never the end of a training, and metrics.csv
-has every number anyway. A W&B run stays open after the Trainer is done, for the final scores: `tracked` closes it.
+Unusual: whatever a tracker raises is logged once and switches it off; it is never the end of a training, and
+metrics.csv has every number anyway. A W&B run stays open after the Trainer is done, for the final scores: `tracked`
+closes it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 MODES = ("auto", "online", "offline", "disabled")
 MAX_TAG_CHARACTERS = 64
 WANDB_SETTINGS = {
+    "silent": True,  # we say where it is, once
     "console": "off",  # the run folder has the output, and jobs may be forked
     "disable_code": True,
     "finish_timeout": 300.0,  # a network that has gone must not hold a finished job
@@ -140,7 +142,7 @@ class WandbTracker(Logger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Lightning's word that the Trainer is done: a failed run is closed at once, for the others scores may follow."""
+        """The Trainer is done: a failed run is closed at once, for the others scores may follow."""
         if status != "success":
             self.close(exit_code=1)
 
