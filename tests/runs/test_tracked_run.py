@@ -26,7 +26,9 @@ def sibling(name: str) -> ModuleType:
 
 
 tiny, wandb_files = sibling("runs/test_pretrain_run.py"), sibling("ledger/test_tracked.py")
+tiny_finetuning = sibling("runs/test_finetune_run.py")
 workplace, offline = tiny.workplace, wandb_files.offline
+world, finetune = tiny_finetuning.world, tiny_finetuning.finetune
 
 
 def stop_at_step_five(self: Any, trainer: Any, *rest: Any) -> None:
@@ -61,6 +63,16 @@ def test_a_stopped_and_resumed_run_is_one_wandb_run(
     assert float(summary["validation/loss"]) == tiny.state(run_dir)["facts"]["validation/loss"]
     exits = [one.exit.exit_code for one in records if one.HasField("exit")]
     assert exits == [1, 0]
+
+
+def test_a_finetuning_leaves_its_scores(finetune: Any, offline: None) -> None:
+    run_dir = finetune("logger=wandb", "logger.mode=offline", "row=mine")
+    records = wandb_files.records(run_dir)
+    run = next(one.run for one in records if one.HasField("run"))
+    assert (run.run_group, run.job_type) == ("adhoc/mine", "finetune") and "task:sst2" in run.tags
+    summary = {item.key: item.value_json for one in records for item in one.summary.update}
+    scores = json.loads((run_dir / "scores.json").read_text())["scores"]
+    assert scores and {key: float(summary[key]) for key in scores} == scores
 
 
 def test_a_broken_tracker_ends_nothing(
