@@ -221,13 +221,16 @@ def test_more_files_than_can_be_watched_are_never_settled(tmp_path: Path, monkey
         ({"LOCAL_RANK": "0", "NODE_RANK": "1"}, False),
         ({"RANK": "0", "LOCAL_RANK": "0", "NODE_RANK": "0"}, True),
         ({"RANK": "2", "LOCAL_RANK": "0", "NODE_RANK": "1"}, False),
-        ({"SLURM_PROCID": "3"}, False),
+        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}, False),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}, True),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "LOCAL_RANK": "1"}, False),
+        ({"SLURM_PROCID": "0", "LOCAL_RANK": "1"}, False),
     ],
 )
 def test_only_the_first_process_of_a_job_leads(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], is_first: bool
 ) -> None:
-    for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK"):
+    for name in ("RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "LOCAL_RANK", "NODE_RANK"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

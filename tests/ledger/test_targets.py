@@ -89,13 +89,17 @@ def test_every_task_is_made_of_named_parameters(task: str) -> None:
 
 def test_what_stages_pass_are_parameters() -> None:
     """A renamed parameter must be renamed in the list too."""
-    words = {"pretrain": ["corpus=microworld", "logger=wandb"], "finetune": ["task=squad_v1", "logger=wandb"]}
+    words = [
+        ("pretrain", ["corpus=microworld", "logger=wandb"]),
+        ("pretrain", ["corpus=microworld", "logger=wandb_tensorboard"]),
+        ("finetune", ["task=squad_v1", "logger=tensorboard"]),
+    ]
     seen = set()
-    for stage, overrides in words.items():
+    for stage, overrides in words:
         plain = OmegaConf.to_container(sweep.without_hydra(sweep.compose(stage, overrides)), resolve=False)
         for where, names in GIVEN_BY_STAGE.items():
             node = OmegaConf.select(OmegaConf.create(plain), where)
-            if node is not None:
+            if node is not None and "_target_" in node:
                 seen.add(where)
                 assert names <= set(inspect.signature(locate(node["_target_"], where)).parameters), where
     assert seen == set(GIVEN_BY_STAGE)

@@ -231,6 +231,7 @@ def test_saved_model_predicts_the_same_in_transformers(finetune: Any) -> None:
         (["head=crf"], "known heads: linear, bilstm"),
         (["initialisation=fresh"], "choose pretrained or random"),
         (["trainer=fsdp"], "trainer=fsdp is for pre-training"),
+        (["trainer.precision=bf16-true"], "bf16-true is for pre-training.*choose bf16-mixed"),
     ],
 )
 def test_bad_input_is_a_clear_error(finetune: Any, tmp_path: Path, overrides: list[str], message: str) -> None:

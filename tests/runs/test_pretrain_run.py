@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +24,7 @@ from omegaconf import DictConfig
 from safetensors.torch import load_file
 
 from clozelab import config
-from clozelab.ledger import launcher
+from clozelab.ledger import plugins
 from clozelab.models.weights import load_encoder
 from clozelab.stages import pretrain
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
@@ -86,7 +88,7 @@ def overrides(workplace: Path, run_dir: Path, **changes: Any) -> list[str]:
 
 def composed(words: list[str]) -> DictConfig:
     config.register()
-    launcher.register()
+    plugins.register()
     with initialize_config_dir(version_base="1.3", config_dir=str(config.CONF_DIR)):
         return compose("pretrain", overrides=words)
 
@@ -384,3 +386,54 @@ def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str)
     for name in theirs:
         torch.testing.assert_close(ours[name], theirs[name], atol=1e-5, rtol=0)
     assert state(tmp_path / "two")["facts"]["tokens"] == state(tmp_path / "one")["facts"]["tokens"]
+
+
+@pytest.mark.parametrize(
+    "strategy", ["", pytest.param("ddp", marks=pytest.mark.slow), pytest.param("fsdp", marks=pytest.mark.slow)]
+)
+def test_killed_after_the_last_checkpoint(workplace: Path, tmp_path: Path, strategy: str) -> None:
+    """Nothing is left to train then, and the encoder is still the whole one."""
+    run_dir, changes = tmp_path / "run", {}
+    if strategy:
+        changes = {"trainer": strategy, "trainer.accelerator": "cpu", "position_growth": GROWTH[strategy]}
+    words = command(workplace, run_dir, **changes)
+    first = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=500)
+    assert first.returncode == 0, first.stderr[-3000:]
+    before = {path.name: path.read_bytes() for path in (run_dir / "encoder").iterdir()}
+    shutil.rmtree(run_dir / "encoder")
+    record = state(run_dir) | {"status": "running", "finished": None}
+    (run_dir / "run.json").write_text(json.dumps(record))
+    again = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=500)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert {path.name: path.read_bytes() for path in (run_dir / "encoder").iterdir()} == before
+    assert state(run_dir)["status"] == "complete"
+
+
+def second_rank(first: subprocess.Popen[Any]) -> int | None:
+    """Process id of the rank that the first one has started; it has other children too (git, for one)."""
+    for pid in Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            if b"LOCAL_RANK=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                return int(pid)
+    return None
+
+
+@pytest.mark.slow
+def test_a_rank_ends_with_the_first(workplace: Path, tmp_path: Path) -> None:
+    """kill -9 of the first rank while the second starts: it has asked for nothing yet, and must not wait for it."""
+    changes = {"phases": LONG, "trainer": "ddp", "trainer.accelerator": "cpu", "position_growth": "none"}
+    first = subprocess.Popen(command(workplace, tmp_path / "run", **changes), env=environment())
+    deadline = time.monotonic() + 300
+    while (rank := second_rank(first)) is None:
+        assert first.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    first.kill()
+    first.wait()
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{rank}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    try:
+        os.kill(rank, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    pytest.fail("it is still there")

@@ -9,12 +9,20 @@ from typing import Any
 
 import pytest
 
-from clozelab.training.tracking import build_wandb_logger, choose_mode
+from clozelab.training.tracking import (
+    TrackedJob,
+    build_tensorboard_logger,
+    build_wandb_logger,
+    choose_mode,
+    summarise,
+    tracked,
+)
 
 
 class FakeRun:
     def __init__(self, fails: bool = False) -> None:
         self.logged: list[dict[str, Any]] = []
+        self.summary: dict[str, Any] = {}
         self.finished: list[int] = []
         self.fails = fails
 
@@ -38,33 +46,52 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], FakeRun]
         started.append((settings, run))
         return run
 
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, teardown=lambda: None))
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
     return started
 
 
+def job(folder: Path) -> TrackedJob:
+    return TrackedJob(
+        folder=folder, run_id=f"id-{folder.name}", experiment="e", arm="mlm", stage="pretrain", name="mlm/seed-1",
+        tags=("scale:demo", "x" * 80), config={"seed": 1},
+    )  # fmt: skip
+
+
 def build(folder: Path, mode: str = "offline") -> Any:
-    return build_wandb_logger(
-        project="p", mode=mode, folder=folder, experiment="e", arm="mlm", name="mlm/seed-1", config={"seed": 1}
-    )
+    return build_wandb_logger(project="p", entity=None, mode=mode, job=job(folder))
 
 
 def test_one_run_per_job_grouped_and_finished(tmp_path: Path, runs: list[tuple[dict[str, Any], FakeRun]]) -> None:
     for seed in (1, 2):
         logger = build(tmp_path / str(seed))
-        logger.log_metrics({"train/loss": 1.0}, 5)
-        logger.log_metrics({"train/loss": 0.5}, 6)
-        logger.finalize("success")
+        with tracked([logger]):
+            logger.log_metrics({"train/loss": 1.0}, 5)
+            logger.log_metrics({"train/loss": 0.5}, 6)
+            logger.finalize("success")
+            assert runs[-1][1].finished == [], "scores follow"
+            summarise([logger], {"validation/accuracy": 0.9})
         logger.finalize("success")
     assert len(runs) == 2 and runs[0][0]["id"] != runs[1][0]["id"]
     settings, run = runs[0]
-    assert (settings["group"], settings["job_type"], settings["name"]) == ("e", "mlm", "mlm/seed-1")
+    assert (settings["group"], settings["job_type"], settings["name"]) == ("e/mlm", "pretrain", "mlm/seed-1")
+    assert settings["tags"] == ["scale:demo", "x" * 64]
     assert run.logged[1] == {"train/loss": 0.5, "step": 6} and run.finished == [0]
-    failed = build(tmp_path / "3")
-    failed.log_metrics({"train/loss": 1.0}, 1)
-    failed.finalize("failed")
-    assert runs[2][1].finished == [1]
+    assert run.summary == {"validation/accuracy": 0.9}
+
+
+def test_a_failed_run_is_finished_as_one(tmp_path: Path, runs: list[tuple[dict[str, Any], FakeRun]]) -> None:
+    logger = build(tmp_path / "1")
+    logger.log_metrics({"train/loss": 1.0}, 1)
+    logger.finalize("failed")
+    assert runs[0][1].finished == [1]
+    later = build(tmp_path / "2")
+    with pytest.raises(RuntimeError), tracked([later]):
+        later.log_metrics({"train/loss": 1.0}, 1)
+        later.finalize("success")
+        raise RuntimeError("the scores could not be written")
+    assert runs[1][1].finished == [1]
 
 
 def test_mode_needs_a_key_to_be_online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,12 +120,26 @@ def test_broken_tracker_is_switched_off(
     assert caplog.text.count("the tracker failed") == 1
 
 
-@pytest.mark.parametrize("mode", ["offline"])
-def test_real_wandb_offline(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    logger = build(tmp_path, mode)
-    logger.log_metrics({"train/loss": 1.0}, 1)
-    assert not logger.is_broken
+def test_tensorboard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import lightning.fabric.loggers.tensorboard as theirs
+
+    for name in ("_TENSORBOARD_AVAILABLE", "_TENSORBOARDX_AVAILABLE"):
+        monkeypatch.setattr(theirs, name, False)
+    with pytest.raises(ValueError, match=r"logger=tensorboard needs.*pip install 'clozelab\[tensorboard\]'"):
+        build_tensorboard_logger(flush_seconds=1, job=job(tmp_path))
+
+
+def test_tensorboard_gets_curves_and_final_scores(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    logger: Any = build_tensorboard_logger(flush_seconds=1, job=job(tmp_path))
+    for step in (1, 2):
+        logger.log_metrics({"train/loss": 1.0 / step}, step)
     logger.finalize("success")
-    assert list((tmp_path / "wandb").glob("offline-run-*"))
+    summarise([logger], {"validation/accuracy": 0.75, "note": "no number"})
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(one.step, one.value) for one in events.Scalars("train/loss")] == [(1, 1.0), (2, 0.5)]
+    assert [one.value for one in events.Scalars("final/validation/accuracy")] == [0.75]
+    assert {path.name.split(".")[0] for path in (tmp_path / "tensorboard").iterdir()} == {"events"}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
 from clozelab.training import strategies
-from clozelab.training.strategies import build_strategy, resolve_accelerator
+from clozelab.training.strategies import build_strategy, cluster_environment, resolve_accelerator
 from clozelab.training.trainer import Hardware, build_trainer, choose_hardware
 
 CPU = {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "precision": "32-true", "threads": None}
@@ -32,6 +33,52 @@ def test_ddp_on_cpu_builds() -> None:
     hardware = choose_hardware(**(CPU | {"strategy": "ddp", "devices": 2}))
     assert hardware == Hardware("cpu", 2, 1, "ddp", "32-true") and hardware.world_size == 2
     assert build_strategy("ddp", "cpu", 2, 1)._process_group_backend == "gloo"  # type: ignore[union-attr]
+
+
+STEP = {"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "x", "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "devices", "expected"),
+    [
+        ({}, 4, "NoneType"),
+        (STEP | {"SLURM_STEP_NUM_TASKS": "4"}, 4, "SLURMEnvironment"),
+        (STEP, 4, "LightningEnvironment"),  # a batch script: nobody has started ranks
+        (STEP | {"SLURM_STEP_NUM_TASKS": "1"}, 1, "LightningEnvironment"),
+        (STEP | {"LOCAL_RANK": "1"}, 4, "LightningEnvironment"),  # a rank that Lightning has started there
+    ],
+)
+def test_who_starts_the_ranks_under_slurm(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], devices: int, expected: str
+) -> None:
+    slurm(monkeypatch, variables)
+    environment = cluster_environment(devices, 1)
+    assert type(environment).__name__ == expected
+    assert getattr(environment, "auto_requeue", False) is False
+
+
+@pytest.mark.parametrize(
+    ("variables", "devices", "num_nodes"),
+    [
+        (STEP | {"SLURM_STEP_NUM_TASKS": "4"}, 2, 1),
+        (STEP | {"SLURM_STEP_NUM_TASKS": "2"}, 4, 2),
+        (STEP, 4, 2),
+    ],
+)
+def test_ranks_that_nobody_starts_are_refused(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], devices: int, num_nodes: int
+) -> None:
+    slurm(monkeypatch, variables)
+    with pytest.raises(ValueError, match=rf"srun --nodes={num_nodes} --ntasks-per-node={devices}"):
+        choose_hardware(**(CPU | {"strategy": "ddp", "devices": devices, "num_nodes": num_nodes}))
+
+
+def slurm(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    for name in list(os.environ):
+        if name.startswith("SLURM_") or name in ("LOCAL_RANK", "TORCHELASTIC_RUN_ID"):
+            monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.mark.parametrize(

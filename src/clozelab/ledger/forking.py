@@ -22,6 +22,8 @@ from typing import Protocol
 PR_SET_PDEATHSIG = 1
 TERMINATED = 128 + signal.SIGTERM
 """Exit status of what SIGTERM ends, as a shell says it."""
+FIRST_RANK = "CLOZELAB_FIRST_RANK"
+"""Environment variable: process id of a job's first rank on this machine, for those that it starts."""
 
 
 class Started(Protocol):
@@ -73,10 +75,25 @@ class ForkServer:
         return ForkedProcess(process)
 
 
-def die_with_parent() -> None:
-    """Ask Linux for a SIGTERM when the process that started this one ends. One that has ended already sends none."""
+def die_with_parent(number: int = signal.SIGTERM) -> None:
+    """Ask Linux for a signal when the process that started this one ends. One that has ended already sends none."""
     if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
+def die_with_first_rank() -> None:
+    """In a rank that Lightning (or torchrun) has started: end with whoever started it.
+
+    A rank that lost the first one would wait for it, for half an hour or for good. Killed, not asked: only the first
+    one has anything to save.
+    """
+    if os.environ.get("LOCAL_RANK", "0") in ("", "0"):
+        os.environ[FIRST_RANK] = str(os.getpid())
+        return
+    die_with_parent(signal.SIGKILL)
+    first = os.environ.get(FIRST_RANK)
+    if first is not None and sys.platform.startswith("linux") and os.getppid() != int(first):
+        sys.exit(1)  # it ended before we could ask
 
 
 def die_with_launcher(launcher: int) -> None:

@@ -135,16 +135,21 @@ def choice(folder: Path, config_name: str, overrides: Sequence[str], group: str)
     return str(composed.hydra.runtime.choices[group])
 
 
+def sweep_names(folder: Path) -> list[str]:
+    """The experiment's sweep configurations. Raises ValueError where there is none."""
+    names = [name for name in SWEEPS.values() if (folder / f"{name}.yaml").is_file()]
+    if not names:
+        raise ValueError(f"{folder} has neither sweep_pretrain.yaml nor sweep_finetune.yaml")
+    return names
+
+
 def runs_root(folder: Path, overrides: Sequence[str], config_name: str | None = None) -> tuple[Path, str]:
     """(folder of the experiment's runs at its scale, the scale's name), by one of its sweeps.
 
     Raises:
         ValueError: the experiment has no sweep, or an override is wrong.
     """
-    names = [name for name in SWEEPS.values() if (folder / f"{name}.yaml").is_file()]
-    if not names:
-        raise ValueError(f"{folder} has neither sweep_pretrain.yaml nor sweep_finetune.yaml")
-    composed = compose(config_name or names[0], list(overrides), folder=folder, sweep=True)
+    composed = compose(config_name or sweep_names(folder)[0], list(overrides), folder=folder, sweep=True)
     with hydra_config(composed):
         assert HydraConfig.initialized()
         root = Path(str(composed.runs_dir)) / str(composed.experiment) / str(composed.scale.name)

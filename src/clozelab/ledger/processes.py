@@ -1,7 +1,8 @@
 """A pool of operating-system processes: some at a time, a live table, and a clean stop.
 
 Each job has a session of its own, so Ctrl-C reaches only us and we stop the jobs: SIGTERM to the whole group, time to
-save, then SIGKILL. On Linux a job also dies with us if we are killed outright.
+save, then SIGKILL. On Linux a job also dies with us if we are killed outright. A job may also run elsewhere (Slurm,
+Ray): then `start` hands it over and gives back a RemoteProcess.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +29,38 @@ POLL_SECONDS = 0.2
 SHOWN_ROWS = 24
 SHOWN_LINES = 8
 """Of one job's error."""
-STYLES = {"running": "cyan", "complete": "green", "skipped": "green dim", "failed": "bold red", "stopped": "yellow"}
+STYLES = {
+    "running": "cyan",
+    "complete": "green",
+    "skipped": "green dim",
+    "failed": "bold red",
+    "stopped": "yellow",
+    "left": "yellow",
+}
+
+
+class RemoteProcess(ABC):
+    """A job that runs in somebody else's hands; what the pool asks of it is what it asks of a Popen."""
+
+    pid = 0
+    survives = False
+    """It goes on when we stop (a job of a batch system)."""
+    reason = ""
+    """Why it failed, where its log cannot say."""
+
+    @abstractmethod
+    def poll(self) -> int | None:
+        """Exit status; None while it waits or runs. Called several times a second."""
+
+    @abstractmethod
+    def send_signal(self, number: int) -> None:
+        """Ask it to save and stop (SIGTERM), or end it (SIGKILL)."""
+
+    def wait(self) -> int:
+        """Exit status, once it has ended."""
+        while (status := self.poll()) is None:
+            time.sleep(POLL_SECONDS)
+        return status
 
 
 @dataclass
@@ -40,11 +73,15 @@ class Job:
     environment: dict[str, str] = field(default_factory=dict)
     words: Sequence[str] | None = None
     """The same job as words for the pool's fork server, if it may be forked."""
+    folder: str = ""
+    """The run folder, where the job has one."""
+    start: Callable[[], RemoteProcess] | None = None
+    """Hands the job over, where it is not a process of this machine."""
     state: str = "waiting"
-    """waiting | running | complete | skipped | failed | stopped."""
+    """waiting | running | complete | skipped | failed | stopped | left (with the batch system, when we stopped)."""
     seconds: float = 0.0
     message: str = ""
-    process: Started | None = None
+    process: Started | RemoteProcess | None = None
     started: float = 0.0
 
 
@@ -93,12 +130,22 @@ class ProcessPool:
         free = self.at_once - sum(job.state == "running" for job in self.jobs)
         for job in [job for job in self.jobs if job.state == "waiting"][: max(0, free)]:
             job.log.parent.mkdir(parents=True, exist_ok=True)
-            if self.server is not None and job.words is not None:
-                job.process = self.server.start(job.words, job.log)
-            else:
-                job.process = _fresh(job)
             job.state, job.started = "running", time.monotonic()
+            try:
+                job.process = self._started(job)
+            except Exception as error:
+                if job.start is None:
+                    raise
+                # One job that a batch system refuses; the others may suit it.
+                job.state, job.message = "failed", f"it could not be handed over: {error}"
             self._say(job)
+
+    def _started(self, job: Job) -> Started | RemoteProcess:
+        if job.start is not None:
+            return job.start()
+        if self.server is not None and job.words is not None:
+            return self.server.start(job.words, job.log)
+        return _fresh(job)
 
     def _collect(self) -> None:
         for job in self.jobs:
@@ -108,12 +155,16 @@ class ProcessPool:
             status = job.process.poll()
             if status is not None:
                 job.state = "complete" if status == 0 else "failed"
-                job.message = "" if status == 0 else failure_message(job.log, status)
+                reason = getattr(job.process, "reason", "")
+                job.message = "" if status == 0 else reason or failure_message(job.log, status)
                 self._say(job)
 
     def _stop_all(self, signals: list[int]) -> None:
         """Stop what runs, if anything does; a second signal ends the wait."""
         running = [job for job in self.jobs if job.state == "running" and job.process is not None]
+        for job in [job for job in running if getattr(job.process, "survives", False)]:
+            running.remove(job)
+            job.state, job.seconds = "left", time.monotonic() - job.started
         if running:
             self.console.print(f"stopping {len(running)} job(s); up to {self.grace_seconds:.0f} s to save")
         _signal(running, signal.SIGTERM)
@@ -152,7 +203,7 @@ class ProcessPool:
         counts = {state: sum(job.state == state for job in self.jobs) for state in ("waiting", *STYLES)}
         title = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
         table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 1))
-        shown = [job for job in self.jobs if job.state in ("running", "failed", "stopped")]
+        shown = [job for job in self.jobs if job.state in ("running", "failed", "stopped", "left")]
         for job in shown[:SHOWN_ROWS]:
             table.add_row(f"[{STYLES[job.state]}]{job.state}[/]", job.name, f"{job.seconds:.0f} s", last_line(job.log))
         return table
@@ -188,6 +239,9 @@ def _tail(log: Path, size: int = 8192) -> str:
 def _signal(jobs: Sequence[Job], number: int) -> None:
     for job in jobs:
         if job.process is None or job.process.poll() is not None:
+            continue
+        if isinstance(job.process, RemoteProcess):
+            job.process.send_signal(number)
             continue
         try:
             os.killpg(job.process.pid, number)

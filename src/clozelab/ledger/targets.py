@@ -30,7 +30,9 @@ GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = {
     "task.data": frozenset({"inputs", "plan"}),
     "task.module": frozenset({"encoder", "head", "validation", "metric"}),
     "corpus.generator": frozenset({"output_dir"}),
-    "logger": frozenset({"folder", "experiment", "arm", "name", "config"}),
+    "logger": frozenset({"job"}),
+    "logger.tensorboard": frozenset({"job"}),
+    "logger.wandb": frozenset({"job"}),
 }
 """Arguments that a stage passes itself: a value of the configuration would lose against it without a word."""
 

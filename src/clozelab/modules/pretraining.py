@@ -237,7 +237,7 @@ class PretrainingModule(TrainingModule):
         )
 
     def gather_weights(self) -> None:
-        """On every rank, before rank zero saves the encoder: brings the shards together, where there are any."""
+        """Collect on rank 0 what is spread over ranks; all of them call it, while their strategy is still up."""
         if self._is_sharded:
             self._whole_weights = self.trainer.strategy.lightning_module_state_dict()
 
@@ -250,8 +250,10 @@ class PretrainingModule(TrainingModule):
 
     def _whole_model(self) -> PretrainingModel:
         """The model itself, or, where only a shard of it is here, a copy with the gathered weights."""
-        if self._whole_weights is None:
+        if not self._is_sharded:
             return self.model
+        if not self._whole_weights:
+            raise RuntimeError("the weights are spread over ranks and have not been gathered: this would save a shard")
         weights = {name.removeprefix("model."): value for name, value in self._whole_weights.items()}
         whole = PretrainingModel(type(self.model.encoder)(self.model.encoder.config), self.model.objective)
         whole.load_state_dict(weights)
@@ -286,6 +288,9 @@ class PretrainingModule(TrainingModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
+        if int(checkpoint["global_step"]) >= self.total_steps:
+            # Killed before its encoder was written: nothing is left to train, so `on_train_end` will not be called.
+            self.gather_weights()
         if self.global_rank == 0:
             # The saved sums are those of all ranks: one of them carries them on.
             saved = checkpoint["since_log_point"]

@@ -16,6 +16,7 @@ from torch import nn
 from clozelab.data.shards import PreparedCorpus
 from clozelab.datamodules.finetuning import EncoderSource
 from clozelab.ledger.run import Run
+from clozelab.ledger.tracked import tracked_job, tracker_nodes
 from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.weights import load_encoder
@@ -25,6 +26,7 @@ from clozelab.training.metrics_csv import MetricsCsv
 from clozelab.training.position_growth import check_position_growth
 from clozelab.training.reproducibility import seed_initialisation
 from clozelab.training.runtime import matmul_ceiling
+from clozelab.training.tracking import TrackedJob
 from clozelab.training.trainer import Hardware, choose_hardware
 
 _HARDWARE_KEYS = ("accelerator", "devices", "num_nodes", "strategy", "precision", "threads")
@@ -57,14 +59,20 @@ def check_pretraining(cfg: DictConfig, plain: dict[str, Any], hardware: Hardware
     instantiate(cfg.schedule, _convert_="all")(optimizer, total_steps=sum(phase["steps"] for phase in plain["phases"]))
 
 
+def check_trackers(cfg: DictConfig) -> None:
+    """ValueError for a tracker whose package is missing or whose settings are wrong, before anything slow."""
+    probe = TrackedJob(folder=Path(), run_id="", experiment="", arm="", stage="", name="")
+    for node in tracker_nodes(cfg.logger):
+        instantiate(node)(job=probe)
+
+
 def build_loggers(cfg: DictConfig, run: Run, *, arm: str, name: str) -> list[Logger]:
-    """metrics.csv always, and the tracker where one is chosen; `name` is the run's name inside the experiment."""
+    """metrics.csv always, and the trackers that are chosen; `name` is the run's name inside the experiment."""
     loggers: list[Logger] = [MetricsCsv(run.dir)]
-    if cfg.logger and "_target_" in cfg.logger:
-        # Unresolved: values from the environment may be secrets.
-        config: Any = OmegaConf.to_container(cfg, resolve=False)
-        tracker = instantiate(cfg.logger)
-        loggers.append(tracker(folder=run.dir, experiment=cfg.experiment, arm=arm, name=name, config=config))
+    nodes = tracker_nodes(cfg.logger)
+    if nodes:
+        job = tracked_job(cfg, run, arm=arm, name=name)
+        loggers += [instantiate(node)(job=job) for node in nodes]
     return loggers
 
 

@@ -22,9 +22,10 @@ from clozelab.modules.encoder_folder import max_positions, open_tokenizer
 from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.finetuning_trainer import build_finetuning_trainer
 from clozelab.modules.results import save_model, write_results, write_test_predictions
-from clozelab.stages.building import build_loggers, encoder_source, hardware_of
+from clozelab.stages.building import build_loggers, check_trackers, encoder_source, hardware_of
 from clozelab.stages.checks import check_finetuning
 from clozelab.training.reproducibility import seed_initialisation
+from clozelab.training.tracking import summarise, tracked
 
 log = logging.getLogger(__name__)
 PLAN_KEYS = ("global_batch_size", "epochs", "evaluations_per_epoch", "max_train_examples", "seed")
@@ -34,6 +35,7 @@ def main(cfg: DictConfig) -> None:
     """Check encoder and data, train, keep the best checkpoint's scores and predictions, complete the run."""
     check_targets(cfg)
     check_finetuning(cfg)
+    check_trackers(cfg)
     hardware = hardware_of(cfg.trainer)
     folder = require_encoder(cfg.encoder)
     inputs = {"encoder": encoder_fingerprint(folder)}
@@ -52,17 +54,18 @@ def main(cfg: DictConfig) -> None:
         module = build_module(cfg, encoder, data)
         run.record(total_steps=data.total_steps, cache=used_folders())
         name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
-        loggers = build_loggers(cfg, run, arm=cfg.row, name=name)
-        bar = cfg.trainer.progress_bar
-        trainer = build_finetuning_trainer(hardware, module, loggers, run.dir, run.state["fingerprint"], bar)
-        trainer.fit(module, datamodule=data)
-        if run.is_leader:
-            write_results(run.dir, module, about)
-        predict_tests(trainer, module, data, tests, run)
-        if run.is_leader:
-            if cfg.save_model:
-                save_model(run.dir / "model", module, folder, task=cfg.task.name, head=cfg.head)
-            run.complete(precision=hardware.precision, data=data.facts, **module.facts())
+        with tracked(build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:
+            bar = cfg.trainer.progress_bar
+            trainer = build_finetuning_trainer(hardware, module, loggers, run.dir, run.state["fingerprint"], bar)
+            trainer.fit(module, datamodule=data)
+            if run.is_leader:
+                result = write_results(run.dir, module, about)
+                summarise(loggers, {**result["scores"], "best_step": result["best_step"]})
+            predict_tests(trainer, module, data, tests, run)
+            if run.is_leader:
+                if cfg.save_model:
+                    save_model(run.dir / "model", module, folder, task=cfg.task.name, head=cfg.head)
+                run.complete(precision=hardware.precision, data=data.facts, **module.facts())
 
 
 def build_data(cfg: DictConfig, folder: Path, encoder: EncoderSource) -> FinetuningDataModule:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from hydra.utils import instantiate
+from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.datamodules.corpus import CorpusDataModule
@@ -19,12 +21,14 @@ from clozelab.stages.building import (
     build_loggers,
     build_pretraining_module,
     check_pretraining,
+    check_trackers,
     hardware_of,
     provenance,
 )
 from clozelab.stages.prepare import prepared_corpus
 from clozelab.training.kept_encoders import KeepEncoders
 from clozelab.training.position_growth import PositionGrowth, growth_steps
+from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
 
 log = logging.getLogger(__name__)
@@ -37,6 +41,7 @@ def main(cfg: DictConfig) -> None:
     hardware = hardware_of(cfg.trainer)
     objective = Objective(**instantiate(cfg.objective, _convert_="all"))
     check_pretraining(cfg, plain, hardware)
+    check_trackers(cfg)
     steps_to_keep = kept_steps(cfg)
     corpus = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
     validation = {f"validation_{key}": plain["validation"][key] for key in ("instances", "seq_length")}
@@ -60,10 +65,12 @@ def main(cfg: DictConfig) -> None:
             folder = run.dir / ("encoder" if step is None else f"encoders/step-{step}")
             module.save_encoder(folder, corpus.tokenizer.files(), provenance(plain, run, corpus, step=step))
 
-        fit(cfg, run, hardware, module, data, KeepEncoders(steps_to_keep, save_encoder))
-        if run.is_leader:
-            save_encoder()
-            run.complete(**module.facts())
+        with tracked(build_loggers(cfg, run, arm=cfg.arm, name=f"{cfg.arm}/seed-{cfg.seed}")) as loggers:
+            fit(cfg, run, hardware, module, data, loggers, KeepEncoders(steps_to_keep, save_encoder))
+            if run.is_leader:
+                save_encoder()
+                summarise(loggers, module.facts())
+                run.complete(**module.facts())
 
 
 def fit(
@@ -72,6 +79,7 @@ def fit(
     hardware: Hardware,
     module: PretrainingModule,
     data: CorpusDataModule,
+    loggers: Sequence[Logger],
     keep_encoders: KeepEncoders,
 ) -> None:
     """Train from the last checkpoint, or from the beginning."""
@@ -90,7 +98,7 @@ def fit(
             ),
             PositionGrowth(growth_steps(cfg.phases) if cfg.position_growth == "tile" else {}),
         ],
-        loggers=build_loggers(cfg, run, arm=cfg.arm, name=f"{cfg.arm}/seed-{cfg.seed}"),
+        loggers=loggers,
         folder=run.dir,
         log_interval_steps=cfg.trainer.log_interval_steps,
     )

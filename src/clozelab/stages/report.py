@@ -11,13 +11,16 @@ from rich.console import Console
 from clozelab.ledger.experiment import find_experiment, load_experiment
 from clozelab.ledger.latex import write_latex
 from clozelab.ledger.lists import say
-from clozelab.ledger.plan import runs_root
+from clozelab.ledger.plan import runs_root, sweep_names
+from clozelab.ledger.sweep import compose
 from clozelab.ledger.terminal import print_page
+from clozelab.ledger.tracked import track_report
 from clozelab.ledger.words import parse, wants_help
 
-HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER] [report_dir=FOLDER] [--latex]
+HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER] [report_dir=FOLDER] [logger=wandb] [--latex]
 
-Judges an experiment from its run folders: report.html, report.md, plots and results.csv.
+Judges an experiment from its run folders: report.html, report.md, plots and results.csv. With
+logger=wandb they also go to Weights & Biases, as an artifact.
 
   --latex    also report.tex: scores and verdicts as tables to \\input (needs the package booktabs)"""
 if TYPE_CHECKING:
@@ -39,7 +42,15 @@ def main(words: Sequence[str]) -> int:
     show(report)
     if "latex" in said.flags:
         say(Console(), f"LaTeX: {write_latex(report.page, report.folder / 'report.tex').resolve()}")
+    track(report, folder, said.overrides, scale)
     return 0
+
+
+def track(report: Report, folder: Path, overrides: Sequence[str], scale: str, config_name: str | None = None) -> None:
+    """Give the report to the tracker, where the overrides choose one (logger=wandb)."""
+    name = config_name or sweep_names(folder)[0]
+    composed = compose(name, overrides, folder=folder, sweep=True)
+    track_report(composed, report, experiment=folder.name, scale=scale)
 
 
 def show(report: Report) -> None:

@@ -18,7 +18,7 @@ from rich.markup import escape
 from clozelab.ledger.experiment import find_experiment, load_experiment
 from clozelab.ledger.plan import Step, make_steps, require_task_files, runs_root
 from clozelab.ledger.sweep import expand
-from clozelab.stages.report import show
+from clozelab.stages.report import show, track
 
 OPTIONS = {"--dry-run", "--skip-doctor"}
 STOPPED = (130, 143)
@@ -67,7 +67,9 @@ def main(words: Sequence[str]) -> int:
     from clozelab.ledger.report import write_report  # matplotlib and scipy: not for --help and --dry-run
 
     root, scale = runs_root(folder, steps[-1].overrides, steps[-1].config_name)
-    show(write_report(load_experiment(folder), root, root / "report", scale=scale))
+    report = write_report(load_experiment(folder), root, root / "report", scale=scale)
+    show(report)
+    track(report, folder, steps[-1].overrides, scale, steps[-1].config_name)
     return 1 if any(statuses) else 0
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 
 from clozelab.training.checkpoint_io import verify_file
@@ -66,6 +71,28 @@ def build_strategy(name: str, accelerator: str, devices: int, num_nodes: int) ->
     if name == "fsdp":
         return _build_fsdp(accelerator, devices, num_nodes)
     return "xla"
+
+
+def cluster_environment(devices: int, num_nodes: int) -> ClusterEnvironment | None:
+    """Who has started this job's processes, where Slurm is around; None outside it: Lightning looks for itself.
+
+    Lightning alone takes every process in a Slurm allocation for a rank of srun's, and waits for others that nobody
+    starts; and its requeueing would come on top of the launcher's.
+
+    Raises:
+        ValueError: srun has started another number of processes than there are devices.
+    """
+    if "SLURM_JOB_ID" not in os.environ or TorchElasticEnvironment.detect():
+        return None
+    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1)  # of srun's step; a batch script is in none
+    if tasks == devices * num_nodes and tasks > 1 and "SLURM_NTASKS_PER_NODE" in os.environ:
+        return SLURMEnvironment(auto_requeue=False)
+    if tasks == 1 and num_nodes == 1:
+        return LightningEnvironment()
+    raise ValueError(
+        f"trainer.num_nodes={num_nodes} and trainer.devices={devices} need {devices * num_nodes} processes, but Slurm"
+        f" has started {tasks}: srun --nodes={num_nodes} --ntasks-per-node={devices} (hydra/launcher=slurm does that)"
+    )
 
 
 def _build_ddp(accelerator: str) -> Strategy:

@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import Logger
 from clozelab.training.callbacks import GracefulStop, LastCheckpoint, SameConfigOnEveryRank, TrainingProgress
 from clozelab.training.checkpoint_io import AtomicCheckpointIO
 from clozelab.training.runtime import choose_precision, set_threads, use_onednn_fp32
-from clozelab.training.strategies import build_strategy, resolve_accelerator
+from clozelab.training.strategies import build_strategy, cluster_environment, resolve_accelerator
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,8 @@ def choose_hardware(
     """
     kind = resolve_accelerator(accelerator, devices)
     build_strategy(strategy, kind, devices, num_nodes)
+    if kind != "tpu":
+        cluster_environment(devices, num_nodes)
     chosen = choose_precision(precision, kind)
     threads = set_threads(threads)
     if kind == "cpu" and chosen == "32-true":
@@ -83,6 +85,7 @@ def build_trainer(
     (max_epochs...).
     """
     _quieten()
+    environment = cluster_environment(hardware.devices, hardware.num_nodes) if hardware.accelerator != "tpu" else None
     options: dict[str, Any] = {
         "accelerator": hardware.accelerator,
         "devices": hardware.devices,
@@ -98,7 +101,7 @@ def build_trainer(
         "log_every_n_steps": log_interval_steps,
         "logger": list(loggers) or False,
         "callbacks": list(callbacks),
-        "plugins": [AtomicCheckpointIO()],
+        "plugins": [AtomicCheckpointIO(), *([environment] if environment else [])],
         "default_root_dir": folder,
         "enable_checkpointing": False,
         "enable_progress_bar": False,

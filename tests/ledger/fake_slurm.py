@@ -1,0 +1,95 @@
+"""The five commands of Slurm that submitit uses, for one machine: sbatch, srun, sacct, scontrol requeue, scancel.
+
+Called by the name of the command (see the fixture in test_slurm_launcher.py). FAKE_SLURM is the folder with its state:
+ID.json holds a job's options, ID.state its state, ID.pids its tasks. As in Slurm a signal reaches all processes of a
+task, a batch script and its children have SLURM_PROCID=0, and only srun sets SLURM_STEP_NUM_TASKS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+STATE = Path(os.environ.get("FAKE_SLURM", "."))
+
+
+def sbatch(words: list[str]) -> int:
+    text = Path(words[0]).read_text()
+    options = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", text, re.M))
+    number = 2000 + int.from_bytes(os.urandom(2), "big") % 7000
+    (STATE / f"{number}.json").write_text(json.dumps(options))
+    (STATE / f"{number}.sh").write_text(text)
+    (STATE / f"{number}.state").write_text("PENDING")
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.Popen([sys.executable, __file__, "run", str(number)], start_new_session=True, **quiet)
+    print(f"Submitted batch job {number}")
+    return 0
+
+
+def run(words: list[str]) -> int:
+    number, state = words[0], STATE / f"{words[0]}.state"
+    options = json.loads((STATE / f"{number}.json").read_text())
+    nodes, each = options.get("nodes", "1"), options.get("ntasks-per-node", "1")
+    step = {
+        "SLURM_JOB_ID": number, "SLURM_JOB_NAME": options["job-name"], "SLURM_NTASKS": str(int(nodes) * int(each)),
+        "SLURM_NTASKS_PER_NODE": each, "SLURM_JOB_NUM_NODES": nodes, "SLURM_PROCID": "0", "SLURM_NODEID": "0",
+        "SLURM_LOCALID": "0", "SLURM_NODELIST": "localhost", "SLURM_JOB_NODELIST": "localhost",
+    }  # fmt: skip
+    while True:
+        state.write_text("RUNNING")
+        with (STATE / f"{number}.out").open("ab") as output:
+            script = ["bash", str(STATE / f"{number}.sh")]
+            status = subprocess.call(script, env=os.environ | step, stdout=output, stderr=output)
+        if not (STATE / f"{number}.requeue").exists():
+            break
+        (STATE / f"{number}.requeue").unlink()
+    state.write_text("FAILED" if status else "COMPLETED")
+    return 0
+
+
+def srun(words: list[str]) -> int:
+    output = next(words[at + 1] for at, word in enumerate(words) if word == "--output")
+    command = words[next(at for at, word in enumerate(words) if "python" in word) :]
+    number, tasks = os.environ["SLURM_JOB_ID"], int(os.environ["SLURM_NTASKS"])
+    started = []
+    for rank in range(tasks):
+        place = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_STEP_NUM_TASKS": str(tasks)}
+        with Path(output.replace("%j", number).replace("%t", str(rank))).open("ab") as log:
+            environment = os.environ | place
+            started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True))
+    (STATE / f"{number}.pids").write_text(" ".join(str(process.pid) for process in started))
+    return max(abs(process.wait()) for process in started)
+
+
+def sacct(words: list[str]) -> int:
+    print("JobID|State|NodeList")
+    for number in [words[at + 1] for at, word in enumerate(words) if word == "-j"]:
+        if (STATE / f"{number}.state").exists():
+            print(f"{number}|{(STATE / f'{number}.state').read_text()}|localhost")
+    return 0
+
+
+def scontrol(words: list[str]) -> int:
+    assert words[0] == "requeue"
+    (STATE / f"{words[1]}.requeue").touch()
+    return 0
+
+
+def scancel(words: list[str]) -> int:
+    number = signal.Signals[f"SIG{words[2].removeprefix('SIG')}"] if "--signal" in words else signal.SIGTERM
+    for pid in (STATE / f"{words[0]}.pids").read_text().split():
+        with suppress(ProcessLookupError):
+            os.killpg(int(pid), number)
+    return 0
+
+
+if __name__ == "__main__":
+    is_job = sys.argv[1:2] == ["run"]
+    command = "run" if is_job else Path(sys.argv[0]).name
+    sys.exit(globals()[command](sys.argv[2:] if is_job else sys.argv[1:]))
