@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clozelab.ledger.collect import collect
-from clozelab.ledger.consistency import declared_keys, inconsistencies
+from clozelab.ledger.consistency import inconsistencies
 from clozelab.ledger.fingerprint import encoder_fingerprint
 
 MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0, ("mlm", "sst2"): 80.0}
@@ -146,30 +146,15 @@ def test_a_copied_run_folder_is_not_counted_twice(root: Path) -> None:
     assert any(str(copy) in line and "not counted" in line for line in collected.damaged)
 
 
-def test_what_a_row_declares_is_its_own(root: Path, tmp_path: Path) -> None:
-    """A row's file sets the task's features: that is the row, not an accident; inside the row it is one."""
-    row = tmp_path / "experiment" / "row"
-    row.mkdir(parents=True)
-    (row / "mlm.yaml").write_text("# @package _global_\nrow: mlm\n")
-    (row / "ltr.yaml").write_text(
-        "# @package _global_\ndefaults:\n  - /task/format/features@task\nrow: ltr\nmax_train_examples: 5\n"
-    )
-    for folder in root.glob("finetune/ltr/*/mrpc/*"):
-        change(folder, lambda state: state["config_resolved"].update(epochs=9.0, max_train_examples=5))
-    assert {line.split(":")[0] for line in inconsistencies(collect(root))} >= {
-        "fine-tuning runs on mrpc differ in max_train_examples"
-    }
-    assert inconsistencies(collect(root), row.parent) == []
-    change(finetuned(root, "ltr", (2, 1)), lambda state: state["config_resolved"].update(max_train_examples=6))
-    (line,) = inconsistencies(collect(root), row.parent)
-    assert line.startswith("fine-tuning runs on mrpc of ltr differ in max_train_examples: ")
-    # What no file declares still has to be equal in all rows.
-    change(finetuned(root, "mlm", (2, 1)), lambda state: state["config_resolved"].update(evaluations_per_epoch=7))
-    assert len(inconsistencies(collect(root), row.parent)) == 2
-
-
-def test_declared_keys(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(
-        "defaults:\n  - override /objective: mlm\n  - _self_\narm: a\nsize: {depth: '1/2'}\nhydra: {mode: RUN}\n"
-    )
-    assert declared_keys(tmp_path) == {"a": {"objective", "arm", "size.depth", "model"}}
+def test_an_encoder_kept_on_the_way_is_the_runs_own(root: Path) -> None:
+    for place in ("encoder", "encoders/step-3"):
+        folder = root / "pretrain" / "mlm" / "seed-1" / place
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(place)
+        for seeds in ((1, 1), (1, 2)):
+            change(finetuned(root, "mlm", seeds), began_with(encoder_fingerprint(folder)))
+        for seeds in ((2, 1), (2, 2)):
+            change(finetuned(root, "mlm", seeds), began_with("e" * 64))
+        assert not [line for line in inconsistencies(collect(root)) if "began with another encoder" in line], place
+    (folder / "config.json").write_text("trained anew")
+    assert [line for line in inconsistencies(collect(root)) if "began with another encoder" in line]

@@ -88,7 +88,7 @@ def problems(collected: Collected, table: Table) -> dict[str, list[str]]:
     """Heading -> lines, of what a reader has to know is not there or not well."""
     root = f"{collected.root}/"
     found = {
-        "Unequal": [line.replace(root, "") for line in inconsistencies(collected, table.experiment.folder)],
+        "Unequal": [line.replace(root, "") for line in inconsistencies(collected)],
         "Missing": _missing(table),
         "Not complete": [line.replace(root, "") for line in _troubled(collected)],
         "Collapsed": _collapsed(table),

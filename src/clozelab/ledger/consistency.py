@@ -1,8 +1,7 @@
 """Whether the runs of a table may be compared at all: what should be equal in all of them, and is not.
 
 A run folder refuses another configuration, but two folders of one experiment may hold two: the first half of a sweep
-with other epochs than the second, an encoder trained anew after its scores were taken. What an arm's or a row's own
-file sets is that arm's difference from the others; inside the arm it has to be one. Reads records only.
+with other epochs than the second, an encoder trained anew after its scores were taken. Reads records only.
 """
 
 from __future__ import annotations
@@ -10,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from omegaconf import OmegaConf
-from yaml import YAMLError  # type: ignore[import-untyped]
 
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.fingerprint import encoder_fingerprint, flatten
@@ -30,58 +26,19 @@ FINETUNE_MAY_DIFFER = (
     "predict_test",
 )
 RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
-FOLLOWING = {
-    "learning_rate": RATE_KEYS,
-    "size": ("model",),
-    "task": ("task", "epochs", "global_batch_size", *RATE_KEYS),
-}
-"""What the resolved configuration derives from a key that an arm or row sets."""
 SHOWN_VALUES = 3
-Declared = Mapping[str, frozenset[str]]
-"""Arm or row -> dotted keys (or parts) that its file sets."""
 
 
-def inconsistencies(collected: Collected, experiment: Path | None = None) -> list[str]:
-    """One line for everything that makes complete runs unequal beyond what their names say.
-
-    Args:
-        collected: the runs.
-        experiment: the experiment's folder, whose arm/ and row/ files say where runs differ by design.
-    """
+def inconsistencies(collected: Collected) -> list[str]:
+    """One line for everything that makes complete runs unequal beyond what their names say."""
     pretrain = [run for run in collected.pretrain if run.is_complete]
     finetune = [run for run in collected.finetune if run.is_complete]
-    arms, rows = (declared_keys(experiment / group) if experiment else {} for group in ("arm", "row"))
-    lines = _differing("pre-training runs", pretrain, PRETRAIN_MAY_DIFFER, "corpus", arms)
+    lines = _differing("pre-training runs", pretrain, PRETRAIN_MAY_DIFFER, "corpus")
     for task in sorted({run.task for run in finetune}):
         runs = [run for run in finetune if run.task == task]
         free = (*FINETUNE_MAY_DIFFER, *(RATE_KEYS if _same_rates(runs) else ()))
-        lines += _differing(f"fine-tuning runs on {task}", runs, free, "task_data", rows)
+        lines += _differing(f"fine-tuning runs on {task}", runs, free, "task_data")
     return lines + _shared_encoders(finetune) + _replaced_encoders(pretrain, finetune)
-
-
-def declared_keys(folder: Path) -> dict[str, frozenset[str]]:
-    """What each delta of an experiment (arm/NAME.yaml or row/NAME.yaml) sets, with what follows from it."""
-    found = {}
-    for path in sorted(folder.glob("*.yaml")):
-        try:
-            plain = OmegaConf.to_container(OmegaConf.load(path))
-        except (OSError, YAMLError):
-            continue
-        delta = {str(key): value for key, value in plain.items()} if isinstance(plain, dict) else {}
-        chosen = [_chosen_part(entry) for entry in delta.pop("defaults", ())]
-        delta.pop("hydra", None)
-        keys = {*flatten(delta), *delta, *filter(None, chosen)}
-        # A part with values inside is declared by those values alone.
-        keys -= {key for key in delta if isinstance(delta[key], dict)}
-        found[path.stem] = frozenset([*keys, *(one for key in keys for one in FOLLOWING.get(key.split(".")[0], ()))])
-    return found
-
-
-def _chosen_part(entry: Any) -> str:
-    """ "objective" for {"override /objective": mlm}, "task" for "/task/format/features@task"."""
-    text = str(next(iter(entry), "")) if isinstance(entry, Mapping) else str(entry)
-    group, _, package = text.removeprefix("override ").partition("@")
-    return (package or group.strip("/")).replace("/", ".").removesuffix("_self_")
 
 
 def _same_rates(runs: Sequence[FinetuneRun]) -> bool:
@@ -93,46 +50,20 @@ def _same_rates(runs: Sequence[FinetuneRun]) -> bool:
     return len(set(map(frozenset, rates.values()))) == 1
 
 
-def _differing(
-    what: str, runs: Sequence[PretrainRun | FinetuneRun], free: Iterable[str], data: str, declared: Declared
-) -> list[str]:
-    """Lines for the settings, input data and precision that are not the same in all runs, or, for those that an arm or
-    row declares, not in all of its own."""
-    groups: dict[tuple[str, str], list[PretrainRun | FinetuneRun]] = {}
-    values: dict[tuple[str, str], dict[str, list[str]]] = {}
-    compared = [(run, _compared(run.state, tuple(free), data)) for run in runs]
-    keys = sorted({key for _, found in compared for key in found})
-    for run, found in compared:
-        own = declared.get(_delta(run), frozenset())
-        for key in keys:
-            group = key, _delta(run) if _is_within(key, own) else ""
-            groups.setdefault(group, []).append(run)
-            if key in found:
-                values.setdefault(group, {}).setdefault(str(found[key]), []).append(_name(run))
-    return _unequal_lines(what, groups, values)
-
-
-def _unequal_lines(
-    what: str, groups: Mapping[tuple[str, str], Sequence[Any]], values: Mapping[tuple[str, str], dict[str, list[str]]]
-) -> list[str]:
+def _differing(what: str, runs: Sequence[PretrainRun | FinetuneRun], free: Iterable[str], data: str) -> list[str]:
+    """Lines for the settings, input data and precision that are not the same in all runs."""
+    values: dict[str, dict[str, list[str]]] = {}
+    for run in runs:
+        for key, value in _compared(run.state, tuple(free), data).items():
+            values.setdefault(key, {}).setdefault(str(value), []).append(_name(run))
     lines = []
-    for (key, delta), found in sorted(values.items()):
-        without = len(groups[key, delta]) - sum(map(len, found.values()))
+    for key, found in sorted(values.items()):
+        without = len(runs) - sum(map(len, found.values()))
         parts = [f"{value} ({len(names)} runs, e.g. {names[0]})" for value, names in list(found.items())[:SHOWN_VALUES]]
         parts += [f"none ({without} runs)"] if without else []
         if len(parts) > 1:
-            owner = f" of {delta}" if delta else ""
-            lines.append(f"{what}{owner} differ in {key}: {', '.join(parts)}")
+            lines.append(f"{what} differ in {key}: {', '.join(parts)}")
     return lines
-
-
-def _delta(run: PretrainRun | FinetuneRun) -> str:
-    return run.arm if isinstance(run, PretrainRun) else run.row
-
-
-def _is_within(key: str, parts: Iterable[str]) -> bool:
-    """Whether a dotted key is one of these, or inside one."""
-    return any(key == part or key.startswith(f"{part}.") for part in parts)
 
 
 def _compared(state: Mapping[str, Any], free: tuple[str, ...], data: str) -> dict[str, Any]:
