@@ -43,7 +43,7 @@ def test_help_is_fast_and_light(clozelab) -> None:  # type: ignore[no-untyped-de
     assert time.perf_counter() - started < 5.0  # two interpreters on a busy machine
 
 
-@pytest.mark.parametrize("verb", ["prepare", "pretrain", "finetune", "reproduce", "report", "list"])
+@pytest.mark.parametrize("verb", ["prepare", "pretrain", "finetune", "reproduce", "report", "list", "show"])
 def test_help_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type: ignore[no-untyped-def]
     done = clozelab(verb, "--help")
     assert done.returncode == 0, done.stderr
@@ -77,6 +77,7 @@ def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type
         (["reproduce", "table5"], 1, "no experiment 'table5'"),
         (["reproduce", "table5_pretraining_tasks", "--dri-run"], 1, "--dri-run"),
         (["report", "table5_pretraining_tasks", "scale=demo"], 1, "no run below"),
+        (["show", "micorworld"], 1, "did you mean 'microworld'?"),
         (["pretrain", "-m", "seed=glob(none*)"], 2, "no job at all"),
         (["pretrain", "-m", "objective=mlm", "seed=1", "trainer.num_workers=0,1"], 1, "would share the folder"),
         (["pretrain", "-m", "hydra.launcher.jobs_at_once=0"], 1, "jobs_at_once is 0"),

@@ -28,6 +28,7 @@ PLAIN_VERBS = {
     "report": "judge an experiment from its run folders: table, verdicts, plots",
     "submit": "the submission zip of a benchmark from runs with predict_test=true",
     "list": "experiments with their status",
+    "show": "documents and examples of the embedded world",
 }
 MODULES = {"list": "listing"}
 RUN_STAGES = ("pretrain", "finetune")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.data.microworld.world import MANIFEST, show, write_world
+from clozelab.data.microworld.world import MANIFEST, write_world
 
 TINY: dict[str, Any] = {
     "world_seed": 1,
@@ -127,10 +127,3 @@ def test_shuffled_labels_change_training_labels_only(tmp_path: Path) -> None:
             for qa in paragraph["qas"]:
                 answer = qa["answers"][0]
                 assert paragraph["context"][answer["answer_start"] :].startswith(answer["text"])
-
-
-def test_show_is_readable() -> None:
-    text = show(2, 1)
-    assert text.startswith("Synthetic")
-    for heading in ("document 1", "CoLA", "MNLI", "SWAG", "SQuAD v2.0", "NER"):
-        assert f"--- {heading}" in text

@@ -16,12 +16,8 @@ from typing import Any
 
 from clozelab.data.microworld.choices import Choices
 from clozelab.data.microworld.documents import tell_document
-from clozelab.data.microworld.entities import tagged_document
 from clozelab.data.microworld.entropy import known_entropy, unigram_entropy
-from clozelab.data.microworld.formats import TABLES, glue_files, make_rows, ner_files, squad_files, swag_files
-from clozelab.data.microworld.pairs import HOME_SCENES
-from clozelab.data.microworld.sentences import continuation
-from clozelab.data.microworld.spans import squad
+from clozelab.data.microworld.formats import glue_files, ner_files, squad_files, swag_files
 
 WORLD_VERSION = 1
 """Raise when the same settings give other bytes."""
@@ -169,24 +165,3 @@ def _write_files(folder: Path, files: dict[str, str], manifest: dict[str, Any]) 
         for name in ordered:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (Path(temporary) / name).replace(folder / name)
-
-
-def show(n: int, world_seed: int) -> str:
-    """`n` documents and one example of each task, to be read."""
-    parts = [f"Synthetic text (microworld, seed {world_seed})"]
-    for index, document in enumerate(corpus_documents(world_seed, n)):
-        parts.append(f"--- document {index}\n" + "\n".join(document))
-    tables = {name: table.maker for name, table in TABLES.items()} | {"SWAG": continuation}
-    for name, maker in tables.items():
-        row = make_rows(maker, f"{world_seed}/{name}", "train", HOME_SCENES, 1)[0]
-        hidden = ("index", "genre", "mark", "people")
-        parts.append(f"--- {name}\n" + "\n".join(f"{key}: {value}" for key, value in row.items() if key not in hidden))
-    for version in ("1.1", "v2.0"):
-        paragraph = squad(str(world_seed), "train", HOME_SCENES, 3, version)["data"][0]["paragraphs"][0]
-        asked = [
-            f"{q['question']} -> {q['answers'][0]['text'] if q['answers'] else '(no answer)'}" for q in paragraph["qas"]
-        ]
-        parts.append(f"--- SQuAD {version}\n" + "\n".join([paragraph["context"], *asked]))
-    tagged = tagged_document(Choices(f"{world_seed}/ner/train/0"), "train", HOME_SCENES)
-    parts.append("--- NER\n" + "\n".join(" ".join(f"{token}/{tag}" for token, tag in sentence) for sentence in tagged))
-    return "\n\n".join(parts) + "\n"
