@@ -18,6 +18,7 @@ from clozelab.stages.building import (
     build_loggers,
     build_pretraining_module,
     check_pretraining,
+    corpus_facts,
     hardware_of,
     provenance,
 )
@@ -48,7 +49,8 @@ def main(cfg: DictConfig) -> None:
         # A resumed run keeps the precision that `auto` meant when it began.
         hardware = replace(hardware, precision=run.state["facts"].get("precision", hardware.precision))
         module = build_pretraining_module(cfg, hardware, corpus, objective, data.total_steps)
-        run.record(precision=hardware.precision, unigram_entropy=corpus.train.unigram_entropy, **module.facts())
+        facts = corpus_facts(cfg, corpus, objective, data) | module.facts()
+        run.record(precision=hardware.precision, **facts)
         fit(cfg, run, hardware, module, data)
         if run.is_leader:
             module.save_encoder(run.dir / "encoder", corpus.tokenizer.files(), provenance(plain, run, corpus))

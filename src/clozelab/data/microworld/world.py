@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from clozelab.data.microworld.baselines import baseline_files
 from clozelab.data.microworld.choices import Choices
 from clozelab.data.microworld.documents import tell_document
 from clozelab.data.microworld.entropy import known_entropy, unigram_entropy
@@ -23,6 +24,8 @@ WORLD_VERSION = 1
 """Raise when the same settings give other bytes."""
 MANIFEST = "microworld.json"
 CORPUS = "corpus/microworld.txt"
+FACTS_VERSION = 2
+"""Raise when the manifest or the baselines say something else of the same world: then they alone are written anew."""
 
 
 def write_world(
@@ -64,7 +67,10 @@ def write_world(
 
 
 def is_written(folder: Path, settings: dict[str, Any]) -> bool:
-    """Whether this very world lies complete in `folder`. ValueError where it is another one or was changed since."""
+    """Whether this very world lies complete in `folder`, with all that is known of it.
+
+    ValueError where it is another one or was changed since.
+    """
     path = folder / MANIFEST
     if not path.exists():
         return False
@@ -73,7 +79,7 @@ def is_written(folder: Path, settings: dict[str, Any]) -> bool:
         changed = [key for key in settings if manifest["settings"].get(key) != settings[key]]
         pairs = ", ".join(f"{key} {manifest['settings'].get(key)} -> {settings[key]}" for key in changed)
         raise ValueError(f"{folder} holds another microworld ({pairs}): choose another data_dir or delete this one")
-    missing = False
+    missing = manifest.get("facts_version") != FACTS_VERSION
     for name, checksum in manifest["sha256"].items():
         if not (folder / name).exists():
             missing = True
@@ -120,7 +126,7 @@ def _all_files(settings: dict[str, Any]) -> dict[str, str]:
     sizes = {"train": settings["train_examples"], "validation": size, "test": size}
     for write in (glue_files, squad_files, swag_files, ner_files):
         files |= write(str(seed), sizes, settings["shuffle_labels"])
-    return files
+    return files | baseline_files(files)
 
 
 def _manifest(settings: dict[str, Any], files: dict[str, str]) -> dict[str, Any]:
@@ -131,6 +137,7 @@ def _manifest(settings: dict[str, Any], files: dict[str, str]) -> dict[str, Any]
     return {
         "about": "Synthetic: text and tasks made by clozelab.data.microworld. No real person, place or event.",
         "settings": settings,
+        "facts_version": FACTS_VERSION,
         "counts": {
             "documents": settings["num_documents"],
             "sentences": len(lines),
@@ -154,10 +161,11 @@ def _refuse_foreign_files(folder: Path, files: dict[str, str]) -> None:
 
 def _write_files(folder: Path, files: dict[str, str], manifest: dict[str, Any]) -> None:
     """Complete in a temporary folder, then renamed. The manifest comes first: a run that is killed between two renames
-    leaves a world whose missing files the next run writes."""
+    leaves a world whose missing files the next run writes. A file that is there already keeps its time."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".microworld-") as temporary:
         ordered = {MANIFEST: json.dumps(manifest, indent=1) + "\n"} | files
+        ordered = {name: text for name, text in ordered.items() if not _holds(folder / name, text)}
         for name, text in ordered.items():
             path = Path(temporary) / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -165,3 +173,7 @@ def _write_files(folder: Path, files: dict[str, str], manifest: dict[str, Any]) 
         for name in ordered:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (Path(temporary) / name).replace(folder / name)
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_bytes() == text.encode()
