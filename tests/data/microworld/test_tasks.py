@@ -219,7 +219,7 @@ def test_surface_stays_below_the_ceiling(small_world: Path) -> None:
         for scores in baselines.values():
             assert all(-0.2 < score < (85.0 if "squad" in file else 0.85) for score in scores.values()), (file, scores)
     # The bag finds what lies on the surface: a task in which it was at chance would be a broken baseline.
-    assert results["glue/QNLI/dev.tsv"]["bag of words"]["accuracy"] > 0.65
+    assert results["glue/QNLI/dev.tsv"]["bag of words"]["accuracy"] > 0.55
     kept = json.loads((small_world / "glue/QNLI/baselines.json").read_text())["dev.tsv"]
     assert set(kept) == {"bag of words", "longest overlap"}
     assert kept["bag of words"]["accuracy"] == pytest.approx(results["glue/QNLI/dev.tsv"]["bag of words"]["accuracy"])
