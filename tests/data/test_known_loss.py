@@ -62,9 +62,16 @@ def test_masked_words_by_what_the_row_shows(
     assert found is not None and found["nats"] == pytest.approx(nats) and found["reader"] == "masked"
 
 
-@pytest.mark.parametrize("text", ["mill ##s", "mill [UNK]"])
-def test_nothing_is_said_of_pieces(world: Path, tokenizer: WordPieceTokenizer, text: str) -> None:
-    assert known_loss(world, tokenizer, labels(tokenizer, text), seq_length=64, masking=BERT) is None
+def test_pieces_of_a_word_share_its_loss_from_left_to_right_alone(world: Path, tokenizer: WordPieceTokenizer) -> None:
+    predicted = labels(tokenizer, "mill ##s barn [SEP]")
+    known = known_loss(world, tokenizer, predicted, seq_length=64, masking=None)
+    assert known is not None and known["nats"] == pytest.approx(0.5)
+    assert known_loss(world, tokenizer, predicted, seq_length=64, masking=BERT) is None
+
+
+def test_nothing_is_said_of_unknown_words(world: Path, tokenizer: WordPieceTokenizer) -> None:
+    for masking in (None, BERT):
+        assert known_loss(world, tokenizer, labels(tokenizer, "mill [UNK]"), seq_length=64, masking=masking) is None
 
 
 def test_nothing_is_said_of_what_was_not_measured(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:

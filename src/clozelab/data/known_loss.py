@@ -1,7 +1,8 @@
 """What a generated corpus says of the best loss that a model can reach on it, turned into nats a predicted token.
 
-The generator's manifest speaks of words. Here a token is a word: where the vocabulary splits words, a loss of pieces is
-not a loss of words, and nothing is said. A left-to-right model also predicts [SEP], which the bound takes to be free.
+The generator's manifest speaks of words. From left to right the pieces of a word cost together what the word costs, and
+[SEP] is taken to be free. A masked piece of a word can be read off its other pieces, so of masked models nothing is said
+where the vocabulary splits words; of none where it does not know a word.
 """
 
 from __future__ import annotations
@@ -44,10 +45,12 @@ def known_loss(
     if "left_to_right_words" not in entropy or manifest["settings"]["shuffle_sentences"] or not len(labels):
         return None  # not measured, or of a text that is told in another order
     special = np.isin(labels, (tokenizer.sep_id, tokenizer.cls_id))
-    if _splits_words(tokenizer, labels[~special]):
+    pieces = np.isin(labels, [index for index, text in enumerate(tokenizer.vocabulary) if text.startswith("##")])
+    if (labels == tokenizer.unk_id).any() or (masking is not None and pieces.any()):
         return None
     if masking is None:
-        share, kind, view = 1.0 - float(special.mean()), "left_to_right", "its document from the beginning"
+        share = 1.0 - float((special | pieces).mean())
+        kind, view = "left_to_right", "its document from the beginning"
     else:
         predicted, in_view = masking
         share = 1.0 - in_view
@@ -62,8 +65,3 @@ def known_loss(
         "reader": "left_to_right" if masking is None else "masked",
         "view": view,
     }
-
-
-def _splits_words(tokenizer: WordPieceTokenizer, labels: NDArray[np.int64]) -> bool:
-    """Whether any of the predicted tokens is a later piece of a word, or an unknown word."""
-    return any(token == tokenizer.unk_id or tokenizer.vocabulary[token].startswith("##") for token in np.unique(labels))

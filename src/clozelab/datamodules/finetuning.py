@@ -128,7 +128,7 @@ class FinetuningDataModule(LightningDataModule):
     @cached_property
     def baselines(self) -> dict[str, dict[str, float]]:
         """What simple methods score on the validation split, where a list of them lies beside it."""
-        return baselines_of(self.validation_path)
+        return baselines_of(self.inputs.data_dir, self.validation_path)
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The controls: with shuffled sentences no thread runs through a document, with shuffled labels nothing can be learnt."""
+"""The controls: shuffled sentences leave no thread through a document, shuffled labels nothing to learn."""
 
 from __future__ import annotations
 

@@ -222,4 +222,5 @@ def test_surface_stays_below_the_ceiling(small_world: Path) -> None:
     assert results["glue/QNLI/dev.tsv"]["bag of words"]["accuracy"] > 0.55
     kept = json.loads((small_world / "glue/QNLI/baselines.json").read_text())["dev.tsv"]
     assert set(kept) == {"bag of words", "longest overlap"}
-    assert kept["bag of words"]["accuracy"] == pytest.approx(results["glue/QNLI/dev.tsv"]["bag of words"]["accuracy"])
+    found = results["glue/QNLI/dev.tsv"]["bag of words"]["accuracy"]
+    assert kept["bag of words"]["accuracy"] == pytest.approx(found, abs=1e-4)

@@ -25,8 +25,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import lsqr
 
 from clozelab.data.microworld.entropy import words_of
+from clozelab.data.microworld.formats import BASELINES_FILE
 
-BASELINES_FILE = "baselines.json"
 BAG, OVERLAP, TAGS, MAJORITY = "bag of words", "longest overlap", "most frequent tag", "majority"
 Texts = list[tuple[str, str]]
 Scores = dict[str, dict[str, float]]

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from clozelab.data.microworld.baselines import baseline_files
 from clozelab.data.microworld.choices import Choices
 from clozelab.data.microworld.documents import tell_document
 from clozelab.data.microworld.entropy import known_entropy, unigram_entropy
@@ -118,6 +117,8 @@ def _shuffled_sentences(documents: list[list[str]], world_seed: int) -> list[lis
 
 
 def _all_files(settings: dict[str, Any]) -> dict[str, str]:
+    from clozelab.data.microworld.baselines import baseline_files  # scipy: only who writes a world waits for it
+
     seed, size = settings["world_seed"], settings["validation_examples"]
     documents = list(corpus_documents(seed, settings["num_documents"]))
     if settings["shuffle_sentences"]:

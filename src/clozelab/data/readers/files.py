@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import zstandard
 
-from clozelab.data.microworld.baselines import BASELINES_FILE
+from clozelab.data.microworld.formats import BASELINES_FILE
 from clozelab.data.microworld.world import MANIFEST
 
 MAX_BAD_FRACTION = 0.01
@@ -104,13 +104,14 @@ def generator_of(data_dir: str | Path, paths: Iterable[Path]) -> str | None:
     return manifest.stem if any(file_sha256(path) in checksums for path in paths) else None
 
 
-def baselines_of(path: Path) -> dict[str, dict[str, float]]:
+def baselines_of(data_dir: str | Path, path: Path) -> dict[str, dict[str, float]]:
     """Baseline -> score's name -> value, as `baselines.json` beside a validation file says; empty where none is there.
 
+    A generator's list says nothing of a real file that has taken the generated one's place.
     ValueError where that file is there and is something else.
     """
     listed = path.with_name(BASELINES_FILE)
-    if not listed.is_file():
+    if not listed.is_file() or generator_of(data_dir, [listed]) != generator_of(data_dir, [path]):
         return {}
     try:
         found = json.loads(listed.read_text(encoding="utf-8")).get(path.name, {})
