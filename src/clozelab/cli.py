@@ -35,6 +35,7 @@ PLAIN_VERBS = {
     "gc": "what could be deleted: checkpoints of complete runs, leftovers, unused cache",
     "submit": "the submission zip of a benchmark from runs with predict_test=true",
     "list": "experiments with their status",
+    "show": "documents and examples of the embedded world",
 }
 MODULES = {"list": "listing", "explain-cell": "explain_cell"}
 RUN_STAGES = ("pretrain", "finetune")

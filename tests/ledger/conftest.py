@@ -42,7 +42,9 @@ def write_run(folder: Path, stage: str, config: dict[str, Any], status: str = "c
     (folder / "run.json").write_text(json.dumps(state))
 
 
-def write_pretrain(root: Path, arm: str, seed: int, *, status: str = "complete", generator: Any = None) -> None:
+def write_pretrain(
+    root: Path, arm: str, seed: int, *, status: str = "complete", generator: Any = None, known: Any = None
+) -> None:
     folder = root / "pretrain" / arm / f"seed-{seed}"
     model = {"num_hidden_layers": 2, "hidden_size": 128}
     config = {"arm": arm, "seed": seed, "model": model, "corpus": {"name": "text", "generator": generator}}
@@ -53,7 +55,7 @@ def write_pretrain(root: Path, arm: str, seed: int, *, status: str = "complete",
         "parameters": 1_527_680,
         "unigram_entropy": 6.2,
         "validation/loss": 4.4,
-    }
+    } | (known or {})
     write_run(folder, "pretrain", config, status, **facts)
     lines = ["step,tokens,seconds,key,value"]
     for step in range(1, 11):

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from clozelab.ledger.collect import collect
 from clozelab.ledger.experiment import find_experiment, load_experiment
-from clozelab.ledger.plots import spread
+from clozelab.ledger.plots import known_heights, spread
 from clozelab.ledger.report import Report, write_report
 from clozelab.ledger.terminal import print_page
 from clozelab.ledger.wording import duration, rough, signed
@@ -146,6 +147,65 @@ def test_synthetic_is_said_first(make_runs: Callable[..., Path]) -> None:
     assert "MRPC, paper" in paper and "ours" not in paper.split("## ")[0]
     body = texts(report)["report.html"].split("<body>")[1]
     assert body.index("Synthetic data.") < body.index("<h1>")
+
+
+KNOWN = {
+    "mlm": {"nats": 0.53, "standard_error": 0.02, "reader": "masked", "view": "the unmasked words of 62 on end"},
+    "ltr": {"nats": 1.08, "standard_error": 0.004, "reader": "left_to_right", "view": "its document"},
+}
+
+
+def test_known_bounds_and_distances(make_runs: Callable[..., Path], writers: Any) -> None:
+    """Held-out loss is 4.4 in every made-up run; the arm without the fact has a dash, not a number."""
+    root = make_runs({}, pretrain_seeds=())
+    for arm in ("mlm_nsp", "mlm", "ltr"):
+        known = {"known_loss": KNOWN[arm]} if arm in KNOWN else None
+        writers.pretrain(root, arm, 1, generator={"_target_": "clozelab.data.x"}, known=known)
+    report = written(root)
+    text = texts(report)["report.md"]
+    assert "| arm | held-out loss | no model below | above that by at most | unigram entropy |" in text
+    assert "| No NSP (mlm) | 4.400 | 0.53 \u00b1 0.02 | 3.87 | 6.200 |" in text
+    assert "| LTR & No NSP (ltr) | 4.400 | 1.08 \u00b1 0.00 | 3.32 | 6.200 |" in text
+    assert "| BERT-Base (mlm_nsp) | 4.400 | \u2013 | \u2013 | 6.200 |" in text
+    assert (
+        "No masked model can be below 0.53 \u00b1 0.02 on average" in text and "lower bound, not the exact best" in text
+    )
+    assert "No left-to-right model can be below 1.08" in texts(report)["report.html"]
+    assert (report.folder / "curves.png").is_file()
+    assert known_heights(collect(root).pretrain) == {"no masked below 0.53": 0.53, "no left-to-right below 1.08": 1.08}
+    console = Console(width=120, file=io.StringIO())
+    print_page(report.page, console)
+    assert re.search(r"No NSP \(mlm\) +4\.400 +0\.53 \u00b1 0\.02 +3\.87", console.file.getvalue())
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_real_corpora_have_no_bound(make_runs: Callable[..., Path]) -> None:
+    report = written(make_runs({("mlm", "mrpc"): 70.0}))
+    assert not report.page["bounds"] and "no model below" not in texts(report)["report.md"]
+    assert "| arm | held-out loss | unigram entropy | token accuracy | NSP accuracy |" in texts(report)["report.md"]
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_surface_baselines_are_a_row_and_no_claim(make_runs: Callable[..., Path], writers: Any) -> None:
+    root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
+    known = {"bag of words": {"accuracy": 0.7525, "f1": 0.9}, "longest overlap": {"accuracy": 0.675}}
+    spans = {"longest overlap": {"f1": 68.8}}
+    for seed in (1, 2):
+        writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0, baselines=known)
+        writers.finetune(root, "ltr", "squad_v1", (seed, 1), 60.0, baselines=spans)
+    report = written(root)
+    group = report.page["groups"][0]
+    found = dict(zip([heading["name"] for heading in group["headings"]], group["surface"], strict=True))
+    assert found["MRPC"] == {"mean": "75.2", "note": "bag of words"}
+    assert found["SQuAD F1"] == {"mean": "68.8", "note": "longest overlap"}
+    assert found["QNLI"] == {"mean": "\u2013", "note": ""}
+    pages = texts(report)
+    assert re.search(r"\| surface baseline \|.* 75\.2 \(bag of words\) \|", pages["report.md"])
+    assert "<th>surface baseline</th>" in pages["report.html"]
+    assert not any("surface" in one["compared"] for one in report.page["judgements"])
+    console = Console(width=120, file=io.StringIO())
+    print_page(report.page, console)
+    assert re.search(r"surface baseline .*75\.2", console.file.getvalue())
 
 
 @pytest.mark.usefixtures("without_plots")

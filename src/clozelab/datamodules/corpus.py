@@ -240,6 +240,10 @@ class CorpusDataModule(LightningDataModule):
         parts = np.array_split(index, rounds * world_size)
         return ValidationStream(self.objective, instances, parts[rank::world_size], self.corpus.validation.source_names)
 
+    def held_out_labels(self) -> NDArray[np.int64]:
+        """The token ids that all held-out rows ask for [P]."""
+        return np.concatenate([batch["prediction_labels"].numpy() for batch in self.validation_stream(0, 1)])
+
     def _validation_rows(self) -> int:
         """As many tokens in a batch as the largest micro-batch of training."""
         tokens = max(phase.micro_batch_size * phase.seq_length for phase in self.phases)

@@ -24,7 +24,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from clozelab.data.readers.files import generator_of
+from clozelab.data.readers.files import baselines_of, generator_of
 from clozelab.data.readers.preview import TaskPreview
 from clozelab.data.readers.rows import Ints, Rows
 from clozelab.data.tokenizer import WordPieceTokenizer
@@ -125,6 +125,11 @@ class FinetuningDataModule(LightningDataModule):
     def synthetic(self) -> str | None:
         """Name of the generator that wrote these files in a real benchmark's format; None for real ones."""
         return generator_of(self.inputs.data_dir, (self.train_path, self.validation_path))
+
+    @cached_property
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """What simple methods score on the validation split, where a list of them lies beside it."""
+        return baselines_of(self.inputs.data_dir, self.validation_path)
 
     @property
     @abstractmethod

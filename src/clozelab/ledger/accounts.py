@@ -13,6 +13,16 @@ from clozelab.ledger.table import Cell, Table
 from clozelab.ledger.wording import DASH, distinct, duration, percent, rough
 
 AnyRun = PretrainRun | FinetuneRun
+TIGHTNESS = {
+    "masked": (
+        "This is a lower bound, not the exact best: alternatives that need two changed decisions are not counted, and "
+        "half of the rows show two shorter pieces of text."
+    ),
+    "left_to_right": (
+        "For that reader it is exact but for sampling; for the model it is a lower bound, since its rows begin inside "
+        "documents, and [SEP] is taken to cost nothing."
+    ),
+}
 
 
 def place(run: AnyRun, collected: Collected) -> str:
@@ -40,13 +50,36 @@ def arms_run(experiment: Experiment, collected: Collected) -> dict[str, str]:
 def learnt(arm: str, label: str, collected: Collected) -> dict[str, str]:
     """What an arm's finished pre-training runs reached on held-out text, as means over seeds."""
     facts = [run.facts for run in collected.pretrain if run.arm == arm and run.is_complete]
+    known = [one["known_loss"] for one in facts if one.get("known_loss")]
+    distances = [
+        {"above": one["validation/loss"] - one["known_loss"]["nats"]}
+        for one in facts
+        if one.get("known_loss") and "validation/loss" in one
+    ]
     return {
         "label": f"{label} ({arm})",
         "loss": _mean(facts, "validation/loss", "{:.3f}"),
         "entropy": _mean(facts, "unigram_entropy", "{:.3f}"),
+        "bound": distinct(f"{one['nats']:.2f} \u00b1 {one['standard_error']:.2f}" for one in known),
+        "above": _mean(distances, "above", "{:.2f}"),
         "accuracy": _mean(facts, "validation/accuracy", "{:.1%}"),
         "nsp": _mean(facts, "validation/nsp_accuracy", "{:.1%}"),
     }
+
+
+def known_losses(collected: Collected) -> list[dict[str, Any]]:
+    """The bounds that a generated corpus knows for its models' losses, each once: `nats` and `text`."""
+    facts = [run.facts["known_loss"] for run in collected.pretrain if run.facts.get("known_loss")]
+    different = {(one["reader"], f"{one['nats']:.2f}"): one for one in facts}
+    return [{"nats": known["nats"], "text": _bound(reader, known)} for (reader, _), known in sorted(different.items())]
+
+
+def _bound(reader: str, known: Mapping[str, Any]) -> str:
+    return (
+        f"No {reader.replace('_', '-')} model can be below {known['nats']:.2f} \u00b1 {known['standard_error']:.2f} on "
+        f"average (from the generator; one standard error). That is what a reader reaches who knows the generator and "
+        f"sees {known['view']}. {TIGHTNESS[reader]}"
+    )
 
 
 def costs(experiment: Experiment, collected: Collected) -> list[dict[str, str]]:

@@ -57,6 +57,8 @@ class FinetuneRun:
     learning_rate: float | None = None
     synthetic: str | None = None
     """Name of the generator that wrote the task's files."""
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Simple method -> metric -> its score on the same examples, in percent."""
 
     @property
     def is_complete(self) -> bool:
@@ -162,6 +164,10 @@ def read_scores(path: Path) -> dict[str, Any]:
         "collapsed": bool(saved.get("collapsed", False)),
         "num_examples": saved.get("num_examples"),
         "synthetic": saved.get("synthetic"),
+        "baselines": {
+            name: {f"validation/{key}": float(value) * factor for key, value in named.items()}
+            for name, named in saved.get("baselines", {}).items()
+        },
     } | ({"title": str(saved["title"])} if saved.get("title") else {})
 
 

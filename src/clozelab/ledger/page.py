@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clozelab.ledger.accounts import arms_run, costs, learnt, problems, provenance, seed_counts
+from clozelab.ledger.accounts import arms_run, costs, known_losses, learnt, problems, provenance, seed_counts
 from clozelab.ledger.claims import MONOTONE, SPREAD
 from clozelab.ledger.collect import Collected
 from clozelab.ledger.experiment import PERCENT, Experiment
@@ -86,6 +86,7 @@ def build_page(
         "judgements": [_judgement(one, table, _axis(judgements)) for one in judgements],
         "axis": f"{_axis(judgements):.0f}",
         "arms": [learnt(arm, label, collected) for arm, label in arms_run(experiment, collected).items()],
+        "bounds": known_losses(collected),
         "costs": costs(experiment, collected),
         "problems": problems(collected, table),
         "provenance": provenance(experiment, collected, table, scale),
@@ -181,8 +182,17 @@ def _group(title: str, columns: list[DataColumn], table: Table) -> dict[str, Any
     ]
     majority = [DASH if one.majority is None else f"{one.majority:.1f}" for one in columns]
     known = any(one.majority is not None for one in columns)
-    headings = [_heading(one, table) for one in columns]
-    return {"title": title, "headings": headings, "rows": rows, "majority": majority if known else None}
+    surface = [
+        {"mean": f"{one.baseline[1]:.1f}", "note": one.baseline[0]} if one.baseline else {"mean": DASH, "note": ""}
+        for one in columns
+    ]
+    return {
+        "title": title,
+        "headings": [_heading(one, table) for one in columns],
+        "rows": rows,
+        "majority": majority if known else None,
+        "surface": surface if any(one.baseline for one in columns) else None,
+    }
 
 
 def _heading(column: DataColumn, table: Table) -> dict[str, Any]:

@@ -83,12 +83,21 @@ def draw_curves(runs: Sequence[PretrainRun], labels: dict[str, str], style: str)
             height = sum(entropies) / len(entropies)
             axes.axhline(height, color=STYLES[style]["ink"], linestyle=(0, (4, 3)), linewidth=1.0)
             marks.append((height, f"unigram entropy ({height:.2f})", STYLES[style]["ink"]))
+        for text, height in known_heights(drawn).items():
+            axes.axhline(height, color=STYLES[style]["ink"], linestyle=(0, (1, 2)), linewidth=1.2)
+            marks.append((height, text, STYLES[style]["ink"]))
         axes.set_xlabel("tokens seen")
         axes.set_ylabel("held-out loss (nats a predicted token)")
         axes.set_xlim(0.0, furthest)
         axes.xaxis.set_major_formatter(EngFormatter())
         _label_ends(axes, marks)
         return _png(figure)
+
+
+def known_heights(runs: Sequence[PretrainRun]) -> dict[str, float]:
+    """Label -> loss that no model can be below, of every kind of model, where the corpus's generator knows it."""
+    known = [run.facts["known_loss"] for run in runs if run.facts.get("known_loss")]
+    return {f"no {one['reader'].replace('_', '-')} below {one['nats']:.2f}": one["nats"] for one in known}
 
 
 def _label_ends(axes: Any, marks: Sequence[tuple[float, str, str]]) -> None:

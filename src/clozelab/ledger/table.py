@@ -46,6 +46,8 @@ class DataColumn:
     """What it is where it is not the paper's data set: "stand-in for ...", "synthetic, for ..."."""
     task: str = ""
     """Name of the task whose runs it holds; several columns may show different scores of one task."""
+    baseline: tuple[str, float] | None = None
+    """The best of the simple methods that are known for these examples: its name and score, percent."""
     is_other_split: bool = False
     """The paper's data set, but not the split that the paper's numbers are on."""
     tasks: tuple[str, ...] = ()
@@ -253,7 +255,7 @@ def _mean_cell(parts: list[Cell]) -> Cell:
 def _data_columns(experiment: Experiment, runs: list[FinetuneRun], synthetic: str | None) -> Iterable[DataColumn]:
     """The paper's columns, with or without runs, each followed by its stand-ins; then other tasks by name."""
     by_task: dict[str, FinetuneRun] = {}
-    for run in sorted(runs, key=lambda run: run.is_complete):
+    for run in sorted(runs, key=lambda run: (run.is_complete, bool(run.baselines))):
         by_task[run.task] = run  # a complete one wins: it knows its metric
     shown: set[tuple[str, str]] = set()
     for column in experiment.columns:
@@ -308,9 +310,15 @@ def _data_column(
         num_examples=run.num_examples,
         role=role,
         task=run.task,
+        baseline=_best_baseline(run, metric),
         is_other_split=is_other_split,
         tasks=(run.task,),
     )
+
+
+def _best_baseline(run: FinetuneRun, metric: str) -> tuple[str, float] | None:
+    known = [(name, scores[metric]) for name, scores in run.baselines.items() if metric in scores]
+    return max(known, key=lambda one: one[1], default=None)
 
 
 def _cell(runs: list[FinetuneRun], column: DataColumn, expected: list[Seeds]) -> Cell:

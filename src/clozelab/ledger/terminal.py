@@ -28,6 +28,8 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
             for columns in _fitting(group, console.width):
                 console.print(_scores(group, columns))
     console.print(_claims(page))
+    if page["bounds"]:
+        console.print(_learnt(page))
     for heading, lines in page["problems"].items():
         shown = lines[: MOST_LINES.get(heading, len(lines))]
         more = len(lines) - len(shown)
@@ -38,7 +40,7 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
 
 def _fitting(group: Mapping[str, Any], width: int) -> Iterator[list[int]]:
     """Indices of the group's data sets, as many at once as stand side by side in `width` characters."""
-    left = max(len(row["label"]) for row in group["rows"]) + 2 * PADDING
+    left = max(len(row["label"]) for row in _rows(group)) + 2 * PADDING
     chosen: list[int] = []
     used = left
     for index in range(len(group["headings"])):
@@ -52,9 +54,15 @@ def _fitting(group: Mapping[str, Any], width: int) -> Iterator[list[int]]:
     yield chosen
 
 
+def _rows(group: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows, and below them what needs no encoder."""
+    surface = [{"paper": "", "mean": one["mean"], "half": ""} for one in group["surface"] or ()]
+    return [*group["rows"], *([{"label": "surface baseline", "cells": surface}] if surface else [])]
+
+
 def _columns(group: Mapping[str, Any], index: int) -> list[list[str]]:
     """The one or two columns of a data set, each with its heading first."""
-    heading, cells = group["headings"][index], [row["cells"][index] for row in group["rows"]]
+    heading, cells = group["headings"][index], [row["cells"][index] for row in _rows(group)]
     columns = []
     if heading["has_paper"]:
         name = "paper" if heading["has_ours"] else f"{heading['name']}\npaper"
@@ -75,8 +83,19 @@ def _scores(group: Mapping[str, Any], indices: list[int]) -> Table:
             is_paper = heading.endswith("paper")
             table.add_column(escape(heading), justify="right", style="dim" if is_paper else None, no_wrap=True)
             bodies.append([escape(cell) for cell in cells])
-    for row, *cells in zip(group["rows"], *bodies, strict=True):
+    for row, *cells in zip(_rows(group), *bodies, strict=True):
         table.add_row(escape(row["label"]), *cells)
+    return table
+
+
+def _learnt(page: Mapping[str, Any]) -> Table:
+    """How far each arm is from the best that a generated corpus allows."""
+    table = Table(box=box.SIMPLE, title="pre-training, nats a predicted token", title_justify="left")
+    table.add_column("arm")
+    for name in ("held-out loss", "no model below", "above by at most", "NSP accuracy"):
+        table.add_column(name, justify="right")
+    for arm in page["arms"]:
+        table.add_row(escape(arm["label"]), *(arm[key] for key in ("loss", "bound", "above", "nsp")))
     return table
 
 

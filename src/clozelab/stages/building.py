@@ -13,7 +13,9 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
+from clozelab.data.known_loss import known_loss
 from clozelab.data.shards import PreparedCorpus
+from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.datamodules.finetuning import EncoderSource
 from clozelab.ledger.run import Run
 from clozelab.ledger.tracked import tracked_job, tracker_nodes
@@ -106,6 +108,21 @@ def build_pretraining_module(
         log_interval_steps=cfg.trainer.log_interval_steps,
         matmul_ceiling=matmul_ceiling(hardware.precision, hardware.device),
     )
+
+
+def corpus_facts(
+    cfg: DictConfig, corpus: PreparedCorpus, objective: Objective, data: CorpusDataModule
+) -> dict[str, Any]:
+    """What the report has to know of the corpus: how far a loss can be from doing nothing and, for a generated one,
+    from the best."""
+    facts: dict[str, Any] = {"unigram_entropy": corpus.train.unigram_entropy}
+    masking = getattr(objective.token, "masking", None)
+    if not cfg.corpus.generator or (masking is None and not objective.is_causal):
+        return facts
+    shares = None if masking is None else (masking.predict_prob, masking.same_fraction)
+    length = data.validation_seq_length
+    known = known_loss(cfg.data_dir, corpus.tokenizer, data.held_out_labels(), seq_length=length, masking=shares)
+    return facts | ({"known_loss": known} if known else {})
 
 
 def provenance(plain: dict[str, Any], run: Run, corpus: PreparedCorpus, *, step: int | None = None) -> dict[str, Any]:

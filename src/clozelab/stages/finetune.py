@@ -42,6 +42,7 @@ def main(cfg: DictConfig) -> None:
     data = build_data(cfg, folder, encoder_source(cfg, folder, inputs["encoder"], hardware))
     inputs |= {"task_data": data.fingerprint} | ({"test_data": data.require_test_files()} if cfg.predict_test else {})
     about = {key: cfg.task[key] for key in ("name", "title", "stand_in_for")} | {"synthetic": data.synthetic}
+    about |= {"baselines": data.baselines} if data.baselines else {}
     # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, as they share an encoder.
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     # Before the claim: a folder claimed for bad data would refuse the mended data.

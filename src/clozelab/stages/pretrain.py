@@ -22,6 +22,7 @@ from clozelab.stages.building import (
     build_pretraining_module,
     check_pretraining,
     check_trackers,
+    corpus_facts,
     hardware_of,
     provenance,
 )
@@ -59,7 +60,8 @@ def main(cfg: DictConfig) -> None:
         # A resumed run keeps the precision that `auto` meant when it began.
         hardware = replace(hardware, precision=run.state["facts"].get("precision", hardware.precision))
         module = build_pretraining_module(cfg, hardware, corpus, objective, data.total_steps)
-        run.record(precision=hardware.precision, unigram_entropy=corpus.train.unigram_entropy, **module.facts())
+        facts = corpus_facts(cfg, corpus, objective, data) | module.facts()
+        run.record(precision=hardware.precision, **facts)
 
         def save_encoder(step: int | None = None) -> None:
             folder = run.dir / ("encoder" if step is None else f"encoders/step-{step}")

@@ -12,6 +12,7 @@ from clozelab.data.microworld.choices import Choices, Decision, Unreachable
 from clozelab.data.microworld.documents import tell_document
 from clozelab.data.microworld.entropy import (
     known_entropy,
+    left_to_right,
     read_document,
     retell,
     unigram_entropy,
@@ -83,9 +84,22 @@ def test_losses_stand_in_their_order() -> None:
     entropy = known_entropy(tell_document, SEED, 2)
     unigram = unigram_entropy(s.text for number in range(300) for s in tell_document(Choices(f"unigram {number}")))
     assert 0 < entropy["masked_one_loss"] <= entropy["masked_document_loss"] * 1.15
+    assert entropy["masked_document_loss"] < entropy["masked_window_loss"]
     assert entropy["masked_one_loss"] < entropy["masked_window_loss"] * 1.15
     assert entropy["masked_window_loss"] < entropy["left_to_right_loss"] < unigram < 5.5
     assert 0.5 < entropy["masked_one_accuracy"] < 1.0
+
+
+def test_left_to_right_is_the_mean_over_documents_without_their_length() -> None:
+    entropy = left_to_right(tell_document, SEED, 20)
+    nats, words = [], []
+    for number in range(20):
+        choices = Choices(f"{SEED}/{number}", record=True)
+        words.append(len(words_of(" ".join(sentence.text for sentence in tell_document(choices)))))
+        nats.append(-choices.log_probability - math.log(6))  # MIN_FACTS to MAX_FACTS, evenly
+    assert entropy["left_to_right_loss"] == pytest.approx(sum(nats) / sum(words))
+    assert entropy["left_to_right_words"] == sum(words)
+    assert 0.005 < entropy["left_to_right_standard_error"] < 0.1
 
 
 def test_pairs_of_changes_add_next_to_nothing() -> None:

@@ -9,7 +9,14 @@ import pytest
 import zstandard
 
 from clozelab.data.microworld.world import MANIFEST
-from clozelab.data.readers.files import file_sha256, generator_of, refuse_wrong_file, require_file, text_lines
+from clozelab.data.readers.files import (
+    baselines_of,
+    file_sha256,
+    generator_of,
+    refuse_wrong_file,
+    require_file,
+    text_lines,
+)
 
 
 def test_missing_file_says_what_to_do(tmp_path: Path) -> None:
@@ -67,3 +74,32 @@ def test_generated_files_are_known_by_their_content(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_text("{")
     with pytest.raises(ValueError, match=r"microworld\.json is damaged"):
         generator_of(tmp_path, [made])
+
+
+def test_baselines_lie_beside_the_file_they_are_about(tmp_path: Path) -> None:
+    path = tmp_path / "dev.tsv"
+    path.write_text("rows")
+    assert baselines_of(tmp_path, path) == {}
+    (tmp_path / "baselines.json").write_text('{"dev.tsv": {"a bag": {"accuracy": 0.5}}, "other.tsv": {}}')
+    assert baselines_of(tmp_path, path) == {"a bag": {"accuracy": 0.5}}
+    (tmp_path / "unknown.tsv").write_text("rows")
+    assert baselines_of(tmp_path, tmp_path / "unknown.tsv") == {}
+
+
+def test_generated_baselines_say_nothing_of_a_real_file(tmp_path: Path) -> None:
+    path, listed = tmp_path / "dev.tsv", tmp_path / "baselines.json"
+    path.write_text("generated")
+    listed.write_text('{"dev.tsv": {"a bag": {"accuracy": 0.5}}}')
+    sums = {file.name: file_sha256(file) for file in (path, listed)}
+    (tmp_path / MANIFEST).write_text(json.dumps({"sha256": sums}))
+    assert baselines_of(tmp_path, path)
+    path.write_text("real")
+    assert baselines_of(tmp_path, path) == {}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"dev.tsv": {"a bag": 0.5}}', '{"dev.tsv": {"a bag": {"f1": "high"}}}'])
+def test_damaged_baselines_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "dev.tsv").write_text("rows")
+    (tmp_path / "baselines.json").write_text(text)
+    with pytest.raises(ValueError, match="no list of baselines"):
+        baselines_of(tmp_path, tmp_path / "dev.tsv")

@@ -1,81 +1,99 @@
-"""How far the surface goes: bag of words and longest overlap, from the written files.
+"""How far the surface goes: bag of words and longest overlap, from the files as they are written.
 
-The bag is a multinomial logistic regression (numpy, gradient descent with momentum) over the words of each side and
-over the words that both sides share or only one has; so it includes counting the overlap. The overlap baseline is a
-threshold on (or, for SWAG, the largest) share of the second text's words found in the first. For spans: the sentence
-that shares most words with the question, and in it the first phrase that answered such a question in training. For
-entities: each word's most frequent tag in training.
+The bag is a multinomial logistic regression (gradient descent with momentum) over the words of each side and over the
+words that both sides share or only one has; so it includes counting the overlap. The overlap baseline is a threshold on
+(or, for SWAG, the largest) share of the second text's words found in the first. For spans: the sentence that shares
+most words with the question, and in it the first phrase that answered such a question in training. For entities: each
+word's most frequent tag in training.
+
+`baselines.json` beside a task's files holds them: validation file -> baseline -> score of scores.json, in the unit of
+the task's scorer (shares of one, SQuAD's in percent).
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.linalg import lsqr
 
 from clozelab.data.microworld.entropy import words_of
+from clozelab.data.microworld.formats import BASELINES_FILE
 
+BAG, OVERLAP, TAGS, MAJORITY = "bag of words", "longest overlap", "most frequent tag", "majority"
 Texts = list[tuple[str, str]]
+Scores = dict[str, dict[str, float]]
+"""Baseline -> score's name -> value."""
 
-TASK_FILES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
-    # name: train, validation, text columns, label column
-    "SST-2": ("SST-2/train", "SST-2/dev", ("sentence",), "label"),
-    "MRPC": ("MRPC/train", "MRPC/dev", ("#1 String", "#2 String"), "Quality"),
-    "QQP": ("QQP/train", "QQP/dev", ("question1", "question2"), "is_duplicate"),
-    "RTE": ("RTE/train", "RTE/dev", ("sentence1", "sentence2"), "label"),
-    "QNLI": ("QNLI/train", "QNLI/dev", ("question", "sentence"), "label"),
-    "MNLI matched": ("MNLI/train", "MNLI/dev_matched", ("sentence1", "sentence2"), "gold_label"),
-    "MNLI mismatched": ("MNLI/train", "MNLI/dev_mismatched", ("sentence1", "sentence2"), "gold_label"),
-    "STS-B": ("STS-B/train", "STS-B/dev", ("sentence1", "sentence2"), "score"),
+TASK_FILES: dict[str, tuple[tuple[str, ...], str]] = {
+    # validation file below glue/: text columns, label column
+    "SST-2/dev": (("sentence",), "label"),
+    "MRPC/dev": (("#1 String", "#2 String"), "Quality"),
+    "QQP/dev": (("question1", "question2"), "is_duplicate"),
+    "RTE/dev": (("sentence1", "sentence2"), "label"),
+    "QNLI/dev": (("question", "sentence"), "label"),
+    "MNLI/dev_matched": (("sentence1", "sentence2"), "gold_label"),
+    "MNLI/dev_mismatched": (("sentence1", "sentence2"), "gold_label"),
+    "STS-B/dev": (("sentence1", "sentence2"), "score"),
 }
 
 
-def surface_baselines(folder: str | Path) -> dict[str, dict[str, float]]:
-    """Task -> {"majority", "bag_of_words", "overlap"}: accuracy; Spearman's rank correlation for STS-B, F1 for spans
-    and entities.
-
-    The majority of SQuAD is to answer nothing.
-    """
-    folder = Path(folder)
-    train, validation = (_read_cola(folder / f"glue/CoLA/{name}.tsv") for name in ("train", "dev"))
-    results = {"CoLA": _classify(train, validation)}
-    for name, (train_file, dev_file, columns, label) in TASK_FILES.items():
-        train = _read_tsv(folder / f"glue/{train_file}.tsv", columns, label)
-        validation = _read_tsv(folder / f"glue/{dev_file}.tsv", columns, label)
-        results[name] = _regress(train, validation) if name == "STS-B" else _classify(train, validation)
-    results["SWAG"] = _choose(_read_swag(folder / "swag/train.csv"), _read_swag(folder / "swag/val.csv"))
-    for version in ("1.1", "2.0"):
-        answered = [bool(qa["answers"]) for _, qa in _questions(folder / f"squad/dev-v{version}.json")]
-        abstain = 1.0 - float(np.mean(answered))
-        results[f"SQuAD {version}"] = {"majority": abstain, "overlap": span_overlap_f1(folder / "squad", version)}
-    results["NER"] = {"bag_of_words": word_tag_f1(folder / "ner/train.txt", folder / "ner/dev.txt")}
+def surface_baselines(files: Mapping[str, str]) -> dict[str, Scores]:
+    """Validation file -> its baselines, from all files of a world (path -> content). With "majority", where that means
+    something: the most frequent label of the validation split; for SQuAD, to answer nothing."""
+    train, validation = (_read_cola(files[f"glue/CoLA/{name}.tsv"]) for name in ("train", "dev"))
+    results = {"glue/CoLA/dev.tsv": _classify(train, validation)}
+    for name, (columns, label) in TASK_FILES.items():
+        train = _read_tsv(files[f"glue/{name.split('/')[0]}/train.tsv"], columns, label)
+        validation = _read_tsv(files[f"glue/{name}.tsv"], columns, label)
+        results[f"glue/{name}.tsv"] = (_regress if name == "STS-B/dev" else _classify)(train, validation)
+    results["swag/val.csv"] = _choose(_read_swag(files["swag/train.csv"]), _read_swag(files["swag/val.csv"]))
+    for version in ("v1.1", "v2.0"):
+        train_text, text = (files[f"squad/{split}-{version}.json"] for split in ("train", "dev"))
+        abstain = float(np.mean([not qa["answers"] for _, qa in _questions(text)]))
+        found = {MAJORITY: abstain, OVERLAP: span_overlap_f1(train_text, text)}
+        results[f"squad/dev-{version}.json"] = {name: {"f1": 100.0 * value} for name, value in found.items()}
+    results["ner/dev.txt"] = {TAGS: {"f1": word_tag_f1(files["ner/train.txt"], files["ner/dev.txt"])}}
     return results
+
+
+def baseline_files(files: Mapping[str, str]) -> dict[str, str]:
+    """Path -> content of every task folder's `baselines.json`, without the majority (each run knows its own)."""
+    folders: dict[str, dict[str, Scores]] = {}
+    for path, scores in surface_baselines(files).items():
+        folder, _, name = path.rpartition("/")
+        kept = {
+            key: {metric: round(value, 4) for metric, value in named.items()}
+            for key, named in scores.items()
+            if key != MAJORITY
+        }
+        folders.setdefault(folder, {})[name] = kept
+    return {f"{folder}/{BASELINES_FILE}": json.dumps(content, indent=1) + "\n" for folder, content in folders.items()}
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def _read_tsv(path: Path, columns: Sequence[str], label: str) -> tuple[Texts, list[str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+def _read_tsv(text: str, columns: Sequence[str], label: str) -> tuple[Texts, list[str]]:
+    rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE))
     texts = [(row[columns[0]], row[columns[1]] if len(columns) > 1 else "") for row in rows]
     return texts, [row[label] for row in rows]
 
 
-def _read_cola(path: Path) -> tuple[Texts, list[str]]:
-    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+def _read_cola(text: str) -> tuple[Texts, list[str]]:
+    rows = [line.split("\t") for line in text.splitlines()]
     return [(row[3], "") for row in rows], [row[1] for row in rows]
 
 
-def _read_swag(path: Path) -> list[tuple[str, list[str], int]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+def _read_swag(text: str) -> list[tuple[str, list[str], int]]:
+    rows = csv.DictReader(io.StringIO(text, newline=""))
     return [(row["startphrase"], [row[f"ending{n}"] for n in range(4)], int(row["label"])) for row in rows]
 
 
@@ -94,47 +112,57 @@ def _features(texts: Texts) -> list[list[str]]:
     return result
 
 
-def _matrix(bags: Sequence[Sequence[str]], index: dict[str, int]) -> np.ndarray:
-    matrix = np.zeros((len(bags), len(index) + 1), dtype=np.float32)
-    matrix[:, -1] = 1.0
-    for row, bag in enumerate(bags):
-        matrix[row, [index[word] for word in bag if word in index]] = 1.0
-    return matrix
+def _matrix(bags: Sequence[Sequence[str]], index: dict[str, int]) -> csr_array:
+    """[examples, features]: 1 where the bag has the feature; the last column is 1 everywhere."""
+    rows = [[*(index[word] for word in bag if word in index), len(index)] for bag in bags]
+    starts = np.cumsum([0, *map(len, rows)])
+    columns = np.array([column for row in rows for column in row])
+    return csr_array((np.ones(len(columns)), columns, starts), shape=(len(bags), len(index) + 1))
 
 
-def _train_matrices(train: Texts, validation: Texts) -> tuple[np.ndarray, np.ndarray]:
+def _matrices(train: Texts, validation: Texts) -> tuple[csr_array, csr_array]:
     bags = _features(train)
     counts = Counter(word for bag in bags for word in bag)
     index = {word: number for number, word in enumerate(sorted(word for word, count in counts.items() if count > 1))}
     return _matrix(bags, index), _matrix(_features(validation), index)
 
 
-def _softmax_regression(x: np.ndarray, y: np.ndarray, classes: int, steps: int = 200) -> np.ndarray:
+def _softmax_regression(x: csr_array, y: np.ndarray, classes: int, steps: int = 200) -> np.ndarray:
     """Weights [features, classes] after full-batch gradient descent with momentum and a little weight decay."""
-    weights = np.zeros((x.shape[1], classes), dtype=np.float32)
+    weights = np.zeros((x.shape[1], classes))
     speed = np.zeros_like(weights)
-    target = np.eye(classes, dtype=np.float32)[y]
+    target, transposed = np.eye(classes)[y], x.T.tocsr()
     for _ in range(steps):
         scores = x @ weights
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-        gradient = x.T @ (scores / scores.sum(axis=1, keepdims=True) - target) / len(x) + 1e-4 * weights
+        gradient = transposed @ (scores / scores.sum(axis=1, keepdims=True) - target) / len(y) + 1e-4 * weights
         speed = 0.9 * speed - 0.5 * gradient
         weights += speed
     return weights
 
 
-def _classify(train: tuple[Texts, list[str]], validation: tuple[Texts, list[str]]) -> dict[str, float]:
-    labels = sorted(set(train[1]))
+def _classify(train: tuple[Texts, list[str]], validation: tuple[Texts, list[str]]) -> Scores:
+    labels = sorted({*train[1], *validation[1]})
     y, truth = (np.array([labels.index(label) for label in part[1]]) for part in (train, validation))
-    x, x_validation = _train_matrices(train[0], validation[0])
-    guesses = (x_validation @ _softmax_regression(x, y, len(labels))).argmax(axis=1)
-    result = {
-        "majority": float(np.bincount(truth).max() / len(truth)),
-        "bag_of_words": float((guesses == truth).mean()),
+    x, x_validation = _matrices(train[0], validation[0])
+    guesses = {
+        MAJORITY: np.full(len(truth), np.bincount(truth).argmax()),
+        BAG: (x_validation @ _softmax_regression(x, y, len(labels))).argmax(axis=1),
     }
     if validation[0][0][1]:
-        result["overlap"] = _overlap_accuracy(train[0], y, validation[0], truth)
-    return result
+        guesses[OVERLAP] = _overlap_guesses(train[0], y, validation[0])
+    return {name: _scores(guess, truth, len(labels)) for name, guess in guesses.items()}
+
+
+def _scores(guess: np.ndarray, truth: np.ndarray, classes: int) -> dict[str, float]:
+    """Accuracy, and of two classes F1 of the second and Matthews' correlation too."""
+    scores = {"accuracy": float((guess == truth).mean())}
+    if classes == 2:
+        common = float(((guess == 1) & (truth == 1)).sum())
+        scores["f1"] = 2.0 * common / max(float((guess == 1).sum() + (truth == 1).sum()), 1.0)
+        constant = guess.min() == guess.max() or truth.min() == truth.max()
+        scores["matthews"] = 0.0 if constant else float(np.corrcoef(guess, truth)[0, 1])
+    return scores
 
 
 def _overlap(first: str, second: str) -> float:
@@ -142,7 +170,7 @@ def _overlap(first: str, second: str) -> float:
     return len(two & set(words_of(first))) / max(len(two), 1)
 
 
-def _overlap_accuracy(train: Texts, y: np.ndarray, validation: Texts, truth: np.ndarray) -> float:
+def _overlap_guesses(train: Texts, y: np.ndarray, validation: Texts) -> np.ndarray:
     """The most frequent training label at each share of overlap, in tenths."""
     by_share: dict[int, Counter[int]] = defaultdict(Counter)
     for pair, label in zip(train, y, strict=True):
@@ -152,16 +180,23 @@ def _overlap_accuracy(train: Texts, y: np.ndarray, validation: Texts, truth: np.
     for pair in validation:
         counts = by_share.get(round(10 * _overlap(*pair)))
         guesses.append(counts.most_common(1)[0][0] if counts else majority)
-    return float((np.array(guesses) == truth).mean())
+    return np.array(guesses)
 
 
-def _regress(train: tuple[Texts, list[str]], validation: tuple[Texts, list[str]]) -> dict[str, float]:
-    """Ridge regression on the same features, and the overlap itself, by Spearman's correlation."""
-    x, x_validation = _train_matrices(train[0], validation[0])
-    y, truth = np.array(train[1], dtype=np.float32), np.array(validation[1], dtype=np.float32)
-    weights = np.linalg.solve(x.T @ x + 10.0 * np.eye(x.shape[1], dtype=np.float32), x.T @ (y - y.mean()))
+def _regress(train: tuple[Texts, list[str]], validation: tuple[Texts, list[str]]) -> Scores:
+    """Ridge regression on the same features, and the overlap itself."""
+    x, x_validation = _matrices(train[0], validation[0])
+    y, truth = (np.array(part[1], dtype=np.float64) for part in (train, validation))
+    weights = lsqr(x, y - y.mean(), damp=10.0**0.5, atol=1e-8, btol=1e-8)[0]
     overlap = np.array([_overlap(*pair) for pair in validation[0]])
-    return {"bag_of_words": _spearman(x_validation @ weights, truth), "overlap": _spearman(overlap, truth)}
+    return {name: _correlations(guess, truth) for name, guess in ((BAG, x_validation @ weights), (OVERLAP, overlap))}
+
+
+def _correlations(guess: np.ndarray, truth: np.ndarray) -> dict[str, float]:
+    if guess.min() == guess.max() or truth.min() == truth.max():
+        return {"spearman": 0.0, "pearson": 0.0}
+    ranks, pearson = np.corrcoef(_ranks(guess), _ranks(truth)), np.corrcoef(guess, truth)
+    return {"spearman": float(ranks[0, 1]), "pearson": float(pearson[0, 1])}
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
@@ -169,11 +204,7 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
-def _spearman(one: np.ndarray, two: np.ndarray) -> float:
-    return float(np.corrcoef(_ranks(one), _ranks(two))[0, 1])
-
-
-def _choose(train: list[tuple[str, list[str], int]], validation: list[tuple[str, list[str], int]]) -> dict[str, float]:
+def _choose(train: list[tuple[str, list[str], int]], validation: list[tuple[str, list[str], int]]) -> Scores:
     """Each ending scored as right or wrong by the bag; the best of four wins."""
 
     def pairs(rows: list[tuple[str, list[str], int]]) -> Texts:
@@ -181,21 +212,22 @@ def _choose(train: list[tuple[str, list[str], int]], validation: list[tuple[str,
 
     y = np.array([int(number == label) for _, _, label in train for number in range(4)])
     truth = np.array([label for _, _, label in validation])
-    x, x_validation = _train_matrices(pairs(train), pairs(validation))
+    x, x_validation = _matrices(pairs(train), pairs(validation))
     scores = (x_validation @ _softmax_regression(x, y, 2))[:, 1].reshape(-1, 4)
     overlap = np.array([_overlap(*pair) for pair in pairs(validation)]).reshape(-1, 4)
-    return {
-        "majority": float(np.bincount(truth).max() / len(truth)),
-        "bag_of_words": float((scores.argmax(axis=1) == truth).mean()),
-        "overlap": float((overlap.argmax(axis=1) == truth).mean()),
+    guesses = {
+        MAJORITY: np.full(len(truth), np.bincount(truth).argmax()),
+        BAG: scores.argmax(axis=1),
+        OVERLAP: overlap.argmax(axis=1),
     }
+    return {name: _scores(guess, truth, 4) for name, guess in guesses.items()}
 
 
 # ---- spans and entities ----------------------------------------------------------------------------------------------
 
 
-def _questions(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    articles = json.loads(path.read_text(encoding="utf-8"))["data"]
+def _questions(text: str) -> list[tuple[str, dict[str, Any]]]:
+    articles = json.loads(text)["data"]
     return [
         (paragraph["context"], qa)
         for article in articles
@@ -209,14 +241,14 @@ def _bare(text: str) -> list[str]:
     return [word for word in re.findall(r"\w+", text.lower()) if word not in ("a", "an", "the")]
 
 
-def span_overlap_f1(folder: Path, version: str) -> float:
+def span_overlap_f1(train: str, validation: str) -> float:
     """Mean token F1 (0 to 1) of the overlap baseline; in 2.0 it answers always, as it has no way to know better."""
     known: dict[str, Counter[str]] = defaultdict(Counter)
-    for _, qa in _questions(folder / f"train-v{version}.json"):
+    for _, qa in _questions(train):
         for answer in qa["answers"]:
             known[_sort_of(qa["question"])][" ".join(_bare(answer["text"]))] += 1
     scores = []
-    for context, qa in _questions(folder / f"dev-v{version}.json"):
+    for context, qa in _questions(validation):
         guess = _guess_span(context, qa["question"], known[_sort_of(qa["question"])])
         truth = _bare(qa["answers"][0]["text"]) if qa["answers"] else []
         common = sum((Counter(guess) & Counter(truth)).values())
@@ -244,20 +276,20 @@ def _guess_span(context: str, question: str, known: Counter[str]) -> list[str]:
     return []
 
 
-def _read_conll(path: Path) -> list[list[tuple[str, str]]]:
-    blocks = path.read_text(encoding="utf-8").split("\n\n")
+def _read_conll(text: str) -> list[list[tuple[str, str]]]:
+    blocks = text.split("\n\n")
     lines = ([line.split(" ") for line in block.splitlines() if not line.startswith("-DOCSTART-")] for block in blocks)
     return [[(cells[0].lower(), cells[-1]) for cells in sentence] for sentence in lines if sentence]
 
 
-def word_tag_f1(train_path: Path, validation_path: Path) -> float:
+def word_tag_f1(train: str, validation: str) -> float:
     """Entity F1 (0 to 1) of each word's most frequent tag."""
     tags: dict[str, Counter[str]] = defaultdict(Counter)
-    for sentence in _read_conll(train_path):
+    for sentence in _read_conll(train):
         for word, tag in sentence:
             tags[word][tag] += 1
     common = found = true = 0
-    for sentence in _read_conll(validation_path):
+    for sentence in _read_conll(validation):
         guess = _entities([tags[word].most_common(1)[0][0] if word in tags else "O" for word, _ in sentence])
         truth = _entities([tag for _, tag in sentence])
         common, found, true = common + len(guess & truth), found + len(guess), true + len(truth)

@@ -7,7 +7,8 @@ window). Two approximations, both in one direction: alternatives that need two o
 and the reader is given the structure of what it does see. Leaving alternatives out makes the true word likelier, so
 every `masked_*` figure is a **lower bound** of the reachable loss; the test compares it with all pairs of changes on
 short documents. The left-to-right figure is the exact entropy of the decisions: no decision is hidden, so it is the
-text's own (an average over documents, hence the error bar).
+text's own (an average over documents, hence the error bar), for a reader who sees the document from its beginning. It
+bounds every row of a model from below: a row that begins inside a document shows less.
 """
 
 from __future__ import annotations
@@ -27,6 +28,14 @@ from clozelab.data.microworld.grammar import Sentence
 
 WORD = re.compile(r"\w+|[^\w\s]")
 """What BERT's basic tokeniser makes of the world's text; nearly every word is one WordPiece."""
+WINDOW = 62
+"""Words that a row of 64 tokens can show of one document: no more, with [CLS] and one [SEP]."""
+HIDDEN_FRACTION = 0.135
+"""Of 15 % of the words that are predicted, a tenth stands in view with BERT's 80/10/10 corruption."""
+DRAWS = 8
+"""Random masks a document."""
+LEFT_TO_RIGHT_DOCUMENTS = 50
+"""No alternative has to be told for that figure, so a sample as large as this costs little."""
 Teller = Callable[[Choices], Sequence[Sentence]]
 
 
@@ -103,48 +112,69 @@ def _losses(reading: Reading, targets: Iterable[int], hidden: set[int]) -> list[
     return [(-math.log(posterior[word]), max(posterior.values())) for word, posterior in posteriors]
 
 
-def _masked(
-    reading: Reading, masked_fraction: float, window: int | None, draws: int, seed: int
-) -> list[tuple[float, float]]:
-    """Losses under random masks, the reader seeing a random stretch of `window` words (None: the whole document)."""
-    random_01 = random.Random(f"{seed}/{reading.words[:20]}").random
-    count, result = len(reading.words), []
+def _masked(reading: Reading, hidden_fraction: float, window: int, draws: int) -> list[tuple[float, float]]:
+    """Losses of hidden words, the reader seeing `window` words on end (fewer where the document is shorter).
+
+    Windows are laid side by side from a random beginning, so every word is a target equally often; one that would reach
+    over an end of the document is moved inside, and only its own words count.
+    """
+    random_01 = random.Random(f"{window}/{reading.words[:20]}").random
+    count = len(reading.words)
+    width = min(window, count)
+    result = []
     for _ in range(draws):
-        width = min(window or count, count)
-        start = int(random_01() * (count - width + 1))
-        inside = range(start, start + width)
-        masked = {position for position in inside if random_01() < masked_fraction}
-        result += _losses(reading, masked, masked | (set(range(count)) - set(inside)))
+        for first in range(-int(random_01() * width), count, width):
+            start = min(max(first, 0), count - width)
+            inside = range(start, start + width)
+            hidden = {position for position in inside if random_01() < hidden_fraction}
+            targets = [position for position in sorted(hidden) if first <= position < first + width]
+            result += _losses(reading, targets, hidden | (set(range(count)) - set(inside)))
     return result
 
 
-def known_entropy(
-    tell: Teller, seed: str, num_documents: int, masked_fraction: float = 0.15, window: int = 58, draws: int = 8
-) -> dict[str, float]:
-    """Best reachable losses in nats per word, on `num_documents` documents that are not in the corpus.
+def left_to_right(tell: Teller, seed: str, num_documents: int) -> dict[str, float]:
+    """Nats a word of the next word given all before it, exact but for the sample of documents.
 
-    `masked_one_*`: a single masked word, all else visible. `masked_*`: `masked_fraction` masked at once, in a window of
-    `window` words (a row of 64 tokens less its specials) and in the whole document. With BERT's 80/10/10 corruption a
-    tenth of the predicted words stands in view: multiply by 0.9 (still a lower bound). `left_to_right_loss`: next word
-    given all before it.
+    How long the document gets is left out: nobody is asked to predict where it ends.
+    """
+    nats, words = np.zeros(num_documents), np.zeros(num_documents)
+    for index in range(num_documents):
+        choices = Choices(f"{seed}/{index}", record=True)
+        words[index] = len(_tell(tell, choices))
+        length = choices.decisions["length"]
+        nats[index] = -choices.log_probability + math.log(length.probabilities[length.options.index(length.value)])
+    return {
+        "left_to_right_loss": float(nats.sum() / words.sum()),
+        "left_to_right_standard_error": _standard_error(nats / words),
+        "left_to_right_words": float(words.sum()),
+    }
+
+
+def _standard_error(of_documents: np.ndarray) -> float:
+    return float(of_documents.std(ddof=min(1, len(of_documents) - 1)) / math.sqrt(len(of_documents)))
+
+
+def known_entropy(tell: Teller, seed: str, num_documents: int) -> dict[str, float]:
+    """Best reachable losses in nats a word, on documents that are not in the corpus.
+
+    `left_to_right_*`: see there, on `LEFT_TO_RIGHT_DOCUMENTS` times as many documents. Of a hidden word, and the share
+    of them that the best guess gets right: `masked_one_*`, a single one, all else visible; `masked_document_*`, a
+    fraction of `HIDDEN_FRACTION` hidden at once, the whole document in view; `masked_window_*`, the same in windows of
+    `WINDOW` words.
     """
     readings = [read_document(tell, f"{seed}/{index}") for index in range(num_documents)]
-    every = [_losses(r, [position], {position})[0] for r in readings for position in range(len(r.words))]
-    short = [loss for r in readings for loss in _masked(r, masked_fraction, window, draws, 1)]
-    whole = [loss for r in readings for loss in _masked(r, masked_fraction, None, draws, 2)]
-    per_document = np.array([-r.log_probability / len(r.words) for r in readings])
-    words = sum(len(r.words) for r in readings)
-    return {
-        "left_to_right_loss": -sum(r.log_probability for r in readings) / words,
-        "left_to_right_standard_error": float(per_document.std() / math.sqrt(num_documents)),
-        "masked_one_loss": float(np.mean([loss for loss, _ in every])),
-        "masked_one_accuracy": float(np.mean([right for _, right in every])),
-        "masked_window_loss": float(np.mean([loss for loss, _ in short])),
-        "masked_window_accuracy": float(np.mean([right for _, right in short])),
-        "masked_document_loss": float(np.mean([loss for loss, _ in whole])),
-        "masked_document_accuracy": float(np.mean([right for _, right in whole])),
-        "words": float(words),
+    kinds = {
+        "masked_one": [[_losses(r, [place], {place})[0] for place in range(len(r.words))] for r in readings],
+        "masked_document": [_masked(r, HIDDEN_FRACTION, len(r.words), DRAWS) for r in readings],
+        "masked_window": [_masked(r, HIDDEN_FRACTION, WINDOW, DRAWS) for r in readings],
     }
+    entropy = left_to_right(tell, seed, LEFT_TO_RIGHT_DOCUMENTS * num_documents)
+    for name, of_documents in kinds.items():
+        every = np.array([pair for losses in of_documents for pair in losses])
+        entropy[f"{name}_loss"], entropy[f"{name}_accuracy"] = map(float, every.mean(axis=0))
+        means = np.array([np.mean(losses, axis=0)[0] for losses in of_documents if losses])
+        entropy[f"{name}_standard_error"] = _standard_error(means)
+    return entropy | {"words": float(sum(len(r.words) for r in readings))}
 
 
 def unigram_entropy(texts: Iterable[str]) -> float:

@@ -65,6 +65,8 @@ TABLES: dict[str, Table] = {
 SWAG_COLUMNS = _columns(
     "=index|video-id|fold-ind=index|startphrase|sent1|sent2|gold-source=gold|ending0|ending1|ending2|ending3|label"
 )
+BASELINES_FILE = "baselines.json"
+"""What simple methods score, beside a task's files."""
 SPLIT_FILES = {"train": "train", "validation": "dev", "test": "test"}
 
 

@@ -16,17 +16,15 @@ from typing import Any
 
 from clozelab.data.microworld.choices import Choices
 from clozelab.data.microworld.documents import tell_document
-from clozelab.data.microworld.entities import tagged_document
 from clozelab.data.microworld.entropy import known_entropy, unigram_entropy
-from clozelab.data.microworld.formats import TABLES, glue_files, make_rows, ner_files, squad_files, swag_files
-from clozelab.data.microworld.pairs import HOME_SCENES
-from clozelab.data.microworld.sentences import continuation
-from clozelab.data.microworld.spans import squad
+from clozelab.data.microworld.formats import glue_files, ner_files, squad_files, swag_files
 
 WORLD_VERSION = 1
 """Raise when the same settings give other bytes."""
 MANIFEST = "microworld.json"
 CORPUS = "corpus/microworld.txt"
+FACTS_VERSION = 2
+"""Raise when the manifest or the baselines say something else of the same world: then they alone are written anew."""
 
 
 def write_world(
@@ -68,7 +66,10 @@ def write_world(
 
 
 def is_written(folder: Path, settings: dict[str, Any]) -> bool:
-    """Whether this very world lies complete in `folder`. ValueError where it is another one or was changed since."""
+    """Whether this very world lies complete in `folder`, with all that is known of it.
+
+    ValueError where it is another one or was changed since.
+    """
     path = folder / MANIFEST
     if not path.exists():
         return False
@@ -77,7 +78,7 @@ def is_written(folder: Path, settings: dict[str, Any]) -> bool:
         changed = [key for key in settings if manifest["settings"].get(key) != settings[key]]
         pairs = ", ".join(f"{key} {manifest['settings'].get(key)} -> {settings[key]}" for key in changed)
         raise ValueError(f"{folder} holds another microworld ({pairs}): choose another data_dir or delete this one")
-    missing = False
+    missing = manifest.get("facts_version") != FACTS_VERSION
     for name, checksum in manifest["sha256"].items():
         if not (folder / name).exists():
             missing = True
@@ -116,6 +117,8 @@ def _shuffled_sentences(documents: list[list[str]], world_seed: int) -> list[lis
 
 
 def _all_files(settings: dict[str, Any]) -> dict[str, str]:
+    from clozelab.data.microworld.baselines import baseline_files  # scipy: only who writes a world waits for it
+
     seed, size = settings["world_seed"], settings["validation_examples"]
     documents = list(corpus_documents(seed, settings["num_documents"]))
     if settings["shuffle_sentences"]:
@@ -124,7 +127,7 @@ def _all_files(settings: dict[str, Any]) -> dict[str, str]:
     sizes = {"train": settings["train_examples"], "validation": size, "test": size}
     for write in (glue_files, squad_files, swag_files, ner_files):
         files |= write(str(seed), sizes, settings["shuffle_labels"])
-    return files
+    return files | baseline_files(files)
 
 
 def _manifest(settings: dict[str, Any], files: dict[str, str]) -> dict[str, Any]:
@@ -135,6 +138,7 @@ def _manifest(settings: dict[str, Any], files: dict[str, str]) -> dict[str, Any]
     return {
         "about": "Synthetic: text and tasks made by clozelab.data.microworld. No real person, place or event.",
         "settings": settings,
+        "facts_version": FACTS_VERSION,
         "counts": {
             "documents": settings["num_documents"],
             "sentences": len(lines),
@@ -158,10 +162,11 @@ def _refuse_foreign_files(folder: Path, files: dict[str, str]) -> None:
 
 def _write_files(folder: Path, files: dict[str, str], manifest: dict[str, Any]) -> None:
     """Complete in a temporary folder, then renamed. The manifest comes first: a run that is killed between two renames
-    leaves a world whose missing files the next run writes."""
+    leaves a world whose missing files the next run writes. A file that is there already keeps its time."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".microworld-") as temporary:
         ordered = {MANIFEST: json.dumps(manifest, indent=1) + "\n"} | files
+        ordered = {name: text for name, text in ordered.items() if not _holds(folder / name, text)}
         for name, text in ordered.items():
             path = Path(temporary) / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -171,22 +176,5 @@ def _write_files(folder: Path, files: dict[str, str], manifest: dict[str, Any]) 
             (Path(temporary) / name).replace(folder / name)
 
 
-def show(n: int, world_seed: int) -> str:
-    """`n` documents and one example of each task, to be read."""
-    parts = [f"Synthetic text (microworld, seed {world_seed})"]
-    for index, document in enumerate(corpus_documents(world_seed, n)):
-        parts.append(f"--- document {index}\n" + "\n".join(document))
-    tables = {name: table.maker for name, table in TABLES.items()} | {"SWAG": continuation}
-    for name, maker in tables.items():
-        row = make_rows(maker, f"{world_seed}/{name}", "train", HOME_SCENES, 1)[0]
-        hidden = ("index", "genre", "mark", "people")
-        parts.append(f"--- {name}\n" + "\n".join(f"{key}: {value}" for key, value in row.items() if key not in hidden))
-    for version in ("1.1", "v2.0"):
-        paragraph = squad(str(world_seed), "train", HOME_SCENES, 3, version)["data"][0]["paragraphs"][0]
-        asked = [
-            f"{q['question']} -> {q['answers'][0]['text'] if q['answers'] else '(no answer)'}" for q in paragraph["qas"]
-        ]
-        parts.append(f"--- SQuAD {version}\n" + "\n".join([paragraph["context"], *asked]))
-    tagged = tagged_document(Choices(f"{world_seed}/ner/train/0"), "train", HOME_SCENES)
-    parts.append("--- NER\n" + "\n".join(" ".join(f"{token}/{tag}" for token, tag in sentence) for sentence in tagged))
-    return "\n\n".join(parts) + "\n"
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_bytes() == text.encode()

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import zstandard
 
+from clozelab.data.microworld.formats import BASELINES_FILE
 from clozelab.data.microworld.world import MANIFEST
 
 MAX_BAD_FRACTION = 0.01
@@ -101,3 +102,24 @@ def generator_of(data_dir: str | Path, paths: Iterable[Path]) -> str | None:
             f"{manifest} is damaged ({problem}); delete it and what it describes, or restore it"
         ) from problem
     return manifest.stem if any(file_sha256(path) in checksums for path in paths) else None
+
+
+def baselines_of(data_dir: str | Path, path: Path) -> dict[str, dict[str, float]]:
+    """Baseline -> score's name -> value, as `baselines.json` beside a validation file says; empty where none is there.
+
+    A generator's list says nothing of a real file that has taken the generated one's place.
+    ValueError where that file is there and is something else.
+    """
+    listed = path.with_name(BASELINES_FILE)
+    if not listed.is_file() or generator_of(data_dir, [listed]) != generator_of(data_dir, [path]):
+        return {}
+    try:
+        found = json.loads(listed.read_text(encoding="utf-8")).get(path.name, {})
+        return {
+            str(name): {str(metric): float(value) for metric, value in scores.items()} for name, scores in found.items()
+        }
+    except (ValueError, TypeError, AttributeError) as problem:
+        raise ValueError(
+            f"{listed} is no list of baselines ({problem}): it holds "
+            f'{{"{path.name}": {{"name of a baseline": {{"accuracy": 0.5}}}}}}; mend it or delete it'
+        ) from problem

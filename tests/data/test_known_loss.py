@@ -1,0 +1,82 @@
+"""The bound of a generated corpus in nats a predicted token: right numbers, and none where none is known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clozelab.data.known_loss import known_loss
+from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+
+ENTROPY = {
+    "left_to_right_loss": 1.0,
+    "left_to_right_standard_error": 0.1,
+    "left_to_right_words": 1000.0,
+    **{f"masked_{kind}_{what}": value for kind, value in (("one", 0.4), ("window", 0.6), ("document", 0.5))
+       for what in ("loss", "standard_error")},
+}  # fmt: skip
+BERT = (0.15, 0.1)
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> WordPieceTokenizer:
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*SPECIAL_TOKENS, "mill", "barn", "##s"]) + "\n")
+    return WordPieceTokenizer.from_vocab(path, lowercase=True)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    return write(tmp_path / "data")
+
+
+def write(folder: Path, entropy: dict[str, float] = ENTROPY, shuffled: bool = False) -> Path:
+    folder.mkdir()
+    manifest: dict[str, Any] = {"entropy_nats_per_word": entropy, "settings": {"shuffle_sentences": shuffled}}
+    (folder / "microworld.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def labels(tokenizer: WordPieceTokenizer, text: str) -> Any:
+    return np.array([tokenizer.vocabulary.index(token) for token in text.split()])
+
+
+def test_next_tokens_count_the_separators_as_free(world: Path, tokenizer: WordPieceTokenizer) -> None:
+    known = known_loss(world, tokenizer, labels(tokenizer, "mill barn mill [SEP]"), seq_length=64, masking=None)
+    assert known is not None and known["reader"] == "left_to_right"
+    assert known["nats"] == pytest.approx(0.75) and known["standard_error"] == pytest.approx(0.075)
+
+
+@pytest.mark.parametrize(
+    ("length", "masking", "nats"),
+    [(64, BERT, 0.9 * 0.6), (65, BERT, 0.9 * 0.5), (64, (0.15, 0.0), 0.6), (64, (0.05, 0.1), 0.9 * 0.4)],
+)
+def test_masked_words_by_what_the_row_shows(
+    world: Path, tokenizer: WordPieceTokenizer, length: int, masking: tuple[float, float], nats: float
+) -> None:
+    found = known_loss(world, tokenizer, labels(tokenizer, "mill barn"), seq_length=length, masking=masking)
+    assert found is not None and found["nats"] == pytest.approx(nats) and found["reader"] == "masked"
+
+
+def test_pieces_of_a_word_share_its_loss_from_left_to_right_alone(world: Path, tokenizer: WordPieceTokenizer) -> None:
+    predicted = labels(tokenizer, "mill ##s barn [SEP]")
+    known = known_loss(world, tokenizer, predicted, seq_length=64, masking=None)
+    assert known is not None and known["nats"] == pytest.approx(0.5)
+    assert known_loss(world, tokenizer, predicted, seq_length=64, masking=BERT) is None
+
+
+def test_nothing_is_said_of_unknown_words(world: Path, tokenizer: WordPieceTokenizer) -> None:
+    for masking in (None, BERT):
+        assert known_loss(world, tokenizer, labels(tokenizer, "mill [UNK]"), seq_length=64, masking=masking) is None
+
+
+def test_nothing_is_said_of_what_was_not_measured(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
+    words = labels(tokenizer, "mill")
+    mixed = write(tmp_path / "mixed", shuffled=True)
+    older = write(tmp_path / "older", entropy={"left_to_right_loss": 1.19})
+    for folder in (mixed, older, tmp_path):
+        assert known_loss(folder, tokenizer, words, seq_length=64, masking=BERT) is None
