@@ -101,3 +101,12 @@ def test_fingerprint_follows_content_and_settings(make: Callable[..., ConllDataM
     assert make().fingerprint == first
     others = [make(**change).fingerprint for change in CHANGES]
     assert len({first, *others}) == 1 + len(CHANGES)
+
+
+def test_preview_has_types_of_entities_whatever_the_scheme(make: Callable[..., ConllDataModule]) -> None:
+    found = make().preview()
+    assert found.label_names == ["LOC", "O", "PER"]
+    assert found.train.labels == ["PER", "PER", "PER", "O", "LOC", "O"]
+    assert found.validation.labels == ["PER", "PER", "LOC"]
+    assert found.train.texts == {"sentence": ["a bb c", "d", "a", "ab"]} and found.train.num_examples == 4
+    assert make(entity_tags=False).preview().label_names == ["B-PER", "I-LOC", "I-PER", "O"]

@@ -90,3 +90,13 @@ def test_another_set_in_the_same_columns_is_noticed(
 def test_missing_file_is_said_before_anything_is_read(make: Callable[..., SwagDataModule]) -> None:
     with pytest.raises(ValueError, match=r"(?s)nowhere.csv.*how to get it: make it"):
         make(validation_file="nowhere.csv")
+
+
+def test_preview_reads_the_files_and_keeps_the_folds_apart(make: Callable[..., SwagDataModule]) -> None:
+    whole = make().preview()
+    assert (whole.train.num_examples, whole.validation.num_examples, whole.label_names) == (21, 7, ["0", "1", "2"])
+    assert whole.train.labels == [str(i % 3) for i in range(21)]
+    assert [len(whole.validation.texts[part]) for part in ("context", "ending")] == [7, 21]
+    parts = make(validation_file="train.csv", folds=3, held_out_fold=1).preview()
+    contexts = [set(found.texts["context"]) for found in (parts.train, parts.validation)]
+    assert len(contexts[0] | contexts[1]) == 21 and not contexts[0] & contexts[1] and contexts[1]

@@ -92,14 +92,14 @@ def make_split(seed: int, number: int, *, names: Sequence[str]) -> Preview:
 
 
 def make_task(tokenizer: WordPieceTokenizer, names: Sequence[str] = ("contradiction", "entailment", "neutral")) -> Task:
-    train, held_out = make_split(1, 600, names=names), make_split(2, 300, names=names)
+    train, held_out = make_split(11, 600, names=names), make_split(12, 300, names=names)
     return Task("nli", TaskPreview(train, held_out, list(names), aligned=True), tokenizer, 48, 48, ["accuracy"])
 
 
 def make_numbers(tokenizer: WordPieceTokenizer) -> Task:
     """Regression: the number is the share of words that both texts have."""
     splits = []
-    for seed in (3, 4):
+    for seed in (13, 14):
         rng = np.random.default_rng(seed)
         shared = rng.integers(0, 6, 300)
         first = [rng.choice(WORDS, 10, replace=False) for _ in shared]

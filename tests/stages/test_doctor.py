@@ -11,7 +11,7 @@ from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.sweep import compose, without_hydra
 from clozelab.preflight.findings import ERROR
 from clozelab.stages import doctor, reproduce
-from clozelab.stages.prepare import prepared_corpus
+from clozelab.stages.prepare import find_corpus, prepared_corpus
 from clozelab.stages.subject import gather
 
 EXPERIMENT = EXPERIMENTS_DIR / "table5_pretraining_tasks"
@@ -20,14 +20,14 @@ WORLD = [
     "corpus.generator.train_examples=100",
     "corpus.generator.validation_examples=40",
     "corpus.generator.entropy_documents=2",
-    "corpus.vocab_size=1000",
 ]
+"""Of the generator: what is written decides the corpus folder, not how it was asked for."""
 
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     root = tmp_path_factory.mktemp("doctor")
-    return [f"data_dir={root}/data", f"cache_dir={root}/cache", f"runs_dir={root}/runs", *WORLD]
+    return [f"data_dir={root}/data", f"cache_dir={root}/cache", f"runs_dir={root}/runs", "corpus.vocab_size=1000"]
 
 
 def test_before_anything_is_there(places: list[str]) -> None:
@@ -41,7 +41,7 @@ def test_before_anything_is_there(places: list[str]) -> None:
 
 
 def test_the_pre_flight_of_a_prepared_world(places: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
+    cfg = without_hydra(compose("prepare", ["scale=demo", *places, *WORLD]))
     prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
     tasks = ["finetune.task=mrpc,squad_v1,stsb"]
     subject = gather(EXPERIMENT, ["scale=demo", *places, *tasks])
@@ -110,9 +110,7 @@ def test_reproduce_stops_at_an_error(
 
 
 def test_preparing_and_looking_agree_on_the_folder(places: list[str]) -> None:
-    cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
-    from clozelab.stages.prepare import find_corpus
-
+    cfg = without_hydra(compose("prepare", ["scale=demo", *places, *WORLD]))
     corpus = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
     assert find_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir) == corpus.folder
     other = OmegaConf.merge(cfg.corpus, {"validation_fraction": 0.2})
