@@ -56,7 +56,7 @@ def test_dropout_is_in_force_in_training_only(layout, real_rows):
 
 def test_kernels_of_other_devices_equal_the_reference(real_rows, monkeypatch):
     """The branch for accelerators, forced on the CPU: torch's own kernel with masks, and groups of another size."""
-    monkeypatch.setattr(module, "_prefers_bmm", lambda q: False)
+    monkeypatch.setattr(module, "_usual_kernel", lambda device: "sdpa")
     monkeypatch.setattr(module, "ACCELERATOR_GROUP_SIZE", 4)
     for layout in (Layout.ragged(LENGTHS), Layout.rectangle(LENGTHS, 10), Layout.rectangle([6] * 4, 6)):
         q, k, v = (torch.randn(layout.num_slots, 2, 4) for _ in range(3))

@@ -38,8 +38,8 @@ def dropout(x: Tensor, prob: float, training: bool) -> Tensor:
     num_dropped_levels = round(prob * _LEVELS)
     if not training or prob == 0.0:
         return x
-    if x.device.type != "cpu" or not 0 < num_dropped_levels < _LEVELS:
-        return F.dropout(x, prob, True)
+    if x.device.type != "cpu" or not 0 < num_dropped_levels < _LEVELS or torch.compiler.is_compiling():
+        return F.dropout(x, prob, True)  # compiled, it is part of the loop around it
     return _CpuDropout.apply(x, num_dropped_levels)
 
 

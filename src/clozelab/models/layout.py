@@ -116,7 +116,7 @@ class Layout:
     @property
     def first_rows(self) -> Tensor:
         """int64 [B]: stream row of each sequence's first token."""
-        return self.remember("first_rows", lambda: self.cu_seqlens[:-1].to(torch.int64))
+        return self.remember("first_rows", lambda: self._make_starts()[:-1])
 
     @property
     def last_rows(self) -> Tensor:
@@ -154,8 +154,15 @@ class Layout:
             return np.arange(self.batch_size + 1, dtype=np.int64) * self.row_slots
         return np.concatenate([[0], np.cumsum(self.lengths_list, dtype=np.int64)])
 
+    def _make_starts(self) -> Tensor:
+        """int64 [B + 1], computed on the device: a copy from the host would wait for all work that is queued there."""
+        device = self.lengths.device
+        if self.row_slots is not None:
+            return torch.arange(self.batch_size + 1, device=device) * self.row_slots
+        return torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
+
     def _make_cu_seqlens(self) -> Tensor:
-        return torch.from_numpy(self._host_starts().astype(np.int32)).to(self.lengths.device)
+        return self._make_starts().to(torch.int32)
 
     def _make_groups(self, group_size: int) -> PaddedGroups:
         lengths, starts = np.asarray(self.lengths_list), self._host_starts()
@@ -182,7 +189,10 @@ class Layout:
         )
 
     def _indices(self, values: np.ndarray) -> Tensor:
-        return torch.from_numpy(values.astype(np.int64)).to(self.lengths.device)
+        indices = torch.from_numpy(values.astype(np.int64))
+        if self.lengths.device.type == "cuda":
+            return indices.pin_memory().to(self.lengths.device, non_blocking=True)
+        return indices.to(self.lengths.device)
 
 
 class _Rearrange(torch.autograd.Function):
