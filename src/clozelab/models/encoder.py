@@ -119,14 +119,14 @@ class Encoder(nn.Module):
 
     Attributes, set from outside, that change how results are computed and not what they are:
         gradient_checkpointing: keep only each layer's input in training and compute the rest again for the backward.
-        attention_kernel: of equal rows, one of attention.KERNELS; None: the usual one of the device.
+        attention_kernels: of rows of S slots, {S: one of attention.KERNELS}; others have the device's usual one.
     """
 
     def __init__(self, config: BertConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.config = config
         self.gradient_checkpointing = False
-        self.attention_kernel: str | None = None
+        self.attention_kernels: dict[int, str] = {}
         self.embeddings = Embeddings(config)
         self.layer = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.pooler = Pooler(config)
@@ -165,7 +165,7 @@ class Encoder(nn.Module):
             dtype=torch.get_autocast_dtype(device_type) if in_autocast else hidden.dtype,
             device=hidden.device,
             is_causal=self.config.is_causal,
-            kernel=self.attention_kernel,
+            kernel=self.attention_kernels.get(layout.row_slots or 0),
         )
 
     def pool(self, sequence_output: Tensor, layout: Layout) -> Tensor:

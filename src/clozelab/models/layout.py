@@ -141,8 +141,12 @@ class Layout:
         return self._cache[key]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Layout:
-        """The same layout with its tensors on `device`; what was remembered is forgotten."""
-        lengths = self.lengths.to(device, non_blocking=non_blocking)
+        """The same layout with its tensors on `device`; what was remembered is forgotten.
+
+        From pinned memory the copy never waits: whoever moves a batch may not know that it could ask for that.
+        """
+        to_gpu = torch.device(device).type == "cuda"
+        lengths = self.lengths.to(device, non_blocking=non_blocking or (to_gpu and self.lengths.is_pinned()))
         return Layout(lengths, self.row_slots, self.full, self.max_seqlen, self.lengths_list)
 
     def pin_memory(self) -> Layout:

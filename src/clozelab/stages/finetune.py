@@ -15,6 +15,7 @@ from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule,
 from clozelab.ledger.fingerprint import encoder_fingerprint, require_encoder
 from clozelab.ledger.run import Run
 from clozelab.ledger.targets import check_targets
+from clozelab.models.compiling import compile_encoder
 from clozelab.models.encoder import Encoder
 from clozelab.models.weights import load_encoder
 from clozelab.modules.encoder_folder import max_positions, open_tokenizer
@@ -49,6 +50,8 @@ def main(cfg: DictConfig) -> None:
             log.info("%s is complete already", run.dir)
             return
         module = build_module(cfg, encoder, data)
+        if hardware.compile == "true":
+            compile_encoder(module.encoder, dynamic=True)
         name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
         loggers = build_loggers(cfg, run, arm=cfg.row, name=name)
         bar = cfg.trainer.progress_bar

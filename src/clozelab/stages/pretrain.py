@@ -14,6 +14,7 @@ from clozelab.ledger.run import Run
 from clozelab.ledger.targets import check_targets
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.objectives.weighted_sum import Objective
+from clozelab.stages.adapting import adapt, check_adapting
 from clozelab.stages.building import (
     build_loggers,
     build_pretraining_module,
@@ -35,6 +36,7 @@ def main(cfg: DictConfig) -> None:
     hardware = hardware_of(cfg.trainer)
     objective = Objective(**instantiate(cfg.objective, _convert_="all"))
     check_pretraining(cfg, plain, hardware)
+    check_adapting(cfg, hardware)
     corpus = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
     validation = {f"validation_{key}": plain["validation"][key] for key in ("instances", "seq_length")}
     workers = cfg.trainer.num_workers
@@ -48,6 +50,7 @@ def main(cfg: DictConfig) -> None:
         # A resumed run keeps the precision that `auto` meant when it began.
         hardware = replace(hardware, precision=run.state["facts"].get("precision", hardware.precision))
         module = build_pretraining_module(cfg, hardware, corpus, objective, data.total_steps)
+        adapt(cfg, run, hardware, module, data)
         run.record(precision=hardware.precision, unigram_entropy=corpus.train.unigram_entropy, **module.facts())
         fit(cfg, run, hardware, module, data)
         if run.is_leader:

@@ -7,6 +7,9 @@ utilisation is then a share of what this machine can do today, whatever else run
 from __future__ import annotations
 
 import logging
+import os
+import platform
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import torch
 
 log = logging.getLogger(__name__)
 
+COMPILE = ("auto", "true", "false")
 PRECISIONS = ("auto", "bf16-mixed", "bf16-true", "32-true")
 _CPU_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
@@ -26,6 +30,16 @@ def set_threads(threads: int | None) -> int:
             raise ValueError(f"trainer.threads is {threads}: give a positive number or null")
         torch.set_num_threads(threads)
     return torch.get_num_threads()
+
+
+def cpu_model() -> str:
+    """The processor's name, as /proc/cpuinfo or the platform gives it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    names = (line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
 
 
 def cpu_flags() -> frozenset[str]:
@@ -54,6 +68,36 @@ def choose_precision(requested: str, accelerator: str) -> str:
     else:
         native = bool(cpu_flags() & _CPU_BF16_FLAGS)
     return "bf16-mixed" if native else "32-true"
+
+
+def check_compile(requested: str | bool, accelerator: str) -> str:
+    """trainer.compile as one of COMPILE; ValueError for another word, or where compiling cannot work."""
+    wanted = str(requested).lower()
+    if wanted not in COMPILE:
+        raise ValueError(f"trainer.compile is {requested!r}: choose one of {', '.join(COMPILE)}")
+    if wanted == "true" and accelerator == "tpu":
+        raise ValueError("trainer.compile=true is not for TPUs, where XLA compiles everything: choose auto")
+    if wanted == "true" and accelerator == "cpu" and not has_cpp_compiler():
+        raise ValueError(
+            "trainer.compile=true needs a C++ compiler on the CPU, and there is none (g++, clang++ or $CXX):"
+            " install one, or choose trainer.compile=false"
+        )
+    return wanted
+
+
+def has_cpp_compiler() -> bool:
+    """Whether torch.compile can build kernels for the CPU here."""
+    names = (os.environ.get("CXX"), "g++", "clang++")
+    return any(name and shutil.which(name) for name in names)
+
+
+def use_deterministic_algorithms() -> None:
+    """The same bits whatever the timing: torch then refuses what has no such algorithm."""
+    # cuBLAS reads it when it starts.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # a net for programs that read what nobody wrote
+    torch.backends.cudnn.benchmark = False
 
 
 def use_onednn_fp32() -> bool:
