@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from clozelab.models.cpu_attention import cpu_attention, has_fast_path
 from clozelab.models.dropout import dropout
 from clozelab.models.layout import Layout, from_padded, to_padded
 
-__all__ = ["DenseRows", "Layout", "attention", "dense_rows", "reference_attention"]
+__all__ = ["DenseRows", "Layout", "attention", "attention_of", "dense_rows", "reference_attention"]
 
 KERNELS = ("bmm", "sdpa")
 
@@ -86,6 +87,17 @@ def attention(
     if prob == 0.0 and _has_varlen_kernel(q):
         return _varlen(q, k, v, layout, is_causal)
     return _grouped(q, k, v, layout, prob, is_causal)
+
+
+def attention_of(
+    qkv: Tensor, layout: Layout | DenseRows, *, dropout_prob: float, is_causal: bool, training: bool
+) -> Tensor:
+    """`attention` for query, key and value in one tensor [T, 3, N, D]."""
+    prob = dropout_prob if training else 0.0
+    if isinstance(layout, DenseRows) and layout.kernel == "bmm" and has_fast_path(qkv, prob):
+        return cpu_attention(qkv, layout.batch_size, layout.width, layout.bias, prob)
+    q, k, v = qkv.unbind(1)
+    return attention(q, k, v, layout, dropout_prob=dropout_prob, is_causal=is_causal, training=training)
 
 
 def reference_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, is_causal: bool) -> Tensor:

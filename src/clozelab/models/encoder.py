@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from clozelab.models.attention import DenseRows, Layout, attention, dense_rows
+from clozelab.models.attention import DenseRows, Layout, attention_of, dense_rows
 from clozelab.models.config import BertConfig
 from clozelab.models.dropout import Dropout
 from clozelab.models.embeddings import Embeddings
@@ -67,9 +67,9 @@ class SelfAttention(nn.Module):
 
     def forward(self, hidden: Tensor, layout: Layout | DenseRows) -> Tensor:
         """[T, H] -> [T, H]."""
-        q, k, v = self.qkv(hidden).view(-1, 3, self.num_heads, self.head_dim).unbind(1)  # [T, N, D] each
-        attended = attention(
-            q, k, v, layout, dropout_prob=self.dropout_prob, is_causal=self.is_causal, training=self.training
+        qkv = self.qkv(hidden).view(-1, 3, self.num_heads, self.head_dim)  # [T, 3, N, D]
+        attended = attention_of(
+            qkv, layout, dropout_prob=self.dropout_prob, is_causal=self.is_causal, training=self.training
         )
         return self.output(attended.flatten(1), hidden)
 
