@@ -25,7 +25,7 @@ from interleaved import Side, about, ratios, serve, spread, take_turns
 
 SEQ_LENGTH, VOCAB_SIZE = 128, 30_522
 SHAPES = {
-    "smoke": (1, 64),
+    "smoke": (1, 128),
     "tiny": (2, 128),
     "mini": (4, 256),
     "small": (4, 512),
@@ -71,7 +71,6 @@ def clozelab_model(size: str, seed: int = 0) -> Any:
     from clozelab.data.segments import SegmentPairs
     from clozelab.models.config import BertConfig
     from clozelab.models.encoder import Encoder
-    from clozelab.modules.pretraining import PretrainingModel
     from clozelab.objectives.mlm import MaskedLanguageModel
     from clozelab.objectives.nsp import NextSentencePrediction
     from clozelab.objectives.weighted_sum import Objective
@@ -96,7 +95,27 @@ def clozelab_model(size: str, seed: int = 0) -> Any:
         ),
         pair=NextSentencePrediction(weight=1.0),
     )
-    return PretrainingModel(Encoder(config), objective)
+    encoder = Encoder(config)
+    try:
+        from clozelab.modules.pretraining import PretrainingModel
+    except ModuleNotFoundError:  # a machine without lightning: the model itself does not need it
+        return _plain_model(encoder, objective)
+    return PretrainingModel(encoder, objective)
+
+
+def _plain_model(encoder: Any, objective: Any) -> Any:
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.objective = encoder, objective
+            self.heads = objective.heads(encoder.config, encoder)
+
+        def forward(self, batch: dict[str, Any]) -> Any:
+            return self.objective.losses(self.heads, self.encoder, batch)
+
+    return Model()
 
 
 def clozelab_batch(rows: dict[str, Any]) -> dict[str, Any]:
