@@ -164,7 +164,7 @@ def _padded_rows(config: BertConfig, dtype: torch.dtype, count: int, width: int,
 def _time_attention(config: BertConfig, dtype: torch.dtype, count: int, width: int) -> dict[str, float]:
     shape = (count * width, config.num_attention_heads, config.head_dim)
     q, k, v = (torch.randn(shape).to(dtype).requires_grad_() for _ in range(3))
-    options = {"dropout_prob": config.attention_probs_dropout_prob, "is_causal": config.is_causal, "training": True}
+    options: dict[str, Any] = {"dropout_prob": config.attention_probs_dropout_prob, "is_causal": config.is_causal, "training": True}
 
     def call_of(rows: DenseRows) -> Callable[[], None]:
         def call() -> None:

@@ -96,7 +96,8 @@ def use_deterministic_algorithms() -> None:
     # cuBLAS reads it when it starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # a net for programs that read what nobody wrote
+    settings: Any = torch.utils.deterministic
+    settings.fill_uninitialized_memory = False  # a net for programs that read what nobody wrote
     torch.backends.cudnn.benchmark = False
 
 
