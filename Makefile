@@ -26,8 +26,8 @@ check: $(STAMP)  ## format, lint, types, import contract
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP)  ## speed side by side with transformers, in one interleaved run
-	$(BIN)/python benchmarks/pretraining.py
+bench: $(STAMP)  ## speed, memory and overhead beside the peers, in one interleaved run (15 minutes on two cores)
+	$(BIN)/python benchmarks/bench.py
 
 clean:
 	rm -rf $(VENV) runs

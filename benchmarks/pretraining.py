@@ -1,30 +1,41 @@
 """Pre-training throughput beside transformers, in one interleaved run.
 
-`python benchmarks/pretraining.py` times optimizer steps of clozelab and of `BertForPreTraining` + AdamW on the same
-rows (sequence length 128, 15 % predicted, NSP labels, BERT's own dropout, vocabulary 30,522) and prints tokens/s as
-median (min-max) and the ratio, pair by pair. Each side is a process of its own (their allocator settings differ), both
-stay alive, and they take turns: A B A B, so a machine that slows down slows both. Times are wall clock around whole
-steps: forward, backward, clip, update.
+`python benchmarks/pretraining.py` times optimizer steps of clozelab and of `BertForPreTraining` on the same rows
+(sequence length 128, 15 % predicted, NSP labels, BERT's own dropout, vocabulary 30,522) and prints tokens/s as median
+(min-max) and the ratio, pair by pair. Peers: transformers' own Trainer as documented, in fp32 and bf16 (trainer-fp32,
+trainer-bf16), and the same model in the shortest possible loop (fp32, bf16). Times are wall clock around whole steps:
+forward, backward, clip, update.
 """
+
+# ruff: noqa: ARG002  (transformers fixes the signatures of its hooks)
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import platform
-import statistics
-import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
-from datetime import date
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from interleaved import Side, about, ratios, serve, spread, take_turns
+
 SEQ_LENGTH, VOCAB_SIZE = 128, 30_522
-SHAPES = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768)}
-BATCH = {"tiny": 64, "mini": 32, "small": 32, "medium": 16, "base": 8}
+SHAPES = {
+    "smoke": (1, 128),
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+}
+SHAPES |= {"large": (24, 1024)}
+BATCH = {"smoke": 2, "tiny": 64, "mini": 32, "small": 32, "medium": 16, "base": 8, "large": 4}
+SIZES = ("tiny", "mini", "small", "medium", "base")
+PEERS = ("trainer-fp32", "trainer-bf16", "fp32", "bf16")
 
 
 def shape(size: str) -> dict[str, int]:
@@ -37,39 +48,34 @@ def shape(size: str) -> dict[str, int]:
     }
 
 
-def make_rows(batch_size: int) -> dict[str, Any]:
-    """[B, S] ids, token types, the predicted positions and their labels, and NSP labels; the same for both sides."""
+def make_rows(batch_size: int, seq_length: int = SEQ_LENGTH) -> dict[str, Any]:
+    """[B, S] ids, token types, the predicted positions and their labels, and NSP labels; the same for all sides."""
     import numpy as np
 
     rng = np.random.default_rng(0)
-    ids = rng.integers(1000, VOCAB_SIZE, (batch_size, SEQ_LENGTH))
+    ids = rng.integers(1000, VOCAB_SIZE, (batch_size, seq_length))
     predicted = np.zeros_like(ids, dtype=bool)
-    count = round(0.15 * (SEQ_LENGTH - 3))
+    count = round(0.15 * (seq_length - 3))
     for row in predicted:
-        row[1 + rng.permutation(SEQ_LENGTH - 2)[:count]] = True
+        row[1 + rng.permutation(seq_length - 2)[:count]] = True
     masked = np.where(predicted, 103, ids)
-    types = np.repeat([[0] * (SEQ_LENGTH // 2) + [1] * (SEQ_LENGTH // 2)], batch_size, axis=0)
+    types = np.repeat([[0] * (seq_length // 2) + [1] * (seq_length // 2)], batch_size, axis=0)
     labels = rng.integers(0, 2, batch_size)
     return {"ids": ids, "masked": masked, "predicted": predicted, "types": types, "next": labels}
 
 
-def clozelab_step(size: str) -> Callable[[], float]:
-    """One optimizer step of clozelab's own module pieces, precision chosen as `precision=auto` does."""
-    import numpy as np
+def clozelab_model(size: str, seed: int = 0) -> Any:
+    """clozelab's own PretrainingModel: MLM and NSP, BERT's own dropout."""
     import torch
 
     from clozelab.data.segments import SegmentPairs
-    from clozelab.models.attention import Layout
     from clozelab.models.config import BertConfig
     from clozelab.models.encoder import Encoder
-    from clozelab.modules.pretraining import PretrainingModel
     from clozelab.objectives.mlm import MaskedLanguageModel
     from clozelab.objectives.nsp import NextSentencePrediction
     from clozelab.objectives.weighted_sum import Objective
-    from clozelab.optim.adamw import build_adamw
-    from clozelab.training.runtime import choose_precision, use_onednn_fp32
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = BertConfig(
         vocab_size=VOCAB_SIZE,
         hidden_act="gelu",
@@ -89,26 +95,66 @@ def clozelab_step(size: str) -> Callable[[], float]:
         ),
         pair=NextSentencePrediction(weight=1.0),
     )
-    model = PretrainingModel(Encoder(config), objective)
-    optimizer = build_adamw(
-        model.named_parameters(),
-        learning_rate=1e-4,
-        betas=(0.9, 0.999),
-        eps=1e-6,
-        weight_decay=0.01,
-        bias_correction=True,
-    )
-    rows = make_rows(BATCH[size])
-    batch = {
+    encoder = Encoder(config)
+    try:
+        from clozelab.modules.pretraining import PretrainingModel
+    except ModuleNotFoundError:  # a machine without lightning: the model itself does not need it
+        return _plain_model(encoder, objective)
+    return PretrainingModel(encoder, objective)
+
+
+def _plain_model(encoder: Any, objective: Any) -> Any:
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.objective = encoder, objective
+            self.heads = objective.heads(encoder.config, encoder)
+
+        def forward(self, batch: dict[str, Any]) -> Any:
+            return self.objective.losses(self.heads, self.encoder, batch)
+
+    return Model()
+
+
+def clozelab_batch(rows: dict[str, Any]) -> dict[str, Any]:
+    """`make_rows` as the micro-batch of clozelab's modules."""
+    import numpy as np
+    import torch
+
+    from clozelab.models.attention import Layout
+
+    batch_size, seq_length = rows["ids"].shape
+    return {
         "input_ids": torch.from_numpy(rows["masked"].reshape(-1)),
         "token_type_ids": torch.from_numpy(rows["types"].reshape(-1)),
-        "position_ids": torch.arange(SEQ_LENGTH).repeat(BATCH[size]),
-        "layout": Layout.rectangle([SEQ_LENGTH] * BATCH[size], SEQ_LENGTH),
+        "position_ids": torch.arange(seq_length).repeat(batch_size),
+        "layout": Layout.rectangle([seq_length] * batch_size, seq_length),
         "prediction_rows": torch.from_numpy(np.flatnonzero(rows["predicted"].reshape(-1))),
         "prediction_labels": torch.from_numpy(rows["ids"][rows["predicted"]]),
         "next_sentence_label": torch.from_numpy(rows["next"]),
-        "source": torch.zeros(BATCH[size], dtype=torch.int64),
+        "source": torch.zeros(batch_size, dtype=torch.int64),
     }
+
+
+def clozelab_optimizer(parameters: Any) -> Any:
+    from clozelab.optim.adamw import build_adamw
+
+    return build_adamw(
+        parameters, learning_rate=1e-4, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, bias_correction=True
+    )
+
+
+def clozelab_step(size: str, batch_size: int | None = None) -> Callable[[], float]:
+    """One optimizer step of clozelab's own module pieces, precision chosen as `precision=auto` does."""
+    import torch
+
+    from clozelab.training.runtime import choose_precision, use_onednn_fp32
+
+    model = clozelab_model(size)
+    optimizer = clozelab_optimizer(model.named_parameters())
+    batch = clozelab_batch(make_rows(batch_size or BATCH[size]))
     bf16 = choose_precision("auto", "cpu") == "bf16-mixed"
     if not bf16:
         use_onednn_fp32()
@@ -125,24 +171,35 @@ def clozelab_step(size: str) -> Callable[[], float]:
     return step
 
 
-def transformers_step(size: str, bf16: bool) -> Callable[[], float]:
-    """One step of `BertForPreTraining` + torch's AdamW as documented, labels -100 where nothing is predicted."""
-    import numpy as np
+def transformers_model(size: str) -> Any:
     import torch
     from transformers import BertConfig, BertForPreTraining
 
     torch.manual_seed(0)
-    model = BertForPreTraining(BertConfig(vocab_size=VOCAB_SIZE, **shape(size)))
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
-    rows = make_rows(BATCH[size])
-    inputs = {
+    return BertForPreTraining(BertConfig(vocab_size=VOCAB_SIZE, **shape(size))).train()
+
+
+def transformers_batch(rows: dict[str, Any]) -> dict[str, Any]:
+    """`make_rows` as BertForPreTraining's arguments: labels are -100 where nothing is predicted."""
+    import numpy as np
+    import torch
+
+    return {
         "input_ids": torch.from_numpy(rows["masked"]),
-        "attention_mask": torch.ones(BATCH[size], SEQ_LENGTH, dtype=torch.long),
+        "attention_mask": torch.ones(rows["ids"].shape, dtype=torch.long),
         "token_type_ids": torch.from_numpy(rows["types"]),
         "labels": torch.from_numpy(np.where(rows["predicted"], rows["ids"], -100)),
         "next_sentence_label": torch.from_numpy(rows["next"]),
     }
+
+
+def transformers_step(size: str, bf16: bool, batch_size: int | None = None) -> Callable[[], float]:
+    """One step of `BertForPreTraining` + torch's AdamW in the shortest loop."""
+    import torch
+
+    model = transformers_model(size)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
+    inputs = transformers_batch(make_rows(batch_size or BATCH[size]))
 
     def step() -> float:
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
@@ -156,6 +213,59 @@ def transformers_step(size: str, bf16: bool) -> Callable[[], float]:
     return step
 
 
+def serve_trainer(size: str, bf16: bool) -> None:
+    """transformers' Trainer as its documentation shows it, answering between two of its steps."""
+    import torch
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    batch = transformers_batch(make_rows(BATCH[size]))
+    examples = [{key: value[row] for key, value in batch.items()} for row in range(BATCH[size])]
+
+    class Endless(torch.utils.data.IterableDataset[dict[str, Any]]):
+        def __iter__(self) -> Iterator[dict[str, Any]]:
+            while True:
+                yield from examples
+
+    class Answer(TrainerCallback):
+        """Reads the next turn's seconds after warm-up, and whenever a turn is over."""
+
+        def __init__(self) -> None:
+            self.steps, self.start, self.seconds = -2, 0.0, 0.0
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.steps += 1
+            if self.steps < 0:
+                return
+            taken = time.perf_counter() - self.start
+            if self.steps == 0:
+                print(json.dumps({"loss": None}), flush=True)
+            elif taken < self.seconds:
+                return
+            else:
+                print(json.dumps(self.steps * BATCH[size] * SEQ_LENGTH / taken), flush=True)
+            line = sys.stdin.readline()
+            if not line:
+                control.should_training_stop = True
+                return
+            self.steps, self.seconds, self.start = 0, float(line), time.perf_counter()
+
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=BATCH[size],
+            max_steps=10**6,
+            learning_rate=1e-4,
+            weight_decay=0.01,
+            bf16=bf16,
+            use_cpu=True,
+            save_strategy="no",
+            logging_strategy="no",  # its lines would be taken for answers
+            report_to="none",
+            disable_tqdm=True,
+        )
+        Trainer(model=transformers_model(size), args=arguments, train_dataset=Endless(), callbacks=[Answer()]).train()
+
+
 def work(side: str, size: str, threads: int) -> None:
     """The process of one side: builds its model, then answers each line `SECONDS` with a JSON line of tokens/s."""
     if side == "clozelab":
@@ -165,90 +275,43 @@ def work(side: str, size: str, threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
+    if side.startswith("trainer-"):
+        return serve_trainer(size, bf16=side == "trainer-bf16")
     step = clozelab_step(size) if side == "clozelab" else transformers_step(size, bf16=side == "bf16")
-    first_loss = step()
-    step()
-    print(json.dumps({"loss": first_loss, "torch": torch.__version__}), flush=True)
-    for line in sys.stdin:
-        seconds, steps, start = float(line), 0, time.perf_counter()
-        while time.perf_counter() - start < seconds:
-            step()
-            steps += 1
-        rate = steps * BATCH[size] * SEQ_LENGTH / (time.perf_counter() - start)
-        print(json.dumps(rate), flush=True)
-
-
-class Side:
-    """One side's living process."""
-
-    def __init__(self, side: str, size: str, threads: int) -> None:
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-        command = [sys.executable, __file__, "--worker", side, "--sizes", size, "--threads", str(threads)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        self.hello = json.loads(self._line())
-        self.rates: list[float] = []
-
-    def _line(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit("a benchmark process ended early; its error is above")
-        return line
-
-    def run(self, seconds: float) -> None:
-        assert self.process.stdin is not None
-        print(seconds, file=self.process.stdin, flush=True)
-        self.rates.append(json.loads(self._line()))
-
-    def close(self) -> None:
-        self.process.communicate("")
+    serve(step, BATCH[size] * SEQ_LENGTH, {"torch": torch.__version__})
+    return None
 
 
 def compare(size: str, peers: list[str], threads: int, rounds: int, seconds: float) -> list[str]:
     """Markdown table rows of one size."""
     names = ["clozelab", *peers]
-    sides = {name: Side(name, size, threads) for name in names}
-    for _ in range(rounds):
-        for name in names:
-            sides[name].run(seconds)
-    for side in sides.values():
-        side.close()
+    options = ["--sizes", size, "--threads", str(threads)]
+    sides = {name: Side([__file__, "--worker", name, *options], threads) for name in names}
+    take_turns(sides, rounds, seconds)
     ours = sides["clozelab"].rates
     rows = []
     for name in names:
-        rates = sides[name].rates
-        ratios = [a / b for a, b in zip(ours, rates, strict=True)]
         what = "clozelab" if name == "clozelab" else f"transformers {name}"
-        faster = f"**{statistics.median(ratios):.1f}** ({min(ratios):.1f}-{max(ratios):.1f})" if name in peers else "1"
-        speed = f"{statistics.median(rates):,.0f} ({min(rates):,.0f}-{max(rates):,.0f})"
-        rows.append(f"| L{SHAPES[size][0]} H{SHAPES[size][1]} | {what} | {speed} | {faster} |")
+        faster = ratios(ours, sides[name].rates) if name in peers else "1"
+        rows.append(f"| L{SHAPES[size][0]} H{SHAPES[size][1]} | {what} | {spread(sides[name].rates)} | {faster} |")
         print(rows[-1], flush=True)
     return rows
 
 
-def header(threads: int) -> list[str]:
-    from importlib.metadata import version
+TABLE = [
+    "| size | side | tokens/s, median (min-max) | clozelab is faster by, median (min-max) |",
+    "|---|---|---|---|",
+]
 
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    cpu = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor(),
-    )
-    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "lightning"))
-    return [
-        f"{date.today()} · commit {commit} · {cpu}, {threads} thread{'s' if threads > 1 else ''} · {versions}",
-        "",
-        "| size | side | tokens/s, median (min-max) | clozelab is faster by, median (min-max) |",
-        "|---|---|---|---|",
-    ]
+
+def header(threads: int) -> list[str]:
+    return [about(threads), "", *TABLE]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", default=["tiny", "mini", "medium", "base"], choices=list(SHAPES))
-    parser.add_argument("--peers", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
+    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
+    parser.add_argument("--peers", nargs="+", default=["trainer-fp32", "trainer-bf16"], choices=PEERS)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)

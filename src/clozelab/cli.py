@@ -219,16 +219,19 @@ def _job(verb: str, cfg: DictConfig) -> int:
         return 0
     if verb == "finetune":
         require_encoder(cfg.encoder)
-    _tune_allocator()
+    _prepare_process()
     stage: Any = importlib.import_module(f"clozelab.stages.{verb}")
     stage.main(cfg)
     return 0
 
 
-def _tune_allocator() -> None:
+def _prepare_process() -> None:
+    """What has to happen before torch and lightning are imported."""
     from clozelab.training.allocator import tune_allocator
+    from clozelab.training.quick_imports import import_torchmetrics_quickly
 
     tune_allocator()
+    import_torchmetrics_quickly()
 
 
 if __name__ == "__main__":

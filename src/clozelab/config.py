@@ -177,6 +177,18 @@ class TrainerConfig:
     num_workers: int = MISSING
     log_interval_steps: int = MISSING
     progress_bar: bool = MISSING
+    compile: str = MISSING
+    """auto (in pre-training: on a GPU, and on a CPU where a calibration found that it pays) | true | false."""
+    calibrate: bool = MISSING
+    """Pre-training on one CPU process: time the kernels that compete before training, and keep the winners."""
+    deterministic: bool = MISSING
+    """Only algorithms whose bits do not depend on timing, on a GPU too; never calibrates."""
+    tf32: bool = MISSING
+    """fp32 matrix products on a GPU may round their factors to 10 bits."""
+    gradient_checkpointing: bool = MISSING
+    """Pre-training: compute activations twice instead of keeping them; less memory, a third more work."""
+    micro_batch: str = MISSING
+    """Pre-training: as_configured | auto (halve phases.*.micro_batch_size until a step fits on the device)."""
 
 
 @dataclass

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from clozelab.models import attention as module
-from clozelab.models.attention import Layout, attention, reference_attention
+from clozelab.models.attention import Layout, attention, attention_of, dense_rows, reference_attention
+from clozelab.models.cpu_attention import has_fast_path
 
 LENGTHS = [5, 9, 1, 9, 3, 2, 7, 4, 8, 6, 9]
 
@@ -56,7 +57,7 @@ def test_dropout_is_in_force_in_training_only(layout, real_rows):
 
 def test_kernels_of_other_devices_equal_the_reference(real_rows, monkeypatch):
     """The branch for accelerators, forced on the CPU: torch's own kernel with masks, and groups of another size."""
-    monkeypatch.setattr(module, "_prefers_bmm", lambda q: False)
+    monkeypatch.setattr(module, "_usual_kernel", lambda device: "sdpa")
     monkeypatch.setattr(module, "ACCELERATOR_GROUP_SIZE", 4)
     for layout in (Layout.ragged(LENGTHS), Layout.rectangle(LENGTHS, 10), Layout.rectangle([6] * 4, 6)):
         q, k, v = (torch.randn(layout.num_slots, 2, 4) for _ in range(3))
@@ -103,3 +104,43 @@ def test_the_variable_length_kernel_has_a_known_spelling():
     if loaded is None:
         pytest.skip("this torch has no variable-length attention")
     assert loaded[1] & {"is_causal", "window_size"}
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(
+    "layout", [Layout.rectangle(LENGTHS, 10), Layout.rectangle([6] * 4, 6)], ids=["padded", "full"]
+)
+def test_the_cpus_own_attention_equals_the_reference(layout, is_causal, real_rows):
+    """Query, key and value in one tensor, and a backward written by hand."""
+    torch.manual_seed(0)
+    qkv = torch.randn(layout.num_slots, 3, 3, 5, requires_grad=True)
+    copy = qkv.detach().clone().requires_grad_()
+    where = dense_rows(layout, num_heads=3, dtype=qkv.dtype, device=qkv.device, is_causal=is_causal)
+    assert where is not None and has_fast_path(qkv, 0.0)
+    rows = real_rows(layout)
+    out = attention_of(qkv, where, dropout_prob=0.0, is_causal=is_causal, training=True)
+    expected = reference_attention(*copy.unbind(1), layout, is_causal=is_causal)
+    torch.testing.assert_close(out[rows], expected[rows], atol=1e-6, rtol=0)
+    weights = torch.randn(len(rows), 3, 5)
+    (out[rows] * weights).sum().backward()
+    (expected[rows] * weights).sum().backward()
+    torch.testing.assert_close(qkv.grad, copy.grad, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_cpus_own_attention_drops_as_the_plain_operations_do(dtype, monkeypatch):
+    """The same seed, the same mask: forward and backward equal those of autograd."""
+    layout = Layout.rectangle([7, 4], 8)
+    results = []
+    for is_fast in (True, False):
+        torch.manual_seed(0)
+        qkv = torch.randn(layout.num_slots, 3, 2, 4).to(dtype).requires_grad_()
+        where = dense_rows(layout, num_heads=2, dtype=dtype, device=qkv.device, is_causal=False)
+        monkeypatch.setattr(module, "has_fast_path", lambda *_, is_fast=is_fast: is_fast)
+        torch.manual_seed(1)
+        out = attention_of(qkv, where, dropout_prob=0.4, is_causal=False, training=True)
+        out.float().square().sum().backward()
+        results.append((out.detach(), qkv.grad))
+    tolerance = {"atol": 1e-5, "rtol": 1e-5} if dtype is torch.float32 else {"atol": 0.06, "rtol": 0.06}
+    for fast, plain in zip(*results, strict=True):
+        torch.testing.assert_close(fast, plain, **tolerance)

@@ -39,3 +39,33 @@ def test_seeded_and_off_when_not_training():
     assert dropout(x, 0.3, training=False) is x
     assert Dropout(0.3).eval()(x) is x
     assert dropout(x, 0.0, training=True) is x
+
+
+def test_what_is_dropped_does_not_depend_on_the_type():
+    """One draw of 16 bits an element, whatever the width of the numbers that it blanks."""
+    kept = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        torch.manual_seed(5)
+        kept.append(dropout(torch.ones(257, 3, dtype=dtype), 0.3, training=True) != 0)
+    assert torch.equal(kept[0], kept[1]) and torch.equal(kept[0], kept[2])
+    assert 0.6 < kept[0].float().mean() < 0.8
+
+
+def test_torchs_seed_decides_and_its_state_moves_on():
+    x = torch.ones(64)
+    torch.manual_seed(1)
+    state = torch.random.get_rng_state()
+    one, two = (dropout(x, 0.5, training=True) for _ in range(2))
+    assert not torch.equal(one, two)
+    torch.random.set_rng_state(state)
+    assert torch.equal(dropout(x, 0.5, training=True), one)
+
+
+def test_signs_zeros_and_strides_survive():
+    x = torch.tensor([[-1.5, 0.0, 2.0], [4.0, -0.25, 8.0]]).t().requires_grad_()
+    torch.manual_seed(2)
+    y = dropout(x, 0.5, training=True)
+    assert y.shape == x.shape and bool(((y == 0) | (y == 2 * x)).all())
+    y.backward(torch.full((3, 2), -3.0))
+    assert torch.equal(x.grad, torch.where((y != 0) | (x == 0), x.grad, 0.0))
+    assert bool(((x.grad == -6.0) | (x.grad == 0.0)).all())

@@ -16,7 +16,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
-from clozelab.objectives.weighted_sum import Objective, to_torch
+from clozelab.objectives.weighted_sum import Objective, pad_predictions, to_torch
 
 MakeMlm = Callable[..., MaskedLanguageModel]
 
@@ -114,3 +114,29 @@ def test_misfits_are_refused(make_mlm: MakeMlm) -> None:
     with pytest.raises(ValueError, match="dupe_factor"):
         Objective(input=FullSentences(), token=make_mlm(), pair=None, dupe_factor=0)
     assert Objective(input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=nsp).is_causal
+
+
+def test_padded_predictions_count_nowhere(
+    shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective, make_encoder: Callable[..., Encoder]
+) -> None:
+    """A multiple for accelerators: the same terms and the same gradients."""
+    arrays = mlm_nsp.make_batch(mlm_nsp.bind(shards, ids, 32), 1, 0, np.arange(5))
+    real = len(arrays["prediction_labels"])
+    padded = to_torch(pad_predictions(arrays, 64))
+    assert len(padded["prediction_labels"]) % 64 == 0 and len(padded["prediction_labels"]) > real
+    assert len(padded["prediction_rows"]) == len(padded["prediction_labels"])
+    results = []
+    for batch in (to_torch(arrays), padded):
+        assert mlm_nsp.counts(batch)["mlm"] == real
+        torch.manual_seed(0)
+        encoder = make_encoder(False)
+        heads = mlm_nsp.heads(encoder.config, encoder)
+        terms = mlm_nsp.losses(heads, encoder, batch)
+        sum(term.loss_sum for term in terms).backward()
+        assert terms[0].count == real
+        gradients = [p.grad for p in (*encoder.parameters(), *heads.parameters()) if p.grad is not None]
+        results.append([terms[0].loss_sum.detach(), terms[0].num_correct, *gradients])
+    for plain, other in zip(*results, strict=True):
+        torch.testing.assert_close(plain, other, atol=1e-5, rtol=1e-5)
+    exact = to_torch(pad_predictions(arrays, real))
+    assert len(exact["prediction_labels"]) == real

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clozelab.training import strategies
+from clozelab.training import runtime, strategies
 from clozelab.training.strategies import build_strategy, cluster_environment, resolve_accelerator
 from clozelab.training.trainer import Hardware, build_trainer, choose_hardware
 
@@ -91,10 +91,13 @@ def slurm(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
         ({"strategy": "xla"}, "runs on TPUs only"),
         ({"accelerator": "tpu", "strategy": "xla"}, "torch_xla"),
         ({"precision": "half"}, "precision is 'half'"),
+        ({"compile": "maybe"}, "compile is 'maybe'"),
+        ({"compile": True}, "needs a C\\+\\+ compiler"),
     ],
 )
 def test_what_cannot_run_is_said_early(change: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strategies.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(runtime, "has_cpp_compiler", lambda: False)
     with pytest.raises(ValueError, match=words):
         choose_hardware(**(CPU | change))
 
@@ -109,3 +112,22 @@ def test_missing_cuda_names_the_build_and_the_way_out(monkeypatch: pytest.Monkey
     assert resolve_accelerator("auto", 1) == "gpu"
     with pytest.raises(ValueError, match="sees 1 CUDA"):
         resolve_accelerator("gpu", 2)
+
+
+def test_compiling_is_for_gpus_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "has_cpp_compiler", lambda: True)
+    found = {word: choose_hardware(**CPU, compile=word).compiles_pretraining for word in ("auto", "true", "false")}
+    assert found == {"auto": False, "true": True, "false": False}
+    gpu = {word: Hardware("gpu", 1, 1, "auto", "bf16-mixed", word).compiles_pretraining for word in found}
+    assert gpu == {"auto": True, "true": True, "false": False}
+
+
+def test_deterministic_mode_is_torchs() -> None:
+    try:
+        choose_hardware(**CPU, deterministic=True)
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = True
+    choose_hardware(**CPU)
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from clozelab.data.packing import SpecialIds
 from clozelab.data.random import derive_seed
 from clozelab.data.sampler import batch_positions, instance_indices
 from clozelab.data.segments import Instances
-from clozelab.objectives.weighted_sum import Objective, to_torch
+from clozelab.datamodules.prefetch import device_type, for_device
+from clozelab.objectives.weighted_sum import Objective, pad_predictions, to_torch
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,9 @@ VALIDATION_SEED = 20181011
 SAMPLED_ROWS = 2048
 """Rows looked at once before training for what would spoil next-sentence prediction."""
 MAX_FALLBACK_FRACTION = 0.05
+
+ACCELERATOR_PREDICTIONS_MULTIPLE = 128
+"""The number of predictions is raised to a multiple of it there: few shapes, and tiles that are full."""
 
 TorchBatch = dict[str, Any]
 
@@ -68,9 +72,16 @@ class StepStream(IterableDataset[list[TorchBatch]]):
     """
 
     def __init__(
-        self, objective: Objective, phases: Sequence[BoundPhase], start_step: int, rank: int, world_size: int
+        self,
+        objective: Objective,
+        phases: Sequence[BoundPhase],
+        start_step: int,
+        rank: int,
+        world_size: int,
+        predictions_multiple: int = 1,
     ) -> None:
         self.objective = objective
+        self.predictions_multiple = predictions_multiple
         self.phases = list(phases)
         self.start_step = start_step
         self.rank = rank
@@ -96,6 +107,8 @@ class StepStream(IterableDataset[list[TorchBatch]]):
         for low in range(0, len(index), phase.micro_batch_size):
             part = slice(low, low + phase.micro_batch_size)
             batch = self.objective.make_batch(bound.instances, bound.seed, _compact(epoch[part]), index[part])
+            if self.predictions_multiple > 1:
+                batch = pad_predictions(batch, self.predictions_multiple)
             micros.append(to_torch(batch))
         return micros
 
@@ -194,6 +207,15 @@ class CorpusDataModule(LightningDataModule):
     def total_steps(self) -> int:
         return sum(phase.steps for phase in self.phases)
 
+    @property
+    def micro_batch_sizes(self) -> list[int]:
+        """Of each phase; setting it cuts the same global batches into other pieces."""
+        return [phase.micro_batch_size for phase in self.phases]
+
+    @micro_batch_sizes.setter
+    def micro_batch_sizes(self, sizes: Sequence[int]) -> None:
+        self.phases = [replace(phase, micro_batch_size=size) for phase, size in zip(self.phases, sizes, strict=True)]
+
     def setup(self, stage: str) -> None:  # noqa: ARG002
         """Finds all instances now: errors come before training starts, and forked workers share them."""
         self._check_world_size(self._place()[1])
@@ -224,7 +246,8 @@ class CorpusDataModule(LightningDataModule):
             instances = self.instances("train", phase.seq_length)
             bound.append(BoundPhase(phase, first_step, instances, derive_seed(self.seed, f"phase {number}")))
             first_step += phase.steps
-        return StepStream(self.objective, bound, start_step, rank, world_size)
+        multiple = 1 if device_type(self.trainer) == "cpu" else ACCELERATOR_PREDICTIONS_MULTIPLE
+        return StepStream(self.objective, bound, start_step, rank, world_size, multiple)
 
     def validation_stream(self, rank: int, world_size: int) -> ValidationStream:
         """One rank's share of the held-out rows; no row twice."""
@@ -261,18 +284,20 @@ class CorpusDataModule(LightningDataModule):
         trainer = self.trainer
         return (trainer.global_rank, trainer.world_size) if trainer is not None else (0, 1)
 
-    def train_dataloader(self) -> DataLoader[list[TorchBatch]]:
+    def train_dataloader(self) -> Any:
+        """This rank's optimizer steps from the trainer's step on; ahead of their use where the device is a GPU."""
         rank, world_size = self._place()
         start_step = self.trainer.global_step if self.trainer is not None else 0
         # Forked workers share the memory maps and the instances; elsewhere they open and find them again.
         can_fork = "fork" in multiprocessing.get_all_start_methods()
-        return DataLoader(
+        loader = DataLoader(
             self.train_stream(start_step, rank, world_size),
             batch_size=None,
             num_workers=self.num_workers,
             multiprocessing_context="fork" if self.num_workers and can_fork else None,
             collate_fn=_as_it_is,
         )
+        return for_device(loader, self.trainer)
 
     def val_dataloader(self) -> DataLoader[TorchBatch]:
         return DataLoader(self.validation_stream(*self._place()), batch_size=None, num_workers=0, collate_fn=_as_it_is)

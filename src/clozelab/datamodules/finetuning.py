@@ -29,6 +29,7 @@ from clozelab.data.readers.preview import TaskPreview
 from clozelab.data.readers.rows import Ints, Rows
 from clozelab.data.tokenizer import WordPieceTokenizer
 from clozelab.datamodules.bucketing import bucketed_batches, token_budget_batches
+from clozelab.datamodules.prefetch import for_device
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 
@@ -182,12 +183,13 @@ class FinetuningDataModule(LightningDataModule):
         """All rows once, in large batches of similar length; the same on every rank."""
         return _loader(EvaluationBatches(rows, self.evaluation_tokens), 0)
 
-    def train_dataloader(self) -> DataLoader[Batch]:
+    def train_dataloader(self) -> Any:
         """Batches from the trainer's step to the next evaluation."""
         trainer = self.trainer
         step, rank, world = (trainer.global_step, trainer.global_rank, trainer.world_size) if trainer else (0, 0, 1)
         stop = next((mark for mark in self.evaluation_steps if mark > step), step)
-        return _loader(TrainingBatches(self, range(step, stop), rank, world), self.plan.num_workers)
+        loader = _loader(TrainingBatches(self, range(step, stop), rank, world), self.plan.num_workers)
+        return for_device(loader, trainer)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """All validation rows, in large batches of similar length; the same on every rank."""

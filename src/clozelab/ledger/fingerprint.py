@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 
-RESULTS_VERSION = 1
+RESULTS_VERSION = 2
 """Raised when a change of code changes results: then no older run is taken for the same."""
 
 NEUTRAL_KEYS = frozenset(
@@ -38,7 +38,9 @@ NEUTRAL_KEYS = frozenset(
         "task.data.test_files",  # their content is in the inputs where they are predicted
         "task.data.test_id_column",
         "task.title",
+        "trainer.gradient_checkpointing",  # the same bits, in less memory
         "trainer.log_interval_steps",
+        "trainer.micro_batch",  # what it chose is in run.json, and a resumed run keeps it
         "trainer.num_workers",
         "trainer.progress_bar",
         "trainer.threads",
@@ -53,6 +55,10 @@ LATER_KEYS: dict[str, Any] = {
     "task.data.with_unanswerable": False,
     "task.module.number_range": None,
     "task.module.with_unanswerable": False,
+    "trainer.calibrate": False,
+    "trainer.compile": "auto",
+    "trainer.deterministic": False,
+    "trainer.tf32": False,
 }
 """Options that came later, and the value at which a run is the same as one made before there was the option."""
 MAX_WATCHED_FILES = 500

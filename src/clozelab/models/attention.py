@@ -3,7 +3,7 @@
 Which kernel:
 - stream viewable as [B, S], CPU: batched matmul and softmax, which has dropout and took half the time of the CPU flash
   kernel or less at every S from 32 to 512, in training and in inference (bf16, one thread);
-- the same elsewhere: scaled_dot_product_attention;
+- the same elsewhere, or where a calibration found it faster: scaled_dot_product_attention;
 - ragged, CUDA, half precision, no dropout in force: torch's variable-length flash kernel;
 - ragged otherwise: sequences sorted by length in groups, padded inside the group. So dropout is never dropped silently.
 
@@ -15,16 +15,27 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from clozelab.models.cpu_attention import cpu_attention, has_fast_path
 from clozelab.models.dropout import dropout
 from clozelab.models.layout import Layout, from_padded, to_padded
 
-__all__ = ["Layout", "attention", "has_varlen_attention", "reference_attention"]
+__all__ = [
+    "DenseRows",
+    "Layout",
+    "attention",
+    "attention_of",
+    "dense_rows",
+    "has_varlen_attention",
+    "reference_attention",
+]
+
+KERNELS = ("bmm", "sdpa")
 
 CPU_GROUP_SIZE = 8
 """Measured: groups of eight lose little to padding and little to the Python loop."""
@@ -32,21 +43,69 @@ ACCELERATOR_GROUP_SIZE = 64
 """Not measured: a kernel launch costs more there than padding."""
 
 
+class DenseRows(NamedTuple):
+    """Equal rows, worked out once for all layers of a batch. Plain values: a compiled layer guards on these alone."""
+
+    batch_size: int
+    width: int
+    bias: Tensor | None
+    """What is added to the scores, shaped as the kernel wants it; None: nothing."""
+    kernel: str
+    """One of KERNELS."""
+
+
+def dense_rows(
+    layout: Layout,
+    *,
+    num_heads: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    is_causal: bool,
+    kernel: str | None = None,
+) -> DenseRows | None:
+    """The layout as equal rows, or None where it is ragged. `dtype` is that of the scores, `kernel` None: the usual."""
+    width = layout.dense_width
+    if width is None:
+        return None
+    chosen = kernel or _usual_kernel(device)
+    bias = _dense_bias(layout, width, num_heads, dtype, device, is_causal, chosen)
+    return DenseRows(layout.batch_size, width, bias, chosen)
+
+
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, dropout_prob: float, is_causal: bool, training: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout | DenseRows,
+    *,
+    dropout_prob: float,
+    is_causal: bool,
+    training: bool,
 ) -> Tensor:
     """softmax(q k^T / sqrt(D)) v inside each sequence: q, k, v [T, N, D] -> [T, N, D].
 
     Padding slots of a rectangle get finite values that mean nothing. `is_causal`: position i sees 0..i only.
     """
     prob = dropout_prob if training else 0.0
-    width = layout.dense_width
-    if width is not None:
-        bias = _dense_bias(layout, width, q, is_causal)
-        return _dense(q, k, v, layout.batch_size, width, bias, prob, is_causal)
+    if isinstance(layout, DenseRows):
+        return _dense(q, k, v, layout, prob, is_causal)
+    rows = dense_rows(layout, num_heads=q.shape[1], dtype=q.dtype, device=q.device, is_causal=is_causal)
+    if rows is not None:
+        return _dense(q, k, v, rows, prob, is_causal)
     if prob == 0.0 and _has_varlen_kernel(q):
         return _varlen(q, k, v, layout, is_causal)
     return _grouped(q, k, v, layout, prob, is_causal)
+
+
+def attention_of(
+    qkv: Tensor, layout: Layout | DenseRows, *, dropout_prob: float, is_causal: bool, training: bool
+) -> Tensor:
+    """`attention` for query, key and value in one tensor [T, 3, N, D]."""
+    prob = dropout_prob if training else 0.0
+    if isinstance(layout, DenseRows) and layout.kernel == "bmm" and has_fast_path(qkv, prob):
+        return cpu_attention(qkv, layout.batch_size, layout.width, layout.bias, prob)
+    q, k, v = qkv.unbind(1)
+    return attention(q, k, v, layout, dropout_prob=dropout_prob, is_causal=is_causal, training=training)
 
 
 def reference_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, is_causal: bool) -> Tensor:
@@ -61,20 +120,18 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, is_c
     return out
 
 
-def _dense(
-    q: Tensor, k: Tensor, v: Tensor, batch_size: int, width: int, bias: Tensor | None, prob: float, is_causal: bool
-) -> Tensor:
-    """Equal rows: q, k, v [B*S, N, D] -> [B*S, N, D]; `bias` as `_dense_bias` gives it."""
+def _dense(q: Tensor, k: Tensor, v: Tensor, rows: DenseRows, prob: float, is_causal: bool) -> Tensor:
+    """Equal rows: q, k, v [B*S, N, D] -> [B*S, N, D]."""
     num_heads, head_dim = q.shape[1:]
-    shape = (batch_size, width, num_heads, head_dim)
+    shape = (rows.batch_size, rows.width, num_heads, head_dim)
     q, k, v = (x.reshape(shape).transpose(1, 2) for x in (q, k, v))  # [B, N, S, D]
-    if _prefers_bmm(q):
-        out = _bmm_attention(q, k, v, bias, prob)
+    if rows.kernel == "bmm":
+        out = _bmm_attention(q, k, v, rows.bias, prob)
     else:
         out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=bias, dropout_p=prob, is_causal=is_causal and bias is None
+            q, k, v, attn_mask=rows.bias, dropout_p=prob, is_causal=is_causal and rows.bias is None
         )
-    return out.transpose(1, 2).reshape(batch_size * width, num_heads, head_dim)
+    return out.transpose(1, 2).reshape(rows.batch_size * rows.width, num_heads, head_dim)
 
 
 def _bmm_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, prob: float) -> Tensor:
@@ -91,47 +148,61 @@ def _bmm_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, prob: f
     return torch.bmm(probs, v).view(batch_size, num_heads, width, head_dim)
 
 
-def _prefers_bmm(q: Tensor) -> bool:
-    return q.device.type == "cpu"
+def _usual_kernel(device: torch.device) -> str:
+    return "bmm" if device.type == "cpu" else "sdpa"
 
 
-def _dense_bias(layout: Layout, width: int, q: Tensor, is_causal: bool) -> Tensor | None:
+def _dense_bias(
+    layout: Layout,
+    width: int,
+    num_heads: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    is_causal: bool,
+    kernel: str,
+) -> Tensor | None:
     """What is added to the scores of equal rows, remembered for all layers of a batch.
 
     Causal rows need no padding mask: real tokens come first, so none of them sees a padding slot.
     """
     if is_causal:
-        return layout.remember(("causal", q.dtype), lambda: _causal_bias(width, q)) if _prefers_bmm(q) else None
+        if kernel == "sdpa":
+            return None
+        return layout.remember(("causal", dtype), lambda: _causal_bias(width, dtype, device))
     if layout.row_slots is None or layout.full:
         return None
-    key = ("padding", q.dtype, q.shape[1])
-    return layout.remember(key, lambda: _padding_bias(layout.key_padding(), q))
+    repeats = num_heads if kernel == "bmm" else None
+    return layout.remember(
+        ("padding", dtype, repeats), lambda: _padding_bias(layout.key_padding(), repeats, dtype, device)
+    )
 
 
-def _causal_bias(width: int, q: Tensor) -> Tensor:
+def _causal_bias(width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """[1, S, S]: minus infinity right of the diagonal."""
-    return torch.full((1, width, width), -torch.inf, dtype=q.dtype, device=q.device).triu_(1)
+    return torch.full((1, width, width), -torch.inf, dtype=dtype, device=device).triu_(1)
 
 
-def _padding_bias(key_padding: Tensor, q: Tensor) -> Tensor:
+def _padding_bias(key_padding: Tensor, repeats: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
     """bool [B, S] -> minus infinity on padding keys: [B*N, 1, S] for matmul, [B, 1, 1, S] for torch's kernels."""
-    bias = torch.zeros(key_padding.shape, dtype=q.dtype, device=q.device).masked_fill_(key_padding, -torch.inf)
-    if _prefers_bmm(q):
-        return bias.repeat_interleave(q.shape[1], dim=0)[:, None, :]
+    bias = torch.zeros(key_padding.shape, dtype=dtype, device=device).masked_fill_(key_padding, -torch.inf)
+    if repeats is not None:
+        return bias.repeat_interleave(repeats, dim=0)[:, None, :]
     return bias[:, None, None, :]
 
 
 def _grouped(q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, is_causal: bool) -> Tensor:
     """Ragged stream in sorted groups, each padded to its longest sequence."""
-    groups = layout.padded_groups(CPU_GROUP_SIZE if _prefers_bmm(q) else ACCELERATOR_GROUP_SIZE)
+    kernel = _usual_kernel(q.device)
+    groups = layout.padded_groups(CPU_GROUP_SIZE if kernel == "bmm" else ACCELERATOR_GROUP_SIZE)
     q, k, v = (to_padded(x, groups) for x in (q, k, v))
     outputs = []
     for group in groups.groups:
-        rows = slice(group.start, group.start + group.batch_size * group.width)
+        slots = slice(group.start, group.start + group.batch_size * group.width)
         make = _group_layout_maker(group.lengths, group.width, q.device)
         inner = layout.remember(("group", group.start, group.batch_size, group.width), make)
-        bias = _dense_bias(inner, group.width, q, is_causal)
-        outputs.append(_dense(q[rows], k[rows], v[rows], group.batch_size, group.width, bias, prob, is_causal))
+        rows = dense_rows(inner, num_heads=q.shape[1], dtype=q.dtype, device=q.device, is_causal=is_causal)
+        assert rows is not None
+        outputs.append(_dense(q[slots], k[slots], v[slots], rows, prob, is_causal))
     return from_padded(torch.cat(outputs), groups)
 
 

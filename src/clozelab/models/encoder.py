@@ -16,8 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from clozelab.models.attention import Layout, attention
+from clozelab.models.attention import DenseRows, Layout, attention_of, dense_rows
 from clozelab.models.config import BertConfig
 from clozelab.models.dropout import Dropout
 from clozelab.models.embeddings import Embeddings
@@ -64,11 +65,11 @@ class SelfAttention(nn.Module):
         self.qkv = Linear(config.hidden_size, 3 * config.hidden_size)
         self.output = ResidualOutput(config.hidden_size, config)
 
-    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
+    def forward(self, hidden: Tensor, layout: Layout | DenseRows) -> Tensor:
         """[T, H] -> [T, H]."""
-        q, k, v = self.qkv(hidden).view(-1, 3, self.num_heads, self.head_dim).unbind(1)  # [T, N, D] each
-        attended = attention(
-            q, k, v, layout, dropout_prob=self.dropout_prob, is_causal=self.is_causal, training=self.training
+        qkv = self.qkv(hidden).view(-1, 3, self.num_heads, self.head_dim)  # [T, 3, N, D]
+        attended = attention_of(
+            qkv, layout, dropout_prob=self.dropout_prob, is_causal=self.is_causal, training=self.training
         )
         return self.output(attended.flatten(1), hidden)
 
@@ -91,7 +92,7 @@ class Layer(nn.Module):
         self.intermediate = Intermediate(config)
         self.output = ResidualOutput(config.intermediate_size, config)
 
-    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
+    def forward(self, hidden: Tensor, layout: Layout | DenseRows) -> Tensor:
         """[T, H] -> [T, H]."""
         attended = self.attention(hidden, layout)
         return self.output(self.intermediate(attended), attended)
@@ -115,11 +116,17 @@ class Encoder(nn.Module):
     Args:
         config: the shape.
         generator: source of the fresh weights; None means torch's global random state.
+
+    Attributes, set from outside, that change how results are computed and not what they are:
+        gradient_checkpointing: keep only each layer's input in training and compute the rest again for the backward.
+        attention_kernels: of rows of S slots, {S: one of attention.KERNELS}; others have the device's usual one.
     """
 
     def __init__(self, config: BertConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.config = config
+        self.gradient_checkpointing = False
+        self.attention_kernels: dict[int, str] = {}
         self.embeddings = Embeddings(config)
         self.layer = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.pooler = Pooler(config)
@@ -138,11 +145,28 @@ class Encoder(nn.Module):
         """int64 [T] each -> [T, H]; padding slots hold values that mean nothing."""
         hidden = self.embeddings(input_ids, token_type_ids, position_ids)
         hidden_states = [hidden]
+        where = self._dense_rows(layout, hidden) or layout
         for layer in self.layer:
-            hidden = layer(hidden, layout)
+            if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+                # Dropout is drawn again from the saved generator state: the same bits.
+                hidden = checkpoint(layer, hidden, where, use_reentrant=False)
+            else:
+                hidden = layer(hidden, where)
             if output_hidden_states:
                 hidden_states.append(hidden)
         return EncoderOutput(hidden, tuple(hidden_states) if output_hidden_states else None)
+
+    def _dense_rows(self, layout: Layout, hidden: Tensor) -> DenseRows | None:
+        device_type = hidden.device.type
+        in_autocast = torch.is_autocast_enabled(device_type)
+        return dense_rows(
+            layout,
+            num_heads=self.config.num_attention_heads,
+            dtype=torch.get_autocast_dtype(device_type) if in_autocast else hidden.dtype,
+            device=hidden.device,
+            is_causal=self.config.is_causal,
+            kernel=self.attention_kernels.get(layout.row_slots or 0),
+        )
 
     def pool(self, sequence_output: Tensor, layout: Layout) -> Tensor:
         """[T, H] -> [B, H]: the pooler on the first token or, for a causal encoder, on the last real one."""

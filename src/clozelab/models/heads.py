@@ -45,6 +45,8 @@ class MaskedLMHead(nn.Module):
         config: the encoder's.
         word_embedding_weight: the encoder's parameter [V, H] itself, not a copy.
         generator: source of the fresh weights; None means torch's global random state.
+
+    Attributes, set from outside: chunk_logits, the logits held at a time; None: the device's usual number.
     """
 
     tied_parameters: ClassVar[tuple[str, ...]] = ("word_embedding_weight",)
@@ -53,6 +55,7 @@ class MaskedLMHead(nn.Module):
         self, config: BertConfig, word_embedding_weight: nn.Parameter, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
+        self.chunk_logits: int | None = None
         self.transform = PredictionTransform(config)
         initialise_(self.transform, config.initializer_range, generator)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
@@ -64,7 +67,8 @@ class MaskedLMHead(nn.Module):
 
     def loss(self, hidden: Tensor, labels: Tensor) -> PredictionLoss:
         """Sum of cross-entropies: hidden [P, H], labels int64 [P]; never holds all logits."""
-        return linear_cross_entropy(self.transform(hidden), self.word_embedding_weight, self.bias, labels)
+        states = self.transform(hidden)
+        return linear_cross_entropy(states, self.word_embedding_weight, self.bias, labels, self.chunk_logits)
 
     def forward(self, hidden: Tensor) -> Tensor:
         return self.logits(hidden)

@@ -116,7 +116,7 @@ class Layout:
     @property
     def first_rows(self) -> Tensor:
         """int64 [B]: stream row of each sequence's first token."""
-        return self.remember("first_rows", lambda: self.cu_seqlens[:-1].to(torch.int64))
+        return self.remember("first_rows", lambda: self._make_starts()[:-1])
 
     @property
     def last_rows(self) -> Tensor:
@@ -141,8 +141,12 @@ class Layout:
         return self._cache[key]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Layout:
-        """The same layout with its tensors on `device`; what was remembered is forgotten."""
-        lengths = self.lengths.to(device, non_blocking=non_blocking)
+        """The same layout with its tensors on `device`; what was remembered is forgotten.
+
+        From pinned memory the copy never waits: whoever moves a batch may not know that it could ask for that.
+        """
+        to_gpu = torch.device(device).type == "cuda"
+        lengths = self.lengths.to(device, non_blocking=non_blocking or (to_gpu and self.lengths.is_pinned()))
         return Layout(lengths, self.row_slots, self.full, self.max_seqlen, self.lengths_list)
 
     def pin_memory(self) -> Layout:
@@ -154,8 +158,15 @@ class Layout:
             return np.arange(self.batch_size + 1, dtype=np.int64) * self.row_slots
         return np.concatenate([[0], np.cumsum(self.lengths_list, dtype=np.int64)])
 
+    def _make_starts(self) -> Tensor:
+        """int64 [B + 1], computed on the device: a copy from the host would wait for all work that is queued there."""
+        device = self.lengths.device
+        if self.row_slots is not None:
+            return torch.arange(self.batch_size + 1, device=device) * self.row_slots
+        return torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
+
     def _make_cu_seqlens(self) -> Tensor:
-        return torch.from_numpy(self._host_starts().astype(np.int32)).to(self.lengths.device)
+        return self._make_starts().to(torch.int32)
 
     def _make_groups(self, group_size: int) -> PaddedGroups:
         lengths, starts = np.asarray(self.lengths_list), self._host_starts()
@@ -182,7 +193,10 @@ class Layout:
         )
 
     def _indices(self, values: np.ndarray) -> Tensor:
-        return torch.from_numpy(values.astype(np.int64)).to(self.lengths.device)
+        indices = torch.from_numpy(values.astype(np.int64))
+        if self.lengths.device.type == "cuda":
+            return indices.pin_memory().to(self.lengths.device, non_blocking=True)
+        return indices.to(self.lengths.device)
 
 
 class _Rearrange(torch.autograd.Function):

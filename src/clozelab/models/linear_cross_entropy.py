@@ -54,11 +54,14 @@ class _Sums:
     grad_bias: Tensor | None = None
 
 
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> PredictionLoss:
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, chunk_logits: int | None = None
+) -> PredictionLoss:
     """Sum over rows of cross-entropy(hidden @ weight.T + bias, labels).
 
     hidden [P, H], weight [V, H], bias [V], labels int64 [P] (-100: no label, no loss); P may be 0. Matrix products run
-    in autocast's type where autocast is on; the softmax is fp32, and so are the sums over chunks.
+    in autocast's type where autocast is on; the softmax is fp32, and so are the sums over chunks. `chunk_logits`:
+    held at a time; None: the device's usual number.
     """
     with_grad = torch.is_grad_enabled()
     wanted = (hidden.requires_grad and with_grad, weight.requires_grad and with_grad, bias.requires_grad and with_grad)
@@ -66,7 +69,8 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, labels: T
     dtype = hidden.dtype
     if torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)
-    loss_sum, num_correct = _LinearCrossEntropy.apply(hidden, weight, bias, labels, dtype, wanted)
+    chunk = chunk_logits or (CHUNK_LOGITS if _on_cpu(hidden) else ACCELERATOR_CHUNK_LOGITS)
+    loss_sum, num_correct = _LinearCrossEntropy.apply(hidden, weight, bias, labels, dtype, wanted, chunk)
     return PredictionLoss(loss_sum, num_correct, (labels >= 0).sum())
 
 
@@ -80,9 +84,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
         labels: Tensor,
         dtype: torch.dtype,
         wanted: tuple[bool, bool, bool],
+        chunk_logits: int,
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(hidden.device.type, enabled=False):
-            sums = _all_chunks(hidden, weight, bias, labels, dtype, wanted)
+            sums = _all_chunks(hidden, weight, bias, labels, dtype, wanted, chunk_logits)
         ctx.gradients = (sums.grad_hidden, sums.grad_weight, sums.grad_bias)
         ctx.mark_non_differentiable(sums.num_correct)
         return sums.loss, sums.num_correct
@@ -95,7 +100,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for gradient in gradients:
             if gradient is not None:
                 gradient.mul_(grads[0])
-        return *gradients, None, None, None
+        return *gradients, None, None, None, None
 
 
 def _all_chunks(
@@ -105,6 +110,7 @@ def _all_chunks(
     labels: Tensor,
     dtype: torch.dtype,
     wanted: tuple[bool, bool, bool],
+    chunk_logits: int,
 ) -> _Sums:
     num_rows, vocab_size = hidden.shape[0], weight.shape[0]
     sums = _Sums(
@@ -113,7 +119,6 @@ def _all_chunks(
         num_correct=torch.zeros((), dtype=torch.int64, device=hidden.device),
         grad_hidden=torch.empty_like(hidden) if wanted[0] else None,
     )
-    chunk_logits = CHUNK_LOGITS if _on_cpu(hidden) else ACCELERATOR_CHUNK_LOGITS
     chunk_rows = min(num_rows, max(MIN_CHUNK_ROWS, chunk_logits // vocab_size))
     # One buffer for all chunks: fresh memory of this size costs page faults.
     buffer = torch.empty(chunk_rows, vocab_size, dtype=dtype, device=hidden.device)

@@ -22,6 +22,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from clozelab.models.compiling import uncompiled
 from clozelab.models.flops import parameter_count, training_flops_per_token
 from clozelab.models.weights import save_encoder_folder
 from clozelab.modules.base import OptimizerFactory, ScheduleFactory, TrainingModule
@@ -146,7 +147,7 @@ class PretrainingModule(TrainingModule):
             add_sums(self._train_sums, term)
         layout = batch["layout"]
         tokens = sum(layout.lengths_list)
-        fraction = len(batch["prediction_labels"]) / tokens
+        fraction = self.model.objective.counts(batch)[self.model.objective.token.name] / tokens
         per_token = training_flops_per_token(self.model.encoder.config, layout.max_seqlen, fraction)
         self.throughput.add(tokens, tokens * per_token)
         return loss
@@ -159,11 +160,17 @@ class PretrainingModule(TrainingModule):
         requested = self.stop_requested()
         if self.trainer.world_size == 1:
             self.stop_agreed = requested
-            return torch.tensor(totals, dtype=torch.float32, device=self.device)
+            return self._on_device(torch.tensor(totals, dtype=torch.float32))
         reduced = self._sum_over_ranks(torch.tensor([*totals, requested], dtype=torch.float64, device=self.device))
         # Every rank that got the signal adds its number: any sum above zero is a stop.
         self.stop_agreed = requested or (15 if reduced[-1] > 0 else 0)
         return reduced[:-1].float()
+
+    def _on_device(self, values: Tensor) -> Tensor:
+        """A copy that does not wait for the work that is queued on a GPU."""
+        if self.device.type != "cuda":
+            return values.to(self.device)
+        return values.pin_memory().to(self.device, non_blocking=True)
 
     def _gradient_sync(self, is_last: bool) -> AbstractContextManager[Any]:
         """Reduce gradients over ranks in the last micro-batch only."""
@@ -193,9 +200,10 @@ class PretrainingModule(TrainingModule):
     # Validation
 
     def validation_step(self, batch: MicroBatch | list[MicroBatch], batch_index: int) -> None:
-        for part in batch if isinstance(batch, list) else [batch]:
-            for term in self.model(part):
-                add_sums(self._validation_sums, term)
+        with uncompiled():
+            for part in batch if isinstance(batch, list) else [batch]:
+                for term in self.model(part):
+                    add_sums(self._validation_sums, term)
 
     def on_validation_epoch_end(self) -> None:
         sums = self._reduced(self._validation_sums)

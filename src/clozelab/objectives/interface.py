@@ -74,8 +74,8 @@ class TokenObjective(ABC):
         return MaskedLMHead(config, weight)
 
     def count(self, batch: dict[str, Any]) -> int:
-        """Predictions in a batch, known before the forward."""
-        return len(batch["prediction_labels"])
+        """Predictions in a batch, known before the forward; padding of their number is none."""
+        return int(batch.get("num_predictions", len(batch["prediction_labels"])))
 
     def loss(self, head: nn.Module, output: EncoderOutput, batch: dict[str, Any]) -> LossTerm:
         """Cross-entropy summed over the predicted positions only."""

@@ -14,9 +14,10 @@ from clozelab.data.segments import InputFormat, Instances
 from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
+from clozelab.models.linear_cross_entropy import IGNORED_LABEL
 from clozelab.objectives.interface import Arrays, Epoch, LossTerm, PairObjective, TokenObjective
 
-__all__ = ["LossTerm", "Objective", "to_torch"]
+__all__ = ["LossTerm", "Objective", "pad_predictions", "to_torch"]
 
 
 class Objective:
@@ -136,8 +137,22 @@ def _by_source(term: LossTerm, source: Tensor, source_names: Sequence[str]) -> l
     return parts
 
 
+def pad_predictions(batch: Arrays, multiple: int) -> Arrays:
+    """`make_batch`'s arrays with P raised to a multiple: slot 0 with no label, which counts nowhere.
+
+    So an accelerator sees few shapes. `num_predictions` remembers the real P.
+    """
+    count = len(batch["prediction_labels"])
+    padding = (0, -count % multiple)
+    return batch | {
+        "num_predictions": count,
+        "prediction_rows": np.pad(batch["prediction_rows"], padding),
+        "prediction_labels": np.pad(batch["prediction_labels"], padding, constant_values=IGNORED_LABEL),
+    }
+
+
 def to_torch(batch: Arrays) -> dict[str, Any]:
-    """`Objective.make_batch`'s arrays as int64 tensors, lengths and row_slots as a Layout."""
+    """`Objective.make_batch`'s arrays as int64 tensors, lengths and row_slots as a Layout; other values stay."""
     lengths, row_slots = batch["lengths"], batch["row_slots"]
     layout = Layout.ragged(lengths) if row_slots is None else Layout.rectangle(lengths, row_slots)
     tensors = {
@@ -145,4 +160,5 @@ def to_torch(batch: Arrays) -> dict[str, Any]:
         for key, value in batch.items()
         if isinstance(value, np.ndarray) and key != "lengths"
     }
-    return {**tensors, "layout": layout}
+    counted = {key: batch[key] for key in ("num_predictions",) if key in batch}
+    return {**tensors, **counted, "layout": layout}

@@ -31,7 +31,10 @@ from clozelab.training.runtime import matmul_ceiling
 from clozelab.training.tracking import TrackedJob
 from clozelab.training.trainer import Hardware, choose_hardware
 
-_HARDWARE_KEYS = ("accelerator", "devices", "num_nodes", "strategy", "precision", "threads")
+_HARDWARE_KEYS = (
+    *("accelerator", "devices", "num_nodes", "strategy", "precision", "threads"),
+    *("compile", "deterministic", "tf32"),
+)
 
 
 def hardware_of(trainer: DictConfig) -> Hardware:

@@ -16,6 +16,7 @@ from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule,
 from clozelab.ledger.fingerprint import encoder_fingerprint, require_encoder
 from clozelab.ledger.run import Run
 from clozelab.ledger.targets import check_targets
+from clozelab.models.compiling import compile_encoder
 from clozelab.models.encoder import Encoder
 from clozelab.models.weights import load_encoder
 from clozelab.modules.encoder_folder import max_positions, open_tokenizer
@@ -53,6 +54,8 @@ def main(cfg: DictConfig) -> None:
             log.info("%s is complete already", run.dir)
             return
         module = build_module(cfg, encoder, data)
+        if hardware.compile == "true":
+            compile_encoder(module.encoder, dynamic=True)
         run.record(total_steps=data.total_steps, cache=used_folders())
         name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
         with tracked(build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:

@@ -17,6 +17,7 @@ from clozelab.ledger.sharing import kept_steps, require_kept_encoders, share_equ
 from clozelab.ledger.targets import check_targets
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.objectives.weighted_sum import Objective
+from clozelab.stages.adapting import adapt, check_adapting
 from clozelab.stages.building import (
     build_loggers,
     build_pretraining_module,
@@ -42,6 +43,7 @@ def main(cfg: DictConfig) -> None:
     hardware = hardware_of(cfg.trainer)
     objective = Objective(**instantiate(cfg.objective, _convert_="all"))
     check_pretraining(cfg, plain, hardware)
+    check_adapting(cfg, hardware)
     check_trackers(cfg)
     steps_to_keep = kept_steps(cfg)
     corpus = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
@@ -60,6 +62,7 @@ def main(cfg: DictConfig) -> None:
         # A resumed run keeps the precision that `auto` meant when it began.
         hardware = replace(hardware, precision=run.state["facts"].get("precision", hardware.precision))
         module = build_pretraining_module(cfg, hardware, corpus, objective, data.total_steps)
+        adapt(cfg, run, hardware, module, data)
         facts = corpus_facts(cfg, corpus, objective, data) | module.facts()
         run.record(precision=hardware.precision, **facts)
 

@@ -7,6 +7,9 @@ utilisation is then a share of what this machine can do today, whatever else run
 from __future__ import annotations
 
 import logging
+import os
+import platform
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +22,7 @@ log = logging.getLogger(__name__)
 
 MAX_FP32_ERROR = 2e-6
 """A matrix product that errs by more has rounded its inputs."""
+COMPILE = ("auto", "true", "false")
 PRECISIONS = ("auto", "bf16-mixed", "bf16-true", "32-true")
 _CPU_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
@@ -30,6 +34,16 @@ def set_threads(threads: int | None) -> int:
             raise ValueError(f"trainer.threads is {threads}: give a positive number or null")
         torch.set_num_threads(threads)
     return torch.get_num_threads()
+
+
+def cpu_model() -> str:
+    """The processor's name, as /proc/cpuinfo or the platform gives it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    names = (line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
 
 
 def cpu_flags() -> frozenset[str]:
@@ -84,6 +98,37 @@ def onednn_fp32_error() -> float | None:
         a, b = (torch.randn(256, 256, generator=generator) for _ in range(2))
         exact = a.double() @ b.double()
         return float(((a @ b).double() - exact).abs().max() / exact.abs().max())
+
+
+def check_compile(requested: str | bool, accelerator: str) -> str:
+    """trainer.compile as one of COMPILE; ValueError for another word, or where compiling cannot work."""
+    wanted = str(requested).lower()
+    if wanted not in COMPILE:
+        raise ValueError(f"trainer.compile is {requested!r}: choose one of {', '.join(COMPILE)}")
+    if wanted == "true" and accelerator == "tpu":
+        raise ValueError("trainer.compile=true is not for TPUs, where XLA compiles everything: choose auto")
+    if wanted == "true" and accelerator == "cpu" and not has_cpp_compiler():
+        raise ValueError(
+            "trainer.compile=true needs a C++ compiler on the CPU, and there is none (g++, clang++ or $CXX):"
+            " install one, or choose trainer.compile=false"
+        )
+    return wanted
+
+
+def has_cpp_compiler() -> bool:
+    """Whether torch.compile can build kernels for the CPU here."""
+    names = (os.environ.get("CXX"), "g++", "clang++")
+    return any(name and shutil.which(name) for name in names)
+
+
+def use_deterministic_algorithms() -> None:
+    """The same bits whatever the timing: torch then refuses what has no such algorithm."""
+    # cuBLAS reads it when it starts.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    settings: Any = torch.utils.deterministic
+    settings.fill_uninitialized_memory = False  # a net for programs that read what nobody wrote
+    torch.backends.cudnn.benchmark = False
 
 
 def use_onednn_fp32() -> bool:

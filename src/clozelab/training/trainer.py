@@ -15,7 +15,13 @@ from lightning.pytorch.loggers import Logger
 
 from clozelab.training.callbacks import GracefulStop, LastCheckpoint, SameConfigOnEveryRank, TrainingProgress
 from clozelab.training.checkpoint_io import AtomicCheckpointIO
-from clozelab.training.runtime import choose_precision, set_threads, use_onednn_fp32
+from clozelab.training.runtime import (
+    check_compile,
+    choose_precision,
+    set_threads,
+    use_deterministic_algorithms,
+    use_onednn_fp32,
+)
 from clozelab.training.strategies import build_strategy, cluster_environment, resolve_accelerator
 
 log = logging.getLogger(__name__)
@@ -30,6 +36,9 @@ class Hardware:
     num_nodes: int
     strategy: str
     precision: str
+    compile: str = "auto"
+    """auto | true | false."""
+    deterministic: bool = False
 
     @property
     def world_size(self) -> int:
@@ -40,6 +49,11 @@ class Hardware:
         """A device of the kind, for measurements before training."""
         return torch.device("cuda" if self.accelerator == "gpu" else "cpu")
 
+    @property
+    def compiles_pretraining(self) -> bool:
+        """Whether the encoder is compiled in pre-training, unless a calibration on the CPU says otherwise."""
+        return self.compile == "true" or (self.compile == "auto" and self.accelerator == "gpu")
+
 
 def choose_hardware(
     *,
@@ -49,6 +63,9 @@ def choose_hardware(
     strategy: str,
     precision: str,
     threads: int | None,
+    compile: str = "auto",
+    deterministic: bool = False,
+    tf32: bool = False,
 ) -> Hardware:
     """Resolve `auto`, check that the machine has what is asked for, set threads and the fp32 library.
 
@@ -58,14 +75,17 @@ def choose_hardware(
     build_strategy(strategy, kind, devices, num_nodes)
     if kind != "tpu":
         cluster_environment(devices, num_nodes)
+    wanted = check_compile(compile, kind)
     chosen = choose_precision(precision, kind)
     threads = set_threads(threads)
     if kind == "cpu" and chosen == "32-true":
         use_onednn_fp32()
     if kind == "gpu":
-        torch.set_float32_matmul_precision("high")
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    if deterministic:
+        use_deterministic_algorithms()
     log.info("training on %s x %d, strategy %s, precision %s, %d threads", kind, devices, strategy, chosen, threads)
-    return Hardware(kind, devices, num_nodes, strategy, chosen)
+    return Hardware(kind, devices, num_nodes, strategy, chosen, wanted, deterministic)
 
 
 def build_trainer(

@@ -1,0 +1,91 @@
+"""Peak memory of a pre-training step beside transformers: BERT-Base, micro-batch 32 x 128.
+
+Each side is a process of its own that takes a few steps and reports the largest resident size it ever had (ru_maxrss),
+and that of the same process before its model was built, so that what the libraries take can be told apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+from pathlib import Path
+
+from interleaved import Side, about
+from pretraining import SEQ_LENGTH, SHAPES, clozelab_step, transformers_step
+
+ROWS = 32
+SIDES = ("clozelab", "fp32", "bf16")
+TABLE = [
+    "| size | micro-batch | side | peak GiB | of it before the model | share of transformers fp32 |",
+    "|---|---|---|---|---|---|",
+]
+
+
+def peak_gib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def work(side: str, size: str, rows: int, steps: int) -> None:
+    """The process of one side: steps, then one JSON line."""
+    if side == "clozelab":
+        from clozelab.training.allocator import tune_allocator
+
+        tune_allocator()
+        import clozelab.modules.pretraining  # noqa: F401  (libraries before the model, as on the other side)
+    else:
+        import transformers.models.bert.modeling_bert  # noqa: F401
+    before = peak_gib()
+    step = clozelab_step(size, rows) if side == "clozelab" else transformers_step(size, side == "bf16", rows)
+    for _ in range(steps):
+        step()
+    print(json.dumps({"peak": peak_gib(), "before": before}), flush=True)
+
+
+def compare(size: str = "base", rows: int = ROWS, threads: int = 1, steps: int = 2) -> list[str]:
+    """Table rows; one process after the other, so that they do not compete for memory."""
+    found = {}
+    for side in SIDES:
+        options = ["--worker", side, "--size", size, "--rows", str(rows), "--steps", str(steps)]
+        process = Side([__file__, *options], threads)
+        process.close()
+        found[side] = process.hello
+    lines = []
+    for side, values in found.items():
+        name = side if side == "clozelab" else f"transformers {side}"
+        share = values["peak"] / found["fp32"]["peak"]
+        layers, hidden = SHAPES[size]
+        cells = (
+            f"L{layers} H{hidden}",
+            f"{rows} x {SEQ_LENGTH}",
+            name,
+            f"{values['peak']:.2f}",
+            f"{values['before']:.2f}",
+        )
+        lines.append("| " + " | ".join(cells) + f" | **{share:.2f}** |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", default="base", choices=list(SHAPES))
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--worker", choices=SIDES, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        return work(arguments.worker, arguments.size, arguments.rows, arguments.steps)
+    lines = [about(arguments.threads), "", *TABLE]
+    print("\n".join(lines), flush=True)
+    lines += compare(arguments.size, arguments.rows, arguments.threads, arguments.steps)
+    if arguments.output:
+        arguments.output.write_text("# Peak memory of a pre-training step\n\n" + "\n".join(lines) + "\n")
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""The GPU checks in tiny shapes on the CPU: every part runs, and one that fails hides no other."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """benchmarks/gpu.py as a module."""
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    before = set(sys.modules)
+    yield importlib.import_module("gpu")
+    for name in ("gpu", "interleaved", "pretraining"):
+        if name not in before:
+            sys.modules.pop(name, None)
+    torch._dynamo.reset()
+
+
+def test_every_part_runs(gpu: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "report.md"
+    assert gpu.main(["--smoke", "--output", str(report)]) == 0
+    text = report.read_text()
+    assert "All parts ran." in text and "failed" not in text and "WRONG" not in text
+    for title, _ in gpu.PARTS.values():
+        assert f"## {title}" in text
+    assert "| smoke | 16 | clozelab |" in text and "| smoke | 16 | transformers |" in text
+    assert "meant" not in text and "mean nothing" in text
+    assert capsys.readouterr().out.strip().endswith("All parts ran.")
+
+
+def test_a_part_that_fails_hides_no_other(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(plan: Any) -> None:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setitem(gpu.PARTS, "losses", ("Losses", broken))
+    report = tmp_path / "report.md"
+    assert gpu.main(["--smoke", "--parts", "kernels", "losses", "data", "--output", str(report)]) == 1
+    text = report.read_text()
+    assert "FAILED: RuntimeError: no such kernel" in text and "Failed: losses." in text
+    assert "the loop waited" in text, "the part behind the broken one ran"
+
+
+def test_a_wrong_kernel_is_noticed(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = gpu.attention
+    monkeypatch.setattr(gpu, "attention", lambda q, k, v, layout, **options: 1.3 * right(q, k, v, layout, **options))
+    report = tmp_path / "report.md"
+    assert gpu.main(["--smoke", "--parts", "kernels", "--output", str(report)]) == 1
+    assert "WRONG" in report.read_text()
+
+
+def test_without_a_gpu_it_says_what_to_do(gpu: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one here")
+    with pytest.raises(SystemExit):
+        gpu.main([])
+    assert "--smoke" in capsys.readouterr().err

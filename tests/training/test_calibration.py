@@ -1,0 +1,100 @@
+"""Tests of clozelab.training.calibration: a choice is made once, never flips, and noise does not make it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from clozelab.models.config import BertConfig
+from clozelab.training import calibration
+from clozelab.training.calibration import CHUNKS, calibrate, choose, fastest, once, time_in_turns
+
+CONFIG = BertConfig(
+    vocab_size=50,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    hidden_act="gelu",
+    hidden_dropout_prob=0.1,
+    attention_probs_dropout_prob=0.1,
+    max_position_embeddings=32,
+    type_vocab_size=2,
+    initializer_range=0.02,
+    layer_norm_eps=1e-12,
+    position_embedding_init="normal",
+)
+
+
+def run(folder: Path, **changes):
+    settings = {
+        "precision": "32-true",
+        "rows": {8: 4, 16: 2},
+        "steps_of_rows": {8: 10, 16: 10},
+        "predicted_fraction": 0.15,
+        "compile": "false",
+        "folder": folder,
+    }
+    return calibrate(CONFIG, **(settings | changes))
+
+
+def test_a_choice_stands_even_when_the_clock_would_say_otherwise(tmp_path, monkeypatch):
+    monkeypatch.setattr(calibration, "SECONDS_A_CANDIDATE", 0.01)
+    torch.manual_seed(4)
+    before = torch.random.get_rng_state()
+    first = run(tmp_path)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert first["compile"] is False and first["chunk_logits"] in CHUNKS
+    assert set(first["attention_kernels"]) == {8, 16}
+    (file,) = tmp_path.glob("*.json")
+    record = json.loads(file.read_text())
+    slow, fast = ("bmm", "sdpa") if first["attention_kernels"][8] == "bmm" else ("sdpa", "bmm")
+    monkeypatch.setattr(calibration, "time_in_turns", lambda calls, seconds: pytest.fail("measured again"))
+    assert run(tmp_path) == first
+    # What is in the file decides: turned over there, the choice turns over.
+    record["seconds"]["attention"]["8"] = {slow: 2.0, fast: 1.0}
+    file.write_text(json.dumps(record))
+    assert run(tmp_path)["attention_kernels"][8] == fast
+
+
+def test_another_shape_is_another_question(tmp_path, monkeypatch):
+    monkeypatch.setattr(calibration, "_measure", lambda *_: {"attention": {}, "chunk_logits": {str(CHUNKS[1]): 1.0}})
+    run(tmp_path)
+    run(tmp_path, rows={8: 4, 16: 4})
+    run(tmp_path, precision="bf16-mixed")
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_the_first_of_two_at_once_wins(tmp_path):
+    def measure():
+        once(tmp_path, {"shape": 1}, lambda: {"who": "the other"})
+        return {"who": "this"}
+
+    assert once(tmp_path, {"shape": 1}, measure) == {"who": "the other"}
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_hair_is_no_reason():
+    assert fastest({"bmm": 1.0, "sdpa": 0.97}, "bmm") == "bmm"
+    assert fastest({"bmm": 1.0, "sdpa": 0.90}, "bmm") == "sdpa"
+
+
+def test_compiling_has_to_pay_over_the_run():
+    times = {
+        "attention": {},
+        "chunk_logits": {str(CHUNKS[1]): 1.0},
+        "compile": {"seconds": 10.0, "layer": {"8": {"plain": 0.02, "compiled": 0.01}}},
+    }
+    assert choose(times, {8: 10_000}, 2, "auto")["compile"] is True
+    assert choose(times, {8: 500}, 2, "auto")["compile"] is False
+    assert choose(times, {8: 10_000}, 2, "false")["compile"] is False
+    assert choose(times | {"compile": None}, {8: 1}, 2, "true")["compile"] is True
+
+
+def test_candidates_take_turns():
+    order = []
+    best = time_in_turns({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 0.001)
+    assert order[:6] == ["a", "b"] * 3 and set(best) == {"a", "b"}
