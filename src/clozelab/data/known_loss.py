@@ -1,7 +1,7 @@
 """What a generated corpus says of the best loss that a model can reach on it, turned into nats a predicted token.
 
-The generator's manifest speaks of words. From left to right the pieces of a word cost together what the word costs,
-and [SEP] is taken to be free. A masked piece of a word can be read off its other pieces, so of masked models nothing is
+The generator's manifest speaks of words. From left to right the pieces of a word cost together what the word costs, and
+[SEP] is taken to be free. A masked piece of a word can be read off its other pieces, so of masked models nothing is
 said where the vocabulary splits words; of none where it does not know a word.
 """
 
