@@ -27,9 +27,12 @@ from clozelab.ledger.report import write_results
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(7200),
     pytest.mark.skipif(sys.platform != "linux", reason="jobs die with their launcher on Linux only"),
 ]
 KILLS = int(os.environ.get("CLOZELAB_KILLS", "10"))
+WHOLE_SWEEP_SECONDS = 1800
+"""At most, undisturbed, on a machine that does much else."""
 TIMED = ("tokens_per_second", "hours")
 MAX_STARTS = 40
 SCALE = {
@@ -125,7 +128,7 @@ def test_results_of_a_sweep_that_is_killed_at_random_moments(workplace: Path, tm
     durations = []
     for words in commands(workplace, calm):
         began = time.monotonic()
-        assert start(words).wait(timeout=600) == 0
+        assert start(words).wait(timeout=WHOLE_SWEEP_SECONDS) == 0
         durations.append(time.monotonic() - began)
     draw = random.Random(int(os.environ.get("CLOZELAB_KILL_SEED", "1")))
     kills = 0
@@ -135,7 +138,7 @@ def test_results_of_a_sweep_that_is_killed_at_random_moments(workplace: Path, tm
             process = start(words)
             try:
                 moment = draw.uniform(0.2, 1.0) * durations[number]
-                status = process.wait(timeout=moment if kills < KILLS else 600)
+                status = process.wait(timeout=moment if kills < KILLS else WHOLE_SWEEP_SECONDS)
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
@@ -162,10 +165,10 @@ def test_two_launches_at_once_never_write_one_folder(workplace: Path, tmp_path: 
     """What both want, one gets and the other reports as in use; started again, everything is whole, once."""
     words = commands(workplace, tmp_path)[0]
     first, second = start(words), start(words)
-    statuses = {first.wait(timeout=600), second.wait(timeout=600)}
+    statuses = {first.wait(timeout=WHOLE_SWEEP_SECONDS), second.wait(timeout=WHOLE_SWEEP_SECONDS)}
     assert statuses <= {0, 1}
     before = completions(tmp_path)
-    assert start(words).wait(timeout=600) == 0
+    assert start(words).wait(timeout=WHOLE_SWEEP_SECONDS) == 0
     after = completions(tmp_path)
     assert len(after) == 4 and {key: after[key] for key in before} == before
     for path in tmp_path.rglob("metrics.csv"):
@@ -179,9 +182,9 @@ def test_a_failed_job_does_not_stop_the_others_and_is_tried_again(workplace: Pat
     blocker = tmp_path / "killed/demo/pretrain/mlm/seed-1"
     blocker.mkdir(parents=True)
     (blocker / "checkpoints").write_text("in the way of the folder of checkpoints")
-    assert start(words).wait(timeout=600) == 1
+    assert start(words).wait(timeout=WHOLE_SWEEP_SECONDS) == 1
     states = {path.parent.parent.name: json.loads(path.read_text()) for path in tmp_path.rglob("run.json")}
     assert states["ltr"]["status"] == "complete" and states["mlm"]["status"] == "failed" and states["mlm"]["error"]
     (blocker / "checkpoints").unlink()
-    assert start(words).wait(timeout=600) == 0
+    assert start(words).wait(timeout=WHOLE_SWEEP_SECONDS) == 0
     assert {json.loads(path.read_text())["status"] for path in tmp_path.rglob("run.json")} == {"complete"}
