@@ -30,7 +30,7 @@ from clozelab.training.runtime import cpu_model, has_cpp_compiler
 
 log = logging.getLogger(__name__)
 
-CHUNKS = (CHUNK_LOGITS // 2, CHUNK_LOGITS, 4 * CHUNK_LOGITS)
+CHUNKS = (CHUNK_LOGITS // 2, CHUNK_LOGITS, 8 * CHUNK_LOGITS)
 CLEARLY_FASTER = 0.95
 """A challenger has to take less than this share of the usual kernel's time: noise must not choose."""
 COMPILE_PAYBACK = 2.0
@@ -164,7 +164,11 @@ def _padded_rows(config: BertConfig, dtype: torch.dtype, count: int, width: int,
 def _time_attention(config: BertConfig, dtype: torch.dtype, count: int, width: int) -> dict[str, float]:
     shape = (count * width, config.num_attention_heads, config.head_dim)
     q, k, v = (torch.randn(shape).to(dtype).requires_grad_() for _ in range(3))
-    options: dict[str, Any] = {"dropout_prob": config.attention_probs_dropout_prob, "is_causal": config.is_causal, "training": True}
+    options: dict[str, Any] = {
+        "dropout_prob": config.attention_probs_dropout_prob,
+        "is_causal": config.is_causal,
+        "training": True,
+    }
 
     def call_of(rows: DenseRows) -> Callable[[], None]:
         def call() -> None:
