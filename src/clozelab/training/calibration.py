@@ -30,7 +30,7 @@ from clozelab.training.runtime import cpu_model, has_cpp_compiler
 
 log = logging.getLogger(__name__)
 
-CHUNKS = (CHUNK_LOGITS // 2, CHUNK_LOGITS, 4 * CHUNK_LOGITS)
+CHUNKS = (CHUNK_LOGITS // 2, CHUNK_LOGITS, 8 * CHUNK_LOGITS)
 CLEARLY_FASTER = 0.95
 """A challenger has to take less than this share of the usual kernel's time: noise must not choose."""
 COMPILE_PAYBACK = 2.0
