@@ -14,7 +14,6 @@ import torch
 from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.features import FeatureDataModule
 from clozelab.datamodules.finetuning import EncoderSource, TaskInputs, TrainingPlan
-from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.features import FEATURES, feature_layers
 from clozelab.models.layout import Layout
@@ -31,31 +30,24 @@ class CountedEncoder(Encoder):
         return super().forward(*args, **kwargs)
 
 
-def encoder() -> Encoder:
-    torch.manual_seed(0)
-    return CountedEncoder(
-        BertConfig(
-            vocab_size=TOKENIZER.vocab_size,
-            hidden_size=16,
-            num_hidden_layers=5,
-            num_attention_heads=2,
-            intermediate_size=32,
-            hidden_act="gelu",
-            hidden_dropout_prob=0.5,
-            attention_probs_dropout_prob=0.5,
-            max_position_embeddings=16,
-            type_vocab_size=2,
-            initializer_range=0.3,
-            layer_norm_eps=1e-12,
-            position_embedding_init="normal",
-        )
-    )
-
-
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[..., FeatureDataModule]:
+def make(tmp_path: Path, tiny_config: Callable[..., Any]) -> Callable[..., FeatureDataModule]:
     """make(features, fingerprint, seed) with a fresh count of encoder calls."""
     CountedEncoder.calls = 0
+    config = tiny_config(
+        vocab_size=TOKENIZER.vocab_size,
+        num_hidden_layers=5,
+        hidden_size=16,
+        num_attention_heads=2,
+        hidden_dropout_prob=0.5,
+        attention_probs_dropout_prob=0.5,
+        initializer_range=0.3,
+    )
+
+    def encoder() -> Encoder:
+        torch.manual_seed(0)
+        return CountedEncoder(config)
+
     for name in ("train", "dev"):
         (tmp_path / f"{name}.txt").write_text(TRAIN if name == "train" else TRAIN.replace("d O", "d O\ne O"))
 
@@ -86,7 +78,7 @@ def make(tmp_path: Path) -> Callable[..., FeatureDataModule]:
 @torch.no_grad()
 def live_features(data: FeatureDataModule, sentence: int, layers: list[int]) -> np.ndarray:
     """[words, layers, H] of one sentence, its row encoded alone."""
-    model, rows = encoder().eval(), data.train.rows
+    model, rows = data.source.load().eval(), data.train.rows
     arrays = rows.gather(np.array([sentence]))
     ids = (torch.from_numpy(arrays[name]) for name in ("input_ids", "token_type_ids", "position_ids"))
     states = model(*ids, Layout.ragged(arrays["lengths"]), output_hidden_states=True).hidden_states

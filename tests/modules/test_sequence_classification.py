@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,32 +13,9 @@ import torch
 from clozelab.data.readers.labelled import LabelledRows
 from clozelab.data.readers.rows import TokenRows, concatenate, join_rows
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.models.config import BertConfig
-from clozelab.models.encoder import Encoder
 from clozelab.modules.sequence_classification import SequenceClassification
-from clozelab.optim.adamw import build_adamw
-from clozelab.optim.schedule import LinearWarmupDecay
 
 VOCAB_SIZE, CLS, SEP = 40, 2, 3
-
-
-def config(is_causal: bool) -> BertConfig:
-    return BertConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        hidden_act="gelu",
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        max_position_embeddings=32,
-        type_vocab_size=2,
-        initializer_range=0.1,
-        layer_norm_eps=1e-12,
-        position_embedding_init="normal",
-        is_causal=is_causal,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -59,33 +34,13 @@ def split() -> LabelledRows:
 
 
 @pytest.fixture
-def make(split: LabelledRows) -> Callable[..., SequenceClassification]:
+def make(split: LabelledRows, tiny_module: Callable[..., Any]) -> Callable[..., SequenceClassification]:
     """make(is_causal, head, changes) -> a module with a stand-in trainer at step 7."""
 
     def build(is_causal: bool = False, head: str = "linear", **changes: Any) -> SequenceClassification:
-        torch.manual_seed(1)
-        settings: dict[str, Any] = {
-            "metrics": ["accuracy", "matthews"],
-            "metric": "validation/accuracy",
-            "number_range": None,
-            "bilstm_num_layers": 1,
-            "bilstm_hidden_size": None,
-            "bilstm_dropout_prob": 0.0,
-            "keep_best_weights": True,
-            "optimizer_factory": partial(
-                build_adamw, learning_rate=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, bias_correction=True
-            ),
-            "schedule_factory": partial(LinearWarmupDecay, warmup_fraction=0.1),
-            "total_steps": 100,
-            "gradient_clip_norm": 1.0,
-            "seed": 1,
-            "log_interval_steps": 10,
-        }
-        encoder = Encoder(config(is_causal))
-        settings |= {"validation": split}
-        module = SequenceClassification(encoder=encoder, head=head, **(settings | changes))
-        module._trainer = SimpleNamespace(global_step=7, global_rank=0, world_size=1, loggers=[])  # type: ignore[assignment]
-        return module
+        settings = {"metrics": ["accuracy", "matthews"], "metric": "validation/accuracy", "number_range": None}
+        settings |= {"validation": split, "head": head}
+        return tiny_module(SequenceClassification, {"is_causal": is_causal}, **(settings | changes))
 
     return build
 

@@ -18,26 +18,28 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
-from clozelab import config as schema
 from clozelab.data.microworld.world import MANIFEST
 from clozelab.data.readers.files import file_sha256
 from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.models.config import BertConfig
-from clozelab.models.encoder import Encoder
-from clozelab.models.weights import save_encoder_folder
 from clozelab.modules.finetuning import FineTuning
-from clozelab.stages.finetune import main
 
 GOOD, BAD = ["good", "fine", "great"], ["bad", "dull", "awful"]
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, *GOOD, *BAD, "the", "film"], lowercase=True)
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+SHAPE = {
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 96,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.1,
+    "trained_seq_lengths": [32, 72],
+}
 RUN_FILES = {"config.yaml", "log.txt", "metrics.csv", "predictions.jsonl", "run.json", "scores.json"}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., None]) -> Path:
     """A folder with an encoder, a sentiment task in SST-2's place, and a question task in SQuAD's."""
     root = tmp_path_factory.mktemp("world")
     rng = np.random.default_rng(0)
@@ -55,58 +57,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         squad = root / f"data/squad/{name}-v1.1.json"
         squad.parent.mkdir(parents=True, exist_ok=True)
         squad.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": questions}]}))
-    torch.manual_seed(0)
-    save_encoder(root / "encoder")
+    save_encoder(root / "encoder", TOKENIZER, **SHAPE)
     return root
 
 
-def save_encoder(folder: Path, dropout: float = 0.1) -> None:
-    config = BertConfig(
-        vocab_size=TOKENIZER.vocab_size,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        hidden_act="gelu",
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-        max_position_embeddings=96,
-        type_vocab_size=2,
-        initializer_range=0.1,
-        layer_norm_eps=1e-12,
-        position_embedding_init="normal",
-    )
-    made = {"trained_seq_lengths": [32, 72], "tokenizer_fingerprint": TOKENIZER.fingerprint}
-    files, extra = TOKENIZER.files(), {"clozelab": made}
-    save_encoder_folder(folder, Encoder(config), heads={}, tokenizer_files=files, extra_config=extra)
-
-
 @pytest.fixture
-def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
-    """finetune(*overrides, name="run") runs the stage and returns its run folder."""
-    schema.register()
-
-    def run(*overrides: str, name: str = "run") -> Path:
-        GlobalHydra.instance().clear()
-        settings = {
-            "task": "sst2",
-            "data_dir": world / "data",
-            "cache_dir": world / "cache",
-            "encoder": world / "encoder",
-            "run_dir": tmp_path / name,
-            "learning_rate": 1e-2,
-            "epochs": 2,
-            "global_batch_size": 8,
-            "trainer.precision": "32-true",
-            "trainer.progress_bar": "false",
-            "trainer.log_interval_steps": 4,
-        }
-        with initialize_config_dir(str(schema.CONF_DIR), version_base=None):
-            cfg = compose("finetune", [f"{key}={value}" for key, value in settings.items()] + list(overrides))
-        main(cfg)
-        return tmp_path / name
-
-    return run
+def finetune(finetune: Callable[..., Path]) -> Callable[..., Path]:
+    """As of all runs, on the sentiment task."""
+    return lambda *words, **name: finetune("task=sst2", "epochs=2", *words, **name)
 
 
 def read(folder: Path, name: str) -> Any:
@@ -189,9 +147,8 @@ def test_questions(finetune: Any, head: str) -> None:
     )
 
 
-def test_random_initialisation_ignores_the_weights(finetune: Any, world: Path, tmp_path: Path) -> None:
-    torch.manual_seed(5)
-    save_encoder(tmp_path / "other")
+def test_random_initialisation_ignores_the_weights(finetune: Any, save_encoder: Any, tmp_path: Path) -> None:
+    save_encoder(tmp_path / "other", TOKENIZER, seed=5, **SHAPE)
     one = finetune("initialisation=random", "epochs=0.2", name="a")
     two = finetune("initialisation=random", "epochs=0.2", f"encoder={tmp_path / 'other'}", name="b")
     loaded = finetune("epochs=0.2", name="c")
@@ -239,8 +196,8 @@ def test_bad_input_is_a_clear_error(finetune: Any, tmp_path: Path, overrides: li
     assert not (tmp_path / "run").exists()  # a folder claimed for a mistake would refuse its correction
 
 
-def test_encoder_with_other_tokenizer_files(finetune: Any, tmp_path: Path) -> None:
-    save_encoder(tmp_path / "mixed")
+def test_encoder_with_other_tokenizer_files(finetune: Any, save_encoder: Any, tmp_path: Path) -> None:
+    save_encoder(tmp_path / "mixed", TOKENIZER, **SHAPE)
     other = WordPieceTokenizer([*SPECIAL_TOKENS, "x"], lowercase=True)
     (tmp_path / "mixed/vocab.txt").write_bytes(other.files()["vocab.txt"])
     with pytest.raises(ValueError, match="not those the encoder was trained with"):
@@ -329,10 +286,9 @@ def test_generated_task_files_are_named_in_the_scores(finetune: Any, world: Path
         manifest.unlink()
 
 
-def test_two_processes_equal_one(finetune: Any, world: Path, tmp_path: Path) -> None:
+def test_two_processes_equal_one(finetune: Any, save_encoder: Any, tmp_path: Path) -> None:
     """gloo, dropout 0, batches that two ranks share unevenly: the same losses, and each example is scored once."""
-    torch.manual_seed(0)
-    save_encoder(tmp_path / "encoder", dropout=0.0)
+    save_encoder(tmp_path / "encoder", TOKENIZER, **(SHAPE | NO_DROPOUT))
     words = [f"encoder={tmp_path / 'encoder'}", "global_batch_size=9", "epochs=1", "trainer.threads=1"]
     one = finetune(*words, name="one")
     settings = yaml.safe_load((one / "config.yaml").read_text())

@@ -10,22 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
-from clozelab import config as schema
 from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.models.config import BertConfig
-from clozelab.models.encoder import Encoder
-from clozelab.models.weights import save_encoder_folder
-from clozelab.stages.finetune import main
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, "mr", "saw", "near"], lowercase=True)
 SWAG = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., None]) -> Path:
     """Questions whose right ending says "mr", sentences with a name behind "mr", and an encoder of four layers."""
     root = tmp_path_factory.mktemp("world")
     for folder in ("swag", "ner/conll2003"):
@@ -38,52 +31,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         names = [f"{x} X X O\nsaw X X O\nmr X X O\n{x} X X I-PER\n\n" for x in "abcd" * (count // 4)]
         documents = ["-DOCSTART- -X- -X- O\n\n" + "".join(names[i : i + 4]) for i in range(0, count, 4)]
         (root / f"data/ner/conll2003/{conll}.txt").write_text("".join(documents))
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=TOKENIZER.vocab_size,
-        hidden_size=16,
-        num_hidden_layers=4,
-        num_attention_heads=2,
-        intermediate_size=32,
-        hidden_act="gelu",
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        max_position_embeddings=24,
-        type_vocab_size=2,
-        initializer_range=0.2,
-        layer_norm_eps=1e-12,
-        position_embedding_init="normal",
-    )
-    files, facts = TOKENIZER.files(), {"clozelab": {"tokenizer_fingerprint": TOKENIZER.fingerprint}}
-    save_encoder_folder(root / "encoder", Encoder(config), heads={}, tokenizer_files=files, extra_config=facts)
+    save_encoder(root / "encoder", TOKENIZER, num_hidden_layers=4, max_position_embeddings=24)
     return root
 
 
 @pytest.fixture
-def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
-    """finetune(*overrides, name="run") runs the stage and returns its run folder."""
-    schema.register()
-
-    def run(*overrides: str, name: str = "run") -> Path:
-        GlobalHydra.instance().clear()
-        settings = {
-            "data_dir": world / "data",
-            "cache_dir": world / "cache",
-            "encoder": world / "encoder",
-            "run_dir": tmp_path / name,
-            "learning_rate": 1e-2,
-            "epochs": 6,
-            "evaluations_per_epoch": 1,
-            "global_batch_size": 8,
-            "trainer.precision": "32-true",
-            "trainer.progress_bar": "false",
-        }
-        with initialize_config_dir(str(schema.CONF_DIR), version_base=None):
-            cfg = compose("finetune", [f"{key}={value}" for key, value in settings.items()] + list(overrides))
-        main(cfg)
-        return tmp_path / name
-
-    return run
+def finetune(finetune: Callable[..., Path]) -> Callable[..., Path]:
+    """As of all runs, with one evaluation an epoch."""
+    return lambda *words, **name: finetune("epochs=6", "evaluations_per_epoch=1", *words, **name)
 
 
 def read(folder: Path, name: str) -> Any:

@@ -15,11 +15,11 @@ import numpy as np
 
 from clozelab.data.readers.cache import Arrays, Facts, cached_arrays, content_key
 from clozelab.data.readers.conll import ColumnFormat, TaggedSentences, read_conll
-from clozelab.data.readers.files import file_sha256, require_file
+from clozelab.data.readers.files import file_sha256
 from clozelab.data.readers.labelled import subset
 from clozelab.data.readers.rows import TokenRows
 from clozelab.data.readers.tagged import TaggedRows, TaggedSplit, build_rows
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
+from clozelab.datamodules.finetuning import FinetuningDataModule, fingerprint_of
 from clozelab.metrics.entities import OUTSIDE, scheme_of, split_tag, to_iob2
 
 log = logging.getLogger(__name__)
@@ -32,15 +32,11 @@ class ConllDataModule(FinetuningDataModule):
     """Words with tags.
 
     Args:
-        inputs, plan: from the stage; `max_train_examples` counts sentences.
-        train_file, validation_file: below data_dir; `.zst` is read as it is.
         file_format: columns | conllu.
         word_column, tag_column: counted from 0, negative from the end.
         entity_tags: tags are those of entities, in any scheme (converted to IOB2); False: every tag is a class.
         document_context: neighbouring sentences of the document fill each row up to `max_seq_length`.
-        how_to_get: said when a file is missing.
-        max_seq_length: in tokens, cut further to what the encoder can take.
-        evaluation_tokens: size of an evaluation batch.
+        the others: as FinetuningDataModule's; `.zst` files are read as they are, `max_train_examples` counts sentences.
     """
 
     validation: TaggedSplit
@@ -48,24 +44,16 @@ class ConllDataModule(FinetuningDataModule):
     def __init__(
         self,
         *,
-        inputs: TaskInputs,
-        plan: TrainingPlan,
-        train_file: str,
-        validation_file: str,
         file_format: str,
         word_column: int,
         tag_column: int,
         entity_tags: bool,
         document_context: bool,
-        how_to_get: str,
-        max_seq_length: int,
-        evaluation_tokens: int,
+        **common: Any,
     ) -> None:
-        super().__init__(inputs, plan, max_seq_length, evaluation_tokens)
+        super().__init__(**common)
         self.layout = ColumnFormat(file_format, word_column, tag_column)
         self.entity_tags, self.document_context = entity_tags, document_context
-        self.train_path = require_file(inputs.data_dir, train_file, how_to_get)
-        self.validation_path = require_file(inputs.data_dir, validation_file, how_to_get)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -24,7 +24,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from clozelab.data.readers.files import generator_of
+from clozelab.data.readers.files import generator_of, require_file
 from clozelab.data.readers.rows import Ints, Rows
 from clozelab.data.tokenizer import WordPieceTokenizer
 from clozelab.datamodules.bucketing import bucketed_batches, token_budget_batches
@@ -99,21 +99,42 @@ class Timetable:
 
 
 class FinetuningDataModule(LightningDataModule):
-    """Base of one data module a benchmark format; a subclass fills `train_rows`, `train_targets`, `validation_rows`."""
+    """Base of one data module a benchmark format; a subclass fills `train_rows`, `train_targets`, `validation_rows`.
 
-    train_path: Path
-    validation_path: Path
+    Args:
+        inputs, plan: from the stage.
+        train_file, validation_file: below data_dir.
+        how_to_get: said when a file is missing.
+        max_seq_length: in tokens, cut further to what the encoder can take.
+        evaluation_tokens: size of an evaluation batch.
+    """
+
     train_rows: Rows
     train_targets: dict[str, Ints]
     validation: Any
     """The validation split as the task's module wants it: texts, labels, names."""
     validation_rows: Rows
 
-    def __init__(self, inputs: TaskInputs, plan: TrainingPlan, max_seq_length: int, evaluation_tokens: int) -> None:
+    def __init__(
+        self,
+        *,
+        inputs: TaskInputs,
+        plan: TrainingPlan,
+        train_file: str,
+        validation_file: str,
+        how_to_get: str,
+        max_seq_length: int,
+        evaluation_tokens: int,
+    ) -> None:
         super().__init__()
-        self.inputs, self.plan = inputs, plan
+        self.inputs, self.plan, self.how_to_get = inputs, plan, how_to_get
         self.max_seq_length = min(max_seq_length, inputs.max_positions)
         self.evaluation_tokens = evaluation_tokens
+        self.train_path, self.validation_path = self.require(train_file), self.require(validation_file)
+
+    def require(self, file: str) -> Path:
+        """A file below data_dir; ValueError says how to get it."""
+        return require_file(self.inputs.data_dir, file, self.how_to_get)
 
     @property
     @abstractmethod

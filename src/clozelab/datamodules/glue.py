@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.data.readers.files import file_sha256, require_file
+from clozelab.data.readers.files import file_sha256
 from clozelab.data.readers.glue import TsvFormat
 from clozelab.data.readers.labelled import LabelledRows, load_labelled
 from clozelab.data.readers.rows import join_rows
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
+from clozelab.datamodules.finetuning import FinetuningDataModule, fingerprint_of
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,6 @@ class GlueDataModule(FinetuningDataModule):
     """Single sentences or pairs from TSV files.
 
     Args:
-        inputs, plan: from the stage.
-        train_file, validation_file: below data_dir.
         columns: names for files without a header; None: the first line names them.
         text_columns: one column, or two for pairs.
         label_column, id_column: by name; without an id column the row number is the id.
@@ -36,18 +34,12 @@ class GlueDataModule(FinetuningDataModule):
         extra_validation_files: name -> file; further validation sets, scored beside the first (MNLI's mismatched one).
         test_files: name in a submission -> file without labels; read only where they are to be predicted.
         test_id_column: as id_column, for those files.
-        how_to_get: said when a file is missing.
-        max_seq_length: in tokens, cut further to what the encoder can take.
-        evaluation_tokens: size of an evaluation batch.
+        the others: as FinetuningDataModule's.
     """
 
     def __init__(
         self,
         *,
-        inputs: TaskInputs,
-        plan: TrainingPlan,
-        train_file: str,
-        validation_file: str,
         columns: Sequence[str] | None,
         text_columns: Sequence[str],
         label_column: str,
@@ -57,11 +49,9 @@ class GlueDataModule(FinetuningDataModule):
         extra_validation_files: Mapping[str, str] | None,
         test_files: Mapping[str, str] | None,
         test_id_column: str | None,
-        how_to_get: str,
-        max_seq_length: int,
-        evaluation_tokens: int,
+        **common: Any,
     ) -> None:
-        super().__init__(inputs, plan, max_seq_length, evaluation_tokens)
+        super().__init__(**common)
         names = list(columns) if columns else None
         self.layout = TsvFormat(list(text_columns), label_column, id_column, names, numeric_labels)
         # Test files have a header even where the others have none.
@@ -69,11 +59,8 @@ class GlueDataModule(FinetuningDataModule):
         self.labels = [str(label) for label in labels] if labels is not None else None
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
             raise ValueError(f"task.data.labels names a label twice: {self.labels}")
-        self.how_to_get, self.test_files = how_to_get, dict(test_files or {})
-        self.train_path = require_file(inputs.data_dir, train_file, how_to_get)
-        self.validation_path = require_file(inputs.data_dir, validation_file, how_to_get)
-        extra = dict(extra_validation_files or {})
-        self.extra_paths = {name: require_file(inputs.data_dir, file, how_to_get) for name, file in extra.items()}
+        self.test_files = dict(test_files or {})
+        self.extra_paths = {name: self.require(file) for name, file in (extra_validation_files or {}).items()}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -134,9 +121,7 @@ class GlueDataModule(FinetuningDataModule):
     def _test_paths(self) -> dict[str, Path]:
         if not self.test_files:
             super().require_test_files()
-        return {
-            name: require_file(self.inputs.data_dir, file, self.how_to_get) for name, file in self.test_files.items()
-        }
+        return {name: self.require(file) for name, file in self.test_files.items()}
 
     def _label_facts(self) -> dict[str, Any]:
         """How often each class occurs, or the range of the numbers."""

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.data.readers.files import file_sha256, require_file
+from clozelab.data.readers.files import file_sha256
 from clozelab.data.readers.rows import join_rows
 from clozelab.data.readers.squad_features import WindowSettings
 from clozelab.data.readers.squad_split import SquadSplit, load_squad
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
+from clozelab.datamodules.finetuning import FinetuningDataModule, fingerprint_of
 
 log = logging.getLogger(__name__)
 
@@ -26,43 +26,31 @@ class SquadDataModule(FinetuningDataModule):
     """Questions and passages from JSON files.
 
     Args:
-        inputs, plan: from the stage; `max_train_examples` counts questions, the batch size counts windows.
-        train_file, validation_file: below data_dir.
         train_extra: further training files that are gone through once, first (the paper's TriviaQA); the learning rate
             schedule is one over all of it.
         with_unanswerable: 2.0: questions may have no answer, which is learned as the span [CLS]..[CLS].
-        how_to_get: said when a file is missing.
-        max_seq_length, doc_stride, max_query_length: in tokens; the first is cut further to what the encoder can take,
-            and the others with it (WindowSettings.fitted).
-        evaluation_tokens: size of an evaluation batch.
+        doc_stride, max_query_length: in tokens; cut with max_seq_length (WindowSettings.fitted).
+        the others: as FinetuningDataModule's; `max_train_examples` counts questions, the batch size counts windows.
     """
 
     def __init__(
         self,
         *,
-        inputs: TaskInputs,
-        plan: TrainingPlan,
-        train_file: str,
-        validation_file: str,
         train_extra: Sequence[str],
         with_unanswerable: bool,
-        how_to_get: str,
-        max_seq_length: int,
         doc_stride: int,
         max_query_length: int,
-        evaluation_tokens: int,
+        **common: Any,
     ) -> None:
-        super().__init__(inputs, plan, max_seq_length, evaluation_tokens)
+        super().__init__(**common)
         self.settings = WindowSettings.fitted(self.max_seq_length, doc_stride, max_query_length)
         if (doc_stride, max_query_length) != (self.settings.doc_stride, self.settings.max_query_length):
             log.warning(
                 "%s: rows of %d tokens: questions are cut at %d tokens (not %d), windows step by %d (not %d)",
-                inputs.name, self.max_seq_length, self.settings.max_query_length, max_query_length,
+                self.inputs.name, self.max_seq_length, self.settings.max_query_length, max_query_length,
                 self.settings.doc_stride, doc_stride,
             )  # fmt: skip
-        self.train_path = require_file(inputs.data_dir, train_file, how_to_get)
-        self.validation_path = require_file(inputs.data_dir, validation_file, how_to_get)
-        self.extra_paths = [require_file(inputs.data_dir, file, how_to_get) for file in train_extra]
+        self.extra_paths = [self.require(file) for file in train_extra]
         self.with_unanswerable = with_unanswerable
 
     @cached_property

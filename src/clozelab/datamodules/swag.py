@@ -11,11 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from clozelab.data.readers.files import file_sha256, require_file
+from clozelab.data.readers.files import file_sha256
 from clozelab.data.readers.labelled import LabelledRows
 from clozelab.data.readers.rows import GroupedRows
 from clozelab.data.readers.swag import ChoiceFormat, Fold, load_choices
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
+from clozelab.datamodules.finetuning import FinetuningDataModule, fingerprint_of
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +24,6 @@ class SwagDataModule(FinetuningDataModule):
     """A context and its possible endings.
 
     Args:
-        inputs, plan: from the stage; the batch size counts examples, not rows.
-        train_file, validation_file: below data_dir.
         published_train_examples: how many the set's own training file has; another number is warned of, since other
             sets come in the same columns. None: not known.
         folds, held_out_fold: for a set without an official split (the same file twice); None for one that has it.
@@ -33,18 +31,12 @@ class SwagDataModule(FinetuningDataModule):
         columns: names for files without a header; None: the first line names them.
         context_column, ending_columns, label_column: by name; the label is the number of an ending.
         start_column: the beginning that all endings share; None where they stand alone.
-        how_to_get: said when a file is missing.
-        max_seq_length: in tokens, cut further to what the encoder can take.
-        evaluation_tokens: size of an evaluation batch.
+        the others: as FinetuningDataModule's; the batch size counts examples, not rows.
     """
 
     def __init__(
         self,
         *,
-        inputs: TaskInputs,
-        plan: TrainingPlan,
-        train_file: str,
-        validation_file: str,
         published_train_examples: int | None,
         folds: int | None,
         held_out_fold: int | None,
@@ -54,19 +46,15 @@ class SwagDataModule(FinetuningDataModule):
         start_column: str | None,
         ending_columns: Sequence[str],
         label_column: str,
-        how_to_get: str,
-        max_seq_length: int,
-        evaluation_tokens: int,
+        **common: Any,
     ) -> None:
-        super().__init__(inputs, plan, max_seq_length, evaluation_tokens)
+        super().__init__(**common)
         names = list(columns) if columns is not None else None
         self.layout = ChoiceFormat(context_column, start_column, list(ending_columns), label_column, names, is_csv)
         if (folds is None) != (held_out_fold is None):
             raise ValueError(f"folds={folds} and held_out_fold={held_out_fold}: give both, or neither")
         self.published_train_examples = published_train_examples
         self.folds = None if folds is None or held_out_fold is None else (folds, held_out_fold)
-        self.train_path = require_file(inputs.data_dir, train_file, how_to_get)
-        self.validation_path = require_file(inputs.data_dir, validation_file, how_to_get)
 
     @cached_property
     def fingerprint(self) -> str:

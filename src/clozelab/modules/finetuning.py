@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from clozelab.models.encoder import Encoder
 from clozelab.models.flops import training_flops_per_token
+from clozelab.models.recurrent import BiLSTM
 from clozelab.modules.base import DivergedError, TrainingModule
 from clozelab.training.callbacks import leave_quietly_unless_first
 from clozelab.training.reproducibility import seed_forward
@@ -48,6 +49,10 @@ class FineTuning(TrainingModule):
 
     Args:
         encoder: with the weights to start from.
+        head: linear | bilstm: what stands between the encoder and the output layer.
+        bilstm_num_layers, bilstm_hidden_size (a direction; None: the encoder's), bilstm_dropout_prob: only for that
+            head.
+        input_size: width of what represents a token; None: the encoder's hidden size.
         metric: key of the score that selects the best checkpoint, one of the module's own.
         score_keys: the keys the module computes, without "validation/".
         keep_best_weights: hold a copy of the best checkpoint's weights (for saving the model).
@@ -57,23 +62,37 @@ class FineTuning(TrainingModule):
 
     architecture: ClassVar[str | None] = None
     """The transformers class that reads a saved model; None: what the heads' names say."""
+    set_by_class: ClassVar[tuple[str, ...]] = ("input_size", "score_keys")
+    """Arguments that a subclass passes itself: no configuration may."""
 
     def __init__(
         self,
         *,
         encoder: Encoder,
+        head: str,
+        bilstm_num_layers: int,
+        bilstm_hidden_size: int | None,
+        bilstm_dropout_prob: float,
         metric: str,
         score_keys: Sequence[str],
         keep_best_weights: bool,
         log_interval_steps: int,
+        input_size: int | None = None,
         **base: Any,
     ) -> None:
         super().__init__(**base)
+        check_head(head)
         check_metric(metric, score_keys)
         self.encoder, self.metric, self.keep_best_weights = encoder, metric, keep_best_weights
         self.log_interval_steps = log_interval_steps
         self.best: Evaluation | None = None
         self.history: list[dict[str, float]] = []
+        self.bilstm: BiLSTM | None = None
+        self.head_input_size = input_size or encoder.config.hidden_size
+        if head == "bilstm":
+            size = bilstm_hidden_size or encoder.config.hidden_size
+            self.bilstm = BiLSTM(self.head_input_size, size, bilstm_num_layers, bilstm_dropout_prob)
+            self.head_input_size = 2 * size
         self._loss_sum = torch.zeros(())
         self._loss_steps = 0
 
@@ -107,10 +126,6 @@ class FineTuning(TrainingModule):
         """Scores of everything collected since the last call."""
 
     @abstractmethod
-    def heads(self) -> dict[str, nn.Module]:
-        """What stands on the encoder, by its name in a saved model."""
-
-    @abstractmethod
     def baseline(self) -> float | None:
         """What the most frequent answer alone scores on `metric`; None where that means nothing."""
 
@@ -118,6 +133,10 @@ class FineTuning(TrainingModule):
         """The encoder's sequence output [T, H]."""
         ids = (batch["input_ids"], batch["token_type_ids"], batch["position_ids"])
         return self.encoder(*ids, batch["layout"]).sequence_output
+
+    def heads(self) -> dict[str, nn.Module]:
+        """What stands on the encoder, by its name in a saved model."""
+        return {name: child for name, child in self.named_children() if name != "encoder"}
 
     def in_fp32(self, head: nn.Module, hidden: Tensor) -> Tensor:
         """The output layer outside autocast: in bf16 neighbouring tokens would often have the very same logit."""

@@ -7,12 +7,10 @@ Letters: B examples, K choices of each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from clozelab.data.readers.labelled import LabelledRows
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import SequenceClassificationHead
 from clozelab.modules.finetuning import Batch
@@ -24,28 +22,11 @@ class MultipleChoice(SequenceClassification):
 
     architecture: ClassVar[str | None] = "BertForMultipleChoice"
 
-    def __init__(
-        self,
-        *,
-        encoder: Encoder,
-        validation: LabelledRows,
-        metrics: Sequence[str],
-        bilstm_num_layers: int,
-        bilstm_hidden_size: int | None,
-        bilstm_dropout_prob: float,
-        **classification: Any,
-    ) -> None:
-        super().__init__(
-            encoder=encoder,
-            validation=validation,
-            metrics=metrics,
-            number_range=None,
-            bilstm_num_layers=bilstm_num_layers,
-            bilstm_hidden_size=bilstm_hidden_size,
-            bilstm_dropout_prob=bilstm_dropout_prob,
-            **classification,
-        )
-        self.classifier = SequenceClassificationHead(encoder.config, 1, self.classifier.in_features)
+    set_by_class: ClassVar[tuple[str, ...]] = (*SequenceClassification.set_by_class, "number_range")
+
+    def __init__(self, *, encoder: Encoder, **classification: Any) -> None:
+        super().__init__(encoder=encoder, number_range=None, **classification)
+        self.classifier = SequenceClassificationHead(encoder.config, 1, self.head_input_size)
 
     def logits(self, batch: Batch) -> Tensor:
         """[B, K], from the scores [B * K, 1] of the sequences."""

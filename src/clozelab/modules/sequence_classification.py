@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.data.readers.labelled import LabelledRows
 from clozelab.metrics import glue
 from clozelab.models.encoder import Encoder
-from clozelab.models.heads import BiLSTM, SequenceClassificationHead
-from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, check_head
+from clozelab.models.heads import SequenceClassificationHead
+from clozelab.modules.finetuning import Batch, Evaluation, FineTuning
 
 
 class SequenceClassification(FineTuning):
@@ -28,14 +28,11 @@ class SequenceClassification(FineTuning):
 
     Args:
         encoder: with the weights to start from.
-        head: linear | bilstm.
         validation: the validation split, for its labels, names and ids; its extra splits are scored as
             "validation/NAME_SCORE".
         number_range: of regression: predictions for a submission are cut to it.
         metrics: names of scores in metrics/glue.py.
         metric: the one of them that selects, as "validation/NAME".
-        bilstm_num_layers, bilstm_hidden_size (a direction; None: the encoder's), bilstm_dropout_prob: only for that
-            head.
         training: what FineTuning takes beside these.
     """
 
@@ -43,30 +40,20 @@ class SequenceClassification(FineTuning):
         self,
         *,
         encoder: Encoder,
-        head: str,
         validation: LabelledRows,
         metrics: Sequence[str],
         metric: str,
         number_range: Sequence[float] | None,
-        bilstm_num_layers: int,
-        bilstm_hidden_size: int | None,
-        bilstm_dropout_prob: float,
         **training: Any,
     ) -> None:
-        check_head(head)
         data = {"numeric_labels": validation.is_regression, "extra_validation_files": validation.extra}
         keys = self.score_keys({"metrics": metrics}, data)
         super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
         self.metrics, self.validation, self.number_range = list(metrics), validation, number_range or (-np.inf, np.inf)
-        self.bilstm: BiLSTM | None = None
-        input_size = hidden_size = encoder.config.hidden_size
-        if head == "bilstm":
-            size = bilstm_hidden_size or hidden_size
-            self.bilstm = BiLSTM(hidden_size, size, bilstm_num_layers, bilstm_dropout_prob)
+        if self.bilstm is not None:
             self.encoder.pooler.requires_grad_(False)
-            input_size = 2 * size
         self.num_outputs = max(1, len(validation.label_names))
-        self.classifier = SequenceClassificationHead(encoder.config, self.num_outputs, input_size)
+        self.classifier = SequenceClassificationHead(encoder.config, self.num_outputs, self.head_input_size)
         self._collected: list[tuple[Tensor, Tensor]] = []
 
     @classmethod
@@ -124,9 +111,6 @@ class SequenceClassification(FineTuning):
             least, largest = self.number_range
             return [f"{value:.3f}" for value in np.clip(predicted, least, largest)]
         return [self.validation.label_names[index] for index in predicted]
-
-    def heads(self) -> dict[str, nn.Module]:
-        return {"classifier": self.classifier} | ({"bilstm": self.bilstm} if self.bilstm is not None else {})
 
     def baseline(self) -> float | None:
         name = self.metric.removeprefix("validation/")

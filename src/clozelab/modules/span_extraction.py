@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.data.readers.rows import ragged_positions
@@ -21,8 +21,8 @@ from clozelab.data.readers.squad_answers import Answers, NBestSettings, predict_
 from clozelab.data.readers.squad_split import SquadSplit
 from clozelab.metrics import squad
 from clozelab.models.encoder import Encoder
-from clozelab.models.heads import BiLSTM, SpanHead
-from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, check_head
+from clozelab.models.heads import SpanHead
+from clozelab.modules.finetuning import Batch, Evaluation, FineTuning
 
 V1_SCORES = ("exact_match", "f1")
 V2_SCORES = (
@@ -37,13 +37,10 @@ class SpanExtraction(FineTuning):
 
     Args:
         encoder: with the weights to start from.
-        head: linear | bilstm.
         validation: the validation split with its texts.
         metric: validation/f1 or validation/exact_match; of 2.0 validation/f1 or validation/exact.
         with_unanswerable: 2.0: questions may have no answer.
         n_best_size, max_answer_length: of the released n-best rules; the length is in tokens.
-        bilstm_num_layers, bilstm_hidden_size (a direction; None: the encoder's), bilstm_dropout_prob: only for that
-            head.
         training: what FineTuning takes beside these.
     """
 
@@ -51,30 +48,19 @@ class SpanExtraction(FineTuning):
         self,
         *,
         encoder: Encoder,
-        head: str,
         validation: SquadSplit,
         metric: str,
         n_best_size: int,
         max_answer_length: int,
         with_unanswerable: bool,
-        bilstm_num_layers: int,
-        bilstm_hidden_size: int | None,
-        bilstm_dropout_prob: float,
         **training: Any,
     ) -> None:
-        check_head(head)
         keys = self.score_keys({"with_unanswerable": with_unanswerable}, {})
         super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
         self.validation = validation
         self.settings = NBestSettings(n_best_size, max_answer_length, with_unanswerable)
         self.encoder.pooler.requires_grad_(False)
-        self.bilstm: BiLSTM | None = None
-        input_size = hidden_size = encoder.config.hidden_size
-        if head == "bilstm":
-            size = bilstm_hidden_size or hidden_size
-            self.bilstm = BiLSTM(hidden_size, size, bilstm_num_layers, bilstm_dropout_prob)
-            input_size = 2 * size
-        self.qa_outputs = SpanHead(encoder.config, input_size)
+        self.qa_outputs = SpanHead(encoder.config, self.head_input_size)
         self._collected: list[tuple[np.ndarray, np.ndarray]] = []
 
     @classmethod
@@ -131,9 +117,6 @@ class SpanExtraction(FineTuning):
         found |= {"threshold": threshold, "exact_untuned": untuned["exact"], "f1_untuned": untuned["f1"]}
         texts = {key: "" if odds[key] > threshold else text for key, text in answers.texts.items()}
         return {key: found[key] for key in V2_SCORES if key in found}, texts
-
-    def heads(self) -> dict[str, nn.Module]:
-        return {"qa_outputs": self.qa_outputs} | ({"bilstm": self.bilstm} if self.bilstm is not None else {})
 
     def baseline(self) -> float | None:
         """What "no answer" everywhere scores; None for 1.1, where no answer is the most frequent one."""

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.data.readers.tagged import TaggedSplit
 from clozelab.metrics.entities import entity_scores, tag_scores
 from clozelab.models.encoder import Encoder
-from clozelab.models.heads import BiLSTM, SequenceClassificationHead
-from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, check_head
+from clozelab.models.heads import SequenceClassificationHead
+from clozelab.modules.finetuning import Batch, Evaluation, FineTuning
 
 ENTITY_SCORES = ("f1", "precision", "recall", "accuracy")
 TAG_SCORES = ("accuracy",)
@@ -30,12 +30,8 @@ class TokenClassification(FineTuning):
 
     Args:
         encoder: with the weights to start from.
-        head: linear | bilstm.
         validation: the validation split.
         metric: validation/f1, precision, recall or accuracy for entities; validation/accuracy for other tags.
-        bilstm_num_layers, bilstm_hidden_size (a direction; None: the encoder's), bilstm_dropout_prob: only for that
-            head.
-        input_size: width of what represents a token; None: the encoder's hidden size.
         training: what FineTuning takes beside these.
     """
 
@@ -45,27 +41,16 @@ class TokenClassification(FineTuning):
         self,
         *,
         encoder: Encoder,
-        head: str,
         validation: TaggedSplit,
         metric: str,
-        bilstm_num_layers: int,
-        bilstm_hidden_size: int | None,
-        bilstm_dropout_prob: float,
-        input_size: int | None = None,
         **training: Any,
     ) -> None:
-        check_head(head)
         keys = self.score_keys({}, {"entity_tags": validation.entity_tags})
         super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
         self.validation = validation
         self.encoder.pooler.requires_grad_(False)
-        self.bilstm: BiLSTM | None = None
-        size = input_size or encoder.config.hidden_size
-        if head == "bilstm":
-            hidden_size = bilstm_hidden_size or encoder.config.hidden_size
-            self.bilstm = BiLSTM(size, hidden_size, bilstm_num_layers, bilstm_dropout_prob)
-            size = 2 * hidden_size
-        self.classifier = SequenceClassificationHead(encoder.config, len(validation.label_names), size)
+        num_labels = len(validation.label_names)
+        self.classifier = SequenceClassificationHead(encoder.config, num_labels, self.head_input_size)
         self._collected: list[tuple[np.ndarray, np.ndarray]] = []
 
     @classmethod
@@ -99,9 +84,6 @@ class TokenClassification(FineTuning):
             predictions=self._records(tags),
             is_collapsed=len(np.unique(predicted)) <= 1,
         )
-
-    def heads(self) -> dict[str, nn.Module]:
-        return {"classifier": self.classifier} | ({"bilstm": self.bilstm} if self.bilstm is not None else {})
 
     def baseline(self) -> float:
         """The most frequent tag everywhere; for entities that is usually O, and scores nothing."""
