@@ -60,6 +60,7 @@ def make(tmp_path: Path, tiny_config: Callable[..., Any]) -> Callable[..., Featu
             features=features,
             train_file="train.txt",
             validation_file="dev.txt",
+            test_files={"test": "dev.txt"},
             file_format="columns",
             word_column=0,
             tag_column=-1,
@@ -110,6 +111,16 @@ def test_the_encoder_runs_once_for_all_choices_and_seeds(make: Callable[..., Fea
     assert CountedEncoder.calls == calls
     make(fingerprint="other weights")
     assert CountedEncoder.calls == 2 * calls
+
+
+def test_test_file_is_encoded_too(make: Callable[..., FeatureDataModule]) -> None:
+    data = make()
+    calls = CountedEncoder.calls
+    test = data.load_test()["test"]
+    assert CountedEncoder.calls > calls and "dev" in data.feature_facts
+    assert len(test.rows) == len(test.split) == len(data.validation)
+    expected = data.validation_rows.gather(np.arange(5))["features"]
+    np.testing.assert_array_equal(test.rows.gather(np.arange(5))["features"], expected)
 
 
 def test_batches_bring_sentences(make: Callable[..., FeatureDataModule]) -> None:

@@ -22,6 +22,7 @@ import yaml
 from clozelab.data.microworld.world import MANIFEST
 from clozelab.data.readers.files import file_sha256
 from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.ledger.run import RunConflictError
 from clozelab.modules.finetuning import FineTuning
 
 GOOD, BAD = ["good", "fine", "great"], ["bad", "dull", "awful"]
@@ -233,8 +234,23 @@ def test_predictions_for_test_files(finetune: Any, world: Path) -> None:
     lines = (folder / "test_predictions/SST-2.tsv").read_text().splitlines()
     assert lines == ["index\tprediction", *(f"{i}\t{int(word in GOOD)}" for i, word in enumerate(words))]
     assert set(read(folder, "run.json")["inputs"]) == {"encoder", "task_data", "test_data"}
+    path.write_text("index\tsentence\n0\tthe film\n")
+    with pytest.raises(RunConflictError, match="input test_data"):
+        finetune("predict_test=true")
     with pytest.raises(ValueError, match="'squad_v1' has no test files to predict"):
         finetune("task=squad_v1", "predict_test=true", name="other")
+
+
+def test_predictions_for_questions(finetune: Any, world: Path) -> None:
+    """A test file without answers; the validation file gives the very answers that were scored."""
+    qas = [{"id": f"q{i}", "question": "film"} for i in range(3)]
+    content = {"data": [{"paragraphs": [{"context": "The film great the film", "qas": qas}]}]}
+    (world / "data/squad/test.json").write_text(json.dumps(content))
+    words = ["task=squad_v1", "epochs=16", "evaluations_per_epoch=1", "predict_test=true"]
+    folder = finetune(*words, "task.data.test_files={test: squad/test.json, again: squad/dev-v1.1.json}")
+    assert read(folder, "test_predictions/test.json") == {f"q{i}": "great" for i in range(3)}
+    assert read(folder, "test_predictions/again.json") == read(folder, "predictions.json")
+    assert {path.name for path in (folder / "test_predictions").iterdir()} == {"test.json", "again.json"}
 
 
 def test_questions_without_answer(finetune: Any, world: Path) -> None:
@@ -250,7 +266,9 @@ def test_questions_without_answer(finetune: Any, world: Path) -> None:
         content = {"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}
         (world / f"data/squad/{name}-v2.0.json").write_text(json.dumps(content))
     words = ["task=squad_v2", "epochs=8", "global_batch_size=8", "evaluations_per_epoch=1"]
-    folder = finetune(*words)
+    folder = finetune(*words, "predict_test=true", "task.data.test_files={again: squad/dev-v2.0.json}")
+    assert read(folder, "test_predictions/again.json") == read(folder, "predictions.json")
+    assert read(folder, "test_predictions/again_null_odds.json") == pytest.approx(read(folder, "null_odds.json"))
     scores = read(folder, "scores.json")
     assert scores["scores"]["validation/f1"] > 90
     assert scores["scores"]["validation/NoAns_f1"] > 90
@@ -306,3 +324,22 @@ def test_two_processes_equal_one(finetune: Any, save_encoder: Any, tmp_path: Pat
     assert np.allclose([float(e[2]) for e in found], [float(e[2]) for e in expected], atol=1e-5)
     for first, second in zip(predictions(one), predictions(tmp_path / "two"), strict=True):
         assert first["id"] == second["id"] and np.allclose(first["logits"], second["logits"], atol=1e-4)
+
+
+def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
+    """The word that decides stands behind the first row: a model of whole texts learns it, one of beginnings cannot."""
+    rng = np.random.default_rng(1)
+    for name, count in (("long-train", 160), ("long-dev", 40)):
+        rows = [
+            f"{'the film ' * int(rng.integers(12, 20))}{rng.choice(GOOD if i % 2 else BAD)}\t{i % 2}"
+            for i in range(count)
+        ]
+        (world / f"data/glue/SST-2/{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+    files = ["task.data.train_file=glue/SST-2/long-train.tsv", "task.data.validation_file=glue/SST-2/long-dev.tsv"]
+    words = [*files, "task.data.max_seq_length=16", "evaluations_per_epoch=1", "epochs=3", "learning_rate=3e-3"]
+    windows = finetune(*words, "task.data.long_documents=windows", "task.data.window_stride=10", name="windows")
+    assert read(windows, "scores.json")["scores"]["validation/accuracy"] > 0.9
+    assert len(predictions(windows)) == 40 == read(windows, "scores.json")["num_examples"]
+    truncated = finetune(*words, name="truncated")
+    assert read(truncated, "scores.json")["scores"]["validation/accuracy"] < 0.75
+    assert read(truncated, "run.json")["facts"]["data"]["unusual"]["validation"]["truncated_rows"] == 40

@@ -45,8 +45,14 @@ def read(folder: Path, name: str) -> Any:
     return json.loads((folder / name).read_text())
 
 
-def test_multiple_choice(finetune: Any) -> None:
-    folder = finetune("task=swag", "save_model=true")
+def test_multiple_choice(finetune: Any, world: Path) -> None:
+    (world / "data/swag/test.csv").write_text(
+        "video-id,sent1,sent2,ending0,ending1,ending2,ending3\n" + "v,saw a,near,b c,b c,mr b,b c\n" * 3
+    )
+    folder = finetune("task=swag", "save_model=true", "predict_test=true")
+    header, *lines = (folder / "test_predictions/SWAG.csv").read_text().splitlines()
+    assert header == "index,label,ending0,ending1,ending2,ending3"
+    assert [line.split(",")[:2] for line in lines] == [[str(i), "2"] for i in range(3)]
     scores = read(folder, "scores.json")
     assert scores["scores"]["validation/accuracy"] > 0.9
     assert (scores["majority_baseline"], scores["collapsed"], scores["num_examples"]) == (0.25, False, 16)
@@ -61,8 +67,11 @@ def test_multiple_choice(finetune: Any) -> None:
     assert logits.tolist() == pytest.approx(first["logits"], abs=1e-4)
 
 
-def test_tagging_with_document_context(finetune: Any) -> None:
-    folder = finetune("task=ner_conll2003", "save_model=true")
+def test_tagging_with_document_context(finetune: Any, world: Path) -> None:
+    (world / "data/ner/conll2003/test.txt").write_text("a X X O\nmr X X O\nb X X B-NEW\n\nsaw X X O\n")
+    folder = finetune("task=ner_conll2003", "save_model=true", "predict_test=true")
+    lines = (folder / "test_predictions/test.conll").read_text().splitlines()
+    assert lines == ["a X X O O", "mr X X O O", "b X X B-NEW B-PER", "", "saw X X O O"]
     scores, state = read(folder, "scores.json"), read(folder, "run.json")
     assert scores["scores"]["validation/f1"] > 0.9
     assert scores["num_examples"] == 16
@@ -89,6 +98,12 @@ def test_feature_based(finetune: Any, world: Path) -> None:
     assert len(list((world / "cache/features").iterdir())) == 2  # one a split
     finetune(*common, "initialisation=random", "epochs=0.2", name="random")
     assert len(list((world / "cache/features").iterdir())) == 4  # other weights, other features
+    test = "task.data.test_files={dev: ner/conll2003/dev.txt}"
+    tested = finetune(*common, "task.data.features=concat_last_four", "predict_test=true", test, name="tested")
+    rows = [json.loads(line) for line in (tested / "predictions.jsonl").read_text().splitlines()]
+    columns = [line.split(" ") for line in (tested / "test_predictions/dev.conll").read_text().splitlines() if line]
+    found = [(fields[0], fields[-1]) for fields in columns if fields[0] != "-DOCSTART-"]
+    assert found == [pair for row in rows for pair in zip(row["words"], row["prediction"], strict=True)]
     with pytest.raises(ValueError, match="set head=bilstm"):
         finetune("task=ner_features_conll2003", name="linear")
     with pytest.raises(ValueError, match=r"is not a score of this task; it has validation/f1, .*accuracy"):

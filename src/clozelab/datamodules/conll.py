@@ -17,7 +17,7 @@ from clozelab.data.readers.cache import Arrays, Facts, cached_arrays, content_ke
 from clozelab.data.readers.conll import ColumnFormat, TaggedSentences, read_conll
 from clozelab.data.readers.files import file_sha256
 from clozelab.data.readers.labelled import subset
-from clozelab.data.readers.rows import TokenRows
+from clozelab.data.readers.rows import Rows, TokenRows
 from clozelab.data.readers.tagged import TaggedRows, TaggedSplit, build_rows
 from clozelab.datamodules.finetuning import FinetuningDataModule, fingerprint_of
 from clozelab.metrics.entities import OUTSIDE, scheme_of, split_tag, to_iob2
@@ -74,10 +74,10 @@ class ConllDataModule(FinetuningDataModule):
         return {
             "train_examples": len(self.train),
             "train_words": len(self.train.words),
-            "train_counts": self.train.facts,
+            "train_counts": self.train.counts,
             "validation_examples": len(self.validation),
             "validation_words": len(self.validation.words),
-            "validation_counts": self.validation.facts,
+            "validation_counts": self.validation.counts,
             "label_names": self.train.label_names,
             "max_seq_length": self.max_seq_length,
         }
@@ -85,8 +85,15 @@ class ConllDataModule(FinetuningDataModule):
     def _warn(self) -> None:
         if self.entity_tags and self.inputs.tokenizer.lowercase:
             log.warning("the encoder's vocabulary is lower-cased: entities lose the letter case that tells them apart")
-        if self.document_context and not self.train.facts["has_documents"]:
+        if self.document_context and not self.train.counts["has_documents"]:
             log.warning("%s marks no documents: every sentence is encoded without neighbours", self.train_path)
+        for name, split in (("training", self.train), ("validation", self.validation)):
+            self.say_what_is_cut(name, split.counts)
+
+    def read_test(self, path: Path) -> tuple[Rows, TaggedSplit]:
+        split = self._load(path, self.train.label_names, None, require_tags=False)
+        self.refuse_damaged(path, split.counts.get("damaged_sentences", 0), "sentences")
+        return split.rows, split
 
     def _settings(self, path: Path) -> dict[str, Any]:
         return {
@@ -99,12 +106,20 @@ class ConllDataModule(FinetuningDataModule):
             "max_seq_length": self.max_seq_length,
         }
 
-    def _load(self, path: Path, label_names: list[str] | None, max_examples: int | None) -> TaggedSplit:
-        """One split, from the cache if it was tokenised before. `label_names` None: those of the file."""
-        key = content_key(self._settings(path) | {"labels": label_names, "max_examples": max_examples})
+    def _load(
+        self, path: Path, label_names: list[str] | None, max_examples: int | None, require_tags: bool = True
+    ) -> TaggedSplit:
+        """One split, from the cache if it was tokenised before. `label_names` None: those of the file.
+
+        `require_tags` False is for prediction: tags are not read, and every word has the first label.
+        """
+        settings = self._settings(path) | {"labels": label_names, "max_examples": max_examples}
+        key = content_key(settings | ({} if require_tags else {"require_tags": False}))
 
         def build() -> tuple[Arrays, Facts]:
-            sentences = read_conll(path, self.layout, require_tags=True)
+            sentences = read_conll(path, self.layout, require_tags=require_tags)
+            if not require_tags and label_names is not None:
+                sentences.tags = [[label_names[0]] * len(words) for words in sentences.words]
             return self._tokenise(path, sentences, label_names, max_examples)
 
         arrays, facts = cached_arrays(self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}", build)
@@ -117,8 +132,10 @@ class ConllDataModule(FinetuningDataModule):
             ids=arrays["ids"],
             label_names=facts["label_names"],
             entity_tags=self.entity_tags,
-            facts=facts["counts"],
+            counts=facts["counts"],
             key=key,
+            path=path,
+            layout=self.layout,
         )
 
     def _tokenise(

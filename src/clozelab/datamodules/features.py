@@ -23,7 +23,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from clozelab.data.readers.cache import Facts, cached_folder, content_key, one_at_a_time
-from clozelab.data.readers.rows import Ints, ragged_positions
+from clozelab.data.readers.rows import Ints, Rows, ragged_positions
 from clozelab.data.readers.tagged import TaggedRows, TaggedSplit
 from clozelab.datamodules.bucketing import token_budget_batches
 from clozelab.datamodules.conll import ConllDataModule
@@ -96,6 +96,10 @@ class FeatureDataModule(ConllDataModule):
             encoders: list[Encoder] = []
             self.train_rows = self._features("train", self.train, encoders)
             self.validation_rows = self._features("validation", self.validation, encoders)
+
+    def read_test(self, path: Path) -> tuple[Rows, TaggedSplit]:
+        split = super().read_test(path)[1]
+        return self._features(path.stem, split, []), split
 
     @property
     def facts(self) -> dict[str, Any]:

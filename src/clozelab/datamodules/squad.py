@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from clozelab.data.readers.files import file_sha256
-from clozelab.data.readers.rows import join_rows
+from clozelab.data.readers.rows import Rows, join_rows
 from clozelab.data.readers.squad_features import WindowSettings
 from clozelab.data.readers.squad_split import SquadSplit, load_squad
 from clozelab.datamodules.finetuning import FinetuningDataModule, fingerprint_of
@@ -78,6 +78,8 @@ class SquadDataModule(FinetuningDataModule):
                 for name in ("start_positions", "end_positions")
             }
             self.validation_rows = self.validation.features.rows
+            for name, split in (("training", self.train), ("validation", self.validation)):
+                self.say_what_is_cut(name, split.counts)
             log.info("%s: %s", self.inputs.name, self.facts)
 
     @property
@@ -85,7 +87,13 @@ class SquadDataModule(FinetuningDataModule):
         """Windows of `train_extra`."""
         return sum(len(split.features.rows) for split in self.extra)
 
-    def _load(self, path: Path, for_training: bool, max_examples: int | None) -> SquadSplit:
+    def read_test(self, path: Path) -> tuple[Rows, SquadSplit]:
+        split = self._load(path, False, None, for_prediction=True)
+        return split.features.rows, split
+
+    def _load(
+        self, path: Path, for_training: bool, max_examples: int | None, for_prediction: bool = False
+    ) -> SquadSplit:
         return load_squad(
             path,
             self.inputs.tokenizer,
@@ -95,6 +103,7 @@ class SquadDataModule(FinetuningDataModule):
             for_training=for_training,
             max_examples=max_examples,
             with_unanswerable=self.with_unanswerable,
+            for_prediction=for_prediction,
         )
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 
 from clozelab.data.readers.files import file_sha256
 from clozelab.data.readers.labelled import LabelledRows
-from clozelab.data.readers.rows import GroupedRows
+from clozelab.data.readers.rows import GroupedRows, Rows
 from clozelab.data.readers.swag import ChoiceFormat, Fold, load_choices
 from clozelab.datamodules.finetuning import FinetuningDataModule, fingerprint_of
 
@@ -98,18 +98,27 @@ class SwagDataModule(FinetuningDataModule):
                 "%s has %d examples, %s's own has %d: another set in the same columns? Give it a task of its own name",
                 *(self.train_path, found, self.inputs.name, published),
             )
-        cut = self.train.counts["truncated_rows"] + self.validation.counts["truncated_rows"]
-        if cut:
-            log.warning("%d rows are longer than max_seq_length=%d and were cut", cut, self.max_seq_length)
+        for name, split in (("training", self.train), ("validation", self.validation)):
+            self.say_what_is_cut(name, split.counts)
 
-    def _load(self, path: Path, is_training: bool, max_examples: int | None) -> LabelledRows:
+    def read_test(self, path: Path) -> tuple[Rows, LabelledRows]:
+        split = self._load(path, False, None, require_labels=False)
+        self.refuse_damaged(path, split.num_bad_rows, "rows")
+        return GroupedRows(split.rows, len(self.layout.ending_columns)), split
+
+    def _load(
+        self, path: Path, is_training: bool, max_examples: int | None, require_labels: bool = True
+    ) -> LabelledRows:
+        """A file that needs no labels is one to predict, whole whatever the folds."""
+        in_folds = self.folds is not None and require_labels
         return load_choices(
             path,
             self.layout,
             self.inputs.tokenizer,
             name=self.inputs.name,
             cache_dir=self.inputs.cache_dir,
-            fold=None if self.folds is None else Fold(*self.folds, is_training=is_training),
+            fold=Fold(*self.folds, is_training=is_training) if self.folds and in_folds else None,
             max_seq_length=self.max_seq_length,
             max_examples=max_examples,
+            require_labels=require_labels,
         )

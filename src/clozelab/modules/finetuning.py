@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +28,8 @@ from clozelab.training.callbacks import leave_quietly_unless_first
 from clozelab.training.reproducibility import seed_forward
 
 Batch = dict[str, Any]
+Part = tuple[Tensor, Tensor]
+"""(numbers, values) of one batch, on the host: which examples (or words) they are, and what the model says of each."""
 HEADS = ("linear", "bilstm")
 
 
@@ -95,6 +98,7 @@ class FineTuning(TrainingModule):
             self.head_input_size = 2 * size
         self._loss_sum = torch.zeros(())
         self._loss_steps = 0
+        self._collected: list[Part] = []
 
     @classmethod
     @abstractmethod
@@ -117,13 +121,20 @@ class FineTuning(TrainingModule):
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """Sum of the losses of all targets (one an example, or one a word), a scalar in fp32."""
 
-    @abstractmethod
-    def collect(self, logits: Tensor, batch: Batch) -> None:
-        """Remember the logits of one evaluation batch."""
+    def outputs(self, logits: Tensor, batch: Batch) -> Part:
+        """What is kept of one evaluation batch: by default each example's number and its logits."""
+        return batch["example_index"].cpu(), logits.cpu()
 
     @abstractmethod
-    def evaluate(self) -> Evaluation:
-        """Scores of everything collected since the last call."""
+    def evaluate(self, parts: Sequence[Part]) -> Evaluation:
+        """Scores of the validation split from the outputs of all its batches."""
+
+    def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
+        """Predictions for a test file in the benchmark's format: file name -> lines.
+
+        `name` is the test set's, `split` what the data module has read, `parts` the outputs of all its batches.
+        """
+        raise ValueError("this kind of task has no predictions for test files")
 
     @abstractmethod
     def baseline(self) -> float | None:
@@ -167,18 +178,14 @@ class FineTuning(TrainingModule):
             self._publish_training()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self.collect(self.logits(batch), batch)
+        self._collected.append(self.outputs(self.logits(batch), batch))
 
-    def predict_step(self, batch: Batch, batch_idx: int) -> tuple[Tensor, Tensor]:
-        """(example numbers, logits) of one batch of a set without labels, on the host."""
-        return batch["example_index"].cpu(), self.logits(batch).cpu()
-
-    def answers(self, parts: Sequence[tuple[Tensor, Tensor]]) -> list[str]:
-        """What `predict_step` gave for all batches as the texts of a submission, in the order of the examples."""
-        raise ValueError("this kind of task has no predictions for test files")
+    def predict_step(self, batch: Batch, batch_idx: int) -> Part:
+        return self.outputs(self.logits(batch), batch)
 
     def on_validation_epoch_end(self) -> None:
-        result = self.evaluate()
+        parts, self._collected = self._collected, []
+        result = self.evaluate(parts)
         scores = {f"validation/{key}": value for key, value in result.scores.items()}
         self.latest_validation = scores
         self.publish(scores)
@@ -235,6 +242,16 @@ class FineTuning(TrainingModule):
 
     def _copy_weights(self) -> dict[str, Tensor]:
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.state_dict().items()}
+
+
+def in_order(parts: Sequence[Part], number: int) -> np.ndarray:
+    """[number, ...]: the values of all parts in the order of their numbers, of which each occurs once."""
+    index = torch.cat([part[0] for part in parts]).numpy()
+    values = torch.cat([part[1] for part in parts]).detach().numpy()
+    assert len(np.unique(index)) == len(index) == number, "each one is scored exactly once"
+    ordered = np.empty_like(values)
+    ordered[index] = values
+    return ordered
 
 
 def check_head(head: str) -> None:

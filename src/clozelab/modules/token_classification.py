@@ -8,18 +8,19 @@ Letters: T tokens of the batch, U scored words of the batch, W words of the spli
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
+from clozelab.data.readers.conll import predicted_lines
 from clozelab.data.readers.tagged import TaggedSplit
 from clozelab.metrics.entities import entity_scores, tag_scores
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import SequenceClassificationHead
-from clozelab.modules.finetuning import Batch, Evaluation, FineTuning
+from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part, in_order
 
 ENTITY_SCORES = ("f1", "precision", "recall", "accuracy")
 TAG_SCORES = ("accuracy",)
@@ -51,7 +52,6 @@ class TokenClassification(FineTuning):
         self.encoder.pooler.requires_grad_(False)
         num_labels = len(validation.label_names)
         self.classifier = SequenceClassificationHead(encoder.config, num_labels, self.head_input_size)
-        self._collected: list[tuple[np.ndarray, np.ndarray]] = []
 
     @classmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
@@ -67,16 +67,19 @@ class TokenClassification(FineTuning):
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         return F.cross_entropy(logits, batch["labels"], reduction="sum")
 
-    def collect(self, logits: Tensor, batch: Batch) -> None:
-        self._collected.append((batch["word_index"].cpu().numpy(), logits.argmax(1).cpu().numpy()))
+    def outputs(self, logits: Tensor, batch: Batch) -> Part:
+        """Each word's number and its class."""
+        return batch["word_index"].cpu(), logits.argmax(1).cpu()
 
-    def evaluate(self) -> Evaluation:
-        scored = np.concatenate([np.zeros(0, dtype=np.int64), *(index for index, _ in self._collected)])
-        assert len(np.unique(scored)) == len(scored) == len(self.validation.labels), "each word is scored exactly once"
-        predicted = np.empty(len(self.validation.labels), dtype=np.int64)
-        for index, values in self._collected:
-            predicted[index] = values
-        self._collected.clear()
+    def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
+        """The test file itself with a column of predictions (entities in IOB2)."""
+        predicted = in_order(parts, len(split.words))
+        tags = [self.validation.label_names[number] for number in predicted]
+        suffix = "conllu" if split.layout.file_format == "conllu" else "conll"
+        return {f"{name}.{suffix}": predicted_lines(split.path, split.layout, tags)}
+
+    def evaluate(self, parts: Sequence[Part]) -> Evaluation:
+        predicted = in_order(parts, len(self.validation.labels))
         tags = self._tags(predicted)
         return Evaluation(
             step=self.trainer.global_step,
