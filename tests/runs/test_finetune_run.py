@@ -247,7 +247,7 @@ def test_predictions_for_questions(finetune: Any, world: Path) -> None:
     content = {"data": [{"paragraphs": [{"context": "The film great the film", "qas": qas}]}]}
     (world / "data/squad/test.json").write_text(json.dumps(content))
     words = ["task=squad_v1", "epochs=16", "evaluations_per_epoch=1", "predict_test=true"]
-    folder = finetune(*words, "task.data.test_files={test: squad/test.json, again: squad/dev-v1.1.json}")
+    folder = finetune(*words, "+task.data.test_files={test: squad/test.json, again: squad/dev-v1.1.json}")
     assert read(folder, "test_predictions/test.json") == {f"q{i}": "great" for i in range(3)}
     assert read(folder, "test_predictions/again.json") == read(folder, "predictions.json")
     assert {path.name for path in (folder / "test_predictions").iterdir()} == {"test.json", "again.json"}
@@ -266,7 +266,7 @@ def test_questions_without_answer(finetune: Any, world: Path) -> None:
         content = {"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}
         (world / f"data/squad/{name}-v2.0.json").write_text(json.dumps(content))
     words = ["task=squad_v2", "epochs=8", "global_batch_size=8", "evaluations_per_epoch=1"]
-    folder = finetune(*words, "predict_test=true", "task.data.test_files={again: squad/dev-v2.0.json}")
+    folder = finetune(*words, "predict_test=true", "+task.data.test_files={again: squad/dev-v2.0.json}")
     assert read(folder, "test_predictions/again.json") == read(folder, "predictions.json")
     assert read(folder, "test_predictions/again_null_odds.json") == pytest.approx(read(folder, "null_odds.json"))
     scores = read(folder, "scores.json")
@@ -343,3 +343,24 @@ def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
     truncated = finetune(*words, name="truncated")
     assert read(truncated, "scores.json")["scores"]["validation/accuracy"] < 0.75
     assert read(truncated, "run.json")["facts"]["data"]["unusual"]["validation"]["truncated_rows"] == 40
+
+
+def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task's files come from the hub and not from data_dir; the revision is part of what the run is."""
+
+    def load(name: str, config: str, *, split: str, revision: str) -> list[dict[str, Any]]:
+        assert (name, config) == ("nyu-mll/glue", "sst2")
+        count = {"train": 32, "validation": 12, "test": 3}[split]
+        label = -1 if split == "test" else 1
+        return [{"sentence": f"the film {GOOD[i % 3]}", "label": label * (i % 2), "idx": i} for i in range(count)]
+
+    monkeypatch.setattr("datasets.load_dataset", load)
+    folder = finetune("hub=true", "epochs=0.5", "predict_test=true")
+    state = read(folder, "run.json")
+    assert state["facts"]["data"]["train_examples"] == 32 and len(predictions(folder)) == 12
+    assert len((folder / "test_predictions/SST-2.tsv").read_text().splitlines()) == 4
+    assert state["config_resolved"]["task"]["hub"]["revision"].startswith("bcdcba79")
+    plain = finetune("epochs=0.5", "task.hub.revision=null", name="files")
+    assert "hub" not in read(plain, "run.json")["config_resolved"]["task"]
+    with pytest.raises(ValueError, match=r"task\.hub\.revision=None is no commit"):
+        finetune("hub=true", "task.hub.revision=null", name="moving")

@@ -68,10 +68,10 @@ def test_multiple_choice(finetune: Any, world: Path) -> None:
 
 
 def test_tagging_with_document_context(finetune: Any, world: Path) -> None:
-    (world / "data/ner/conll2003/test.txt").write_text("a X X O\nmr X X O\nb X X B-NEW\n\nsaw X X O\n")
+    (world / "data/ner/conll2003/test.txt").write_text("b X X O\nsaw X X O\nmr X X O\nb X X B-NEW\n\nsaw X X O\n")
     folder = finetune("task=ner_conll2003", "save_model=true", "predict_test=true")
     lines = (folder / "test_predictions/test.conll").read_text().splitlines()
-    assert lines == ["a X X O O", "mr X X O O", "b X X B-NEW B-PER", "", "saw X X O O"]
+    assert lines == ["b X X O O", "saw X X O O", "mr X X O O", "b X X B-NEW B-PER", "", "saw X X O O"]
     scores, state = read(folder, "scores.json"), read(folder, "run.json")
     assert scores["scores"]["validation/f1"] > 0.9
     assert scores["num_examples"] == 16
@@ -98,8 +98,9 @@ def test_feature_based(finetune: Any, world: Path) -> None:
     assert len(list((world / "cache/features").iterdir())) == 2  # one a split
     finetune(*common, "initialisation=random", "epochs=0.2", name="random")
     assert len(list((world / "cache/features").iterdir())) == 4  # other weights, other features
-    test = "task.data.test_files={dev: ner/conll2003/dev.txt}"
-    tested = finetune(*common, "task.data.features=concat_last_four", "predict_test=true", test, name="tested")
+    test = "+task.data.test_files={dev: ner/conll2003/dev.txt}"
+    words = ["task.data.features=concat_last_four", "predict_test=true", "~task.data.test_files.test", test]
+    tested = finetune(*common, *words, name="tested")
     rows = [json.loads(line) for line in (tested / "predictions.jsonl").read_text().splitlines()]
     columns = [line.split(" ") for line in (tested / "test_predictions/dev.conll").read_text().splitlines() if line]
     found = [(fields[0], fields[-1]) for fields in columns if fields[0] != "-DOCSTART-"]

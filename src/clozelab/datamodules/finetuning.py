@@ -236,7 +236,7 @@ class FinetuningDataModule(LightningDataModule):
         if not self.test_files:
             raise ValueError(
                 f"task {self.inputs.name!r} has no test files to predict; name them "
-                "(task.data.test_files={NAME: FILE}), or leave predict_test=false"
+                "(+task.data.test_files.NAME=FILE), or leave predict_test=false"
             )
         return {name: self.require(file) for name, file in self.test_files.items()}
 

@@ -50,7 +50,8 @@ class Windows:
         """[rows, K] -> [N, K]."""
         if self.pooling == "max":
             return np.maximum.reduceat(logits, self.offsets[:-1], axis=0)
-        return np.add.reduceat(logits, self.offsets[:-1], axis=0) / np.diff(self.offsets)[:, None]
+        sums = np.add.reduceat(logits, self.offsets[:-1], axis=0)
+        return (sums / np.diff(self.offsets)[:, None]).astype(np.float32)
 
 
 @dataclass(frozen=True)
