@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check bench clean
+.PHONY: install demo test check bench bench-finetuning clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -28,6 +28,9 @@ check: $(STAMP)  ## format, lint, types, import contract
 
 bench: $(STAMP)  ## speed, memory and overhead beside the peers, in one interleaved run (15 minutes on two cores)
 	$(BIN)/python benchmarks/bench.py
+
+bench-finetuning: $(STAMP)  ## the same for fine-tuning and prediction; needs real task files (CLOZELAB_SHARED)
+	$(BIN)/python benchmarks/finetuning.py
 
 clean:
 	rm -rf $(VENV) runs

@@ -274,6 +274,8 @@ class TaskConfig:
     """Name of the benchmark this data set stands in for; shown in every table, never beside the paper's number."""
     metric: str = MISSING
     """The key that selects the best checkpoint and stands in the table, e.g. validation/accuracy."""
+    hub: dict[str, Any] | None = None
+    """Where the `datasets` library finds the same data (data/readers/hub.py); read only with hub=true."""
     module: dict[str, Any] = MISSING
     data: dict[str, Any] = MISSING
     learning_rate: float = MISSING
@@ -305,6 +307,8 @@ class FinetuneConfig(StageConfig):
     gradient_clip_norm: float = MISSING
     save_model: bool = MISSING
     """Also write the fine-tuned model, in the Hugging Face layout."""
+    hub: bool = MISSING
+    """Take the task's files from the Hugging Face hub instead of data_dir."""
     predict_test: bool = MISSING
     """Also predict the task's test files, as `clozelab submit` wants them."""
 

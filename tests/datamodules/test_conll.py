@@ -30,6 +30,7 @@ def make(tmp_path: Path) -> Callable[..., ConllDataModule]:
         task = {
             "train_file": "train.txt",
             "validation_file": "dev.txt",
+            "test_files": {"test": "test.txt"},
             "file_format": "columns",
             "word_column": 0,
             "tag_column": -1,
@@ -78,6 +79,24 @@ def test_other_tags_are_classes_as_they_are(make: Callable[..., ConllDataModule]
     data.setup()
     assert data.train.label_names == ["NOUN", "VERB", "X"]
     assert tags(data.validation) == [["X"]]
+
+
+def test_test_file_needs_no_tags(make: Callable[..., ConllDataModule], tmp_path: Path) -> None:
+    """Words alone, and tags of types that training has not."""
+    for text in ("a\nb\n\nc\n", "a B-NEW\nb O\n\nc O\n"):
+        (tmp_path / "test.txt").write_text(text)
+        data = make()
+        data.setup()
+        test = data.load_test()["test"]
+        assert test.split.words == ["a", "b", "c"] and len(test.rows) == 2
+    (tmp_path / "test.txt").write_text("a O\n\n" * 150 + "b\n")
+    with pytest.raises(ValueError, match="1 damaged sentences; predictions must be made for every row"):
+        data.load_test()
+
+
+def test_cut_words_are_said_aloud(make: Callable[..., ConllDataModule], caplog: pytest.LogCaptureFixture) -> None:
+    make("a" + "b" * 40 + " B-PER\nc O\n", "a O\n").setup()
+    assert "toy, training: 1 words are longer than a row and were cut" in caplog.text
 
 
 def test_refusals(make: Callable[..., ConllDataModule]) -> None:

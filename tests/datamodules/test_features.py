@@ -14,7 +14,6 @@ import torch
 from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.features import FeatureDataModule
 from clozelab.datamodules.finetuning import EncoderSource, TaskInputs, TrainingPlan
-from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.features import FEATURES, feature_layers
 from clozelab.models.layout import Layout
@@ -31,31 +30,26 @@ class CountedEncoder(Encoder):
         return super().forward(*args, **kwargs)
 
 
-def encoder() -> Encoder:
-    torch.manual_seed(0)
-    return CountedEncoder(
-        BertConfig(
-            vocab_size=TOKENIZER.vocab_size,
-            hidden_size=16,
-            num_hidden_layers=5,
-            num_attention_heads=2,
-            intermediate_size=32,
-            hidden_act="gelu",
-            hidden_dropout_prob=0.5,
-            attention_probs_dropout_prob=0.5,
-            max_position_embeddings=16,
-            type_vocab_size=2,
-            initializer_range=0.3,
-            layer_norm_eps=1e-12,
-            position_embedding_init="normal",
-        )
-    )
-
-
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[..., FeatureDataModule]:
+def make(tmp_path: Path, tiny_config: Callable[..., Any]) -> Callable[..., FeatureDataModule]:
     """make(features, fingerprint, seed) with a fresh count of encoder calls."""
     CountedEncoder.calls = 0
+    config = tiny_config(
+        vocab_size=TOKENIZER.vocab_size,
+        num_hidden_layers=5,
+        hidden_size=16,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=16,
+        hidden_dropout_prob=0.5,
+        attention_probs_dropout_prob=0.5,
+        initializer_range=0.3,
+    )
+
+    def encoder() -> Encoder:
+        torch.manual_seed(0)
+        return CountedEncoder(config)
+
     for name in ("train", "dev"):
         (tmp_path / f"{name}.txt").write_text(TRAIN if name == "train" else TRAIN.replace("d O", "d O\ne O"))
 
@@ -68,6 +62,7 @@ def make(tmp_path: Path) -> Callable[..., FeatureDataModule]:
             features=features,
             train_file="train.txt",
             validation_file="dev.txt",
+            test_files={"test": "dev.txt"},
             file_format="columns",
             word_column=0,
             tag_column=-1,
@@ -86,7 +81,7 @@ def make(tmp_path: Path) -> Callable[..., FeatureDataModule]:
 @torch.no_grad()
 def live_features(data: FeatureDataModule, sentence: int, layers: list[int]) -> np.ndarray:
     """[words, layers, H] of one sentence, its row encoded alone."""
-    model, rows = encoder().eval(), data.train.rows
+    model, rows = data.source.load().eval(), data.train.rows
     arrays = rows.gather(np.array([sentence]))
     ids = (torch.from_numpy(arrays[name]) for name in ("input_ids", "token_type_ids", "position_ids"))
     states = model(*ids, Layout.ragged(arrays["lengths"]), output_hidden_states=True).hidden_states
@@ -118,6 +113,16 @@ def test_the_encoder_runs_once_for_all_choices_and_seeds(make: Callable[..., Fea
     assert CountedEncoder.calls == calls
     make(fingerprint="other weights")
     assert CountedEncoder.calls == 2 * calls
+
+
+def test_test_file_is_encoded_too(make: Callable[..., FeatureDataModule]) -> None:
+    data = make()
+    calls = CountedEncoder.calls
+    test = data.load_test()["test"]
+    assert CountedEncoder.calls > calls and "dev" in data.feature_facts
+    assert len(test.rows) == len(test.split) == len(data.validation)
+    expected = data.validation_rows.gather(np.arange(4))["features"]
+    np.testing.assert_array_equal(test.rows.gather(np.arange(4))["features"], expected)
 
 
 def test_batches_bring_sentences(make: Callable[..., FeatureDataModule]) -> None:

@@ -52,6 +52,9 @@ def make(tmp_path: Path, tokenizer: WordPieceTokenizer) -> Callable[..., GlueDat
             "extra_validation_files": None,
             "test_files": None,
             "test_id_column": None,
+            "long_documents": "truncate",
+            "window_stride": 6,
+            "window_pooling": "mean",
             "how_to_get": "make it",
             "max_seq_length": 16,
             "evaluation_tokens": 20,
@@ -171,7 +174,7 @@ def test_test_files(make: Callable[..., GlueDataModule], tmp_path: Path) -> None
     (tmp_path / "test.tsv").write_text("index\tsentence\n5\tgood\n6\tbad\n")
     data = make(**files)
     data.setup()
-    assert data.require_test_files() and data.load_test()["Toy"].ids.tolist() == ["5", "6"]
+    assert data.require_test_files() and data.load_test()["Toy"].split.ids.tolist() == ["5", "6"]
     (tmp_path / "test.tsv").write_text("index\tsentence\n" + "5\tgood\n" * 200 + "torn\n")
     data = make(**files)
     data.setup()
@@ -184,7 +187,11 @@ def test_cut_rows_are_said_aloud(make: Callable[..., GlueDataModule], caplog: py
     data.setup()
     cut = data.facts["unusual"]["train"]
     assert cut["truncated_rows"] > 0
-    assert f"{cut['truncated_rows']} of 53 training rows are cut to max_seq_length=5" in caplog.text
+    assert f"toy, training: {cut['truncated_rows']} rows are longer than max_seq_length=5 and were cut" in caplog.text
+    assert f"{cut['truncated_tokens']} tokens were lost with them" in caplog.text
+    caplog.clear()
+    make().setup()
+    assert "were cut" not in caplog.text
 
 
 def test_a_label_named_twice_is_refused(make: Callable[..., GlueDataModule]) -> None:
@@ -193,3 +200,39 @@ def test_a_label_named_twice_is_refused(make: Callable[..., GlueDataModule]) -> 
     data = make(labels=[0, 1])  # as YAML reads them
     data.setup()
     assert data.train.label_names == ["0", "1"]
+
+
+def test_long_documents_in_windows(make: Callable[..., GlueDataModule]) -> None:
+    """Nothing is cut; windows are training examples with their text's label, and each text is in its windows whole."""
+    cut, data = make(max_positions=5), make(max_positions=5, long_documents="windows", window_stride=2)
+    for one in (cut, data):
+        one.setup()
+    assert data.fingerprint != cut.fingerprint == make(max_positions=5, window_stride=2).fingerprint
+    words = 1 + np.arange(53) % 7
+    windows = 1 + np.maximum(0, -(-(words - 3) // 2))  # 3 words fit a row
+    unusual = data.facts["unusual"]
+    assert unusual["train"] == {"windows": windows.sum(), "texts_in_windows": (words > 3).sum()}
+    assert "truncated_rows" in cut.facts["unusual"]["train"]
+    assert data.facts["train_examples"] == 53
+    assert len(data.train_rows) == windows.sum() > data.train_rows.lengths.max() == 5
+    owner = np.repeat(np.arange(53), windows)
+    assert data.train_targets["labels"].tolist() == (owner % 2).tolist()
+    for batch in TrainingBatches(data, range(2), 0, 1):
+        assert batch["labels"].tolist() == (owner[batch["example_index"]] % 2).tolist()
+        assert batch["global_targets"] == batch["global_examples"] == len(batch["labels"])
+    assert len(data.validation) == 9 < data.validation.num_inputs == len(data.validation_rows)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"long_documents": "split"}, "long_documents='split' is unknown; known: truncate, windows"),
+        ({"window_pooling": "sum"}, "window_pooling='sum' is unknown; known: mean, max"),
+        ({"text_columns": ["sentence", "label"]}, "long_documents=windows is for single texts"),
+        ({"window_stride": 15}, r"window_stride=15 tokens: rows of 16 hold 14 .* give 1 to 14"),
+        ({"window_stride": 0}, "window_stride=0 tokens"),
+    ],
+)
+def test_windows_that_cannot_be(make: Callable[..., GlueDataModule], changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**({"long_documents": "windows"} | changes)).setup()

@@ -18,7 +18,13 @@ TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, "who",
 PLAN = TrainingPlan(
     global_batch_size=4, epochs=1, evaluations_per_epoch=1, max_train_examples=None, seed=1, num_workers=0
 )
-FILES = {"train_file": "s.json", "validation_file": "s.json", "train_extra": [], "with_unanswerable": False}
+FILES = {
+    "test_files": {"test": "test.json"},
+    "train_file": "s.json",
+    "validation_file": "s.json",
+    "train_extra": [],
+    "with_unanswerable": False,
+}
 
 
 def build(
@@ -58,6 +64,18 @@ def test_a_short_encoder_shortens_the_question(tmp_path: Path, caplog: pytest.Lo
     assert facts["train_counts"]["questions_cut"] == facts["validation_counts"]["questions_cut"] == 6
     assert data.train_rows.lengths.max() <= 8
     assert "questions are cut at 1 tokens (not 3)" in caplog.text
+    assert "s, training: 6 questions are longer than max_query_length and were cut" in caplog.text
+
+
+def test_test_file_needs_no_answers(tmp_path: Path) -> None:
+    qas = [{"id": str(i), "question": "who"} for i in range(3)]
+    (tmp_path / "test.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "sat cat", "qas": qas}]}]}))
+    data = build(tmp_path)
+    data.setup()
+    test = data.load_test()["test"]
+    assert test.split.num_questions == len(test.rows) == 3
+    with pytest.raises(ValueError, match="questions have no answer inside their passage"):
+        build(tmp_path, validation_file="test.json").setup()
 
 
 def test_encoder_too_short_for_any_question(tmp_path: Path) -> None:

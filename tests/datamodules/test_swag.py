@@ -28,6 +28,7 @@ def make(tmp_path: Path) -> Callable[..., SwagDataModule]:
         task = {
             "train_file": "train.csv",
             "validation_file": "val.csv",
+            "test_files": {"Toy": "test.csv"},
             "published_train_examples": None,
             "folds": None,
             "held_out_fold": None,
@@ -84,7 +85,20 @@ def test_another_set_in_the_same_columns_is_noticed(
     assert not caplog.records
     make(published_train_examples=73546, max_seq_length=8).setup()
     assert "train.csv has 21 examples, toy's own has 73546" in caplog.text
-    assert "rows are longer than max_seq_length=8 and were cut" in caplog.text
+    assert "toy, training:" in caplog.text and "rows are longer than max_seq_length=8 and were cut" in caplog.text
+
+
+def test_test_file(make: Callable[..., SwagDataModule], tmp_path: Path) -> None:
+    """Without a label column, and with labels that mean nothing; whole, whatever the folds."""
+    for header, end in (("sent1,e0,e1,e2", ""), ("sent1,e0,e1,e2,label", ",-1")):
+        (tmp_path / "test.csv").write_text(header + "\n" + "".join(f"c{i},a,b,c{end}\n" for i in range(9)))
+        data = make(validation_file="train.csv", folds=3, held_out_fold=1)
+        data.setup()
+        test = data.load_test()["Toy"]
+        assert (len(test.rows), len(test.split), test.split.ids.tolist()) == (9, 9, [str(i) for i in range(9)])
+    (tmp_path / "test.csv").write_text("sent1,e0,e1,e2\n" + "c,a,b,c\n" * 200 + "c,a\n")
+    with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):
+        data.load_test()
 
 
 def test_missing_file_is_said_before_anything_is_read(make: Callable[..., SwagDataModule]) -> None:

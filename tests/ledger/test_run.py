@@ -235,3 +235,19 @@ def test_only_the_first_process_of_a_job_leads(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert (run_module.process_rank() == 0) == is_first
+
+
+def test_test_files_count_only_where_they_are_predicted(tmp_path: Path) -> None:
+    """A changed test file, or another one, makes another run with predict_test=true and the same one without."""
+    (tmp_path / "test.tsv").write_text("a")
+    data = {"data_dir": str(tmp_path), "task": {"data": {"test_files": {"X": "test.tsv"}, "test_id_column": "index"}}}
+    without, plain = config(**data, predict_test=False), config(data_dir=str(tmp_path), task={"data": {}})
+    predicting = config(**data, predict_test=True)
+    assert canonical(without) == canonical(plain)
+    assert canonical(predicting)["task"] == {"data": data["task"]["data"]}  # type: ignore[index]
+    for name, cfg in (("without", without), ("predicting", predicting)):
+        finish(tmp_path / name, cfg)
+        assert is_settled(tmp_path / name, stage="pretrain", config=cfg)
+    (tmp_path / "test.tsv").write_text("other")
+    assert is_settled(tmp_path / "without", stage="pretrain", config=without)
+    assert not is_settled(tmp_path / "predicting", stage="pretrain", config=predicting)

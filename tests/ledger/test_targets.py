@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from omegaconf import OmegaConf
 
 from clozelab.config import CONF_DIR
 from clozelab.ledger import sweep
-from clozelab.ledger.targets import GIVEN_BY_STAGE, check_targets, locate
+from clozelab.ledger.targets import GIVEN_BY_STAGE, check_targets, locate, parameters_of
 
 GOOD = {"_target_": "clozelab.optim.schedule.LinearWarmupDecay", "_partial_": True, "warmup_fraction": 0.1}
 
@@ -69,7 +68,9 @@ def test_addresses_alone_import_nothing() -> None:
         ("schedule", "total_steps"),  # would lose against the stage's own value
         ("optimizer", "named_parameters"),
         ("task.module", "head"),
-        ("task.module", "seed"),  # taken by **training, which is the stage's
+        ("task.module", "seed"),  # a base's argument, and the stage's
+        ("task.module", "input_size"),  # a base's argument, and a subclass's
+        ("task.module", "score_keys"),
         ("task.module", "bilstm_numlayers"),
         ("task.data", "plan"),
     ],
@@ -80,6 +81,16 @@ def test_what_the_stage_passes_is_not_taken_from_the_configuration(where: str, k
     OmegaConf.update(whole, f"{where}.{key}", 1, force_add=True)
     with pytest.raises(ValueError, match=rf"{where}\.{key}: "):
         check_targets(whole)
+
+
+def test_what_a_module_fixes_is_not_taken_from_the_configuration() -> None:
+    for task, key in (
+        ("swag", "number_range"),
+        ("ner_conll2003", "input_size"),
+        ("ner_features_conll2003", "input_size"),
+    ):
+        with pytest.raises(ValueError, match=rf"task\.module\.{key}: the module sets this itself"):
+            check_targets(sweep.without_hydra(sweep.compose("finetune", [f"task={task}", f"+task.module.{key}=3"])))
 
 
 @pytest.mark.parametrize("task", sorted(path.stem for path in (CONF_DIR / "task").glob("*.yaml")))
@@ -101,5 +112,5 @@ def test_what_stages_pass_are_parameters() -> None:
             node = OmegaConf.select(OmegaConf.create(plain), where)
             if node is not None and "_target_" in node:
                 seen.add(where)
-                assert names <= set(inspect.signature(locate(node["_target_"], where)).parameters), where
+                assert names <= set(parameters_of(locate(node["_target_"], where))), where
     assert seen == set(GIVEN_BY_STAGE)

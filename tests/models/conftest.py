@@ -10,29 +10,6 @@ import torch
 from torch import Tensor
 
 from clozelab.models.attention import Layout
-from clozelab.models.config import BertConfig
-
-TINY = {
-    "vocab_size": 97,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 40,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "max_position_embeddings": 64,
-    "type_vocab_size": 2,
-    "initializer_range": 0.2,
-    "layer_norm_eps": 1e-12,
-    "position_embedding_init": "normal",
-}
-
-
-@pytest.fixture
-def tiny_config() -> Callable[..., BertConfig]:
-    """tiny_config(**changes) -> a small configuration without dropout."""
-    return lambda **changes: BertConfig(**{**TINY, **changes})
 
 
 @pytest.fixture

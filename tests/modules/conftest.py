@@ -10,11 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
 
+ENCODER = {
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 32,
+    "initializer_range": 0.1,
+}
 SETTINGS: dict[str, Any] = {
     "head": "linear",
     "bilstm_num_layers": 1,
@@ -33,27 +40,12 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.fixture
-def tiny_module() -> Callable[..., Any]:
-    """tiny_module(class, **settings) -> the module at step 7 of a training on one process; vocabulary 40, hidden 32."""
+def tiny_module(tiny_config: Callable[..., Any]) -> Callable[..., Any]:
+    """tiny_module(class, changes of the encoder, **settings) -> the module at step 7 of a training on one process."""
 
-    def build(kind: Any, num_hidden_layers: int = 2, **settings: Any) -> Any:
+    def build(kind: Any, encoder: dict[str, Any] | None = None, **settings: Any) -> Any:
         torch.manual_seed(1)
-        config = BertConfig(
-            vocab_size=40,
-            hidden_size=32,
-            num_hidden_layers=num_hidden_layers,
-            num_attention_heads=2,
-            intermediate_size=64,
-            hidden_act="gelu",
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            max_position_embeddings=32,
-            type_vocab_size=2,
-            initializer_range=0.1,
-            layer_norm_eps=1e-12,
-            position_embedding_init="normal",
-        )
-        module = kind(encoder=Encoder(config), **(SETTINGS | settings))
+        module = kind(encoder=Encoder(tiny_config(**(ENCODER | (encoder or {})))), **(SETTINGS | settings))
         module._trainer = SimpleNamespace(global_step=7, global_rank=0, world_size=1, loggers=[])
         return module
 

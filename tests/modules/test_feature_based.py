@@ -47,7 +47,7 @@ def feature_rows(split: TaggedSplit, features: str) -> FeatureRows:
 def test_learns_without_the_encoder(split: TaggedSplit, tiny_module: Callable[..., Any], features: str) -> None:
     module = tiny_module(
         FeatureBased,
-        num_hidden_layers=LAYERS,
+        encoder={"num_hidden_layers": LAYERS},
         head="bilstm",
         features=features,
         validation=split,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
 from clozelab.modules.base import DivergedError
 from clozelab.modules.finetuning import Evaluation, FineTuning
@@ -31,36 +31,29 @@ class Constant(FineTuning):
     def score_keys(cls, settings: Any, data: Any) -> list[str]:
         return ["score"]
 
-    def collect(self, logits: Tensor, batch: Any) -> None: ...
-
-    def evaluate(self) -> Evaluation:
+    def evaluate(self, parts: Any) -> Evaluation:
         return Evaluation(1, {"score": 1.0}, [], False)
-
-    def heads(self) -> dict[str, nn.Module]:
-        return {}
 
     def baseline(self) -> None: ...
 
 
 @pytest.fixture
-def module() -> Constant:
-    config = BertConfig(
+def module(tiny_config: Callable[..., Any]) -> Constant:
+    config = tiny_config(
         vocab_size=8,
         hidden_size=4,
         num_hidden_layers=1,
         num_attention_heads=1,
         intermediate_size=8,
-        hidden_act="gelu",
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
         max_position_embeddings=8,
-        type_vocab_size=2,
         initializer_range=0.1,
-        layer_norm_eps=1e-12,
-        position_embedding_init="normal",
     )
     module = Constant(
         encoder=Encoder(config),
+        head="linear",
+        bilstm_num_layers=1,
+        bilstm_hidden_size=None,
+        bilstm_dropout_prob=0.0,
         metric="validation/score",
         score_keys=["score"],
         keep_best_weights=False,

@@ -64,6 +64,18 @@ def test_overfits_and_keeps_its_answers(module: MultipleChoice, split: LabelledR
     assert module.baseline() == pytest.approx(np.bincount(split.labels).max() / 48)
 
 
+def test_predictions_of_a_test_file(module: MultipleChoice, split: LabelledRows) -> None:
+    module.eval()
+    parts = [module.predict_step(batch_of(split, index), 0) for index in np.array_split(np.arange(48)[::-1], 5)]
+    header, *lines = module.prediction_files("SWAG", split, parts)["SWAG.csv"]
+    assert header == "index,label,ending0,ending1,ending2"
+    rows = [line.split(",") for line in lines]
+    expected = module.logits(batch_of(split, np.arange(48))).softmax(1).detach().numpy()
+    assert [row[0] for row in rows] == list(split.ids)
+    np.testing.assert_allclose([[float(x) for x in row[2:]] for row in rows], expected, atol=1e-5)
+    assert [int(row[1]) for row in rows] == expected.argmax(1).tolist()
+
+
 def test_a_choice_is_scored_by_itself(module: MultipleChoice, split: LabelledRows) -> None:
     module.eval()
     together = module.logits(batch_of(split, np.arange(6)))

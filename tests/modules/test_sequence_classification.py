@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from clozelab.data.readers.labelled import LabelledRows
+from clozelab.data.readers.labelled import LabelledRows, Windows
 from clozelab.data.readers.rows import TokenRows, concatenate, join_rows
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.models.config import BertConfig
-from clozelab.models.encoder import Encoder
 from clozelab.modules.sequence_classification import SequenceClassification
-from clozelab.optim.adamw import build_adamw
-from clozelab.optim.schedule import LinearWarmupDecay
 
 VOCAB_SIZE, CLS, SEP = 40, 2, 3
-
-
-def config(is_causal: bool) -> BertConfig:
-    return BertConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        hidden_act="gelu",
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        max_position_embeddings=32,
-        type_vocab_size=2,
-        initializer_range=0.1,
-        layer_norm_eps=1e-12,
-        position_embedding_init="normal",
-        is_causal=is_causal,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -59,33 +35,13 @@ def split() -> LabelledRows:
 
 
 @pytest.fixture
-def make(split: LabelledRows) -> Callable[..., SequenceClassification]:
+def make(split: LabelledRows, tiny_module: Callable[..., Any]) -> Callable[..., SequenceClassification]:
     """make(is_causal, head, changes) -> a module with a stand-in trainer at step 7."""
 
     def build(is_causal: bool = False, head: str = "linear", **changes: Any) -> SequenceClassification:
-        torch.manual_seed(1)
-        settings: dict[str, Any] = {
-            "metrics": ["accuracy", "matthews"],
-            "metric": "validation/accuracy",
-            "number_range": None,
-            "bilstm_num_layers": 1,
-            "bilstm_hidden_size": None,
-            "bilstm_dropout_prob": 0.0,
-            "keep_best_weights": True,
-            "optimizer_factory": partial(
-                build_adamw, learning_rate=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, bias_correction=True
-            ),
-            "schedule_factory": partial(LinearWarmupDecay, warmup_fraction=0.1),
-            "total_steps": 100,
-            "gradient_clip_norm": 1.0,
-            "seed": 1,
-            "log_interval_steps": 10,
-        }
-        encoder = Encoder(config(is_causal))
-        settings |= {"validation": split}
-        module = SequenceClassification(encoder=encoder, head=head, **(settings | changes))
-        module._trainer = SimpleNamespace(global_step=7, global_rank=0, world_size=1, loggers=[])  # type: ignore[assignment]
-        return module
+        settings = {"metrics": ["accuracy", "matthews"], "metric": "validation/accuracy", "number_range": None}
+        settings |= {"validation": split, "head": head}
+        return tiny_module(SequenceClassification, {"is_causal": is_causal}, **(settings | changes))
 
     return build
 
@@ -219,15 +175,39 @@ def test_regression(make: Any, split: LabelledRows) -> None:
     best = module.require_best()
     assert best.scores["validation/spearman"] > 0.85 and not best.is_collapsed
     assert module.baseline() is None and module.classifier.weight.shape[0] == 1
-    answers = module.answers([module.predict_step(make_batch(numbers.rows, np.arange(64), {}), 0)])
-    assert len(answers) == 64 and all(0 <= float(text) <= 3 for text in answers)
+    part = module.predict_step(make_batch(numbers.rows, np.arange(64), {}), 0)
+    lines = list(module.prediction_files("STS", numbers, [part])["STS.tsv"])
+    assert len(lines) == 65 and all(0 <= float(line.split("\t")[1]) <= 3 for line in lines[1:])
     with pytest.raises(ValueError, match="do not fit a task that predicts a number"):
         make(validation=numbers)
 
 
-def test_answers_are_label_names_in_order(make: Any, split: LabelledRows) -> None:
+def test_predictions_are_label_names_in_order(make: Any, split: LabelledRows) -> None:
     module = make().eval()
     chunks = np.array_split(np.arange(64)[::-1], 3)
     parts = [module.predict_step(make_batch(split.rows, index, {}), 0) for index in chunks]
     together = module.logits(make_batch(split.rows, np.arange(64), {})).argmax(1)
-    assert module.answers(parts) == [split.label_names[i] for i in together]
+    expected = [f"{key}\t{split.label_names[i]}" for key, i in zip(split.ids, together, strict=True)]
+    assert list(module.prediction_files("Toy", split, parts)["Toy.tsv"]) == ["index\tprediction", *expected]
+    with pytest.raises(AssertionError, match="each one is scored exactly once"):
+        module.prediction_files("Toy", split, parts[:2])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_windows_of_a_text_give_one_prediction(make: Any, split: LabelledRows, pooling: str) -> None:
+    """64 rows as the windows of 24 texts: logits pooled text by text, scored and predicted once each."""
+    counts = np.random.default_rng(0).permutation([1] * 8 + [2] * 4 + [4] * 12)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    texts = replace(split, ids=split.ids[:24], labels=split.labels[:24], windows=Windows(offsets, pooling))
+    module = make(validation=texts).eval()
+    logits = module.logits(make_batch(split.rows, np.arange(64), {})).detach().numpy()
+    expected = np.stack([getattr(logits[a:b], pooling)(axis=0) for a, b in itertools.pairwise(offsets)])
+    evaluate(module, split)
+    best = module.require_best()
+    np.testing.assert_allclose([row["logits"] for row in best.predictions], expected, atol=1e-4)
+    assert [row["label"] for row in best.predictions] == [split.label_names[i] for i in split.labels[:24]]
+    assert best.scores["validation/accuracy"] == np.mean(expected.argmax(1) == split.labels[:24])
+    part = module.predict_step(make_batch(split.rows, np.arange(64), {}), 0)
+    lines = list(module.prediction_files("Toy", texts, [part])["Toy.tsv"])
+    assert [line.split("\t")[1] for line in lines[1:]] == [split.label_names[i] for i in expected.argmax(1)]
+    assert texts.input_labels.tolist() == np.repeat(split.labels[:24], counts).tolist()

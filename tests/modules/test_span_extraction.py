@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +16,7 @@ from clozelab.data.readers.squad_features import WindowSettings, build_features
 from clozelab.data.readers.squad_split import SquadSplit
 from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.models.config import BertConfig
-from clozelab.models.encoder import Encoder
 from clozelab.modules.span_extraction import SpanExtraction, pad_tokens
-from clozelab.optim.adamw import build_adamw
-from clozelab.optim.schedule import LinearWarmupDecay
 
 COLOURS = ["red", "green", "blue", "white"]
 FILLER = ["the", "cat", "and", "a", "dog", "sat", "on", "my", "old", "mat", "by", "one", "door"]
@@ -53,49 +47,18 @@ def split(tokenizer: WordPieceTokenizer) -> SquadSplit:
 
 
 @pytest.fixture
-def make(split: SquadSplit, tokenizer: WordPieceTokenizer) -> Callable[..., SpanExtraction]:
-    def build(is_causal: bool = False, head: str = "linear") -> SpanExtraction:
-        torch.manual_seed(1)
-        config = BertConfig(
-            vocab_size=tokenizer.vocab_size,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=64,
-            hidden_act="gelu",
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            max_position_embeddings=32,
-            type_vocab_size=2,
-            initializer_range=0.1,
-            layer_norm_eps=1e-12,
-            position_embedding_init="normal",
-            is_causal=is_causal,
-        )
-        adamw = partial(
-            build_adamw, learning_rate=2e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, bias_correction=True
-        )
-        module = SpanExtraction(
-            encoder=Encoder(config),
+def make(split: SquadSplit, tokenizer: WordPieceTokenizer, tiny_module: Callable[..., Any]) -> Callable[..., Any]:
+    def build(is_causal: bool = False, head: str = "linear", **changes: Any) -> SpanExtraction:
+        settings = {"metric": "validation/f1", "bilstm_hidden_size": 24, "with_unanswerable": False} | changes
+        return tiny_module(
+            SpanExtraction,
+            {"vocab_size": tokenizer.vocab_size, "is_causal": is_causal},
             head=head,
             validation=split,
-            metric="validation/f1",
             n_best_size=20,
             max_answer_length=30,
-            with_unanswerable=False,
-            bilstm_num_layers=1,
-            bilstm_hidden_size=24,
-            bilstm_dropout_prob=0.0,
-            keep_best_weights=False,
-            optimizer_factory=adamw,
-            schedule_factory=partial(LinearWarmupDecay, warmup_fraction=0.1),
-            total_steps=100,
-            gradient_clip_norm=1.0,
-            seed=1,
-            log_interval_steps=10,
+            **settings,
         )
-        module._trainer = SimpleNamespace(global_step=3, global_rank=0, world_size=1, loggers=[])  # type: ignore[assignment]
-        return module
 
     return build
 
@@ -111,7 +74,7 @@ def targets(split: SquadSplit) -> dict[str, Any]:
 @pytest.mark.parametrize(("is_causal", "head"), [(False, "linear"), (False, "bilstm"), (True, "bilstm")])
 def test_overfits(make: Any, split: SquadSplit, is_causal: bool, head: str) -> None:
     module = make(is_causal, head)
-    optimizer = module.optimizer_factory(module.named_parameters())
+    optimizer = torch.optim.Adam(module.parameters(), 2e-3)
     rows, every = split.features.rows, np.arange(len(split.features.question))
     for _ in range(100):
         batch = make_batch(rows, every, targets(split))
@@ -154,24 +117,5 @@ def test_pad_tokens(split: SquadSplit) -> None:
 
 
 def test_metric_is_one_of_its_own(make: Any) -> None:
-    module = make()
     with pytest.raises(ValueError, match="it has validation/exact_match, validation/f1"):
-        SpanExtraction(
-            encoder=module.encoder,
-            head="linear",
-            validation=module.validation,
-            metric="validation/accuracy",
-            n_best_size=20,
-            max_answer_length=30,
-            with_unanswerable=False,
-            bilstm_num_layers=1,
-            bilstm_hidden_size=None,
-            bilstm_dropout_prob=0.0,
-            keep_best_weights=False,
-            optimizer_factory=module.optimizer_factory,
-            schedule_factory=module.schedule_factory,
-            total_steps=1,
-            gradient_clip_norm=1.0,
-            seed=1,
-            log_interval_steps=1,
-        )
+        make(metric="validation/accuracy")

@@ -13,7 +13,6 @@ import torch
 from clozelab.data.packing import SpecialIds
 from clozelab.data.segments import SegmentPairs
 from clozelab.data.shards import TokenShards, TokenStream
-from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
@@ -58,25 +57,17 @@ def change_token(shards: TokenShards) -> Callable[[int], TokenShards]:
 
 
 @pytest.fixture
-def make_encoder() -> Callable[..., Encoder]:
+def make_encoder(tiny_config: Callable[..., Any]) -> Callable[..., Encoder]:
     """make_encoder(is_causal) -> a tiny encoder without dropout, in evaluation mode, the same weights each time."""
 
     def make(is_causal: bool) -> Encoder:
         torch.manual_seed(0)
-        config = BertConfig(
+        config = tiny_config(
             vocab_size=VOCAB_SIZE,
             hidden_size=16,
-            num_hidden_layers=2,
             num_attention_heads=2,
             intermediate_size=32,
-            hidden_act="gelu",
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            max_position_embeddings=64,
-            type_vocab_size=2,
             initializer_range=0.3,
-            layer_norm_eps=1e-12,
-            position_embedding_init="normal",
             is_causal=is_causal,
         )
         return Encoder(config).eval()

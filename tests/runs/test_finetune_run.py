@@ -18,26 +18,29 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
-from clozelab import config as schema
 from clozelab.data.microworld.world import MANIFEST
 from clozelab.data.readers.files import file_sha256
 from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.models.config import BertConfig
-from clozelab.models.encoder import Encoder
-from clozelab.models.weights import save_encoder_folder
+from clozelab.ledger.run import RunConflictError
 from clozelab.modules.finetuning import FineTuning
-from clozelab.stages.finetune import main
 
 GOOD, BAD = ["good", "fine", "great"], ["bad", "dull", "awful"]
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, *GOOD, *BAD, "the", "film"], lowercase=True)
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+SHAPE = {
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 96,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.1,
+    "trained_seq_lengths": [32, 72],
+}
 RUN_FILES = {"config.yaml", "log.txt", "metrics.csv", "predictions.jsonl", "run.json", "scores.json"}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., None]) -> Path:
     """A folder with an encoder, a sentiment task in SST-2's place, and a question task in SQuAD's."""
     root = tmp_path_factory.mktemp("world")
     rng = np.random.default_rng(0)
@@ -55,58 +58,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         squad = root / f"data/squad/{name}-v1.1.json"
         squad.parent.mkdir(parents=True, exist_ok=True)
         squad.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": questions}]}))
-    torch.manual_seed(0)
-    save_encoder(root / "encoder")
+    save_encoder(root / "encoder", TOKENIZER, **SHAPE)
     return root
 
 
-def save_encoder(folder: Path, dropout: float = 0.1) -> None:
-    config = BertConfig(
-        vocab_size=TOKENIZER.vocab_size,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        hidden_act="gelu",
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-        max_position_embeddings=96,
-        type_vocab_size=2,
-        initializer_range=0.1,
-        layer_norm_eps=1e-12,
-        position_embedding_init="normal",
-    )
-    made = {"trained_seq_lengths": [32, 72], "tokenizer_fingerprint": TOKENIZER.fingerprint}
-    files, extra = TOKENIZER.files(), {"clozelab": made}
-    save_encoder_folder(folder, Encoder(config), heads={}, tokenizer_files=files, extra_config=extra)
-
-
 @pytest.fixture
-def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
-    """finetune(*overrides, name="run") runs the stage and returns its run folder."""
-    schema.register()
-
-    def run(*overrides: str, name: str = "run") -> Path:
-        GlobalHydra.instance().clear()
-        settings = {
-            "task": "sst2",
-            "data_dir": world / "data",
-            "cache_dir": world / "cache",
-            "encoder": world / "encoder",
-            "run_dir": tmp_path / name,
-            "learning_rate": 1e-2,
-            "epochs": 2,
-            "global_batch_size": 8,
-            "trainer.precision": "32-true",
-            "trainer.progress_bar": "false",
-            "trainer.log_interval_steps": 4,
-        }
-        with initialize_config_dir(str(schema.CONF_DIR), version_base=None):
-            cfg = compose("finetune", [f"{key}={value}" for key, value in settings.items()] + list(overrides))
-        main(cfg)
-        return tmp_path / name
-
-    return run
+def finetune(finetune: Callable[..., Path]) -> Callable[..., Path]:
+    """As of all runs, on the sentiment task."""
+    return lambda *words, **name: finetune("task=sst2", "epochs=2", *words, **name)
 
 
 def read(folder: Path, name: str) -> Any:
@@ -189,9 +148,8 @@ def test_questions(finetune: Any, head: str) -> None:
     )
 
 
-def test_random_initialisation_ignores_the_weights(finetune: Any, world: Path, tmp_path: Path) -> None:
-    torch.manual_seed(5)
-    save_encoder(tmp_path / "other")
+def test_random_initialisation_ignores_the_weights(finetune: Any, save_encoder: Any, tmp_path: Path) -> None:
+    save_encoder(tmp_path / "other", TOKENIZER, seed=5, **SHAPE)
     one = finetune("initialisation=random", "epochs=0.2", name="a")
     two = finetune("initialisation=random", "epochs=0.2", f"encoder={tmp_path / 'other'}", name="b")
     loaded = finetune("epochs=0.2", name="c")
@@ -240,8 +198,8 @@ def test_bad_input_is_a_clear_error(finetune: Any, tmp_path: Path, overrides: li
     assert not (tmp_path / "run").exists()  # a folder claimed for a mistake would refuse its correction
 
 
-def test_encoder_with_other_tokenizer_files(finetune: Any, tmp_path: Path) -> None:
-    save_encoder(tmp_path / "mixed")
+def test_encoder_with_other_tokenizer_files(finetune: Any, save_encoder: Any, tmp_path: Path) -> None:
+    save_encoder(tmp_path / "mixed", TOKENIZER, **SHAPE)
     other = WordPieceTokenizer([*SPECIAL_TOKENS, "x"], lowercase=True)
     (tmp_path / "mixed/vocab.txt").write_bytes(other.files()["vocab.txt"])
     with pytest.raises(ValueError, match="not those the encoder was trained with"):
@@ -277,8 +235,23 @@ def test_predictions_for_test_files(finetune: Any, world: Path) -> None:
     lines = (folder / "test_predictions/SST-2.tsv").read_text().splitlines()
     assert lines == ["index\tprediction", *(f"{i}\t{int(word in GOOD)}" for i, word in enumerate(words))]
     assert set(read(folder, "run.json")["inputs"]) == {"encoder", "task_data", "test_data"}
+    path.write_text("index\tsentence\n0\tthe film\n")
+    with pytest.raises(RunConflictError, match="input test_data"):
+        finetune("predict_test=true")
     with pytest.raises(ValueError, match="'squad_v1' has no test files to predict"):
         finetune("task=squad_v1", "predict_test=true", name="other")
+
+
+def test_predictions_for_questions(finetune: Any, world: Path) -> None:
+    """A test file without answers; the validation file gives the very answers that were scored."""
+    qas = [{"id": f"q{i}", "question": "film"} for i in range(3)]
+    content = {"data": [{"paragraphs": [{"context": "The film great the film", "qas": qas}]}]}
+    (world / "data/squad/test.json").write_text(json.dumps(content))
+    words = ["task=squad_v1", "epochs=16", "evaluations_per_epoch=1", "predict_test=true"]
+    folder = finetune(*words, "+task.data.test_files={test: squad/test.json, again: squad/dev-v1.1.json}")
+    assert read(folder, "test_predictions/test.json") == {f"q{i}": "great" for i in range(3)}
+    assert read(folder, "test_predictions/again.json") == read(folder, "predictions.json")
+    assert {path.name for path in (folder / "test_predictions").iterdir()} == {"test.json", "again.json"}
 
 
 def test_questions_without_answer(finetune: Any, world: Path) -> None:
@@ -294,7 +267,9 @@ def test_questions_without_answer(finetune: Any, world: Path) -> None:
         content = {"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}
         (world / f"data/squad/{name}-v2.0.json").write_text(json.dumps(content))
     words = ["task=squad_v2", "epochs=8", "global_batch_size=8", "evaluations_per_epoch=1"]
-    folder = finetune(*words)
+    folder = finetune(*words, "predict_test=true", "+task.data.test_files={again: squad/dev-v2.0.json}")
+    assert read(folder, "test_predictions/again.json") == read(folder, "predictions.json")
+    assert read(folder, "test_predictions/again_null_odds.json") == pytest.approx(read(folder, "null_odds.json"))
     scores = read(folder, "scores.json")
     assert scores["scores"]["validation/f1"] > 90
     assert scores["scores"]["validation/NoAns_f1"] > 90
@@ -330,10 +305,9 @@ def test_generated_task_files_are_named_in_the_scores(finetune: Any, world: Path
         manifest.unlink()
 
 
-def test_two_processes_equal_one(finetune: Any, world: Path, tmp_path: Path) -> None:
+def test_two_processes_equal_one(finetune: Any, save_encoder: Any, tmp_path: Path) -> None:
     """gloo, dropout 0, batches that two ranks share unevenly: the same losses, and each example is scored once."""
-    torch.manual_seed(0)
-    save_encoder(tmp_path / "encoder", dropout=0.0)
+    save_encoder(tmp_path / "encoder", TOKENIZER, **(SHAPE | NO_DROPOUT))
     words = [f"encoder={tmp_path / 'encoder'}", "global_batch_size=9", "epochs=1", "trainer.threads=1"]
     one = finetune(*words, name="one")
     settings = yaml.safe_load((one / "config.yaml").read_text())
@@ -351,3 +325,43 @@ def test_two_processes_equal_one(finetune: Any, world: Path, tmp_path: Path) -> 
     assert np.allclose([float(e[2]) for e in found], [float(e[2]) for e in expected], atol=1e-5)
     for first, second in zip(predictions(one), predictions(tmp_path / "two"), strict=True):
         assert first["id"] == second["id"] and np.allclose(first["logits"], second["logits"], atol=1e-4)
+
+
+def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
+    """The word that decides stands behind the first row: a model of whole texts learns it, one of beginnings cannot."""
+    rng = np.random.default_rng(1)
+    for name, count in (("long-train", 160), ("long-dev", 40)):
+        rows = [
+            f"{'the film ' * int(rng.integers(12, 20))}{rng.choice(GOOD if i % 2 else BAD)}\t{i % 2}"
+            for i in range(count)
+        ]
+        (world / f"data/glue/SST-2/{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+    files = ["task.data.train_file=glue/SST-2/long-train.tsv", "task.data.validation_file=glue/SST-2/long-dev.tsv"]
+    words = [*files, "task.data.max_seq_length=16", "evaluations_per_epoch=1", "epochs=3", "learning_rate=3e-3"]
+    windows = finetune(*words, "task.data.long_documents=windows", "task.data.window_stride=10", name="windows")
+    assert read(windows, "scores.json")["scores"]["validation/accuracy"] > 0.9
+    assert len(predictions(windows)) == 40 == read(windows, "scores.json")["num_examples"]
+    truncated = finetune(*words, name="truncated")
+    assert read(truncated, "scores.json")["scores"]["validation/accuracy"] < 0.75
+    assert read(truncated, "run.json")["facts"]["data"]["unusual"]["validation"]["truncated_rows"] == 40
+
+
+def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task's files come from the hub and not from data_dir; the revision is part of what the run is."""
+
+    def load(name: str, config: str, *, split: str, revision: str) -> list[dict[str, Any]]:
+        assert (name, config) == ("nyu-mll/glue", "sst2")
+        count = {"train": 32, "validation": 12, "test": 3}[split]
+        label = -1 if split == "test" else 1
+        return [{"sentence": f"the film {GOOD[i % 3]}", "label": label * (i % 2), "idx": i} for i in range(count)]
+
+    monkeypatch.setattr("datasets.load_dataset", load)
+    folder = finetune("hub=true", "epochs=0.5", "predict_test=true")
+    state = read(folder, "run.json")
+    assert state["facts"]["data"]["train_examples"] == 32 and len(predictions(folder)) == 12
+    assert len((folder / "test_predictions/SST-2.tsv").read_text().splitlines()) == 4
+    assert state["config_resolved"]["task"]["hub"]["revision"].startswith("bcdcba79")
+    plain = finetune("epochs=0.5", "task.hub.revision=null", name="files")
+    assert "hub" not in read(plain, "run.json")["config_resolved"]["task"]
+    with pytest.raises(ValueError, match=r"task\.hub\.revision=None is no commit"):
+        finetune("hub=true", "task.hub.revision=null", name="moving")

@@ -10,22 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
-from clozelab import config as schema
 from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.models.config import BertConfig
-from clozelab.models.encoder import Encoder
-from clozelab.models.weights import save_encoder_folder
-from clozelab.stages.finetune import main
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, "mr", "saw", "near"], lowercase=True)
 SWAG = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., None]) -> Path:
     """Questions whose right ending says "mr", sentences with a name behind "mr", and an encoder of four layers."""
     root = tmp_path_factory.mktemp("world")
     for folder in ("swag", "ner/conll2003"):
@@ -38,60 +31,28 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         names = [f"{x} X X O\nsaw X X O\nmr X X O\n{x} X X I-PER\n\n" for x in "abcd" * (count // 4)]
         documents = ["-DOCSTART- -X- -X- O\n\n" + "".join(names[i : i + 4]) for i in range(0, count, 4)]
         (root / f"data/ner/conll2003/{conll}.txt").write_text("".join(documents))
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=TOKENIZER.vocab_size,
-        hidden_size=16,
-        num_hidden_layers=4,
-        num_attention_heads=2,
-        intermediate_size=32,
-        hidden_act="gelu",
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        max_position_embeddings=24,
-        type_vocab_size=2,
-        initializer_range=0.2,
-        layer_norm_eps=1e-12,
-        position_embedding_init="normal",
-    )
-    files, facts = TOKENIZER.files(), {"clozelab": {"tokenizer_fingerprint": TOKENIZER.fingerprint}}
-    save_encoder_folder(root / "encoder", Encoder(config), heads={}, tokenizer_files=files, extra_config=facts)
+    save_encoder(root / "encoder", TOKENIZER, num_hidden_layers=4, max_position_embeddings=24)
     return root
 
 
 @pytest.fixture
-def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
-    """finetune(*overrides, name="run") runs the stage and returns its run folder."""
-    schema.register()
-
-    def run(*overrides: str, name: str = "run") -> Path:
-        GlobalHydra.instance().clear()
-        settings = {
-            "data_dir": world / "data",
-            "cache_dir": world / "cache",
-            "encoder": world / "encoder",
-            "run_dir": tmp_path / name,
-            "learning_rate": 1e-2,
-            "epochs": 6,
-            "evaluations_per_epoch": 1,
-            "global_batch_size": 8,
-            "trainer.precision": "32-true",
-            "trainer.progress_bar": "false",
-        }
-        with initialize_config_dir(str(schema.CONF_DIR), version_base=None):
-            cfg = compose("finetune", [f"{key}={value}" for key, value in settings.items()] + list(overrides))
-        main(cfg)
-        return tmp_path / name
-
-    return run
+def finetune(finetune: Callable[..., Path]) -> Callable[..., Path]:
+    """As of all runs, with one evaluation an epoch."""
+    return lambda *words, **name: finetune("epochs=6", "evaluations_per_epoch=1", *words, **name)
 
 
 def read(folder: Path, name: str) -> Any:
     return json.loads((folder / name).read_text())
 
 
-def test_multiple_choice(finetune: Any) -> None:
-    folder = finetune("task=swag", "save_model=true")
+def test_multiple_choice(finetune: Any, world: Path) -> None:
+    (world / "data/swag/test.csv").write_text(
+        "video-id,sent1,sent2,ending0,ending1,ending2,ending3\n" + "v,saw a,near,b c,b c,mr b,b c\n" * 3
+    )
+    folder = finetune("task=swag", "save_model=true", "predict_test=true")
+    header, *lines = (folder / "test_predictions/SWAG.csv").read_text().splitlines()
+    assert header == "index,label,ending0,ending1,ending2,ending3"
+    assert [line.split(",")[:2] for line in lines] == [[str(i), "2"] for i in range(3)]
     scores = read(folder, "scores.json")
     assert scores["scores"]["validation/accuracy"] > 0.9
     assert (scores["majority_baseline"], scores["collapsed"], scores["num_examples"]) == (0.25, False, 16)
@@ -106,8 +67,11 @@ def test_multiple_choice(finetune: Any) -> None:
     assert logits.tolist() == pytest.approx(first["logits"], abs=1e-4)
 
 
-def test_tagging_with_document_context(finetune: Any) -> None:
-    folder = finetune("task=ner_conll2003", "save_model=true")
+def test_tagging_with_document_context(finetune: Any, world: Path) -> None:
+    (world / "data/ner/conll2003/test.txt").write_text("b X X O\nsaw X X O\nmr X X O\nb X X B-NEW\n\nsaw X X O\n")
+    folder = finetune("task=ner_conll2003", "save_model=true", "predict_test=true")
+    lines = (folder / "test_predictions/test.conll").read_text().splitlines()
+    assert lines == ["b X X O O", "saw X X O O", "mr X X O O", "b X X B-NEW B-PER", "", "saw X X O O"]
     scores, state = read(folder, "scores.json"), read(folder, "run.json")
     assert scores["scores"]["validation/f1"] > 0.9
     assert scores["num_examples"] == 16
@@ -134,6 +98,13 @@ def test_feature_based(finetune: Any, world: Path) -> None:
     assert len(list((world / "cache/features").iterdir())) == 2  # one a split
     finetune(*common, "initialisation=random", "epochs=0.2", name="random")
     assert len(list((world / "cache/features").iterdir())) == 4  # other weights, other features
+    test = "+task.data.test_files={dev: ner/conll2003/dev.txt}"
+    words = ["task.data.features=concat_last_four", "predict_test=true", "~task.data.test_files.test", test]
+    tested = finetune(*common, *words, name="tested")
+    rows = [json.loads(line) for line in (tested / "predictions.jsonl").read_text().splitlines()]
+    columns = [line.split(" ") for line in (tested / "test_predictions/dev.conll").read_text().splitlines() if line]
+    found = [(fields[0], fields[-1]) for fields in columns if fields[0] != "-DOCSTART-"]
+    assert found == [pair for row in rows for pair in zip(row["words"], row["prediction"], strict=True)]
     with pytest.raises(ValueError, match="set head=bilstm"):
         finetune("task=ner_features_conll2003", "head=linear", name="linear")
     with pytest.raises(ValueError, match=r"is not a score of this task; it has validation/f1, .*accuracy"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,22 +43,16 @@ def test_unknown_and_impossible_settings_are_refused() -> None:
 
 
 @pytest.fixture
-def embeddings() -> Embeddings:
+def embeddings(tiny_config: Callable[..., BertConfig]) -> Embeddings:
     torch.manual_seed(0)
-    config = BertConfig(
+    config = tiny_config(
         vocab_size=11,
         hidden_size=8,
         num_hidden_layers=1,
         num_attention_heads=1,
         intermediate_size=8,
-        hidden_act="gelu",
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
         max_position_embeddings=12,
-        type_vocab_size=2,
         initializer_range=0.02,
-        layer_norm_eps=1e-12,
-        position_embedding_init="normal",
     )
     embeddings = Embeddings(config)
     torch.nn.init.normal_(embeddings.position_embeddings.weight)  # the encoder does this; memory as found may hold NaN

@@ -15,12 +15,12 @@ import numpy as np
 
 from clozelab.data.readers.cache import Arrays, Facts, cached_arrays, content_key
 from clozelab.data.readers.conll import ColumnFormat, TaggedSentences, read_conll
-from clozelab.data.readers.files import file_sha256, require_file
+from clozelab.data.readers.files import file_sha256
 from clozelab.data.readers.labelled import subset
 from clozelab.data.readers.preview import Preview, TaskPreview
-from clozelab.data.readers.rows import TokenRows
+from clozelab.data.readers.rows import Rows, TokenRows
 from clozelab.data.readers.tagged import TaggedRows, TaggedSplit, build_rows
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
+from clozelab.datamodules.finetuning import FinetuningDataModule, fingerprint_of
 from clozelab.metrics.entities import OUTSIDE, scheme_of, split_tag, to_iob2
 
 log = logging.getLogger(__name__)
@@ -33,15 +33,11 @@ class ConllDataModule(FinetuningDataModule):
     """Words with tags.
 
     Args:
-        inputs, plan: from the stage; `max_train_examples` counts sentences.
-        train_file, validation_file: below data_dir; `.zst` is read as it is.
         file_format: columns | conllu.
         word_column, tag_column: counted from 0, negative from the end.
         entity_tags: tags are those of entities, in any scheme (converted to IOB2); False: every tag is a class.
         document_context: neighbouring sentences of the document fill each row up to `max_seq_length`.
-        how_to_get: said when a file is missing.
-        max_seq_length: in tokens, cut further to what the encoder can take.
-        evaluation_tokens: size of an evaluation batch.
+        the others: as FinetuningDataModule's; `.zst` files are read as they are, `max_train_examples` counts sentences.
     """
 
     validation: TaggedSplit
@@ -49,24 +45,16 @@ class ConllDataModule(FinetuningDataModule):
     def __init__(
         self,
         *,
-        inputs: TaskInputs,
-        plan: TrainingPlan,
-        train_file: str,
-        validation_file: str,
         file_format: str,
         word_column: int,
         tag_column: int,
         entity_tags: bool,
         document_context: bool,
-        how_to_get: str,
-        max_seq_length: int,
-        evaluation_tokens: int,
+        **common: Any,
     ) -> None:
-        super().__init__(inputs, plan, max_seq_length, evaluation_tokens)
+        super().__init__(**common)
         self.layout = ColumnFormat(file_format, word_column, tag_column)
         self.entity_tags, self.document_context = entity_tags, document_context
-        self.train_path = require_file(inputs.data_dir, train_file, how_to_get)
-        self.validation_path = require_file(inputs.data_dir, validation_file, how_to_get)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -98,10 +86,10 @@ class ConllDataModule(FinetuningDataModule):
         return {
             "train_examples": len(self.train),
             "train_words": len(self.train.words),
-            "train_counts": self.train.facts,
+            "train_counts": self.train.counts,
             "validation_examples": len(self.validation),
             "validation_words": len(self.validation.words),
-            "validation_counts": self.validation.facts,
+            "validation_counts": self.validation.counts,
             "label_names": self.train.label_names,
             "max_seq_length": self.max_seq_length,
         }
@@ -109,8 +97,15 @@ class ConllDataModule(FinetuningDataModule):
     def _warn(self) -> None:
         if self.entity_tags and self.inputs.tokenizer.lowercase:
             log.warning("the encoder's vocabulary is lower-cased: entities lose the letter case that tells them apart")
-        if self.document_context and not self.train.facts["has_documents"]:
+        if self.document_context and not self.train.counts["has_documents"]:
             log.warning("%s marks no documents: every sentence is encoded without neighbours", self.train_path)
+        for name, split in (("training", self.train), ("validation", self.validation)):
+            self.say_what_is_cut(name, split.counts)
+
+    def read_test(self, path: Path) -> tuple[Rows, TaggedSplit]:
+        split = self._load(path, self.train.label_names, None, require_tags=False)
+        self.refuse_damaged(path, split.counts.get("damaged_sentences", 0), "sentences")
+        return split.rows, split
 
     def _settings(self, path: Path) -> dict[str, Any]:
         return {
@@ -123,12 +118,20 @@ class ConllDataModule(FinetuningDataModule):
             "max_seq_length": self.max_seq_length,
         }
 
-    def _load(self, path: Path, label_names: list[str] | None, max_examples: int | None) -> TaggedSplit:
-        """One split, from the cache if it was tokenised before. `label_names` None: those of the file."""
-        key = content_key(self._settings(path) | {"labels": label_names, "max_examples": max_examples})
+    def _load(
+        self, path: Path, label_names: list[str] | None, max_examples: int | None, require_tags: bool = True
+    ) -> TaggedSplit:
+        """One split, from the cache if it was tokenised before. `label_names` None: those of the file.
+
+        `require_tags` False is for prediction: tags are not read, and every word has the first label.
+        """
+        settings = self._settings(path) | {"labels": label_names, "max_examples": max_examples}
+        key = content_key(settings | ({} if require_tags else {"require_tags": False}))
 
         def build() -> tuple[Arrays, Facts]:
-            sentences = read_conll(path, self.layout, require_tags=True)
+            sentences = read_conll(path, self.layout, require_tags=require_tags)
+            if not require_tags and label_names is not None:
+                sentences.tags = [[label_names[0]] * len(words) for words in sentences.words]
             return self._tokenise(path, sentences, label_names, max_examples)
 
         arrays, facts = cached_arrays(self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}", build)
@@ -141,8 +144,10 @@ class ConllDataModule(FinetuningDataModule):
             ids=arrays["ids"],
             label_names=facts["label_names"],
             entity_tags=self.entity_tags,
-            facts=facts["counts"],
+            counts=facts["counts"],
             key=key,
+            path=path,
+            layout=self.layout,
         )
 
     def _tokenise(

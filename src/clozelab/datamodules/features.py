@@ -23,11 +23,11 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from clozelab.data.readers.cache import Facts, cached_folder, content_key, one_at_a_time
-from clozelab.data.readers.rows import Ints, ragged_positions
+from clozelab.data.readers.rows import Ints, Rows, ragged_positions
 from clozelab.data.readers.tagged import TaggedRows, TaggedSplit
 from clozelab.datamodules.bucketing import token_budget_batches
 from clozelab.datamodules.conll import ConllDataModule
-from clozelab.datamodules.finetuning import EncoderSource, TaskInputs, TrainingPlan, make_batch
+from clozelab.datamodules.finetuning import EncoderSource, make_batch
 from clozelab.models.encoder import Encoder
 from clozelab.models.features import feature_layers
 
@@ -79,37 +79,8 @@ class FeatureDataModule(ConllDataModule):
         the others: as ConllDataModule's.
     """
 
-    def __init__(
-        self,
-        *,
-        inputs: TaskInputs,
-        plan: TrainingPlan,
-        features: str,
-        train_file: str,
-        validation_file: str,
-        file_format: str,
-        word_column: int,
-        tag_column: int,
-        entity_tags: bool,
-        document_context: bool,
-        how_to_get: str,
-        max_seq_length: int,
-        evaluation_tokens: int,
-    ) -> None:
-        super().__init__(
-            inputs=inputs,
-            plan=plan,
-            train_file=train_file,
-            validation_file=validation_file,
-            file_format=file_format,
-            word_column=word_column,
-            tag_column=tag_column,
-            entity_tags=entity_tags,
-            document_context=document_context,
-            how_to_get=how_to_get,
-            max_seq_length=max_seq_length,
-            evaluation_tokens=evaluation_tokens,
-        )
+    def __init__(self, *, features: str, **tagging: Any) -> None:
+        super().__init__(**tagging)
         self.features = features
         self.feature_facts: dict[str, Facts] = {}
 
@@ -125,6 +96,10 @@ class FeatureDataModule(ConllDataModule):
             encoders: list[Encoder] = []
             self.train_rows = self._features("train", self.train, encoders)
             self.validation_rows = self._features("validation", self.validation, encoders)
+
+    def read_test(self, path: Path) -> tuple[Rows, TaggedSplit]:
+        split = super().read_test(path)[1]
+        return self._features(path.stem, split, []), split
 
     @property
     def facts(self) -> dict[str, Any]:

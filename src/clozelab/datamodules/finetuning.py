@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +25,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from clozelab.data.readers.files import baselines_of, generator_of
+from clozelab.data.readers.files import baselines_of, file_sha256, generator_of, require_file
 from clozelab.data.readers.preview import TaskPreview
 from clozelab.data.readers.rows import Ints, Rows
 from clozelab.data.tokenizer import WordPieceTokenizer
@@ -33,7 +34,16 @@ from clozelab.datamodules.prefetch import for_device
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 
+log = logging.getLogger(__name__)
+
 Batch = dict[str, Any]
+CUTS = {
+    "truncated_rows": "rows are longer than max_seq_length={max_seq_length} and were cut",
+    "truncated_tokens": "tokens were lost with them",
+    "questions_cut": "questions are longer than max_query_length and were cut",
+    "cut_words": "words are longer than a row and were cut",
+}
+"""Counts of a split that mean lost text, in words."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,14 @@ class TrainingPlan:
 
 
 @dataclass(frozen=True)
+class PredictionSet:
+    """A file to be predicted: its rows as batches want them, and the split as the task's module wants it."""
+
+    rows: Rows
+    split: Any
+
+
+@dataclass(frozen=True)
 class Timetable:
     """Which rows an optimizer step goes through: `num_first_rows` leading ones once, then the others by epochs."""
 
@@ -101,21 +119,45 @@ class Timetable:
 
 
 class FinetuningDataModule(LightningDataModule):
-    """Base of one data module a benchmark format; a subclass fills `train_rows`, `train_targets`, `validation_rows`."""
+    """Base of one data module a benchmark format; a subclass fills `train_rows`, `train_targets`, `validation_rows`.
 
-    train_path: Path
-    validation_path: Path
+    Args:
+        inputs, plan: from the stage.
+        train_file, validation_file: below data_dir.
+        test_files: name -> file, whose labels are not needed; read only where they are to be predicted.
+        how_to_get: said when a file is missing.
+        max_seq_length: in tokens, cut further to what the encoder can take.
+        evaluation_tokens: size of an evaluation batch.
+    """
+
     train_rows: Rows
     train_targets: dict[str, Ints]
     validation: Any
     """The validation split as the task's module wants it: texts, labels, names."""
     validation_rows: Rows
 
-    def __init__(self, inputs: TaskInputs, plan: TrainingPlan, max_seq_length: int, evaluation_tokens: int) -> None:
+    def __init__(
+        self,
+        *,
+        inputs: TaskInputs,
+        plan: TrainingPlan,
+        train_file: str,
+        validation_file: str,
+        test_files: Mapping[str, str] | None,
+        how_to_get: str,
+        max_seq_length: int,
+        evaluation_tokens: int,
+    ) -> None:
         super().__init__()
-        self.inputs, self.plan = inputs, plan
+        self.inputs, self.plan, self.how_to_get = inputs, plan, how_to_get
         self.max_seq_length = min(max_seq_length, inputs.max_positions)
         self.evaluation_tokens = evaluation_tokens
+        self.test_files = dict(test_files or {})
+        self.train_path, self.validation_path = self.require(train_file), self.require(validation_file)
+
+    def require(self, file: str) -> Path:
+        """A file below data_dir; ValueError says how to get it."""
+        return require_file(self.inputs.data_dir, file, self.how_to_get)
 
     @property
     @abstractmethod
@@ -173,11 +215,41 @@ class FinetuningDataModule(LightningDataModule):
 
     def require_test_files(self) -> str:
         """Fingerprint of the test files; ValueError where the task has none or one is missing."""
-        raise ValueError(f"task {self.inputs.name!r} has no test files to predict; leave predict_test=false")
+        return fingerprint_of({name: file_sha256(path) for name, path in self._test_paths().items()})
 
-    def load_test(self) -> dict[str, Any]:
-        """The unlabelled test sets by the name they have in a submission."""
-        raise ValueError(f"task {self.inputs.name!r} has no test files to predict; leave predict_test=false")
+    def load_test(self) -> dict[str, PredictionSet]:
+        """The test sets by name; a damaged row is an error here."""
+        found = {name: PredictionSet(*self.read_test(path)) for name, path in self._test_paths().items()}
+        for name, test in found.items():
+            self.say_what_is_cut(name, test.split.counts)
+        return found
+
+    @abstractmethod
+    def read_test(self, path: Path) -> tuple[Rows, Any]:
+        """(rows, split) of one test file; `setup` has run before."""
+
+    def refuse_damaged(self, path: Path, number: int, what: str) -> None:
+        """ValueError for a test file of which something would be left out."""
+        if number:
+            raise ValueError(
+                f"{path}: {number} damaged {what}; predictions must be made for every row of a test file, so take an "
+                "undamaged copy"
+            )
+
+    def say_what_is_cut(self, name: str, counts: Mapping[str, Any]) -> None:
+        """Warn of text that did not fit into the rows of a split."""
+        lost = [f"{counts[key]} {text}" for key, text in CUTS.items() if counts.get(key)]
+        if lost:
+            message = ", ".join(lost).format(max_seq_length=self.max_seq_length)
+            log.warning("%s, %s: %s", self.inputs.name, name, message)
+
+    def _test_paths(self) -> dict[str, Path]:
+        if not self.test_files:
+            raise ValueError(
+                f"task {self.inputs.name!r} has no test files to predict; name them "
+                "(+task.data.test_files.NAME=FILE), or leave predict_test=false"
+            )
+        return {name: self.require(file) for name, file in self.test_files.items()}
 
     def evaluation_loader(self, rows: Rows) -> DataLoader[Batch]:
         """All rows once, in large batches of similar length; the same on every rank."""

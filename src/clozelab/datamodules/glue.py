@@ -6,49 +6,44 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from clozelab.data.readers.files import file_sha256, require_file
+from clozelab.data.readers.files import file_sha256
 from clozelab.data.readers.glue import TsvFormat, read_tsv
-from clozelab.data.readers.labelled import LabelledRows, load_labelled
+from clozelab.data.readers.labelled import LabelledRows, WindowRule, load_labelled
 from clozelab.data.readers.preview import Preview, TaskPreview
-from clozelab.data.readers.rows import join_rows
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
+from clozelab.data.readers.rows import Rows, join_rows
+from clozelab.datamodules.finetuning import FinetuningDataModule, fingerprint_of
 
 log = logging.getLogger(__name__)
+LONG_DOCUMENTS = ("truncate", "windows")
 
 
 class GlueDataModule(FinetuningDataModule):
     """Single sentences or pairs from TSV files.
 
     Args:
-        inputs, plan: from the stage.
-        train_file, validation_file: below data_dir.
         columns: names for files without a header; None: the first line names them.
         text_columns: one column, or two for pairs.
         label_column, id_column: by name; without an id column the row number is the id.
         labels: the classes in the order of their indices; None: the sorted labels of the training file.
         numeric_labels: the label is a number to be predicted; `labels` is not used.
         extra_validation_files: name -> file; further validation sets, scored beside the first (MNLI's mismatched one).
-        test_files: name in a submission -> file without labels; read only where they are to be predicted.
-        test_id_column: as id_column, for those files.
-        how_to_get: said when a file is missing.
-        max_seq_length: in tokens, cut further to what the encoder can take.
-        evaluation_tokens: size of an evaluation batch.
+        test_id_column: as id_column, for the test files.
+        long_documents: truncate | windows: what becomes of a (single) text that is longer than a row. Its windows are
+            training examples of their own, with its label; their logits are pooled into one prediction.
+        window_stride, window_pooling: of windows, see WindowRule.
+        the others: as FinetuningDataModule's.
     """
 
     def __init__(
         self,
         *,
-        inputs: TaskInputs,
-        plan: TrainingPlan,
-        train_file: str,
-        validation_file: str,
         columns: Sequence[str] | None,
         text_columns: Sequence[str],
         label_column: str,
@@ -56,13 +51,13 @@ class GlueDataModule(FinetuningDataModule):
         labels: Sequence[str] | None,
         numeric_labels: bool,
         extra_validation_files: Mapping[str, str] | None,
-        test_files: Mapping[str, str] | None,
         test_id_column: str | None,
-        how_to_get: str,
-        max_seq_length: int,
-        evaluation_tokens: int,
+        long_documents: str,
+        window_stride: int,
+        window_pooling: str,
+        **common: Any,
     ) -> None:
-        super().__init__(inputs, plan, max_seq_length, evaluation_tokens)
+        super().__init__(**common)
         names = list(columns) if columns else None
         self.layout = TsvFormat(list(text_columns), label_column, id_column, names, numeric_labels)
         # Test files have a header even where the others have none.
@@ -70,11 +65,12 @@ class GlueDataModule(FinetuningDataModule):
         self.labels = [str(label) for label in labels] if labels is not None else None
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
             raise ValueError(f"task.data.labels names a label twice: {self.labels}")
-        self.how_to_get, self.test_files = how_to_get, dict(test_files or {})
-        self.train_path = require_file(inputs.data_dir, train_file, how_to_get)
-        self.validation_path = require_file(inputs.data_dir, validation_file, how_to_get)
-        extra = dict(extra_validation_files or {})
-        self.extra_paths = {name: require_file(inputs.data_dir, file, how_to_get) for name, file in extra.items()}
+        if long_documents not in LONG_DOCUMENTS:
+            raise ValueError(f"long_documents={long_documents!r} is unknown; known: {', '.join(LONG_DOCUMENTS)}")
+        if long_documents == "windows" and len(text_columns) != 1:
+            raise ValueError(f"long_documents=windows is for single texts; this task has pairs, {list(text_columns)}")
+        self.window_rule = WindowRule(window_stride, window_pooling) if long_documents == "windows" else None
+        self.extra_paths = {name: self.require(file) for name, file in (extra_validation_files or {}).items()}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -88,6 +84,8 @@ class GlueDataModule(FinetuningDataModule):
         if layout.numeric_labels or self.extra_paths:
             facts["numeric_labels"] = layout.numeric_labels
             facts["extra_validation"] = {name: file_sha256(path) for name, path in self.extra_paths.items()}
+        if self.window_rule is not None:
+            facts["windows"] = asdict(self.window_rule)
         return fingerprint_of(facts)
 
     def setup(self, stage: str | None = None) -> None:
@@ -97,10 +95,11 @@ class GlueDataModule(FinetuningDataModule):
             names = self.train.label_names
             extra = {name: self._load(path, names, None) for name, path in self.extra_paths.items()}
             self.validation = replace(self._load(self.validation_path, names, None), extra=extra)
-            self.train_rows, self.train_targets = self.train.rows, {"labels": self.train.labels}
+            self.train_rows, self.train_targets = self.train.rows, {"labels": self.train.input_labels}
             self.validation_rows = join_rows([self.validation.rows, *(split.rows for split in extra.values())])
             log.info("%s: %s", self.inputs.name, self.facts)
-            self._warn_of_cut_rows()
+            for name, split in {"training": self.train, "validation": self.validation, **extra}.items():
+                self.say_what_is_cut(name, split.counts)
 
     def preview(self) -> TaskPreview:
         train, validation = (self._preview(path) for path in (self.train_path, self.validation_path))
@@ -128,28 +127,10 @@ class GlueDataModule(FinetuningDataModule):
             "unusual": {name: {key: n for key, n in split.counts.items() if n} for name, split in splits.items()},
         }
 
-    def require_test_files(self) -> str:
-        """Fingerprint of the test files; ValueError where the task has none or one is missing."""
-        return fingerprint_of({name: file_sha256(path) for name, path in self._test_paths().items()})
-
-    def load_test(self) -> dict[str, LabelledRows]:
-        """The unlabelled test sets by the name they have in a submission; a damaged row is an error here."""
-        names = self.train.label_names
-        found = {name: self._load(path, names, None, False) for name, path in self._test_paths().items()}
-        for name, split in found.items():
-            if split.num_bad_rows:
-                raise ValueError(
-                    f"{self._test_paths()[name]}: {split.num_bad_rows} damaged rows; predictions must be made for "
-                    "every row of a test file, so take an undamaged copy"
-                )
-        return found
-
-    def _test_paths(self) -> dict[str, Path]:
-        if not self.test_files:
-            super().require_test_files()
-        return {
-            name: require_file(self.inputs.data_dir, file, self.how_to_get) for name, file in self.test_files.items()
-        }
+    def read_test(self, path: Path) -> tuple[Rows, LabelledRows]:
+        split = self._load(path, self.train.label_names, None, False)
+        self.refuse_damaged(path, split.num_bad_rows, "rows")
+        return split.rows, split
 
     def _label_facts(self) -> dict[str, Any]:
         """How often each class occurs, or the range of the numbers."""
@@ -158,15 +139,6 @@ class GlueDataModule(FinetuningDataModule):
             return {"least": float(labels.min()), "mean": float(labels.mean()), "largest": float(labels.max())}
         counts = np.bincount(labels, minlength=len(self.train.label_names))
         return dict(zip(self.train.label_names, counts.tolist(), strict=True))
-
-    def _warn_of_cut_rows(self) -> None:
-        for name, split in (("training", self.train), ("validation", self.validation)):
-            cut = split.counts.get("truncated_rows", 0)
-            if cut:
-                log.warning(
-                    "%s: %d of %d %s rows are cut to max_seq_length=%d (%d tokens lost)",
-                    *(self.inputs.name, cut, len(split), name, self.max_seq_length, split.counts["truncated_tokens"]),
-                )
 
     def _load(
         self, path: Path, labels: Sequence[str] | None, max_examples: int | None, require_labels: bool = True
@@ -181,4 +153,5 @@ class GlueDataModule(FinetuningDataModule):
             max_seq_length=self.max_seq_length,
             max_examples=max_examples,
             require_labels=require_labels,
+            window_rule=self.window_rule,
         )

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.data.readers.files import file_sha256, require_file
+from clozelab.data.readers.files import file_sha256
 from clozelab.data.readers.preview import Preview, TaskPreview
-from clozelab.data.readers.rows import join_rows
+from clozelab.data.readers.rows import Rows, join_rows
 from clozelab.data.readers.squad import read_squad
 from clozelab.data.readers.squad_features import WindowSettings
 from clozelab.data.readers.squad_split import SquadSplit, load_squad
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
+from clozelab.datamodules.finetuning import FinetuningDataModule, fingerprint_of
 
 log = logging.getLogger(__name__)
 
@@ -28,43 +28,31 @@ class SquadDataModule(FinetuningDataModule):
     """Questions and passages from JSON files.
 
     Args:
-        inputs, plan: from the stage; `max_train_examples` counts questions, the batch size counts windows.
-        train_file, validation_file: below data_dir.
         train_extra: further training files that are gone through once, first (the paper's TriviaQA); the learning rate
             schedule is one over all of it.
         with_unanswerable: 2.0: questions may have no answer, which is learned as the span [CLS]..[CLS].
-        how_to_get: said when a file is missing.
-        max_seq_length, doc_stride, max_query_length: in tokens; the first is cut further to what the encoder can take,
-            and the others with it (WindowSettings.fitted).
-        evaluation_tokens: size of an evaluation batch.
+        doc_stride, max_query_length: in tokens; cut with max_seq_length (WindowSettings.fitted).
+        the others: as FinetuningDataModule's; `max_train_examples` counts questions, the batch size counts windows.
     """
 
     def __init__(
         self,
         *,
-        inputs: TaskInputs,
-        plan: TrainingPlan,
-        train_file: str,
-        validation_file: str,
         train_extra: Sequence[str],
         with_unanswerable: bool,
-        how_to_get: str,
-        max_seq_length: int,
         doc_stride: int,
         max_query_length: int,
-        evaluation_tokens: int,
+        **common: Any,
     ) -> None:
-        super().__init__(inputs, plan, max_seq_length, evaluation_tokens)
+        super().__init__(**common)
         self.settings = WindowSettings.fitted(self.max_seq_length, doc_stride, max_query_length)
         if (doc_stride, max_query_length) != (self.settings.doc_stride, self.settings.max_query_length):
             log.warning(
                 "%s: rows of %d tokens: questions are cut at %d tokens (not %d), windows step by %d (not %d)",
-                inputs.name, self.max_seq_length, self.settings.max_query_length, max_query_length,
+                self.inputs.name, self.max_seq_length, self.settings.max_query_length, max_query_length,
                 self.settings.doc_stride, doc_stride,
             )  # fmt: skip
-        self.train_path = require_file(inputs.data_dir, train_file, how_to_get)
-        self.validation_path = require_file(inputs.data_dir, validation_file, how_to_get)
-        self.extra_paths = [require_file(inputs.data_dir, file, how_to_get) for file in train_extra]
+        self.extra_paths = [self.require(file) for file in train_extra]
         self.with_unanswerable = with_unanswerable
 
     @cached_property
@@ -92,6 +80,8 @@ class SquadDataModule(FinetuningDataModule):
                 for name in ("start_positions", "end_positions")
             }
             self.validation_rows = self.validation.features.rows
+            for name, split in (("training", self.train), ("validation", self.validation)):
+                self.say_what_is_cut(name, split.counts)
             log.info("%s: %s", self.inputs.name, self.facts)
 
     def preview(self) -> TaskPreview:
@@ -108,7 +98,13 @@ class SquadDataModule(FinetuningDataModule):
         """Windows of `train_extra`."""
         return sum(len(split.features.rows) for split in self.extra)
 
-    def _load(self, path: Path, for_training: bool, max_examples: int | None) -> SquadSplit:
+    def read_test(self, path: Path) -> tuple[Rows, SquadSplit]:
+        split = self._load(path, False, None, for_prediction=True)
+        return split.features.rows, split
+
+    def _load(
+        self, path: Path, for_training: bool, max_examples: int | None, for_prediction: bool = False
+    ) -> SquadSplit:
         return load_squad(
             path,
             self.inputs.tokenizer,
@@ -118,6 +114,7 @@ class SquadDataModule(FinetuningDataModule):
             for_training=for_training,
             max_examples=max_examples,
             with_unanswerable=self.with_unanswerable,
+            for_prediction=for_prediction,
         )
 
     @property

@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from clozelab.data.readers.files import file_sha256, require_file
+from clozelab.data.readers.files import file_sha256
 from clozelab.data.readers.labelled import LabelledRows
 from clozelab.data.readers.preview import Preview, TaskPreview
-from clozelab.data.readers.rows import GroupedRows
+from clozelab.data.readers.rows import GroupedRows, Rows
 from clozelab.data.readers.swag import ChoiceFormat, Fold, load_choices, read_choices
-from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan, fingerprint_of
+from clozelab.datamodules.finetuning import FinetuningDataModule, fingerprint_of
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +25,6 @@ class SwagDataModule(FinetuningDataModule):
     """A context and its possible endings.
 
     Args:
-        inputs, plan: from the stage; the batch size counts examples, not rows.
-        train_file, validation_file: below data_dir.
         published_train_examples: how many the set's own training file has; another number is warned of, since other
             sets come in the same columns. None: not known.
         folds, held_out_fold: for a set without an official split (the same file twice); None for one that has it.
@@ -34,18 +32,12 @@ class SwagDataModule(FinetuningDataModule):
         columns: names for files without a header; None: the first line names them.
         context_column, ending_columns, label_column: by name; the label is the number of an ending.
         start_column: the beginning that all endings share; None where they stand alone.
-        how_to_get: said when a file is missing.
-        max_seq_length: in tokens, cut further to what the encoder can take.
-        evaluation_tokens: size of an evaluation batch.
+        the others: as FinetuningDataModule's; the batch size counts examples, not rows.
     """
 
     def __init__(
         self,
         *,
-        inputs: TaskInputs,
-        plan: TrainingPlan,
-        train_file: str,
-        validation_file: str,
         published_train_examples: int | None,
         folds: int | None,
         held_out_fold: int | None,
@@ -55,19 +47,15 @@ class SwagDataModule(FinetuningDataModule):
         start_column: str | None,
         ending_columns: Sequence[str],
         label_column: str,
-        how_to_get: str,
-        max_seq_length: int,
-        evaluation_tokens: int,
+        **common: Any,
     ) -> None:
-        super().__init__(inputs, plan, max_seq_length, evaluation_tokens)
+        super().__init__(**common)
         names = list(columns) if columns is not None else None
         self.layout = ChoiceFormat(context_column, start_column, list(ending_columns), label_column, names, is_csv)
         if (folds is None) != (held_out_fold is None):
             raise ValueError(f"folds={folds} and held_out_fold={held_out_fold}: give both, or neither")
         self.published_train_examples = published_train_examples
         self.folds = None if folds is None or held_out_fold is None else (folds, held_out_fold)
-        self.train_path = require_file(inputs.data_dir, train_file, how_to_get)
-        self.validation_path = require_file(inputs.data_dir, validation_file, how_to_get)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -125,18 +113,27 @@ class SwagDataModule(FinetuningDataModule):
                 "%s has %d examples, %s's own has %d: another set in the same columns? Give it a task of its own name",
                 *(self.train_path, found, self.inputs.name, published),
             )
-        cut = self.train.counts["truncated_rows"] + self.validation.counts["truncated_rows"]
-        if cut:
-            log.warning("%d rows are longer than max_seq_length=%d and were cut", cut, self.max_seq_length)
+        for name, split in (("training", self.train), ("validation", self.validation)):
+            self.say_what_is_cut(name, split.counts)
 
-    def _load(self, path: Path, is_training: bool, max_examples: int | None) -> LabelledRows:
+    def read_test(self, path: Path) -> tuple[Rows, LabelledRows]:
+        split = self._load(path, False, None, require_labels=False)
+        self.refuse_damaged(path, split.num_bad_rows, "rows")
+        return GroupedRows(split.rows, len(self.layout.ending_columns)), split
+
+    def _load(
+        self, path: Path, is_training: bool, max_examples: int | None, require_labels: bool = True
+    ) -> LabelledRows:
+        """A file that needs no labels is one to predict, whole whatever the folds."""
+        in_folds = self.folds is not None and require_labels
         return load_choices(
             path,
             self.layout,
             self.inputs.tokenizer,
             name=self.inputs.name,
             cache_dir=self.inputs.cache_dir,
-            fold=None if self.folds is None else Fold(*self.folds, is_training=is_training),
+            fold=Fold(*self.folds, is_training=is_training) if self.folds and in_folds else None,
             max_seq_length=self.max_seq_length,
             max_examples=max_examples,
+            require_labels=require_labels,
         )

@@ -35,8 +35,6 @@ NEUTRAL_KEYS = frozenset(
         "size",  # likewise
         "task.always",  # likewise
         "task.data.how_to_get",
-        "task.data.test_files",  # their content is in the inputs where they are predicted
-        "task.data.test_id_column",
         "task.title",
         "trainer.gradient_checkpointing",  # the same bits, in less memory
         "trainer.log_interval_steps",
@@ -46,12 +44,22 @@ NEUTRAL_KEYS = frozenset(
         "trainer.threads",
     }
 )
+CONDITIONAL_KEYS = {
+    "task.data.test_files": "predict_test",
+    "task.data.test_id_column": "predict_test",
+    "task.hub": "hub",
+}
+"""What cannot change a result while the option behind it is off."""
 LATER_KEYS: dict[str, Any] = {
     "encoder_fraction": 1.0,
+    "hub": False,
     "predict_test": False,
     "task.data.extra_validation_files": {},
+    "task.data.long_documents": "truncate",
     "task.data.numeric_labels": False,
     "task.data.train_extra": [],
+    "task.data.window_pooling": "mean",
+    "task.data.window_stride": 64,
     "task.data.with_unanswerable": False,
     "task.module.number_range": None,
     "task.module.with_unanswerable": False,
@@ -67,27 +75,28 @@ UNWATCHED = "(too many files to watch)"
 
 
 def canonical(config: DictConfig) -> dict[str, Any]:
-    """The configuration as plain values, resolved, without NEUTRAL_KEYS and LATER_KEYS that change nothing.
+    """The configuration as plain values, resolved, without what changes nothing (the lists above).
 
     Raises:
         ValueError: a mandatory value is missing.
     """
-    return _mapping(config, "")
+    idle = {key for key, option in CONDITIONAL_KEYS.items() if not OmegaConf.select(config, option)}
+    return _mapping(config, "", NEUTRAL_KEYS | idle)
 
 
-def _mapping(node: DictConfig, where: str) -> dict[str, Any]:
+def _mapping(node: DictConfig, where: str, neutral: frozenset[str]) -> dict[str, Any]:
     plain = {}
     for key in node:
         path = f"{where}.{key!s}" if where else str(key)
-        if path in NEUTRAL_KEYS:
+        if path in neutral:
             continue
-        value = _value(node, key, path)
+        value = _value(node, key, path, neutral)
         if path not in LATER_KEYS or value != LATER_KEYS[path]:
             plain[str(key)] = value
     return plain
 
 
-def _value(node: DictConfig | ListConfig, key: Any, where: str) -> Any:
+def _value(node: DictConfig | ListConfig, key: Any, where: str, neutral: frozenset[str]) -> Any:
     raw = node._get_node(key)
     text = raw._value() if raw is not None and OmegaConf.is_interpolation(node, key) else None  # type: ignore[union-attr]
     try:
@@ -97,9 +106,9 @@ def _value(node: DictConfig | ListConfig, key: Any, where: str) -> Any:
     if isinstance(text, str) and "oc.env" in text:
         return f"{text} (sha256 {hashlib.sha256(str(value).encode()).hexdigest()[:12]})"
     if isinstance(value, DictConfig):
-        return _mapping(value, where)
+        return _mapping(value, where, neutral)
     if isinstance(value, ListConfig):
-        return [_value(value, index, f"{where}.{index}") for index in range(len(value))]
+        return [_value(value, index, f"{where}.{index}", neutral) for index in range(len(value))]
     return value
 
 

@@ -171,6 +171,8 @@ def require_task_files(step: Step) -> None:
         config = loader.load_sweep_config(master, list(words))
         task = OmegaConf.to_container(config.task, resolve=True)
         assert isinstance(task, dict)
+        if config.hub:
+            continue
         for file in _files_of(task["data"], with_test=bool(config.predict_test)):
             try:
                 require_file(config.data_dir, file, task["data"].get("how_to_get", "not said"))

@@ -28,7 +28,12 @@ GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = {
     "optimizer": frozenset({"named_parameters"}),
     "schedule": frozenset({"optimizer", "total_steps"}),
     "task.data": frozenset({"inputs", "plan"}),
-    "task.module": frozenset({"encoder", "head", "validation", "metric"}),
+    "task.module": frozenset(
+        {
+            *("encoder", "head", "validation", "metric", "keep_best_weights", "log_interval_steps"),
+            *("optimizer_factory", "schedule_factory", "total_steps", "gradient_clip_norm", "seed"),
+        }
+    ),
     "corpus.generator": frozenset({"output_dir"}),
     "logger": frozenset({"job"}),
     "logger.tensorboard": frozenset({"job"}),
@@ -77,17 +82,35 @@ def _check_address(where: str, node: Mapping[str, Any]) -> None:
 
 
 def _check_keys(where: str, node: Mapping[str, Any]) -> None:
-    """Keys are the target's own named parameters; what it passes on as `**rest` comes from the stage."""
+    """Keys are the target's named parameters, and of its bases where it passes `**rest` on to them."""
     target = node["_target_"]
-    parameters = inspect.signature(locate(target, where)).parameters.values()
-    named = [one.name for one in parameters if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    free = [name for name in named if name not in GIVEN_BY_STAGE.get(where, ())]
+    found = locate(target, where)
+    named = parameters_of(found)
+    taken = {*GIVEN_BY_STAGE.get(where, ()), *getattr(found, "set_by_class", ())}
+    free = [name for name in named if name not in taken]
     for key in node:
         if key not in HYDRA_KEYS and key not in free:
             near = difflib.get_close_matches(str(key), free, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(free) or 'nothing'}"
-            reason = "the stage sets this itself" if key in named else f"{target} takes no such argument"
+            reason = f"{target} takes no such argument"
+            if key in named:
+                reason = f"the {'stage' if key in GIVEN_BY_STAGE.get(where, ()) else 'module'} sets this itself"
             raise ValueError(f"{where}.{key}: {reason}; {hint}")
+
+
+def parameters_of(target: Any) -> list[str]:
+    """Names that a function or class takes, along the bases for as long as they pass on what is left over."""
+    functions = [target]
+    if inspect.isclass(target):
+        functions = [vars(base)["__init__"] for base in target.__mro__[:-1] if "__init__" in vars(base)]
+    names: list[str] = []
+    for function in functions:
+        parameters = inspect.signature(function).parameters.values()
+        rest = [one for one in parameters if one.kind is inspect.Parameter.VAR_KEYWORD]
+        names += [one.name for one in parameters if one not in rest and one.name != "self"]
+        if not rest:
+            break
+    return list(dict.fromkeys(names))
 
 
 def locate(target: str, where: str) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from clozelab.models.encoder import Encoder
 from clozelab.models.features import FeatureMix
@@ -27,23 +27,12 @@ class FeatureBased(TokenClassification):
         encoder: Encoder,
         head: str,
         features: str,
-        bilstm_num_layers: int,
-        bilstm_hidden_size: int | None,
-        bilstm_dropout_prob: float,
         **tagging: Any,
     ) -> None:
         self.check_head(head)
         config = encoder.config
         mix = FeatureMix(features, config.num_hidden_layers, config.hidden_size)
-        super().__init__(
-            encoder=encoder,
-            head=head,
-            input_size=mix.output_size,
-            bilstm_num_layers=bilstm_num_layers,
-            bilstm_hidden_size=bilstm_hidden_size,
-            bilstm_dropout_prob=bilstm_dropout_prob,
-            **tagging,
-        )
+        super().__init__(encoder=encoder, head=head, input_size=mix.output_size, **tagging)
         self.encoder.requires_grad_(False)
         self.feature_mix = mix
 
@@ -58,6 +47,3 @@ class FeatureBased(TokenClassification):
         assert self.bilstm is not None
         states = self.bilstm(self.feature_mix(batch["features"]), batch["layout"])
         return self.in_fp32(self.classifier, states)
-
-    def heads(self) -> dict[str, nn.Module]:
-        return {**super().heads(), "feature_mix": self.feature_mix}

@@ -12,20 +12,24 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from clozelab.models.encoder import Encoder
 from clozelab.models.flops import training_flops_per_token
+from clozelab.models.recurrent import BiLSTM
 from clozelab.modules.base import DivergedError, TrainingModule
 from clozelab.training.callbacks import leave_quietly_unless_first
 from clozelab.training.reproducibility import seed_forward
 
 Batch = dict[str, Any]
+Part = tuple[Tensor, Tensor]
+"""(numbers, values) of one batch, on the host: which examples (or words) they are, and what the model says of each."""
 HEADS = ("linear", "bilstm")
 
 
@@ -48,6 +52,10 @@ class FineTuning(TrainingModule):
 
     Args:
         encoder: with the weights to start from.
+        head: linear | bilstm: what stands between the encoder and the output layer.
+        bilstm_num_layers, bilstm_hidden_size (a direction; None: the encoder's), bilstm_dropout_prob: only for that
+            head.
+        input_size: width of what represents a token; None: the encoder's hidden size.
         metric: key of the score that selects the best checkpoint, one of the module's own.
         score_keys: the keys the module computes, without "validation/".
         keep_best_weights: hold a copy of the best checkpoint's weights (for saving the model).
@@ -57,25 +65,40 @@ class FineTuning(TrainingModule):
 
     architecture: ClassVar[str | None] = None
     """The transformers class that reads a saved model; None: what the heads' names say."""
+    set_by_class: ClassVar[tuple[str, ...]] = ("input_size", "score_keys")
+    """Arguments that a subclass passes itself: no configuration may."""
 
     def __init__(
         self,
         *,
         encoder: Encoder,
+        head: str,
+        bilstm_num_layers: int,
+        bilstm_hidden_size: int | None,
+        bilstm_dropout_prob: float,
         metric: str,
         score_keys: Sequence[str],
         keep_best_weights: bool,
         log_interval_steps: int,
+        input_size: int | None = None,
         **base: Any,
     ) -> None:
         super().__init__(**base)
+        check_head(head)
         check_metric(metric, score_keys)
         self.encoder, self.metric, self.keep_best_weights = encoder, metric, keep_best_weights
         self.log_interval_steps = log_interval_steps
         self.best: Evaluation | None = None
         self.history: list[dict[str, float]] = []
+        self.bilstm: BiLSTM | None = None
+        self.head_input_size = input_size or encoder.config.hidden_size
+        if head == "bilstm":
+            size = bilstm_hidden_size or encoder.config.hidden_size
+            self.bilstm = BiLSTM(self.head_input_size, size, bilstm_num_layers, bilstm_dropout_prob)
+            self.head_input_size = 2 * size
         self._loss_sum = torch.zeros(())
         self._loss_steps = 0
+        self._collected: list[Part] = []
 
     @classmethod
     @abstractmethod
@@ -98,17 +121,20 @@ class FineTuning(TrainingModule):
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """Sum of the losses of all targets (one an example, or one a word), a scalar in fp32."""
 
-    @abstractmethod
-    def collect(self, logits: Tensor, batch: Batch) -> None:
-        """Remember the logits of one evaluation batch."""
+    def outputs(self, logits: Tensor, batch: Batch) -> Part:
+        """What is kept of one evaluation batch: by default each example's number and its logits."""
+        return batch["example_index"].cpu(), logits.cpu()
 
     @abstractmethod
-    def evaluate(self) -> Evaluation:
-        """Scores of everything collected since the last call."""
+    def evaluate(self, parts: Sequence[Part]) -> Evaluation:
+        """Scores of the validation split from the outputs of all its batches."""
 
-    @abstractmethod
-    def heads(self) -> dict[str, nn.Module]:
-        """What stands on the encoder, by its name in a saved model."""
+    def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
+        """Predictions for a test file in the benchmark's format: file name -> lines.
+
+        `name` is the test set's, `split` what the data module has read, `parts` the outputs of all its batches.
+        """
+        raise ValueError("this kind of task has no predictions for test files")
 
     @abstractmethod
     def baseline(self) -> float | None:
@@ -118,6 +144,10 @@ class FineTuning(TrainingModule):
         """The encoder's sequence output [T, H]."""
         ids = (batch["input_ids"], batch["token_type_ids"], batch["position_ids"])
         return self.encoder(*ids, batch["layout"]).sequence_output
+
+    def heads(self) -> dict[str, nn.Module]:
+        """What stands on the encoder, by its name in a saved model."""
+        return {name: child for name, child in self.named_children() if name != "encoder"}
 
     def in_fp32(self, head: nn.Module, hidden: Tensor) -> Tensor:
         """The output layer outside autocast: in bf16 neighbouring tokens would often have the very same logit."""
@@ -148,18 +178,14 @@ class FineTuning(TrainingModule):
             self._publish_training()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self.collect(self.logits(batch), batch)
+        self._collected.append(self.outputs(self.logits(batch), batch))
 
-    def predict_step(self, batch: Batch, batch_idx: int) -> tuple[Tensor, Tensor]:
-        """(example numbers, logits) of one batch of a set without labels, on the host."""
-        return batch["example_index"].cpu(), self.logits(batch).cpu()
-
-    def answers(self, parts: Sequence[tuple[Tensor, Tensor]]) -> list[str]:
-        """What `predict_step` gave for all batches as the texts of a submission, in the order of the examples."""
-        raise ValueError("this kind of task has no predictions for test files")
+    def predict_step(self, batch: Batch, batch_idx: int) -> Part:
+        return self.outputs(self.logits(batch), batch)
 
     def on_validation_epoch_end(self) -> None:
-        result = self.evaluate()
+        parts, self._collected = self._collected, []
+        result = self.evaluate(parts)
         scores = {f"validation/{key}": value for key, value in result.scores.items()}
         self.latest_validation = scores
         self.publish(scores)
@@ -216,6 +242,16 @@ class FineTuning(TrainingModule):
 
     def _copy_weights(self) -> dict[str, Tensor]:
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.state_dict().items()}
+
+
+def in_order(parts: Sequence[Part], number: int) -> np.ndarray:
+    """[number, ...]: the values of all parts in the order of their numbers, of which each occurs once."""
+    index = torch.cat([part[0] for part in parts]).numpy()
+    values = torch.cat([part[1] for part in parts]).detach().numpy()
+    assert len(np.unique(index)) == len(index) == number, "each one is scored exactly once"
+    ordered = np.empty_like(values)
+    ordered[index] = values
+    return ordered
 
 
 def check_head(head: str) -> None:

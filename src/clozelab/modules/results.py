@@ -8,13 +8,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from clozelab.data.glue_submission import prediction_lines
 from clozelab.data.tokenizer import WordPieceTokenizer
 from clozelab.models.weights import read_config_dict, save_encoder_folder
 from clozelab.modules.finetuning import FineTuning
@@ -57,12 +54,11 @@ def write_results(folder: Path, module: FineTuning, task: Mapping[str, Any]) -> 
     return scores
 
 
-def write_test_predictions(
-    folder: Path, module: FineTuning, name: str, ids: Sequence[str], parts: Sequence[tuple[Tensor, Tensor]]
-) -> None:
-    """Write one test file's predictions, a file of a GLUE submission: test_predictions/NAME.tsv."""
+def write_test_predictions(folder: Path, files: Mapping[str, Iterable[str]]) -> None:
+    """Write what a module's `prediction_files` gives below test_predictions/."""
     (folder / "test_predictions").mkdir(exist_ok=True)
-    _write(folder / "test_predictions" / f"{name}.tsv", prediction_lines(ids, module.answers(parts)))
+    for name, lines in files.items():
+        _write(folder / "test_predictions" / name, lines)
 
 
 def save_model(folder: Path, module: FineTuning, encoder_folder: Path, **facts: Any) -> None:

@@ -2,25 +2,27 @@
 
 Unusual: a causal encoder pools its last real token (its first has seen nothing else); the encoder's configuration
     decides.
+Of a text in several windows the logits are pooled, so that it has one prediction.
 With `head: bilstm` the pooler is not used: the forward direction's state at the last token and the backward direction's
 at the first have both read the whole sequence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
+from clozelab.data.glue_submission import prediction_lines
 from clozelab.data.readers.labelled import LabelledRows
 from clozelab.metrics import glue
 from clozelab.models.encoder import Encoder
-from clozelab.models.heads import BiLSTM, SequenceClassificationHead
-from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, check_head
+from clozelab.models.heads import SequenceClassificationHead
+from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part, in_order
 
 
 class SequenceClassification(FineTuning):
@@ -28,14 +30,11 @@ class SequenceClassification(FineTuning):
 
     Args:
         encoder: with the weights to start from.
-        head: linear | bilstm.
         validation: the validation split, for its labels, names and ids; its extra splits are scored as
             "validation/NAME_SCORE".
         number_range: of regression: predictions for a submission are cut to it.
         metrics: names of scores in metrics/glue.py.
         metric: the one of them that selects, as "validation/NAME".
-        bilstm_num_layers, bilstm_hidden_size (a direction; None: the encoder's), bilstm_dropout_prob: only for that
-            head.
         training: what FineTuning takes beside these.
     """
 
@@ -43,31 +42,20 @@ class SequenceClassification(FineTuning):
         self,
         *,
         encoder: Encoder,
-        head: str,
         validation: LabelledRows,
         metrics: Sequence[str],
         metric: str,
         number_range: Sequence[float] | None,
-        bilstm_num_layers: int,
-        bilstm_hidden_size: int | None,
-        bilstm_dropout_prob: float,
         **training: Any,
     ) -> None:
-        check_head(head)
         data = {"numeric_labels": validation.is_regression, "extra_validation_files": validation.extra}
         keys = self.score_keys({"metrics": metrics}, data)
         super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
         self.metrics, self.validation, self.number_range = list(metrics), validation, number_range or (-np.inf, np.inf)
-        self.bilstm: BiLSTM | None = None
-        input_size = hidden_size = encoder.config.hidden_size
-        if head == "bilstm":
-            size = bilstm_hidden_size or hidden_size
-            self.bilstm = BiLSTM(hidden_size, size, bilstm_num_layers, bilstm_dropout_prob)
+        if self.bilstm is not None:
             self.encoder.pooler.requires_grad_(False)
-            input_size = 2 * size
-        self.num_outputs = max(1, len(validation.label_names))
-        self.classifier = SequenceClassificationHead(encoder.config, self.num_outputs, input_size)
-        self._collected: list[tuple[Tensor, Tensor]] = []
+        num_outputs = max(1, len(validation.label_names))
+        self.classifier = SequenceClassificationHead(encoder.config, num_outputs, self.head_input_size)
 
     @classmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
@@ -92,41 +80,35 @@ class SequenceClassification(FineTuning):
             return F.mse_loss(logits[:, 0], batch["labels"], reduction="sum")
         return F.cross_entropy(logits, batch["labels"], reduction="sum")
 
-    def collect(self, logits: Tensor, batch: Batch) -> None:
-        self._collected.append((batch["example_index"].cpu(), logits.cpu()))
-
-    def evaluate(self) -> Evaluation:
-        num_rows = len(self.validation) + sum(len(split) for split in self.validation.extra.values())
-        logits = _in_order(self._collected, self.num_outputs)
-        assert len(logits) == num_rows, "each example is scored exactly once"
-        self._collected.clear()
-        main, start = self.validation, len(self.validation)
-        predicted = self._predicted(logits[:start])
-        scores = glue.score(self.metrics, predicted, main.labels)
-        extra = {}
-        for name, split in main.extra.items():
-            own = logits[start : start + len(split)]
-            start += len(split)
+    def evaluate(self, parts: Sequence[Part]) -> Evaluation:
+        splits = {"": self.validation, **self.validation.extra}
+        logits = in_order(parts, sum(split.num_inputs for split in splits.values()))
+        scores, records, start = {}, {}, 0
+        for name, split in splits.items():
+            own = split.pool(logits[start : start + split.num_inputs])
+            start += split.num_inputs
             found = glue.score(self.metrics, self._predicted(own), split.labels)
-            scores |= {f"{name}_{key}": value for key, value in found.items()}
-            extra[name] = self._records(split, own)
+            scores |= {f"{name}_{key}" if name else key: value for key, value in found.items()}
+            records[name] = self._records(split, own)
+            if not name:
+                is_collapsed = glue.is_collapsed(self._predicted(own), split.is_regression)
         return Evaluation(
             step=self.trainer.global_step,
             scores=scores,
-            predictions=self._records(main, logits[: len(main)]),
-            is_collapsed=glue.is_collapsed(predicted, main.is_regression),
-            extra_predictions=extra,
+            predictions=records.pop(""),
+            is_collapsed=is_collapsed,
+            extra_predictions=records,
         )
 
-    def answers(self, parts: Sequence[tuple[Tensor, Tensor]]) -> list[str]:
-        predicted = self._predicted(_in_order(parts, self.num_outputs))
+    def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
+        """A file of a GLUE submission."""
+        predicted = self._predicted(split.pool(in_order(parts, split.num_inputs)))
         if self.validation.is_regression:
             least, largest = self.number_range
-            return [f"{value:.3f}" for value in np.clip(predicted, least, largest)]
-        return [self.validation.label_names[index] for index in predicted]
-
-    def heads(self) -> dict[str, nn.Module]:
-        return {"classifier": self.classifier} | ({"bilstm": self.bilstm} if self.bilstm is not None else {})
+            answers = [f"{value:.3f}" for value in np.clip(predicted, least, largest)]
+        else:
+            answers = [self.validation.label_names[index] for index in predicted]
+        return {f"{name}.tsv": prediction_lines(split.ids, answers)}
 
     def baseline(self) -> float | None:
         name = self.metric.removeprefix("validation/")
@@ -147,12 +129,3 @@ class SequenceClassification(FineTuning):
             {"id": str(i), "prediction": names[p], "label": names[t], "logits": [round(float(x), 5) for x in row]}
             for i, p, t, row in found
         ]
-
-
-def _in_order(parts: Sequence[tuple[Tensor, Tensor]], num_outputs: int) -> np.ndarray:
-    """[N, number of outputs] from (example numbers, logits) of the batches, which hold each example once."""
-    index = torch.cat([part[0] for part in parts]).numpy()
-    assert len(np.unique(index)) == len(index), "each example is scored exactly once"
-    logits = np.empty((len(index), num_outputs), dtype=np.float32)
-    logits[index] = torch.cat([part[1] for part in parts]).detach().float().numpy()
-    return logits

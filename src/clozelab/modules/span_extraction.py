@@ -8,12 +8,13 @@ Letters: T tokens of the batch, B windows, S tokens of the longest window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.data.readers.rows import ragged_positions
@@ -21,8 +22,8 @@ from clozelab.data.readers.squad_answers import Answers, NBestSettings, predict_
 from clozelab.data.readers.squad_split import SquadSplit
 from clozelab.metrics import squad
 from clozelab.models.encoder import Encoder
-from clozelab.models.heads import BiLSTM, SpanHead
-from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, check_head
+from clozelab.models.heads import SpanHead
+from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part
 
 V1_SCORES = ("exact_match", "f1")
 V2_SCORES = (
@@ -37,13 +38,10 @@ class SpanExtraction(FineTuning):
 
     Args:
         encoder: with the weights to start from.
-        head: linear | bilstm.
         validation: the validation split with its texts.
         metric: validation/f1 or validation/exact_match; of 2.0 validation/f1 or validation/exact.
         with_unanswerable: 2.0: questions may have no answer.
         n_best_size, max_answer_length: of the released n-best rules; the length is in tokens.
-        bilstm_num_layers, bilstm_hidden_size (a direction; None: the encoder's), bilstm_dropout_prob: only for that
-            head.
         training: what FineTuning takes beside these.
     """
 
@@ -51,31 +49,19 @@ class SpanExtraction(FineTuning):
         self,
         *,
         encoder: Encoder,
-        head: str,
         validation: SquadSplit,
         metric: str,
         n_best_size: int,
         max_answer_length: int,
         with_unanswerable: bool,
-        bilstm_num_layers: int,
-        bilstm_hidden_size: int | None,
-        bilstm_dropout_prob: float,
         **training: Any,
     ) -> None:
-        check_head(head)
         keys = self.score_keys({"with_unanswerable": with_unanswerable}, {})
         super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
         self.validation = validation
         self.settings = NBestSettings(n_best_size, max_answer_length, with_unanswerable)
         self.encoder.pooler.requires_grad_(False)
-        self.bilstm: BiLSTM | None = None
-        input_size = hidden_size = encoder.config.hidden_size
-        if head == "bilstm":
-            size = bilstm_hidden_size or hidden_size
-            self.bilstm = BiLSTM(hidden_size, size, bilstm_num_layers, bilstm_dropout_prob)
-            input_size = 2 * size
-        self.qa_outputs = SpanHead(encoder.config, input_size)
-        self._collected: list[tuple[np.ndarray, np.ndarray]] = []
+        self.qa_outputs = SpanHead(encoder.config, self.head_input_size)
 
     @classmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
@@ -93,19 +79,31 @@ class SpanExtraction(FineTuning):
         padded = pad_tokens(logits, batch)  # [B, S, 2]
         return F.cross_entropy(padded, targets, reduction="sum") / 2
 
-    def collect(self, logits: Tensor, batch: Batch) -> None:
-        self._collected.append((batch["example_index"].cpu().numpy(), logits.cpu().numpy()))
+    def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
+        """Answers as the official scorer reads them, question id -> text, and of 2.0 the odds of "no answer".
 
-    def evaluate(self) -> Evaluation:
-        features, examples = self.validation.features, self.validation.require_examples()
-        scored = np.concatenate([np.zeros(0, dtype=np.int64), *(index for index, _ in self._collected)])
+        Above the threshold that was best on the validation split the answer is empty.
+        """
+        answers = self._answers(split, parts)
+        files = {f"{name}.json": answers.texts}
+        if self.settings.with_unanswerable:
+            threshold = self.require_best().scores["validation/threshold"]
+            files = {f"{name}.json": with_threshold(answers, threshold), f"{name}_null_odds.json": answers.null_odds}
+        return {file: [json.dumps(content, indent=1, ensure_ascii=False)] for file, content in files.items()}
+
+    def _answers(self, split: SquadSplit, parts: Sequence[Part]) -> Answers:
+        features = split.features
+        scored = torch.cat([index for index, _ in parts]).numpy()
         assert len(np.unique(scored)) == len(scored) == len(features.question), "each window is scored exactly once"
         logits = np.full((2, len(features.rows.input_ids)), -np.inf, dtype=np.float32)
-        for index, values in self._collected:
-            flat = ragged_positions(features.rows.offsets[index], features.rows.lengths[index])[1]
-            logits[:, flat] = values.T
-        self._collected.clear()
-        answers = predict_answers(features, examples, logits[0], logits[1], self.settings)
+        for index, values in parts:
+            windows = index.numpy()
+            flat = ragged_positions(features.rows.offsets[windows], features.rows.lengths[windows])[1]
+            logits[:, flat] = values.detach().numpy().T
+        return predict_answers(features, split.require_examples(), logits[0], logits[1], self.settings)
+
+    def evaluate(self, parts: Sequence[Part]) -> Evaluation:
+        examples, answers = self.validation.require_examples(), self._answers(self.validation, parts)
         golds = {question.id: question.answers for question in examples.questions}
         scores, texts = self._scores(golds, answers)
         return Evaluation(
@@ -129,11 +127,7 @@ class SpanExtraction(FineTuning):
         untuned = squad.score_v2(golds, answers.texts, odds, 0.0)
         found |= squad.average_precisions(golds, answers.texts, odds)
         found |= {"threshold": threshold, "exact_untuned": untuned["exact"], "f1_untuned": untuned["f1"]}
-        texts = {key: "" if odds[key] > threshold else text for key, text in answers.texts.items()}
-        return {key: found[key] for key in V2_SCORES if key in found}, texts
-
-    def heads(self) -> dict[str, nn.Module]:
-        return {"qa_outputs": self.qa_outputs} | ({"bilstm": self.bilstm} if self.bilstm is not None else {})
+        return {key: found[key] for key in V2_SCORES if key in found}, with_threshold(answers, threshold)
 
     def baseline(self) -> float | None:
         """What "no answer" everywhere scores; None for 1.1, where no answer is the most frequent one."""
@@ -141,6 +135,11 @@ class SpanExtraction(FineTuning):
             return None
         questions = self.validation.require_examples().questions
         return 100.0 * sum(not question.answers for question in questions) / len(questions)
+
+
+def with_threshold(answers: Answers, threshold: float) -> dict[str, str]:
+    """The texts, empty where the null odds are above the threshold."""
+    return {key: "" if answers.null_odds[key] > threshold else text for key, text in answers.texts.items()}
 
 
 def pad_tokens(values: Tensor, batch: Batch) -> Tensor:

@@ -8,18 +8,19 @@ Letters: T tokens of the batch, U scored words of the batch, W words of the spli
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
+from clozelab.data.readers.conll import predicted_lines
 from clozelab.data.readers.tagged import TaggedSplit
 from clozelab.metrics.entities import entity_scores, tag_scores
 from clozelab.models.encoder import Encoder
-from clozelab.models.heads import BiLSTM, SequenceClassificationHead
-from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, check_head
+from clozelab.models.heads import SequenceClassificationHead
+from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part, in_order
 
 ENTITY_SCORES = ("f1", "precision", "recall", "accuracy")
 TAG_SCORES = ("accuracy",)
@@ -30,12 +31,8 @@ class TokenClassification(FineTuning):
 
     Args:
         encoder: with the weights to start from.
-        head: linear | bilstm.
         validation: the validation split.
         metric: validation/f1, precision, recall or accuracy for entities; validation/accuracy for other tags.
-        bilstm_num_layers, bilstm_hidden_size (a direction; None: the encoder's), bilstm_dropout_prob: only for that
-            head.
-        input_size: width of what represents a token; None: the encoder's hidden size.
         training: what FineTuning takes beside these.
     """
 
@@ -45,28 +42,16 @@ class TokenClassification(FineTuning):
         self,
         *,
         encoder: Encoder,
-        head: str,
         validation: TaggedSplit,
         metric: str,
-        bilstm_num_layers: int,
-        bilstm_hidden_size: int | None,
-        bilstm_dropout_prob: float,
-        input_size: int | None = None,
         **training: Any,
     ) -> None:
-        check_head(head)
         keys = self.score_keys({}, {"entity_tags": validation.entity_tags})
         super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
         self.validation = validation
         self.encoder.pooler.requires_grad_(False)
-        self.bilstm: BiLSTM | None = None
-        size = input_size or encoder.config.hidden_size
-        if head == "bilstm":
-            hidden_size = bilstm_hidden_size or encoder.config.hidden_size
-            self.bilstm = BiLSTM(size, hidden_size, bilstm_num_layers, bilstm_dropout_prob)
-            size = 2 * hidden_size
-        self.classifier = SequenceClassificationHead(encoder.config, len(validation.label_names), size)
-        self._collected: list[tuple[np.ndarray, np.ndarray]] = []
+        num_labels = len(validation.label_names)
+        self.classifier = SequenceClassificationHead(encoder.config, num_labels, self.head_input_size)
 
     @classmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
@@ -82,16 +67,19 @@ class TokenClassification(FineTuning):
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         return F.cross_entropy(logits, batch["labels"], reduction="sum")
 
-    def collect(self, logits: Tensor, batch: Batch) -> None:
-        self._collected.append((batch["word_index"].cpu().numpy(), logits.argmax(1).cpu().numpy()))
+    def outputs(self, logits: Tensor, batch: Batch) -> Part:
+        """Each word's number and its class."""
+        return batch["word_index"].cpu(), logits.argmax(1).cpu()
 
-    def evaluate(self) -> Evaluation:
-        scored = np.concatenate([np.zeros(0, dtype=np.int64), *(index for index, _ in self._collected)])
-        assert len(np.unique(scored)) == len(scored) == len(self.validation.labels), "each word is scored exactly once"
-        predicted = np.empty(len(self.validation.labels), dtype=np.int64)
-        for index, values in self._collected:
-            predicted[index] = values
-        self._collected.clear()
+    def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
+        """The test file itself with a column of predictions (entities in IOB2)."""
+        predicted = in_order(parts, len(split.words))
+        tags = [self.validation.label_names[number] for number in predicted]
+        suffix = "conllu" if split.layout.file_format == "conllu" else "conll"
+        return {f"{name}.{suffix}": predicted_lines(split.path, split.layout, tags)}
+
+    def evaluate(self, parts: Sequence[Part]) -> Evaluation:
+        predicted = in_order(parts, len(self.validation.labels))
         tags = self._tags(predicted)
         return Evaluation(
             step=self.trainer.global_step,
@@ -99,9 +87,6 @@ class TokenClassification(FineTuning):
             predictions=self._records(tags),
             is_collapsed=len(np.unique(predicted)) <= 1,
         )
-
-    def heads(self) -> dict[str, nn.Module]:
-        return {"classifier": self.classifier} | ({"bilstm": self.bilstm} if self.bilstm is not None else {})
 
     def baseline(self) -> float:
         """The most frequent tag everywhere; for entities that is usually O, and scores nothing."""

@@ -9,10 +9,11 @@ from typing import Any
 
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from clozelab.data.readers.cache import used_folders
-from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, TaskInputs, TrainingPlan
+from clozelab.data.readers.hub import HubSource, hub_files
+from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, PredictionSet, TaskInputs, TrainingPlan
 from clozelab.ledger.fingerprint import encoder_fingerprint, require_encoder
 from clozelab.ledger.run import Run
 from clozelab.ledger.targets import check_targets
@@ -75,13 +76,21 @@ def main(cfg: DictConfig) -> None:
 def build_data(cfg: DictConfig, folder: Path, encoder: EncoderSource) -> FinetuningDataModule:
     """The task's data module; it has looked for its files, and read nothing yet."""
     tokenizer = open_tokenizer(folder)
-    folders = Path(cfg.data_dir), Path(cfg.cache_dir)
+    folders = data_folder(cfg), Path(cfg.cache_dir)
     inputs = TaskInputs(cfg.task.name, *folders, tokenizer, max_positions(folder), encoder)
     return instantiate(cfg.task.data, _convert_="all")(inputs=inputs, plan=build_plan(cfg))
 
 
 def build_plan(cfg: DictConfig) -> TrainingPlan:
     return TrainingPlan(**{key: cfg[key] for key in PLAN_KEYS}, num_workers=cfg.trainer.num_workers)
+
+
+def data_folder(cfg: DictConfig) -> Path:
+    """Where the task's files are: data_dir, or with hub=true a folder of the cache with the hub's."""
+    if not cfg.hub:
+        return Path(cfg.data_dir)
+    settings: Any = OmegaConf.to_container(cfg.task, resolve=True)
+    return hub_files(HubSource.of(settings), Path(cfg.cache_dir))
 
 
 def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
@@ -103,12 +112,12 @@ def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) 
 
 
 def predict_tests(
-    trainer: Trainer, module: FineTuning, data: FinetuningDataModule, tests: Mapping[str, Any], run: Run
+    trainer: Trainer, module: FineTuning, data: FinetuningDataModule, tests: Mapping[str, PredictionSet], run: Run
 ) -> None:
-    """Write the best checkpoint's predictions for the test sets, by their names in a submission."""
+    """Write the best checkpoint's predictions for the test sets."""
     if tests:
         module.restore_best()
-    for name, split in tests.items():
-        parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(split.rows))
+    for name, test in tests.items():
+        parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(test.rows))
         if run.is_leader:
-            write_test_predictions(run.dir, module, name, split.ids, parts)
+            write_test_predictions(run.dir, module.prediction_files(name, test.split, parts))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from clozelab.data.readers.conll import ColumnFormat, TaggedSentences, read_conll
+from clozelab.data.readers.conll import ColumnFormat, TaggedSentences, predicted_lines, read_conll
 
 CONLL = ColumnFormat("columns", 0, -1)
 UPOS = ColumnFormat("conllu", 1, 3)
@@ -122,3 +122,35 @@ def test_shared_files(shared_dir: Path) -> None:
         assert (len(sentences), sentences.counts["damaged_sentences"]) == (count, 0)
     sentences = read_conll(shared_dir / "data/pos/en_ewt-ud-dev.conllu.zst", UPOS, require_tags=True)
     assert (len(sentences), sum(map(len, sentences.words)), sentences.has_documents) == (2001, 25147, True)
+
+
+@pytest.mark.parametrize("blank", [" ", "\t"])
+def test_predictions_are_a_last_column(tmp_path: Path, blank: str) -> None:
+    """Everything else stays as it was, so that conlleval finds the gold tags beside them."""
+    text = NEWS.replace(" ", blank)
+    sentences = read(tmp_path, text)
+    tags = [f"T{i}" for i in range(sum(map(len, sentences.words)))]
+    (tmp_path / "new.txt").write_text("\n".join(predicted_lines(tmp_path / "x.txt", CONLL, tags)))
+    before, after = (path.read_text().rstrip("\n").split("\n") for path in (tmp_path / "x.txt", tmp_path / "new.txt"))
+    assert [line.rpartition(blank)[0] if line else "" for line in after] == before
+    again = read_conll(tmp_path / "new.txt", CONLL, require_tags=True)
+    assert again.words == sentences.words and again.documents == sentences.documents
+    assert [tag for sentence in again.tags or [] for tag in sentence] == tags
+
+
+def test_predictions_of_words_alone(tmp_path: Path) -> None:
+    read(tmp_path, "a\n\nb\n", tags=False)
+    assert list(predicted_lines(tmp_path / "x.txt", CONLL, ["O", "B-X"])) == ["a O", "", "b B-X"]
+    with pytest.raises(AssertionError, match="one tag a word"):
+        list(predicted_lines(tmp_path / "x.txt", CONLL, ["O"] * 3))
+
+
+def test_predictions_take_the_tags_place_in_conllu(tmp_path: Path) -> None:
+    sentences = read(tmp_path, TREE, UPOS)
+    tags = ["T" + str(i) for i in range(4)]
+    (tmp_path / "new.txt").write_text("\n".join(predicted_lines(tmp_path / "x.txt", UPOS, tags)) + "\n")
+    before, after = (path.read_text().split("\n") for path in (tmp_path / "x.txt", tmp_path / "new.txt"))
+    assert len(before) == len(after) and sum(a != b for a, b in zip(before, after, strict=True)) == 4
+    again = read_conll(tmp_path / "new.txt", UPOS, require_tags=True)
+    assert again.words == sentences.words
+    assert [tag for sentence in again.tags or [] for tag in sentence] == tags

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clozelab.data.readers.rows import TokenRows, concatenate, encode_examples, longest_first
+from clozelab.data.readers.rows import TokenRows, concatenate, encode_examples, encode_windows, longest_first
 from clozelab.data.tokenizer import WordPieceTokenizer
 
 
@@ -57,3 +57,20 @@ def test_gather_equals_one_by_one() -> None:
 def test_no_room_for_text(tokenizer: WordPieceTokenizer) -> None:
     with pytest.raises(ValueError, match="max_seq_length=4 leaves no room"):
         encode_examples(tokenizer, ["a"], ["b"], max_seq_length=4)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_windows_hold_the_whole_text(tokenizer: WordPieceTokenizer, stride: int) -> None:
+    texts = ["the cat sat on the mat the dog ran", "", "dog", "the dog ran"]
+    rows, offsets = encode_windows(tokenizer, texts, max_seq_length=5, stride=stride)
+    assert offsets.tolist() == [0, 1 + -(-6 // stride), *(offsets[1] + np.array([1, 2, 3]))]
+    assert rows.lengths.max() == 5 and rows.lengths[offsets[1]] == 2
+    assert rows.cut_tokens is not None and not rows.cut_tokens.any()
+    windows = [rows.input_ids[a:b] for a, b in zip(rows.offsets, rows.offsets[1:], strict=False)][: offsets[1]]
+    assert all(w[0] == tokenizer.cls_id and w[-1] == tokenizer.sep_id for w in windows)
+    ids = tokenizer.encode_batch(texts[:1])[0]
+    for number, window in enumerate(windows):
+        assert window[1:-1].tolist() == ids[number * stride :][:3].tolist()
+    assert windows[-1][-2] == ids[-1]
+    with pytest.raises(ValueError, match="window_stride=4 tokens: rows of 5 hold 3 beside the special tokens"):
+        encode_windows(tokenizer, texts, max_seq_length=5, stride=4)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clozelab.data.readers.rows import window_ranges
 from clozelab.data.readers.squad import SquadExamples, SquadQuestion
 from clozelab.data.readers.squad_features import (
     SquadFeatures,
@@ -14,7 +15,6 @@ from clozelab.data.readers.squad_features import (
     answer_tokens,
     build_features,
     max_context_flags,
-    window_ranges,
 )
 from clozelab.data.tokenizer import WordPieceTokenizer
 

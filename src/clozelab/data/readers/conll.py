@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from clozelab.data.readers.files import refuse_wrong_file, text_lines
 
 DOCUMENT_START = "-DOCSTART-"
+OUTSIDE = "O"
 FILE_FORMATS = ("columns", "conllu")
 CONLLU_COLUMNS = 10
 
@@ -85,6 +86,27 @@ def read_conll(path: Path, layout: ColumnFormat, *, require_tags: bool) -> Tagge
     refuse_wrong_file(path, bad, num_seen, "one word a line with the same number of columns")
     sentences.counts["damaged_sentences"] = len(bad)
     return sentences
+
+
+def predicted_lines(path: Path, layout: ColumnFormat, tags: Sequence[str]) -> Iterator[str]:
+    """The lines of a file without damage, with a tag for each word in file order.
+
+    Columns get one more, the last: what `conlleval` compares with the column before it. In conllu, whose columns are
+    fixed, the tag stands in its own column instead of what was there.
+    """
+    left = iter(tags)
+    for _, line in text_lines(path):
+        assert line is not None, "a damaged file is refused before it is predicted"
+        if not line.strip(" \t") or _is_comment(line, layout):
+            yield line
+        elif layout.file_format == "conllu":
+            fields = line.split("\t")
+            fields[layout.tag_column] = next(left)
+            yield "\t".join(fields)
+        else:
+            tag = OUTSIDE if _is_document_start(line, layout) else next(left)
+            yield f"{line}\t{tag}" if "\t" in line else f"{line.rstrip(' ')} {tag}"
+    assert next(left, None) is None, "one tag a word"
 
 
 Block = list[tuple[int, list[str]]]

@@ -143,6 +143,41 @@ def encode_examples(
     )
 
 
+def window_ranges(num_tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """(first token, number of tokens) of each window over a text; none for an empty one."""
+    ranges: list[tuple[int, int]] = []
+    start = 0
+    while start < num_tokens:
+        length = min(num_tokens - start, room)
+        ranges.append((start, length))
+        if start + length == num_tokens:
+            break
+        start += min(length, stride)
+    return ranges
+
+
+def encode_windows(
+    tokenizer: WordPieceTokenizer, texts: Sequence[str], *, max_seq_length: int, stride: int
+) -> tuple[TokenRows, Ints]:
+    """Rows of single texts of any length, several of a long one, and where each text's rows begin [N + 1].
+
+    The windows of a text begin `stride` tokens apart, which must be less than a row holds: nothing is left out.
+    """
+    room = max_seq_length - 2
+    if not 1 <= stride <= room:
+        raise ValueError(
+            f"window_stride={stride} tokens: rows of {max_seq_length} hold {room} beside the special tokens, so give "
+            f"1 to {max(1, room)} (half of a row is usual)"
+        )
+    pieces, counts = [], []
+    for ids in tokenizer.encode_batch(list(texts)):
+        ranges = window_ranges(len(ids), room, stride) or [(0, 0)]
+        pieces += [ids[start : start + length] for start, length in ranges]
+        counts.append(len(ranges))
+    rows = _assemble(tokenizer, pieces, None, [0] * len(pieces))
+    return rows, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
 def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
     """Lengths after taking tokens from the longer text, one by one, until both fit; of equals the second loses."""
     if first + second <= budget:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.data.readers.rows import Ints, TokenRows, concatenate
+from clozelab.data.readers.rows import Ints, TokenRows, concatenate, window_ranges
 from clozelab.data.readers.squad import SquadExamples
 from clozelab.data.tokenizer import WordPieceTokenizer
 
@@ -118,19 +118,6 @@ def answer_tokens(spans: NDArray[np.integer], start: int, end: int) -> tuple[int
     first = int(np.searchsorted(spans[:, 1], start, side="right"))
     last = int(np.searchsorted(spans[:, 0], end, side="left")) - 1
     return (first, last) if first <= last else (-1, -1)
-
-
-def window_ranges(num_tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """(first token, number of tokens) of each window over a passage; none for an empty one."""
-    ranges: list[tuple[int, int]] = []
-    start = 0
-    while start < num_tokens:
-        length = min(num_tokens - start, room)
-        ranges.append((start, length))
-        if start + length == num_tokens:
-            break
-        start += min(length, stride)
-    return ranges
 
 
 def max_context_flags(ranges: list[tuple[int, int]], num_tokens: int) -> list[NDArray[np.bool_]]:

@@ -45,8 +45,12 @@ def load_squad(
     for_training: bool,
     max_examples: int | None,
     with_unanswerable: bool = False,
+    for_prediction: bool = False,
 ) -> SquadSplit:
-    """One split, its windows from the cache if they were made before; `with_unanswerable` for 2.0."""
+    """One split, its windows from the cache if they were made before; `with_unanswerable` for 2.0.
+
+    `for_prediction`: the file may come without answers.
+    """
     key = {
         "version": FORMAT_VERSION,
         "file": file_sha256(path),
@@ -60,7 +64,8 @@ def load_squad(
 
     def read() -> SquadExamples:
         examples = read_squad(path, for_training=for_training, with_unanswerable=with_unanswerable)
-        _refuse_other_data(path, examples, with_unanswerable)
+        if not for_prediction:
+            _refuse_other_data(path, examples, with_unanswerable)
         loaded.append(examples.select(subset(len(examples), max_examples)))
         return examples
 

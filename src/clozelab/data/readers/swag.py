@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -84,7 +85,7 @@ class ChoiceExamples:
 
 
 def read_choices(path: Path, layout: ChoiceFormat, *, require_labels: bool) -> ChoiceExamples:
-    """Read one file; the id of an example is its row number from 0. `require_labels` False allows a missing column.
+    """Read one file; the id of an example is its row number from 0. Labels are read only with `require_labels`.
 
     Raises ValueError naming the file (and line) for a missing column, a label that is no number of a choice, or more
     than 1 % damaged rows.
@@ -93,7 +94,7 @@ def read_choices(path: Path, layout: ChoiceFormat, *, require_labels: bool) -> C
     columns = list(layout.columns) if layout.columns is not None else _header(path, records)
     wanted = [layout.context_column, *layout.ending_columns, *([layout.start_column] if layout.start_column else [])]
     _require_columns(path, columns, [*wanted, *([layout.label_column] if require_labels else [])], layout.label_column)
-    examples = ChoiceExamples(labels=[] if layout.label_column in columns else None)
+    examples = ChoiceExamples(labels=[] if require_labels else None)
     bad: list[str] = []
     num_rows = 0
     for number, fields in records:
@@ -124,12 +125,15 @@ def load_choices(
     fold: Fold | None,
     max_seq_length: int,
     max_examples: int | None,
+    require_labels: bool = True,
 ) -> LabelledRows:
     """One split, from the cache if it was tokenised before; the class of an example is the number of its choice.
 
+    `require_labels` False is for prediction: the file may come without a label column, and its labels are not read.
+
     `rows` holds the choices of each example one after the other: as many rows an example as `layout.ending_columns`.
     """
-    key = {
+    key: dict[str, Any] = {
         "version": FORMAT_VERSION,
         "file": file_sha256(path),
         "layout": asdict(layout),
@@ -138,9 +142,10 @@ def load_choices(
         "max_seq_length": max_seq_length,
         "max_examples": max_examples,
     }
+    key |= {} if require_labels else {"require_labels": False}
 
     def build() -> tuple[Arrays, Facts]:
-        examples = read_choices(path, layout, require_labels=True)
+        examples = read_choices(path, layout, require_labels=require_labels)
         return _tokenise(path, examples, tokenizer, fold, max_seq_length, max_examples)
 
     arrays, facts = cached_arrays(cache_dir / "tasks" / f"{name}-{content_key(key)}", build)
@@ -156,7 +161,6 @@ def _tokenise(
     max_seq_length: int,
     max_examples: int | None,
 ) -> tuple[Arrays, Facts]:
-    assert examples.labels is not None  # required by the reader
     part = [i for i, context in enumerate(examples.contexts) if fold is None or fold.holds(context)]
     if not part:
         raise ValueError(f"{path}: no example falls into this fold of {fold}; take fewer folds or a larger file")
@@ -170,7 +174,7 @@ def _tokenise(
         "offsets": rows.offsets,
         "second_starts": rows.second_starts,
         "ids": np.array([examples.ids[i] for i in chosen], dtype=np.str_),
-        "labels": np.array([examples.labels[i] for i in chosen], dtype=np.int64),
+        "labels": np.array([examples.labels[i] if examples.labels else -1 for i in chosen], dtype=np.int64),
     }
     counts = {
         "truncated_rows": int((rows.cut_tokens > 0).sum()),

@@ -15,13 +15,14 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.data.readers.cache import Arrays
-from clozelab.data.readers.conll import TaggedSentences
+from clozelab.data.readers.conll import ColumnFormat, TaggedSentences
 from clozelab.data.readers.rows import Ints, TokenRows, concatenate, ragged_positions
 from clozelab.data.tokenizer import WordPieceTokenizer
 
@@ -74,9 +75,13 @@ class TaggedSplit:
     """[S]: the line of each sentence's first word in its file."""
     label_names: list[str]
     entity_tags: bool
-    facts: dict[str, Any]
+    counts: dict[str, Any]
+    """What is unusual about the sentences in use, and how their tags were written."""
     key: str
     """Names the content: what is computed from the rows can be stored under it."""
+    path: Path | None = None
+    """The file they come from."""
+    layout: ColumnFormat | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -1,0 +1,328 @@
+"""Fine-tuning and prediction throughput beside transformers, in one interleaved run.
+
+`python benchmarks/finetuning.py` takes the rows of SST-2, MRPC and SQuAD 1.1 as they are (their true lengths, with
+BERT's released vocabulary) and times optimizer steps of clozelab, which computes no padding, and of transformers'
+run_glue and run_qa as documented: every row padded to 128 (384) tokens, fp32, AdamW. Both sides count *real* tokens a
+second, special tokens included and padding left out. `predict` times 10,000 sentences from text to answer, beside
+transformers' text-classification pipeline, one sentence at a time (its default) and 32 at once; both sides load the
+very same model, and how many answers agree is printed. Sides take turns (side_by_side.py).
+
+Needs the data in clozelab's layout (`--data-dir`; by default CLOZELAB_SHARED/data or ../shared/data) and BERT's
+uncased vocabulary (`--vocab`; by default vocab/bert-base-uncased-vocab.txt in it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from side_by_side import (
+    SHAPES,
+    Side,
+    clozelab_encoder,
+    clozelab_optimizer,
+    clozelab_precision,
+    compare,
+    header,
+    serve,
+    shape,
+    training_step,
+)
+
+TASKS = ("sst2", "mrpc", "squad", "predict")
+GLUE = {
+    "sst2": ("glue/SST-2/train.tsv", ["sentence"], "label"),
+    "mrpc": ("glue/MRPC/train.tsv", ["#1 String", "#2 String"], "Quality"),
+}
+BATCH = {"sst2": 32, "mrpc": 32, "squad": 12, "predict": 32}
+"""As in the documented commands of run_glue and run_qa."""
+MAX_SEQ_LENGTH = {"sst2": 128, "mrpc": 128, "squad": 384, "predict": 128}
+DOC_STRIDE, MAX_QUERY_LENGTH = 128, 64
+MAX_EXAMPLES = 4096
+"""A fixed pseudo-random choice of the training file: as long as all of it on average, and soon tokenised."""
+EVALUATION_TOKENS = 8192
+NUM_COMPARED = 512
+"""Sentences whose answers both sides report."""
+
+
+def open_tokenizer(vocab: Path) -> Any:
+    from clozelab.data.tokenizer import WordPieceTokenizer
+
+    return WordPieceTokenizer.from_vocab(vocab, lowercase=True)
+
+
+def load_rows(task: str, data_dir: Path, vocab: Path) -> tuple[Any, dict[str, Any]]:
+    """(rows, targets) of a training file, the same for both sides."""
+    import numpy as np
+
+    from clozelab.data.readers.glue import TsvFormat
+    from clozelab.data.readers.labelled import load_labelled
+    from clozelab.data.readers.squad_features import WindowSettings
+    from clozelab.data.readers.squad_split import load_squad
+
+    with tempfile.TemporaryDirectory() as cache:
+        settings: dict[str, Any] = {"name": task, "cache_dir": Path(cache), "max_examples": MAX_EXAMPLES}
+        tokenizer = open_tokenizer(vocab)
+        if task == "squad":
+            windows = WindowSettings(MAX_SEQ_LENGTH[task], DOC_STRIDE, MAX_QUERY_LENGTH)
+            path = data_dir / "squad/train-v1.1.json"
+            features = load_squad(path, tokenizer, windows, for_training=True, **settings).features
+            names = ("start_positions", "end_positions")
+            return features.rows, {name: getattr(features, name).astype(np.int64) for name in names}
+        file, columns, label = GLUE[task]
+        split = load_labelled(
+            data_dir / file,
+            TsvFormat(columns, label, None, None),
+            tokenizer,
+            label_names=["0", "1"],
+            max_seq_length=MAX_SEQ_LENGTH[task],
+            **settings,
+        )
+        return split.rows, {"labels": split.labels}
+
+
+def clozelab_training(task: str, size: str, rows: Any, targets: dict[str, Any]) -> Callable[[], int]:
+    """A step of clozelab's own pieces on length-bucketed batches of packed rows; it returns the real tokens."""
+    import torch
+    from torch.nn import functional as F
+
+    from clozelab.datamodules.bucketing import bucketed_batches
+    from clozelab.datamodules.finetuning import make_batch
+    from clozelab.models.heads import SequenceClassificationHead, SpanHead
+    from clozelab.modules.span_extraction import pad_tokens
+
+    torch.manual_seed(0)
+    encoder = clozelab_encoder(size)
+    head = SpanHead(encoder.config) if task == "squad" else SequenceClassificationHead(encoder.config, 2)
+    model = torch.nn.ModuleDict({"encoder": encoder, "head": head}).train()
+    optimizer, is_bf16 = clozelab_optimizer(model.named_parameters(), 3e-5), clozelab_precision()
+
+    def loss(batch: dict[str, Any]) -> Any:
+        ids = (batch["input_ids"], batch["token_type_ids"], batch["position_ids"])
+        hidden, layout = encoder(*ids, batch["layout"]).sequence_output, batch["layout"]
+        pooled = hidden if task == "squad" else encoder.pool(hidden, layout)
+        with torch.autocast("cpu", enabled=False):
+            logits = head(pooled.float())
+        if task != "squad":
+            return F.cross_entropy(logits, batch["labels"])
+        answers = torch.stack([batch["start_positions"], batch["end_positions"]], dim=1)
+        return F.cross_entropy(pad_tokens(logits, batch), answers)
+
+    def batches() -> Any:
+        epoch = 0
+        while True:
+            yield from bucketed_batches(rows.lengths, batch_size=BATCH[task], seed=1, epoch=epoch)
+            epoch += 1
+
+    stream = batches()
+
+    def step() -> int:
+        batch = make_batch(rows, next(stream), targets)
+        training_step(lambda: loss(batch), model, optimizer, is_bf16)
+        return int(batch["layout"].num_tokens)
+
+    return step
+
+
+def transformers_training(task: str, size: str, rows: Any, targets: dict[str, Any], is_bf16: bool) -> Callable[[], int]:
+    """A step on shuffled batches padded to the longest row there may be, as run_glue and run_qa do by default."""
+    import numpy as np
+    import torch
+    from transformers import BertConfig, BertForQuestionAnswering, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    kind = BertForQuestionAnswering if task == "squad" else BertForSequenceClassification
+    model = kind(BertConfig(vocab_size=30_522, num_labels=2, **shape(size)))
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-5, weight_decay=0.0)
+    rng, slots, lengths = np.random.default_rng(1), MAX_SEQ_LENGTH[task], rows.lengths
+    # run_glue tokenises (and pads) before it trains.
+    padded = np.zeros((3, len(rows), slots), dtype=np.int64)
+    for i in range(len(rows)):
+        own = rows.gather(np.array([i]))
+        padded[0, i, : lengths[i]], padded[1, i, : lengths[i]] = own["input_ids"], own["token_type_ids"]
+        padded[2, i, : lengths[i]] = 1
+
+    def step() -> int:
+        index = rng.choice(len(rows), BATCH[task], replace=False)
+        ids, types, mask = (torch.from_numpy(part[index]) for part in padded)
+        answers = {name: torch.from_numpy(values[index]) for name, values in targets.items()}
+        inputs = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask, **answers}
+        training_step(lambda: model(**inputs).loss, model, optimizer, is_bf16)
+        return int(lengths[index].sum())
+
+    return step
+
+
+def training(side: str, task: str, size: str, data_dir: Path, vocab: Path) -> tuple[Callable[[float], float], None]:
+    """Measures real tokens/s."""
+    data = load_rows(task, data_dir, vocab)
+    ours = side == "clozelab"
+    step = clozelab_training(task, size, *data) if ours else transformers_training(task, size, *data, side == "bf16")
+    for _ in range(3):
+        step()
+
+    def measure(seconds: float) -> float:
+        tokens, start = 0, time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            tokens += step()
+        return tokens / (time.perf_counter() - start)
+
+    return measure, None
+
+
+def save_classifier(folder: Path, size: str, vocab: Path) -> None:
+    """A sentiment model with fresh weights, as clozelab writes one."""
+    import torch
+
+    from clozelab.models.heads import SequenceClassificationHead
+    from clozelab.models.weights import save_encoder_folder
+
+    torch.manual_seed(0)
+    encoder = clozelab_encoder(size)
+    head = SequenceClassificationHead(encoder.config, 2)
+    labels = {"id2label": {0: "0", 1: "1"}, "label2id": {"0": 0, "1": 1}}
+    save_encoder_folder(
+        folder,
+        encoder,
+        heads={"classifier": head},
+        tokenizer_files=open_tokenizer(vocab).files(),
+        extra_config={**labels, "architectures": ["BertForSequenceClassification"]},
+    )
+
+
+def clozelab_prediction(model: Path) -> Callable[[list[str]], list[int]]:
+    import numpy as np
+    import torch
+
+    from clozelab.data.readers.rows import encode_examples
+    from clozelab.data.tokenizer import WordPieceTokenizer
+    from clozelab.datamodules.bucketing import token_budget_batches
+    from clozelab.datamodules.finetuning import make_batch
+    from clozelab.models.heads import SequenceClassificationHead
+    from clozelab.models.weights import load_encoder, load_head
+
+    encoder = load_encoder(model).eval()
+    head = SequenceClassificationHead(encoder.config, 2).eval()
+    load_head(model, "classifier", head)
+    tokenizer, is_bf16 = WordPieceTokenizer.from_folder(model), clozelab_precision()
+
+    @torch.inference_mode()
+    def predict(texts: list[str]) -> list[int]:
+        rows = encode_examples(tokenizer, texts, None, max_seq_length=MAX_SEQ_LENGTH["predict"])
+        answers = np.empty(len(rows), dtype=np.int64)
+        for index in token_budget_batches(rows.lengths, EVALUATION_TOKENS):
+            batch = make_batch(rows, index, {})
+            ids = (batch["input_ids"], batch["token_type_ids"], batch["position_ids"])
+            with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
+                pooled = encoder.pool(encoder(*ids, batch["layout"]).sequence_output, batch["layout"])
+            answers[index] = head(pooled.float()).argmax(1).numpy()
+        return answers.tolist()
+
+    return predict
+
+
+def transformers_prediction(model: Path, batch_size: int) -> Callable[[list[str]], list[int]]:
+    from transformers import pipeline
+
+    ready = pipeline("text-classification", model=str(model), batch_size=batch_size, device="cpu")
+    longest = MAX_SEQ_LENGTH["predict"]
+    return lambda texts: [int(one["label"]) for one in ready(texts, truncation=True, max_length=longest)]
+
+
+def prediction(side: str, model: Path, data_dir: Path, number: int) -> tuple[Callable[[float], float], list[int]]:
+    """Measures sentences/s over all of them, whatever time that takes; greets with the first answers."""
+    lines = (data_dir / GLUE["sst2"][0]).read_text(encoding="utf-8").splitlines()[1 : number + 1]
+    texts = [line.split("\t")[0] for line in lines]
+    predict = clozelab_prediction(model) if side == "clozelab" else transformers_prediction(model, int(side))
+    first = predict(texts[:NUM_COMPARED])
+
+    def measure(_seconds: float) -> float:
+        start = time.perf_counter()
+        predict(texts)
+        return len(texts) / (time.perf_counter() - start)
+
+    return measure, first
+
+
+def run_training(task: str, size: str, arguments: argparse.Namespace) -> list[str]:
+    names = {"clozelab": "clozelab"} | {f"transformers {peer}": peer for peer in arguments.peers}
+    words = ["--tasks", task, "--sizes", size, "--data-dir", str(arguments.data_dir), "--vocab", str(arguments.vocab)]
+    sides = {name: Side(__file__, side, words, arguments.threads) for name, side in names.items()}
+    return compare(f"{task}, {_name(size)}", sides, arguments.rounds, arguments.seconds)
+
+
+def run_prediction(size: str, arguments: argparse.Namespace) -> list[str]:
+    names = {"clozelab": "clozelab", "pipeline": "1", "pipeline, batch 32": "32"}
+    number = str(arguments.sentences)
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "model"
+        save_classifier(model, size, arguments.vocab)
+        words = [
+            "--tasks",
+            "predict",
+            "--model",
+            str(model),
+            "--data-dir",
+            str(arguments.data_dir),
+            "--sentences",
+            number,
+        ]
+        sides = {name: Side(__file__, side, words, arguments.threads) for name, side in names.items()}
+        ours, *others = (side.greeting for side in sides.values())
+        same = [sum(a == b for a, b in zip(ours, other, strict=True)) for other in others]
+        print(f"(equal answers of the first {len(ours)}: {', '.join(map(str, same))})", flush=True)
+        return compare(f"predict {number} sentences, {_name(size)}, sentences/s", sides, arguments.rounds, 0.0)
+
+
+def _name(size: str) -> str:
+    return f"L{SHAPES[size][0]} H{SHAPES[size][1]}"
+
+
+def work(arguments: argparse.Namespace) -> None:
+    side, task, size = arguments.worker, arguments.tasks[0], arguments.sizes[0]
+    if task == "predict":
+        build: Callable[[], Any] = partial(prediction, side, arguments.model, arguments.data_dir, arguments.sentences)
+    else:
+        build = partial(training, side, task, size, arguments.data_dir, arguments.vocab)
+    serve(side == "clozelab", arguments.threads, build)
+
+
+def main() -> None:
+    shared = Path(os.environ.get("CLOZELAB_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
+    parser.add_argument("--sizes", nargs="+", default=["tiny", "mini", "base"], choices=list(SHAPES))
+    parser.add_argument("--peers", nargs="+", default=["fp32"], choices=["fp32", "bf16"])
+    parser.add_argument("--sentences", type=int, default=10_000)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--data-dir", type=Path, default=shared / "data")
+    parser.add_argument("--vocab", type=Path)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    arguments.vocab = arguments.vocab or arguments.data_dir / "vocab/bert-base-uncased-vocab.txt"
+    if arguments.worker:
+        return work(arguments)
+    if not arguments.vocab.is_file():
+        raise SystemExit(f"no vocabulary at {arguments.vocab}: give --data-dir and --vocab")
+    lines = header(arguments.threads, "real tokens/s")
+    for task in arguments.tasks:
+        for size in arguments.sizes:
+            lines += run_prediction(size, arguments) if task == "predict" else run_training(task, size, arguments)
+    if arguments.output:
+        arguments.output.write_text("# Fine-tuning throughput beside transformers\n\n" + "\n".join(lines) + "\n")
+    return None
+
+
+if __name__ == "__main__":
+    main()
