@@ -23,8 +23,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.config import CONF_DIR, EXPERIMENTS_DIR, ScaleConfig, check_schema, kept_step, scaled
 from clozelab.ledger import sweep
-from clozelab.ledger.experiment import find_experiment, list_experiments, load_experiment
 from clozelab.ledger.fingerprint import canonical
+from clozelab.ledger.reporting.experiment import find_experiment, list_experiments, load_experiment
 from clozelab.ledger.sharing import training_key
 from clozelab.ledger.targets import check_targets
 from clozelab.models.config import BertConfig

@@ -173,7 +173,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     from hydra.types import RunMode
 
     from clozelab import config
-    from clozelab.ledger import launcher, plugins
+    from clozelab.ledger.launching import launcher, plugins
 
     config.register()
     plugins.register()
@@ -204,7 +204,7 @@ def _job(verb: str, cfg: DictConfig) -> int:
     """One job in this process: skip what is complete, before torch is imported."""
     from clozelab.config import check_schema
     from clozelab.ledger.fingerprint import require_encoder
-    from clozelab.ledger.forking import die_with_first_rank
+    from clozelab.ledger.launching.forking import die_with_first_rank
     from clozelab.ledger.mistakes import refuse_idle_overrides
     from clozelab.ledger.run import is_settled
     from clozelab.ledger.targets import check_targets

@@ -23,7 +23,7 @@ import pytest
 
 from clozelab.ledger.collect import collect
 from clozelab.ledger.locks import holder, holders
-from clozelab.ledger.report import write_results
+from clozelab.ledger.reporting.report import write_results
 
 pytestmark = [
     pytest.mark.slow,

@@ -24,7 +24,7 @@ from omegaconf import DictConfig
 from safetensors.torch import load_file
 
 from clozelab import config
-from clozelab.ledger import plugins
+from clozelab.ledger.launching import plugins
 from clozelab.models.weights import load_encoder
 from clozelab.stages import adapting, pretrain
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError

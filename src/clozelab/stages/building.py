@@ -17,8 +17,8 @@ from clozelab.data.known_loss import known_loss
 from clozelab.data.shards import PreparedCorpus
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.datamodules.finetuning import EncoderSource
+from clozelab.ledger.reporting.tracked import tracked_job, tracker_nodes
 from clozelab.ledger.run import Run
-from clozelab.ledger.tracked import tracked_job, tracker_nodes
 from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.weights import load_encoder

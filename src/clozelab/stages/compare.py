@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from clozelab.ledger import comparing
-from clozelab.ledger.comparing import has_other_targets, main_curve, open_run, point_rows, score_rows, title
 from clozelab.ledger.inventory import Record
 from clozelab.ledger.lists import Heading, make_console, make_table, say
+from clozelab.ledger.reporting import comparing
+from clozelab.ledger.reporting.comparing import has_other_targets, main_curve, open_run, point_rows, score_rows, title
 from clozelab.ledger.words import parse, wants_help
 
 HELP = """clozelab compare RUN RUN [data_dir=FOLDER] [--plot FILE]
@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> int:
     if one.stage == two.stage == "finetune":
         show_test(one, two, said.values.get("data_dir"), console)
     if "plot" in said.options:
-        from clozelab.ledger.plots import draw_two  # matplotlib takes a second
+        from clozelab.ledger.reporting.plots import draw_two  # matplotlib takes a second
 
         curves = [(f"{letter} {title(record)}", main_curve(record)) for letter, record in (("A", one), ("B", two))]
         lines = [(label, [(tokens, value) for _, tokens, value in curve]) for label, (_, curve) in curves]
@@ -68,7 +68,7 @@ def show_figures(one: Record, two: Record, console: Console) -> None:
 
 def show_test(one: Record, two: Record, data_dir: str | None, console: Console) -> None:
     """The paired test, or why there is none."""
-    from clozelab.ledger.examples import describe, paired_test  # scipy takes half a second
+    from clozelab.ledger.reporting.examples import describe, paired_test  # scipy takes half a second
 
     try:
         for line in describe(paired_test(one, two, data_dir)):

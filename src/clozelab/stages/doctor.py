@@ -60,7 +60,7 @@ def pre_flight(name: str, overrides: Sequence[str]) -> int:
     started = time.perf_counter()
     from rich.console import Console
 
-    from clozelab.ledger.experiment import find_experiment
+    from clozelab.ledger.reporting.experiment import find_experiment
     from clozelab.preflight.checks import examine
     from clozelab.preflight.findings import ERROR, worst
     from clozelab.preflight.terminal import print_findings

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from clozelab.ledger.accounts import AnyRun
-from clozelab.ledger.cell import Explanation, explain, find_columns, find_row, run_rows
 from clozelab.ledger.collect import Collected, collect
 from clozelab.ledger.commands import remake
-from clozelab.ledger.experiment import find_experiment, load_experiment
 from clozelab.ledger.lists import Heading, make_console, make_table, say
 from clozelab.ledger.plan import runs_root
-from clozelab.ledger.table import build_table
-from clozelab.ledger.wording import distinct, percent
+from clozelab.ledger.reporting.accounts import AnyRun
+from clozelab.ledger.reporting.cell import Explanation, explain, find_columns, find_row, run_rows
+from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
+from clozelab.ledger.reporting.table import build_table
+from clozelab.ledger.reporting.wording import distinct, percent
 from clozelab.ledger.words import parse, path_of, wants_help
 
 HELP = """clozelab explain-cell EXPERIMENT ROW COLUMN [scale=NAME] [runs_dir=FOLDER]

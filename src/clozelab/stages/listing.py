@@ -11,12 +11,12 @@ from rich.text import Text
 
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.collect import collect
-from clozelab.ledger.experiment import list_experiments, load_experiment
 from clozelab.ledger.lists import make_console
 from clozelab.ledger.plan import SWEEPS, runs_root
+from clozelab.ledger.reporting.experiment import list_experiments, load_experiment
+from clozelab.ledger.reporting.table import build_table
+from clozelab.ledger.reporting.verdicts import judge, summarise
 from clozelab.ledger.sweep import job_words
-from clozelab.ledger.table import build_table
-from clozelab.ledger.verdicts import judge, summarise
 from clozelab.ledger.words import parse, wants_help
 
 HELP = """clozelab list [runs_dir=FOLDER]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from clozelab.ledger.experiment import find_experiment, load_experiment
 from clozelab.ledger.lists import make_console, make_table, say
 from clozelab.ledger.plan import make_steps, runs_root
+from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
 from clozelab.ledger.words import parse, wants_help
 
 HELP = """clozelab plan EXPERIMENT [scale=NAME] [name=value ...] [budget=TIME [matched_by=QUANTITY]] [--no-measure]
@@ -40,9 +40,10 @@ def main(words: Sequence[str]) -> int:
         from clozelab.stages.reproduce import dry_run
 
         return dry_run(steps)
-    from clozelab.ledger import costing, detectable  # torch and scipy: not for --help and mistakes
-    from clozelab.ledger.budget import parse_budget
     from clozelab.ledger.collect import collect
+    from clozelab.ledger.planning import costing
+    from clozelab.ledger.planning.budget import parse_budget
+    from clozelab.ledger.reporting import detectable  # torch and scipy: not for --help and mistakes
     from clozelab.ledger.sweep import compose
 
     budget = parse_budget(said.values["budget"]) if "budget" in said.values else None

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from clozelab.ledger.experiment import find_experiment, load_experiment
-from clozelab.ledger.latex import write_latex
 from clozelab.ledger.lists import say
 from clozelab.ledger.plan import runs_root, sweep_names
+from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
+from clozelab.ledger.reporting.latex import write_latex
+from clozelab.ledger.reporting.terminal import print_page
+from clozelab.ledger.reporting.tracked import track_report
 from clozelab.ledger.sweep import compose
-from clozelab.ledger.terminal import print_page
-from clozelab.ledger.tracked import track_report
 from clozelab.ledger.words import parse, wants_help
 
 HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER] [report_dir=FOLDER] [logger=wandb] [--latex]
@@ -24,7 +24,7 @@ logger=wandb they also go to Weights & Biases, as an artifact.
 
   --latex    also report.tex: scores and verdicts as tables to \\input (needs the package booktabs)"""
 if TYPE_CHECKING:
-    from clozelab.ledger.report import Report
+    from clozelab.ledger.reporting.report import Report
 
 
 def main(words: Sequence[str]) -> int:
@@ -32,7 +32,7 @@ def main(words: Sequence[str]) -> int:
     if wants_help(words, also_without_words=True):
         print(HELP)
         return 0
-    from clozelab.ledger.report import write_report  # matplotlib and scipy: not for --help
+    from clozelab.ledger.reporting.report import write_report  # matplotlib and scipy: not for --help
 
     said = parse("report", words, names=(1, 1), keys=("report_dir",), flags=("latex",), takes_overrides=True)
     folder = find_experiment(said.names[0])

@@ -15,8 +15,8 @@ from types import FrameType
 from rich.console import Console
 from rich.markup import escape
 
-from clozelab.ledger.experiment import find_experiment, load_experiment
 from clozelab.ledger.plan import Step, make_steps, require_task_files, runs_root
+from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
 from clozelab.ledger.sweep import expand
 from clozelab.stages.report import show, track
 
@@ -64,7 +64,7 @@ def main(words: Sequence[str]) -> int:
         if statuses[-1] < 0 or statuses[-1] in STOPPED or (step.folder is None and statuses[-1]):
             return statuses[-1] if statuses[-1] > 0 else 128 - statuses[-1]
     console.rule("report", align="left")
-    from clozelab.ledger.report import write_report  # matplotlib and scipy: not for --help and --dry-run
+    from clozelab.ledger.reporting.report import write_report  # matplotlib and scipy: not for --help and --dry-run
 
     root, scale = runs_root(folder, steps[-1].overrides, steps[-1].config_name)
     report = write_report(load_experiment(folder), root, root / "report", scale=scale)

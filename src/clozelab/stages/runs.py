@@ -12,7 +12,7 @@ from pathlib import Path
 from clozelab.ledger.inventory import STATUSES, Record, find_records, select
 from clozelab.ledger.lists import Heading, make_console, make_table, say
 from clozelab.ledger.progress import elapsed
-from clozelab.ledger.wording import DASH, duration
+from clozelab.ledger.reporting.wording import DASH, duration
 from clozelab.ledger.words import parse, path_of, wants_help
 
 HELP = """clozelab runs [EXPERIMENT] [runs_dir=FOLDER] [name=value ...] [--csv]

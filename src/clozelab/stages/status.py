@@ -9,7 +9,7 @@ from rich.console import Console
 
 from clozelab.ledger.inventory import STATUSES, find_records, select
 from clozelab.ledger.lists import Heading, make_console, make_table, say
-from clozelab.ledger.standing import Standing, log_of, reason, running_cells, standings
+from clozelab.ledger.planning.standing import Standing, log_of, reason, running_cells, standings
 from clozelab.ledger.words import parse, path_of, wants_help
 from clozelab.stages.runs import STAGES
 

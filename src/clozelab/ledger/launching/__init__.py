@@ -1,0 +1,1 @@
+"""How the jobs of a sweep are started: processes here, Slurm, Ray, a search."""

@@ -1,0 +1,265 @@
+"""Our Hydra launchers: every job of a sweep is an operating-system process of its own.
+
+Inside one process a sweep with several devices trains different configurations on different ranks (Lightning re-runs
+the command line for its children), and one crash takes the rest along. Here are what all launchers share and the one
+for this machine; those for Slurm and Ray have files of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.errors import CompactHydraException
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+from rich.console import Console
+
+from clozelab.ledger.host import usable_cores
+from clozelab.ledger.launching.forking import ForkServer
+from clozelab.ledger.launching.processes import Job, ProcessPool, Stopped
+from clozelab.ledger.reporting.tracked import track_sweep
+from clozelab.ledger.run import read_state
+from clozelab.ledger.sweep import PlannedJob, hydra_config, plan_job, without_hydra
+
+SHOWN_FAILURES = 12
+"""Different reasons that a summary prints."""
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")
+
+
+class Launched:
+    """How many jobs this process has been asked to launch; a sweep that expands to none must not look like success."""
+
+    is_sweep = False
+    jobs = 0
+    failed = 0
+
+    @classmethod
+    def reset(cls) -> None:
+        cls.is_sweep, cls.jobs, cls.failed = False, 0, 0
+
+    @classmethod
+    def check(cls) -> int:
+        """2 for a sweep without a job, 1 where a search has met failed jobs and gone on, else 0."""
+        if cls.is_sweep and cls.jobs == 0:
+            print("error: this sweep expands to no job at all; check its values and globs", file=sys.stderr)
+            return 2
+        return 1 if cls.failed else 0
+
+
+class SweepLauncher(Launcher):
+    """What every launcher of ours does around running: it plans, skips what is complete, reports what failed."""
+
+    stopped_words = "stopped; the same command goes on where it was"
+
+    def __init__(self) -> None:
+        self.config: DictConfig | None = None
+        self.context: HydraContext | None = None
+        self.verb = ""
+        self.rows: list[dict[str, object]] = []
+        """What the tracker shows of the sweep's jobs so far; a search launches several times."""
+
+    @abstractmethod
+    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
+        """Run every waiting job to its end; `composed` are the jobs' configurations. Raises Stopped on a signal."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.context, self.config = hydra_context, config
+        self.verb = str(getattr(task_function, "clozelab_verb", config.hydra.job.name))
+        Launched.is_sweep = True
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        try:
+            return self._launch(job_overrides, initial_job_idx)
+        except ValueError as error:  # Hydra prints this kind without a traceback
+            raise CompactHydraException(str(error)) from error
+
+    def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        assert self.config is not None and self.context is not None
+        Launched.jobs += len(job_overrides)
+        loader = self.context.config_loader
+        composed = [loader.load_sweep_config(self.config, list(overrides)) for overrides in job_overrides]
+        planned = [plan_job(one, overrides) for one, overrides in zip(composed, job_overrides, strict=True)]
+        _check_folders(planned)
+        jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
+        console = Console(stderr=True)
+        try:
+            self.run_jobs(jobs, composed, console)
+        except Stopped:
+            _doubt(jobs, planned)
+            _summary(jobs, console)
+            console.print(self.stopped_words)
+            raise SystemExit(130) from None
+        _doubt(jobs, planned)
+        _summary(jobs, console)
+        if composed:
+            self._track(jobs, planned, composed[0], console)
+        return self._returned(jobs, planned)
+
+    def _track(self, jobs: Sequence[Job], planned: Sequence[PlannedJob], config: DictConfig, console: Console) -> None:
+        """The sweep's own view where its jobs are tracked, and once for all of them how to upload what is offline."""
+        assert self.config is not None
+        for job, plan in zip(jobs, planned, strict=True):
+            value = run_value(Path(plan.run_dir), self.verb) if plan.run_dir and job.state != "failed" else None
+            choices = dict(word.split("=", 1) for word in plan.overrides)
+            self.rows.append({"name": job.name, "state": job.state, "value": value, **choices})
+        folder = Path(str(self.config.hydra.sweep.dir))
+        with hydra_config(config):
+            command = track_sweep(
+                without_hydra(config), self.verb, folder, self.rows, [plan.run_dir for plan in planned]
+            )
+        if command:
+            console.print(f"W&B offline; to upload all: {command}", markup=False, highlight=False, soft_wrap=True)
+
+    def _returned(self, jobs: Sequence[Job], planned: Sequence[PlannedJob]) -> list[JobReturn]:
+        """What the sweeper learns. Hydra's own stops at a failed job; one that searches gets it as a failed trial."""
+        assert self.config is not None
+        failed = sum(job.state == "failed" for job in jobs)
+        if failed and self.config.hydra.sweeper._target_.endswith(".BasicSweeper"):
+            raise SystemExit(1)
+        Launched.failed += failed
+        return [job_return(job, plan, self.verb) for job, plan in zip(jobs, planned, strict=True)]
+
+    def _job(self, plan: PlannedJob, index: int) -> Job:
+        assert self.config is not None
+        name = _name(plan, self.config, index)
+        log = Path(str(self.config.hydra.sweep.dir)) / "logs" / f"{self.verb}-{name.replace('/', '--')}.log"
+        state = "skipped" if plan.status == "complete" else "waiting"
+        words = self._words(plan.overrides)
+        command = [sys.executable, "-m", "clozelab", *words]
+        return Job(name, command, log, words=words, folder=plan.run_dir, state=state)
+
+    def _words(self, overrides: Sequence[str]) -> list[str]:
+        assert self.config is not None
+        hydra = self.config.hydra
+        words = [self.verb]
+        for source in hydra.runtime.config_sources:
+            if source.provider == "command-line":
+                words += ["--config-dir", str(source.path)]
+        words += ["--config-name", str(hydra.job.config_name), *overrides]
+        words += [word for word in hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
+        return [*words, "hydra.mode=RUN"]
+
+
+class ProcessLauncher(SweepLauncher):
+    """Starts `python -m clozelab VERB ...` for each job; complete runs are skipped without starting a process.
+
+    Args:
+        jobs_at_once: a number, or "auto": the cores, or 1 where the jobs use an accelerator.
+        grace_seconds: what a stopped job gets to save.
+        fork: start jobs that are one CPU process from a server that has torch loaded.
+    """
+
+    def __init__(self, jobs_at_once: int | str, grace_seconds: float, fork: bool) -> None:
+        super().__init__()
+        if jobs_at_once != "auto" and (not isinstance(jobs_at_once, int) or jobs_at_once < 1):
+            raise ValueError(f"hydra.launcher.jobs_at_once is {jobs_at_once!r}: give a positive number or auto")
+        self.jobs_at_once = jobs_at_once
+        self.grace_seconds, self.fork = float(grace_seconds), fork
+
+    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:  # noqa: ARG002
+        at_once, threads = share_cores(self.jobs_at_once, self.config, len(jobs))
+        for job in jobs:
+            job.environment = {key: os.environ.get(key, str(threads)) for key in THREAD_VARIABLES}
+        console.print(f"{self.verb}: {len(jobs)} jobs, {at_once} at a time with {threads} thread(s) each")
+        server = self._fork_server(jobs)
+        ProcessPool(jobs, at_once=at_once, grace_seconds=self.grace_seconds, console=console, server=server).run()
+
+    def _fork_server(self, jobs: Sequence[Job]) -> ForkServer | None:
+        assert self.config is not None
+        trainer = self.config.get("trainer")
+        one_cpu_process = trainer and trainer.accelerator == "cpu" and trainer.devices * trainer.num_nodes == 1
+        waiting = [job for job in jobs if job.state == "waiting"]
+        if not self.fork or not one_cpu_process or len(waiting) < 2:
+            return None
+        return ForkServer("clozelab.cli", [f"clozelab.stages.{self.verb}"], waiting[0].environment)
+
+
+def share_cores(jobs_at_once: int | str, config: Any, num_jobs: int) -> tuple[int, int]:
+    """(jobs at a time, threads of each job's processes) from the cores that this process may use."""
+    cores = usable_cores()
+    trainer = config.get("trainer") or {}
+    devices = int(trainer.get("devices", 1)) if trainer.get("accelerator", "cpu") == "cpu" else 1
+    if jobs_at_once == "auto":
+        wanted = int(trainer.get("threads") or 1) * devices
+        at_once = max(1, cores // wanted) if trainer.get("accelerator", "cpu") == "cpu" else 1
+    else:
+        at_once = int(jobs_at_once)
+    at_once = max(1, min(at_once, num_jobs))
+    return at_once, max(1, cores // (at_once * devices))
+
+
+def _check_folders(planned: Sequence[PlannedJob]) -> None:
+    seen: dict[str, PlannedJob] = {}
+    for plan in planned:
+        other = seen.setdefault(plan.run_dir, plan) if plan.run_dir else plan
+        if other is not plan:
+            differing = sorted(set(plan.overrides) ^ set(other.overrides))
+            raise ValueError(
+                f"two jobs of this sweep would share the folder {plan.run_dir}; they differ in {', '.join(differing)}. "
+                "Sweep a key that run_dir contains, or put it there: run_dir='...${key}...'"
+            )
+
+
+def _doubt(jobs: Sequence[Job], planned: Sequence[PlannedJob]) -> None:
+    """An exit status of 0 is not enough: the run folder has to say that the run is complete."""
+    for job, plan in zip(jobs, planned, strict=True):
+        if job.state == "complete" and plan.run_dir:
+            state = read_state(Path(plan.run_dir))
+            if state is None or state["status"] != "complete":
+                status = "nothing" if state is None else state["status"]
+                job.state, job.message = "failed", f"ended with exit status 0, but its run folder says {status}"
+
+
+def _name(plan: PlannedJob, config: DictConfig, index: int) -> str:
+    if not plan.run_dir:
+        return f"job-{index}"
+    sweep_dir, run_dir = Path(str(config.hydra.sweep.dir)), Path(plan.run_dir)
+    base = sweep_dir.parent
+    return str(run_dir.relative_to(base)) if run_dir.is_relative_to(base) else str(run_dir).lstrip("/")
+
+
+def _summary(jobs: Sequence[Job], console: Console) -> None:
+    counts = {
+        state: [job for job in jobs if job.state == state]
+        for state in ("complete", "skipped", "failed", "stopped", "left")
+    }
+    waiting = sum(job.state == "waiting" for job in jobs)
+    words = [f"{len(found)} {state}" for state, found in counts.items() if found] + (
+        [f"{waiting} not begun"] if waiting else []
+    )
+    console.print(", ".join(words))
+    reasons: dict[str, list[Job]] = {}
+    for job in counts["failed"]:
+        reasons.setdefault(job.message, []).append(job)
+    for reason, failed in list(reasons.items())[:SHOWN_FAILURES]:
+        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        text = f"  failed: {failed[0].name}{more}: {reason}\n    log: {failed[0].log}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def job_return(job: Job, plan: PlannedJob, stage: str) -> JobReturn:
+    """A job as Hydra sees it; the value that a sweeper optimises is the run's own (see `run_value`)."""
+    result = JobReturn(overrides=list(plan.overrides), status=JobStatus.COMPLETED)
+    if job.state == "failed":
+        result.status = JobStatus.FAILED
+        result.return_value = RuntimeError(job.message)
+    else:
+        result.return_value = run_value(Path(plan.run_dir), stage) if plan.run_dir else None
+    return result
+
+
+def run_value(run_dir: Path, stage: str) -> float | None:
+    """The one number of a complete run: a fine-tuning's best score, a pre-training's last validation loss."""
+    if stage == "finetune" and (run_dir / "scores.json").is_file():
+        result = json.loads((run_dir / "scores.json").read_text(encoding="utf-8"))
+        return float(result["scores"][result["metric"]])
+    loss = ((read_state(run_dir) or {}).get("facts") or {}).get("validation/loss")
+    return None if loss is None else float(loss)

@@ -1,0 +1,1 @@
+"""What runs will cost, before they run."""

@@ -1,0 +1,120 @@
+"""From speeds to time: how long jobs take, and what a budget buys when arms are matched by one quantity."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clozelab.ledger.planning.jobs import Arm, TaskJob
+
+START_SECONDS = {"pretrain": 2.5, "finetune": 0.9}
+"""Between the launcher's decision and the first step, and after the last one: imports, reading the corpus, writing."""
+FORWARD_SHARE = 1 / 3
+"""Of a training step's work: what a validation pass costs per token."""
+MATCHINGS = ("steps", "tokens", "flops", "time")
+PLATEAU_TOKENS = 6e6
+"""Masked models at the tiny size leave their first plateau after 3 to 6 million tokens: a rule of thumb from trials
+with BERT-Tiny's shape on Wikipedia and books; a simpler corpus is sooner, a larger model later."""
+UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+@dataclass(frozen=True)
+class Share:
+    """What an arm gets of a budget when arms are matched by one quantity; `factor` times its planned steps."""
+
+    arm: str
+    tokens: float
+    steps: int
+    flops: float
+    seconds: float
+    factor: float
+
+    @property
+    def ends_early(self) -> bool:
+        return self.tokens < PLATEAU_TOKENS
+
+
+def pretraining_seconds(arm: Arm) -> float | None:
+    """Of one run: every phase at its speed, its validations, and the start; None without speeds."""
+    training = training_seconds(arm)
+    if training is None:
+        return None
+    validation = arm.config["validation"]
+    rounds = -(-arm.steps // validation["interval_steps"])
+    tokens = rounds * validation["instances"] * validation["seq_length"]
+    return START_SECONDS["pretrain"] + training + FORWARD_SHARE * tokens * training / arm.tokens
+
+
+def training_seconds(arm: Arm) -> float | None:
+    """Of the steps alone."""
+    if not arm.speeds or any(speed is None for speed in arm.speeds):
+        return None
+    slots = [phase["steps"] * phase["global_batch_size"] * phase["seq_length"] for phase in arm.phases]
+    return sum(number / speed for number, speed in zip(slots, arm.speeds, strict=True) if speed)
+
+
+def finetuning_seconds(job: TaskJob) -> float | None:
+    """Of one run; None without a speed or a number of examples."""
+    if not job.speed or job.train_tokens is None:
+        return None
+    forward = job.forward_speed or job.speed / FORWARD_SHARE
+    return START_SECONDS["finetune"] + job.train_tokens / job.speed + job.evaluation_tokens / forward
+
+
+def makespan(durations: Sequence[float], at_once: int) -> float:
+    """Wall time of jobs that are started in order, so many at a time."""
+    free = [0.0] * max(1, at_once)
+    for seconds in durations:
+        heapq.heappush(free, heapq.heappop(free) + seconds)
+    return max(free)
+
+
+def parse_budget(text: str) -> float:
+    """Seconds of "2h", "90min", "1.5 h", "1h30min".
+
+    Raises:
+        ValueError: it is not a time above zero.
+    """
+    parts = re.findall(r"([\d.]+)\s*(min|[smhd])", text)
+    if not parts or re.sub(r"([\d.]+)\s*(min|[smhd])", "", text).strip() or any(p.count(".") > 1 for p, _ in parts):
+        raise ValueError(f"budget={text}: give a time such as 2h, 90min or 1h30min")
+    seconds = sum(float(number) * UNITS[unit] for number, unit in parts if number != ".")
+    if seconds <= 0.0:
+        raise ValueError(f"budget={text}: give a time above zero")
+    return seconds
+
+
+def divide(arms: Sequence[Arm], core_seconds: float, matched_by: str) -> list[Share]:
+    """What each run of each arm gets of `core_seconds` (wall time times jobs at a time), one quantity being equal.
+
+    Raises:
+        ValueError: an arm has no speed, or the quantity does not exist.
+    """
+    if matched_by not in MATCHINGS:
+        raise ValueError(f"matched_by={matched_by}: arms can be matched by {', '.join(MATCHINGS)}")
+    seconds = [training_seconds(arm) for arm in arms]
+    if any(one is None for one in seconds):
+        raise ValueError("no speed is known yet: leave --no-measure out")
+    whole = [one or 0.0 for one in seconds]
+    amounts = {
+        "steps": [float(arm.steps) for arm in arms],
+        "tokens": [float(arm.tokens) for arm in arms],
+        "flops": [arm.flops for arm in arms],
+        "time": whole,
+    }[matched_by]
+    # Each arm gets `amount` of the quantity: the factor of its planned run is amount / planned amount.
+    cost = sum(arm.count * second / planned for arm, second, planned in zip(arms, whole, amounts, strict=True))
+    amount = core_seconds / cost
+    return [
+        Share(
+            arm.name, arm.tokens * factor, int(arm.steps * factor), arm.flops * factor, second * factor, factor
+        )
+        for arm, second, factor in zip(arms, whole, [amount / planned for planned in amounts], strict=True)
+    ]  # fmt: skip
+
+
+def leaves_plateau_late(arm: Arm) -> bool:
+    """Whether the rule of thumb is about this arm at all: one that predicts a few masked tokens only."""
+    return arm.predicted_fraction < 0.5

@@ -1,0 +1,1 @@
+"""What runs say: tables, verdicts, pages, comparisons."""

@@ -1,0 +1,215 @@
+"""What the runs of an experiment learnt, cost and lack, and what they were made with: the report's lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
+from clozelab.ledger.reporting.consistency import inconsistencies
+from clozelab.ledger.reporting.experiment import Experiment
+from clozelab.ledger.reporting.table import Cell, Table
+from clozelab.ledger.reporting.wording import DASH, distinct, duration, percent, rough
+
+AnyRun = PretrainRun | FinetuneRun
+TIGHTNESS = {
+    "masked": (
+        "This is a lower bound, not the exact best: alternatives that need two changed decisions are not counted, and "
+        "half of the rows show two shorter pieces of text."
+    ),
+    "left_to_right": (
+        "For that reader it is exact but for sampling; for the model it is a lower bound, since its rows begin inside "
+        "documents, and [SEP] is taken to cost nothing."
+    ),
+}
+
+
+def place(run: AnyRun, collected: Collected) -> str:
+    """The run's folder below the experiment's, which is the same on every machine."""
+    return run.dir.relative_to(collected.root).as_posix()
+
+
+def arm_labels(experiment: Experiment) -> dict[str, str]:
+    """Arm -> label of the first row that uses it, in the table's order."""
+    labels: dict[str, str] = {}
+    for row in experiment.rows:
+        if row.arm is not None:
+            labels.setdefault(row.arm, row.label)
+    return labels
+
+
+def arms_run(experiment: Experiment, collected: Collected) -> dict[str, str]:
+    """Arm -> label, of every arm with a run: the table's first, then any other."""
+    labels = arm_labels(experiment) | {
+        run.arm: run.arm for run in collected.pretrain if run.arm not in arm_labels(experiment)
+    }
+    return {arm: label for arm, label in labels.items() if any(run.arm == arm for run in collected.pretrain)}
+
+
+def learnt(arm: str, label: str, collected: Collected) -> dict[str, str]:
+    """What an arm's finished pre-training runs reached on held-out text, as means over seeds."""
+    facts = [run.facts for run in collected.pretrain if run.arm == arm and run.is_complete]
+    known = [one["known_loss"] for one in facts if one.get("known_loss")]
+    distances = [
+        {"above": one["validation/loss"] - one["known_loss"]["nats"]}
+        for one in facts
+        if one.get("known_loss") and "validation/loss" in one
+    ]
+    return {
+        "label": f"{label} ({arm})",
+        "loss": _mean(facts, "validation/loss", "{:.3f}"),
+        "entropy": _mean(facts, "unigram_entropy", "{:.3f}"),
+        "bound": distinct(f"{one['nats']:.2f} \u00b1 {one['standard_error']:.2f}" for one in known),
+        "above": _mean(distances, "above", "{:.2f}"),
+        "accuracy": _mean(facts, "validation/accuracy", "{:.1%}"),
+        "nsp": _mean(facts, "validation/nsp_accuracy", "{:.1%}"),
+    }
+
+
+def known_losses(collected: Collected) -> list[dict[str, Any]]:
+    """The bounds that a generated corpus knows for its models' losses, each once: `nats` and `text`."""
+    facts = [run.facts["known_loss"] for run in collected.pretrain if run.facts.get("known_loss")]
+    different = {(one["reader"], f"{one['nats']:.2f}"): one for one in facts}
+    return [{"nats": known["nats"], "text": _bound(reader, known)} for (reader, _), known in sorted(different.items())]
+
+
+def _bound(reader: str, known: Mapping[str, Any]) -> str:
+    return (
+        f"No {reader.replace('_', '-')} model can be below {known['nats']:.2f} \u00b1 {known['standard_error']:.2f} on "
+        f"average (from the generator; one standard error). That is what a reader reaches who knows the generator and "
+        f"sees {known['view']}. {TIGHTNESS[reader]}"
+    )
+
+
+def costs(experiment: Experiment, collected: Collected) -> list[dict[str, str]]:
+    """One line an arm's pre-training, one line a row's fine-tuning, and the sum."""
+    lines: list[tuple[str, Sequence[AnyRun]]] = [
+        (f"pre-training {label}", [run for run in collected.pretrain if run.arm == arm])
+        for arm, label in arms_run(experiment, collected).items()
+    ]
+    lines += [
+        (f"fine-tuning {row.label}", [run for run in collected.finetune if run.row == row.name])
+        for row in experiment.rows
+    ]
+    total = _cost("all", collected.runs) | dict.fromkeys(("tokens", "speed", "mfu"), "")
+    return [*(_cost(label, runs) for label, runs in lines if runs), total]
+
+
+def _cost(label: str, runs: Sequence[AnyRun]) -> dict[str, str]:
+    facts = [run.state.get("facts", {}) for run in runs if run.is_complete]
+    seconds = [float(run.state.get("seconds", 0.0)) for run in runs if run.state["status"] != "running"]
+    return {
+        "label": label,
+        "runs": f"{len(facts)} of {len(runs)}",
+        "tokens": _mean(facts, "tokens"),
+        "speed": _mean(facts, "tokens_per_second"),
+        "mfu": _mean(facts, "mfu", "{:.0%}"),
+        "time": duration(sum(seconds)) if seconds else DASH,
+    }
+
+
+def _mean(facts: Sequence[Mapping[str, Any]], key: str, shape: str = "") -> str:
+    values = [float(one[key]) for one in facts if isinstance(one.get(key), int | float)]
+    if not values:
+        return DASH
+    mean = sum(values) / len(values)
+    return shape.format(mean) if shape else rough(mean)
+
+
+def problems(collected: Collected, table: Table) -> dict[str, list[str]]:
+    """Heading -> lines, of what a reader has to know is not there or not well."""
+    root, experiment = f"{collected.root}/", table.experiment
+    unequal = inconsistencies(collected, experiment.folder, experiment.differ_in)
+    found = {
+        "Unequal": [line.replace(root, "") for line in unequal],
+        "Missing": _missing(table),
+        "Not complete": [line.replace(root, "") for line in _troubled(collected)],
+        "Collapsed": _collapsed(table),
+        "Left out": _left_out(collected, table),
+        "Unreadable": [line.replace(root, "") for line in collected.damaged],
+    }
+    return {heading: lines for heading, lines in found.items() if lines}
+
+
+def _missing(table: Table) -> list[str]:
+    lines = []
+    for row in table.experiment.rows:
+        gaps = []
+        for column in table.with_results:
+            cell = table.cells[row.name, column.key]
+            if cell.missing and column.task:
+                seeds = ", ".join(f"{first}/{second}" for first, second in cell.missing)
+                gaps.append(
+                    f"{column.heading} ({f'pre-training/fine-tuning seed {seeds}' if cell.scores else 'every seed'})"
+                )
+        if gaps:
+            lines.append(f"{row.label} on {'; '.join(gaps)}")
+    return lines
+
+
+def _left_out(collected: Collected, table: Table) -> list[str]:
+    """Runs of rows that the table does not have."""
+    known = {row.name for row in table.experiment.rows}
+    rows = [run.row for run in collected.finetune if run.row not in known]
+    return [f"{rows.count(row)} runs of row {row}, which paper.yaml does not have" for row in dict.fromkeys(rows)]
+
+
+def _troubled(collected: Collected) -> list[str]:
+    """Runs that began and did not end well, with the reason."""
+    lines = []
+    for run in collected.runs:
+        if run.state["status"] != "complete":
+            reason = " ".join(str(run.state.get("error") or "").split())
+            lines.append(f"{place(run, collected)} ({run.state['status']}){': ' if reason else ''}{reason}")
+    return lines
+
+
+def _collapsed(table: Table) -> list[str]:
+    lines = []
+    for row in table.experiment.rows:
+        for column in table.columns:
+            cell = table.cells[row.name, column.key]
+            if cell.num_collapsed and column.task:
+                without = percent(cell.without_collapsed) if cell.without_collapsed else "none left"
+                lines.append(
+                    f"{row.label} on {column.heading}: {cell.num_collapsed} of {len(cell.scores)} runs give one answer "
+                    f"to every example; mean with them {_mean_of(cell)}, without them {without}"
+                )
+    return lines
+
+
+def _mean_of(cell: Cell) -> str:
+    """Without an interval where all have collapsed: their spread measures nothing."""
+    return f"{cell.estimate.mean:.1f}" if cell.is_collapsed and cell.estimate else percent(cell.estimate)
+
+
+def provenance(experiment: Experiment, collected: Collected, table: Table, scale: str) -> list[tuple[str, str]]:
+    states = collected.states
+    times = sorted(
+        str(state[key])[:16].replace("T", " ") for state in states for key in ("started", "finished") if state.get(key)
+    )
+    return [
+        ("Command", f"clozelab reproduce {experiment.name} scale={scale}"),
+        ("Commit", distinct(_commit(state.get("git")) for state in states)),
+        ("Versions", distinct(", ".join(map(" ".join, state.get("versions", {}).items())) for state in states)),
+        ("Machine", distinct(_host(state.get("host", {})) for state in states)),
+        ("Seeds", seed_counts(table)),
+        ("Runs", f"{times[0]} to {times[-1]} UTC" if times else DASH),
+        ("Report", f"made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC from run folders alone"),
+    ]
+
+
+def _commit(git: Mapping[str, Any] | None) -> str:
+    return f"{git['commit'][:12]}{' with local changes' if git.get('dirty') else ''}" if git else "not from a checkout"
+
+
+def _host(host: Mapping[str, Any]) -> str:
+    gpus = f", {len(host['gpus'])} x {host['gpus'][0]}" if host.get("gpus") else ""
+    return f"{host.get('cpu', 'unknown')}, {host.get('cores', '?')} cores{gpus}"
+
+
+def seed_counts(table: Table) -> str:
+    kinds = (("pre-training", table.pretrain_seeds), ("fine-tuning", table.finetune_seeds))
+    return ", ".join(f"{len(seeds)} {kind} seed{'' if len(seeds) == 1 else 's'} ({', '.join(map(str, seeds))})"
+                     for kind, seeds in kinds if seeds)  # fmt: skip

@@ -1,0 +1,158 @@
+"""Whether two rows may be compared: were they made in the same way, apart from what they are about?
+
+What rows and arms are about is what their files (`row/*.yaml`, `arm/*.yaml`) set, and what paper.yaml lists in
+`differ_in`. How a row is fine-tuned (PROTOCOL) is never a row's subject unless `differ_in` says so. Arms must have
+seen as much as paper.yaml's `matched_by` asks for: steps and tokens where it says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
+from clozelab.ledger.reporting.consistency import (
+    FINETUNE_MAY_DIFFER,
+    PRETRAIN_MAY_DIFFER,
+    compared,
+    declared_keys,
+    is_within,
+)
+from clozelab.ledger.reporting.experiment import Experiment
+from clozelab.ledger.reporting.wording import rough
+
+PROTOCOL = frozenset(
+    {
+        "epochs",
+        "evaluations_per_epoch",
+        "global_batch_size",
+        "gradient_clip_norm",
+        "learning_rate",
+        "max_train_examples",
+        "optimizer",
+        "schedule",
+    }
+)
+FOLLOWS = {"optimizer.learning_rate": "learning_rate"}
+"""Settings that only repeat another one."""
+TOLERANCE = 0.02
+NAMES = {"training_seconds": "training time"}
+SHOWN = 3
+
+Settings = Mapping[str, frozenset[str]]
+"""Dotted key -> every value that it has in some runs."""
+
+
+@dataclass(frozen=True)
+class Comparability:
+    """What is known of how rows were made; nothing at all bars nothing.
+
+    Attributes:
+        arms: row -> its pre-training arm, or None.
+        pretrain: arm -> settings of its complete runs.
+        finetune: (row, task) -> settings of its complete runs.
+        amounts: arm -> what one run of it saw and took, as means.
+        matched_by: which of the amounts have to agree.
+        pretrain_free, finetune_free: settings that may differ by intention.
+    """
+
+    arms: Mapping[str, str | None] = field(default_factory=dict)
+    pretrain: Mapping[str, Settings] = field(default_factory=dict)
+    finetune: Mapping[tuple[str, str], Settings] = field(default_factory=dict)
+    amounts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    matched_by: tuple[str, ...] = ()
+    pretrain_free: tuple[str, ...] = ()
+    finetune_free: tuple[str, ...] = ()
+
+    def why_not(self, first: str, second: str, tasks: Iterable[str]) -> str:
+        """Why two rows' scores on these tasks are not comparable; empty where they are."""
+        arms = self.arms.get(first), self.arms.get(second)
+        reasons = [self._unmatched(arms[0], arms[1])] if arms[0] and arms[1] and arms[0] != arms[1] else []
+        for task in tasks:
+            settings = self.finetune.get((first, task), {}), self.finetune.get((second, task), {})
+            reasons.append(_difference("fine-tuned", *settings, self.finetune_free))
+        return next(filter(None, reasons), "")
+
+    def _unmatched(self, first: str, second: str) -> str:
+        amounts = self.amounts.get(first, {}), self.amounts.get(second, {})
+        for key in self.matched_by:
+            pair = [one[key] for one in amounts if key in one]
+            if len(pair) == 2 and abs(pair[0] - pair[1]) > TOLERANCE * max(pair):
+                name = NAMES.get(key, key)
+                return (
+                    f"arms not matched: {rough(pair[0])} against {rough(pair[1])} {name} of pre-training, and "
+                    "matched_by in paper.yaml does not say that this is meant"
+                )
+        settings = self.pretrain.get(first, {}), self.pretrain.get(second, {})
+        return _difference("pre-trained", *settings, self.pretrain_free)
+
+
+def build_comparability(experiment: Experiment, collected: Collected) -> Comparability:
+    """Read it from the complete runs of the experiment's rows and arms, and from its files."""
+    pretrain: dict[str, list[PretrainRun]] = {}
+    for run in collected.pretrain:
+        if run.is_complete:
+            pretrain.setdefault(run.arm, []).append(run)
+    finetune: dict[tuple[str, str], list[FinetuneRun]] = {}
+    for one in collected.finetune:
+        if one.is_complete:
+            finetune.setdefault((one.row, one.task), []).append(one)
+    about_arms = subjects(experiment.folder / "arm")
+    about_rows = {key for key in subjects(experiment.folder / "row") if key.split(".")[0] not in PROTOCOL}
+    free = {name for name, other in FOLLOWS.items() if other in experiment.differ_in} | set(experiment.differ_in)
+    return Comparability(
+        arms={row.name: row.arm for row in experiment.rows},
+        pretrain={arm: _settings(runs, PRETRAIN_MAY_DIFFER, "corpus") for arm, runs in pretrain.items()},
+        finetune={key: _settings(runs, FINETUNE_MAY_DIFFER, "task_data") for key, runs in finetune.items()},
+        amounts={arm: _amounts(runs) for arm, runs in pretrain.items()},
+        matched_by=experiment.matched_by,
+        pretrain_free=tuple(sorted(about_arms | free)),
+        finetune_free=tuple(sorted(about_rows | free)),
+    )
+
+
+def subjects(folder: Path) -> frozenset[str]:
+    """Settings that the arms or rows of a folder are about, with what follows from them."""
+    return frozenset().union(*declared_keys(folder).values())
+
+
+def _settings(runs: Sequence[PretrainRun | FinetuneRun], may_differ: tuple[str, ...], data: str) -> Settings:
+    all_values = [compared(run.state, may_differ, data) for run in runs]
+    keys = set().union(*all_values)
+    return {key: frozenset(str(values.get(key, "none")) for values in all_values) for key in keys}
+
+
+def _difference(how: str, first: Settings, second: Settings, free: Sequence[str]) -> str:
+    """In words, what two rows' settings differ in; nothing is said of a row without any."""
+    if not first or not second:
+        return ""
+    none = frozenset({"none"})
+    differing = [
+        key
+        for key in sorted(first.keys() | second.keys())
+        if first.get(key, none) != second.get(key, none) and not is_within(key, free)
+    ]
+    differing = [key for key in differing if FOLLOWS.get(key) not in differing]
+    if not differing:
+        return ""
+    parts = [
+        f"{key} {_words(first.get(key, none))} against {_words(second.get(key, none))}" for key in differing[:SHOWN]
+    ]
+    more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+    return f"another protocol: {how} with {'; '.join(parts)}{more}, which differ_in in paper.yaml does not allow for"
+
+
+def _words(values: frozenset[str]) -> str:
+    return "/".join(sorted(values))
+
+
+def _amounts(runs: Sequence[PretrainRun]) -> dict[str, float]:
+    """Means over seeds, of what every run knows of itself."""
+    facts = [dict(run.facts) for run in runs]
+    for one in facts:
+        if all(isinstance(one.get(key), int | float) for key in ("mfu", "matmul_ceiling", "training_seconds")):
+            one["flops"] = one["mfu"] * one["matmul_ceiling"] * one["training_seconds"]
+    keys = ("steps", "tokens", "flops", "training_seconds")
+    known: list[str] = [key for key in keys if all(isinstance(one.get(key), int | float) for one in facts)]
+    return {key: sum(float(one[key]) for one in facts) / len(facts) for key in known}

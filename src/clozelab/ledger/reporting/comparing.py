@@ -1,0 +1,149 @@
+"""Two run folders side by side: what differs in their making, how they learnt, what they reached."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clozelab.ledger.collect import read_scores
+from clozelab.ledger.fingerprint import flatten
+from clozelab.ledger.inventory import Record, read_record
+from clozelab.ledger.reporting.wording import rough, signed
+
+NONE = "(none)"
+Curve = list[tuple[int, int, float]]
+"""[(step, tokens, value)]."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A held-out figure of both runs: at their ends, and at the last tokens that both have seen."""
+
+    key: str
+    ends: tuple[float, float]
+    tokens: int | None
+    """None where they have nothing in common."""
+    common: tuple[float, float] | None
+
+
+def open_run(path: str) -> Record:
+    """The record of one run folder.
+
+    Raises:
+        ValueError: there is none, or it is damaged.
+    """
+    folder = Path(path)
+    if not (folder / "run.json").is_file():
+        raise ValueError(f"{path} is no run folder (no run.json); `clozelab runs --csv` lists them")
+    record = read_record(folder, folder)
+    if record.status == "damaged":
+        raise ValueError(f"{path} is damaged: {record.problem}")
+    return record
+
+
+def config_differences(one: Record, two: Record) -> list[tuple[str, str, str]]:
+    """(dotted key, there, here) of everything that the fingerprints are made of and that is not the same."""
+    found = []
+    for part, label in (("config_resolved", ""), ("inputs", "input "), ("results_version", "results_version")):
+        found += _differing(flatten(one.state.get(part), label), flatten(two.state.get(part), label))
+    return [(key, _short(key, before), _short(key, after)) for key, before, after in found]
+
+
+def making_differences(one: Record, two: Record) -> list[tuple[str, str, str]]:
+    """What was the same by intention and may not be: versions, commit, machine, precision."""
+    found = []
+    for part in ("versions", "git", "host"):
+        found += _differing(flatten(one.state.get(part), part), flatten(two.state.get(part), part))
+    precisions = [{"precision": record.state.get("facts", {}).get("precision", NONE)} for record in (one, two)]
+    return [(key, str(a), str(b)) for key, a, b in found + _differing(*precisions)]
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    keys = dict.fromkeys([*before, *after])
+    pairs = [(key, before.get(key, NONE), after.get(key, NONE)) for key in keys]
+    return [(key, old, new) for key, old, new in pairs if old != new]
+
+
+def _short(key: str, value: Any) -> str:
+    """Fingerprints are long, and their beginnings tell them apart."""
+    text = str(value)
+    return text[:12] if key.startswith("input ") and len(text) == 64 else text
+
+
+def read_validation(folder: Path) -> dict[str, Curve]:
+    """Every held-out figure of a metrics.csv; half a line at its end is left out."""
+    curves: dict[str, Curve] = {}
+    path = folder / "metrics.csv"
+    if path.is_file():
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                if str(row.get("key")).startswith("validation/") and row.get("value"):
+                    curves.setdefault(row["key"], []).append(
+                        (int(row["step"]), int(row["tokens"]), float(row["value"]))
+                    )
+    return curves
+
+
+def points(one: Record, two: Record) -> list[Point]:
+    """Every held-out figure that both runs have."""
+    first, second = read_validation(one.folder), read_validation(two.folder)
+    return [_point(key, first[key], second[key]) for key in first if key in second]
+
+
+def _point(key: str, first: Curve, second: Curve) -> Point:
+    """Where no evaluation of both is at the same tokens, each one's last before the shorter run's end."""
+    limit = min(first[-1][1], second[-1][1])
+    before = [[entry for entry in curve if entry[1] <= limit] for curve in (first, second)]
+    ends = first[-1][2], second[-1][2]
+    if not all(before):
+        return Point(key, ends, None, None)
+    return Point(key, ends, min(part[-1][1] for part in before), (before[0][-1][2], before[1][-1][2]))
+
+
+def final_scores(one: Record, two: Record) -> list[tuple[str, float, float]]:
+    """(score, first, second) in percent of two complete fine-tuning runs; empty for others."""
+    if any(record.stage != "finetune" or record.status != "complete" for record in (one, two)):
+        return []
+    first, second = (read_scores(record.folder / "scores.json")["scores"] for record in (one, two))
+    return [(key.removeprefix("validation/"), first[key], second[key]) for key in first if key in second]
+
+
+def point_rows(one: Record, two: Record) -> list[list[str]]:
+    """`points` as a table's cells."""
+    rows = []
+    for point in points(one, two):
+        common = [""] * 3 if point.common is None else [rough(point.tokens or 0), *(f"{x:.4f}" for x in point.common)]
+        rows.append([point.key.removeprefix("validation/"), *(f"{value:.4f}" for value in point.ends), *common])
+    return rows
+
+
+def score_rows(one: Record, two: Record) -> list[list[str]]:
+    """`final_scores` as a table's cells."""
+    return [[key, f"{a:.2f}", f"{b:.2f}", signed(b - a)] for key, a, b in final_scores(one, two)]
+
+
+def has_other_targets(one: Record, two: Record) -> bool:
+    """Whether two pre-training runs predict tokens in different ways, so that a lower loss is no better one."""
+    tokens = [record.state["config_resolved"].get("objective", {}).get("token") for record in (one, two)]
+    return one.stage == two.stage == "pretrain" and tokens[0] != tokens[1]
+
+
+def main_curve(record: Record) -> tuple[str, Curve]:
+    """(key, curve) that says most of a run: the loss of pre-training, the selecting score of fine-tuning.
+
+    Raises:
+        ValueError: the run has no held-out figure yet.
+    """
+    curves = read_validation(record.folder)
+    key = record.metric or "validation/loss"
+    if key not in curves:
+        raise ValueError(f"{record.folder} has no {key} in its metrics.csv to draw")
+    return key, curves[key]
+
+
+def title(record: Record) -> str:
+    """What a run is, in a few words."""
+    return " ".join(filter(None, (record.stage, record.name, record.task, f"seed {record.seeds}")))

@@ -1,0 +1,233 @@
+"""An experiment's folder: where it is found and what its paper.yaml says (cells, columns, claims).
+
+A column is a score of a task, or `from: pretrain`, a fact of the row's pre-training runs, or `mean_of` other columns.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from yaml import YAMLError  # type: ignore[import-untyped]
+
+from clozelab.config import EXPERIMENTS_DIR
+from clozelab.ledger.reporting.claims import Claim, checked, load_claim
+
+OUR_SPLIT = "dev"
+PERCENT = "percent"
+MATCHES: dict[str, tuple[str, ...]] = {
+    "steps": ("steps",),
+    "tokens": ("tokens",),
+    "flops": ("flops",),
+    "time": ("training_seconds",),
+    "none": (),
+}
+"""What `matched_by` may say -> what of two arms' pre-training has to agree."""
+STEPS_AND_TOKENS = ("steps", "tokens")
+ROUNDING = 0.1 + 1e-9
+"""Largest difference between a mean of printed numbers and a printed mean, each rounded to one decimal."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the paper's table: the data set it used and the ones that may stand in for it."""
+
+    name: str
+    metric: str
+    """Key of scores.json, or of a pre-training run's facts."""
+    task: str
+    stand_ins: tuple[str, ...]
+    benchmarks: tuple[str, ...]
+    """What a task may call this column in its `stand_in_for`."""
+    split: str = OUR_SPLIT
+    """Which split the paper's numbers of this column are on; ours are always on the development set."""
+    is_pretraining: bool = False
+    """Its cells are facts of the pre-training runs, one a pre-training seed, and not in percent."""
+    parts: tuple[str, ...] = ()
+    """Columns that it is the plain mean of."""
+
+    @property
+    def unit(self) -> str:
+        return self.metric.rpartition("/")[2].replace("_", " ") if self.is_pretraining else PERCENT
+
+    @property
+    def is_task(self) -> bool:
+        """Whether its numbers are a task's own scores."""
+        return not self.is_pretraining and not self.parts
+
+    def accepts(self, task: str, stand_in_for: str | None) -> bool:
+        """Whether a run of this task belongs to this column, itself or as a stand-in."""
+        if not self.is_task:
+            return False
+        return task == self.task or task in self.stand_ins or stand_in_for in (self.name, self.task, *self.benchmarks)
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    label: str
+    arm: str | None
+    """The pre-training arm whose cost the row has; None for a floor without pre-training."""
+    cells: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    folder: Path
+    name: str
+    title: str
+    source: str
+    split: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    claims: tuple[Claim, ...]
+    matched_by: tuple[str, ...] = STEPS_AND_TOKENS
+    """What of two arms' pre-training has to agree before their rows are compared."""
+    matched_reason: str = ""
+    """Why nothing has to, where nothing has to."""
+    differ_in: tuple[str, ...] = ()
+    """Settings that the rows are about, beyond what their files set."""
+
+    def label(self, row: str) -> str:
+        return next((one.label for one in self.rows if one.name == row), row)
+
+
+def find_experiment(name: str) -> Path:
+    """The folder of an experiment, from its name or its path.
+
+    Raises:
+        ValueError: there is none; names the nearest.
+    """
+    for folder in (Path(name), EXPERIMENTS_DIR / name):
+        if (folder / "paper.yaml").is_file():
+            return folder.resolve()
+    known = list_experiments()
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none'}"
+    raise ValueError(f"no experiment {name!r} (a folder with a paper.yaml); {hint}")
+
+
+def list_experiments() -> list[str]:
+    """Names of the experiments that come with the project."""
+    return sorted(path.parent.name for path in EXPERIMENTS_DIR.glob("*/paper.yaml"))
+
+
+def load_experiment(folder: Path) -> Experiment:
+    """Read and check paper.yaml.
+
+    Raises:
+        ValueError: names the file, the entry and what is wrong with it.
+    """
+    path = folder / "paper.yaml"
+    try:
+        plain = OmegaConf.to_container(OmegaConf.load(path))
+    except YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    if not isinstance(plain, dict):
+        raise ValueError(f"{path}: not a mapping")
+    optional = ("matched_by", "matched_by_reason", "differ_in")
+    needed = {"title", "source", "split", "columns", "rows", "claims"}
+    top = checked(plain, needed, str(path), optional=optional)
+    for key in ("columns", "rows", "claims"):
+        if not isinstance(top[key], list):
+            raise ValueError(f"{path}: {key} is {top[key]!r}; it is a list ([] for none)")
+    matching = _matching(top, str(path))
+    split = str(top["split"])
+    columns = tuple(_column(entry, split, f"{path}: columns.{i}") for i, entry in enumerate(top["columns"]))
+    _check_columns(columns, str(path))
+    rows = tuple(_row(entry, columns, f"{path}: rows.{i}") for i, entry in enumerate(top["rows"]))
+    for folder_name, used in (("row", {row.name for row in rows}), ("arm", {row.arm for row in rows} - {None})):
+        _check_files(path, folder_name, {str(name) for name in used})
+    names, units = [row.name for row in rows], {column.name: column.unit for column in columns}
+    claims = tuple(load_claim(entry, names, units, f"{path}: claims.{i}") for i, entry in enumerate(top["claims"]))
+    _check_unique([claim.id for claim in claims], f"{path}: claims", "id")
+    heading = str(top["title"]), str(top["source"]), split
+    return Experiment(folder, folder.name, *heading, columns, rows, claims, **matching)
+
+
+def _matching(top: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What may differ between arms and rows by intention."""
+    matched, reason = top.get("matched_by"), str(top.get("matched_by_reason") or "")
+    if matched is not None and matched not in MATCHES:
+        raise ValueError(
+            f"{where}: matched_by is {matched!r}; it is one of {', '.join(MATCHES)}. Without it, arms must agree in "
+            "steps and tokens"
+        )
+    differ_in = top.get("differ_in") or []
+    if not isinstance(differ_in, list):
+        raise ValueError(f"{where}: differ_in is {differ_in!r}; it is a list of settings such as [epochs]")
+    return {
+        "matched_by": STEPS_AND_TOKENS if matched is None else MATCHES[matched],
+        "matched_reason": reason,
+        "differ_in": tuple(map(str, differ_in)),
+    }
+
+
+def _check_columns(columns: tuple[Column, ...], where: str) -> None:
+    names = [column.name for column in columns]
+    _check_unique(names, f"{where}: columns", "name")
+    for i, column in enumerate(columns):
+        for part in column.parts:
+            if not any(one.name == part and one.is_task for one in columns):
+                tasks = [one.name for one in columns if one.is_task]
+                near = difflib.get_close_matches(part, tasks, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"{where}: columns.{i}: mean_of: {part!r} is none of the tasks' columns {tasks}{hint}")
+
+
+def _check_unique(names: list[str], where: str, what: str) -> None:
+    twice = [name for i, name in enumerate(names) if name in names[:i]]
+    if twice:
+        raise ValueError(f"{where}: {what} {twice[0]!r} is there twice; give each its own")
+
+
+def _check_files(path: Path, group: str, used: set[str]) -> None:
+    """A row or arm that the sweeps do not know would stay empty, and its runs would be left out of the table."""
+    known = {file.stem for file in (path.parent / group).glob("*.yaml")}
+    if known and used - known:
+        wrong = sorted(used - known)[0]
+        near = difflib.get_close_matches(wrong, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+        raise ValueError(f"{path}: {group} {wrong!r} has no file {group}/{wrong}.yaml; {hint}")
+
+
+def _column(entry: Any, split: str, where: str) -> Column:
+    """`split` is the table's, for a column that names none of its own."""
+    if isinstance(entry, Mapping) and "mean_of" in entry:
+        one = {"split": split} | checked(entry, ("name", "mean_of"), where, optional=("split",))
+        parts = one["mean_of"]
+        if not isinstance(parts, list) or len(set(map(str, parts))) < max(2, len(parts)):
+            raise ValueError(f"{where}: mean_of is {parts!r}; it is a list of two or more different columns")
+        return Column(str(one["name"]), "", "", (), (), split=str(one["split"]), parts=tuple(map(str, parts)))
+    if isinstance(entry, Mapping) and "from" in entry:
+        one = {"split": split} | checked(entry, ("name", "from", "metric"), where, optional=("split",))
+        if one["from"] != "pretrain":
+            raise ValueError(f"{where}: from is {one['from']!r}; it is pretrain, or left out for a task's score")
+        metric = str(one["metric"])
+        return Column(str(one["name"]), metric, "", (), (), split=str(one["split"]), is_pretraining=True)
+    keys = {"name", "metric", "task", "stand_ins", "benchmarks"}
+    one = {"split": split} | checked(entry, keys, where, optional=("split",))
+    names = tuple(one["stand_ins"]), tuple(one["benchmarks"])
+    return Column(one["name"], one["metric"], one["task"], *names, split=str(one["split"]))
+
+
+def _row(entry: Any, columns: tuple[Column, ...], where: str) -> Row:
+    one = checked(entry, {"row", "label", "arm", "cells"}, where)
+    cells = dict(zip((column.name for column in columns), one["cells"], strict=False))
+    if len(one["cells"]) != len(columns):
+        raise ValueError(f"{where}: {len(one['cells'])} cells for {len(columns)} columns")
+    for column in columns:
+        parts = [cells[part] for part in column.parts]
+        if not parts or cells[column.name] is None or any(part is None for part in parts):
+            continue
+        mean = sum(parts) / len(parts)
+        if abs(mean - cells[column.name]) > ROUNDING:
+            raise ValueError(
+                f"{where}: {column.name} is {cells[column.name]}, and the mean of its {len(parts)} columns is "
+                f"{mean:.2f}; one of the cells is wrong"
+            )
+    return Row(one["row"], one["label"], one["arm"], tuple(one["cells"]))

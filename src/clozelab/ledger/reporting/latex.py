@@ -1,0 +1,125 @@
+"""A report's tables for a paper: report.tex, to be `\\input` where the package booktabs is loaded.
+
+Laid out from the same page as the HTML and the terminal's, so it cannot say anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from clozelab.ledger.reporting.wording import DASH
+
+SETS_A_TABLE = 4
+"""Data sets side by side; more do not fit on a page."""
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    "\u00b1": r"$\pm$",
+    "\u2212": r"$-$",
+    "\u2013": "--",
+    "\u2192": r"$\to$",
+}
+
+
+def escape(text: object) -> str:
+    """Plain text as LaTeX sets it; one line."""
+    return "".join(_SPECIAL.get(character, character) for character in " ".join(str(text).split()))
+
+
+def write_latex(page: Mapping[str, Any], path: Path) -> Path:
+    """Write the tables; returns the path."""
+    lines = [f"% {escape(page['title'])} (scale {escape(page['scale'])}). Needs \\usepackage{{booktabs}}."]
+    if page["synthetic"]:
+        lines.append("% Synthetic data: these numbers say nothing about English.")
+    number = 0
+    for group in page["groups"]:
+        shown = [
+            index for index, heading in enumerate(group["headings"]) if heading["has_ours"] or heading["has_paper"]
+        ]
+        for start in range(0, len(shown), SETS_A_TABLE):
+            number += 1
+            label = f"tab:{page['name']}-{number}".replace("_", "-")
+            lines += ["", *_scores(page, group, shown[start : start + SETS_A_TABLE], label)]
+    if page["judgements"]:
+        lines += ["", *_verdicts(page)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def _scores(page: Mapping[str, Any], group: Mapping[str, Any], indices: Sequence[int], label: str) -> list[str]:
+    """One table of rows by data sets; beside the paper's number stands ours on the same data, and nowhere else."""
+    headings = [group["headings"][index] for index in indices]
+    kinds = [_kinds(heading) for heading in headings]
+    tops, rules, column = [], [], 2
+    for heading, own in zip(headings, kinds, strict=True):
+        note = f" ({heading['note']})" if heading["note"] else ""
+        tops.append(rf"\multicolumn{{{len(own)}}}{{c}}{{{escape(heading['name'] + note)}}}")
+        rules.append(rf"\cmidrule(lr){{{column}-{column + len(own) - 1}}}")
+        column += len(own)
+    body = []
+    for row in group["rows"]:
+        cells = [row["cells"][index] for index in indices]
+        values = [_value(cell, kind) for cell, own in zip(cells, kinds, strict=True) for kind in own]
+        body.append([escape(row["label"]), *values])
+    names = [kind for own in kinds for kind in own]
+    caption = f"{page['title']}: {group['title']}, percent. {page['setup']}. {page['interval'].capitalize()}."
+    if page["synthetic"]:
+        caption = f"Synthetic data ({page['synthetic']}). {caption}"
+    return _table(
+        caption, label, "l" + "r" * len(names), [_line(["", *tops]), " ".join(rules), _line(["", *names])], body
+    )
+
+
+def _kinds(heading: Mapping[str, Any]) -> list[str]:
+    return [name for name, has in (("paper", heading["has_paper"]), ("ours", heading["has_ours"])) if has]
+
+
+def _value(cell: Mapping[str, str], kind: str) -> str:
+    if kind == "paper":
+        return escape(cell["paper"])
+    return escape(f"{cell['mean']} {cell['half']}".strip())
+
+
+def _verdicts(page: Mapping[str, Any]) -> list[str]:
+    body = [
+        [escape(one[key] or DASH) for key in ("text", "judged_on", "paper", "ours", "interval", "verdict")]
+        for one in page["judgements"]
+    ]
+    head = [_line(["claim", "judged on", "paper", "ours", r"95\,\% interval", "verdict"])]
+    caption = f"{page['title']}: the claims, judged one by one; differences in points. {page['summary']}."
+    return _table(caption, f"tab:{page['name']}-verdicts".replace("_", "-"), "llrrrl", head, body)
+
+
+def _table(caption: str, label: str, columns: str, head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    return [
+        r"\begin{table}",
+        r"\centering\small",
+        rf"\caption{{{escape(caption)}}}",
+        rf"\label{{{label}}}",
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        *head,
+        r"\midrule",
+        *(_line(row) for row in body),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"

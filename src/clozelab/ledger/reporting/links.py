@@ -1,0 +1,198 @@
+"""The differences that claims rest on: which cells each is made of, whether they may be compared, Holm's correction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from clozelab.ledger.reporting.claims import ALL_COLUMNS, CONTRAST, ORDER, SPREAD, Claim
+from clozelab.ledger.reporting.table import Cell, DataColumn, Table
+from clozelab.ledger.reporting.wording import MINUS
+from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate, contrast, holm
+
+Term = tuple[float, str, DataColumn]
+"""(factor, row, column): a link's difference is the sum of factor x cell."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One difference that a verdict rests on.
+
+    Attributes:
+        name: in words.
+        terms: what it is the sum of.
+        difference: with its interval, in the column's unit; None where no seed is common to all cells.
+        point: what the difference is tested against: zero, or the nearer end of a SPREAD's margin.
+        barred: why its cells must not be compared.
+        absent: what is not there, where something is not there.
+        is_collapsed: a cell of it has no run that read its input.
+    """
+
+    name: str
+    terms: tuple[Term, ...]
+    difference: Estimate | None
+    point: float
+    barred: str
+    absent: str
+    is_collapsed: bool
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same for two links that test the same thing, also with the rows exchanged."""
+        there = frozenset((factor, row, column.key) for factor, row, column in self.terms)
+        back = frozenset((-factor, row, key) for factor, row, key in there)
+        return frozenset((there, back)), abs(self.point)
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether there is an interval over pre-training seeds that may decide something."""
+        found = self.difference
+        if found is None or self.barred or self.absent or self.is_collapsed:
+            return False
+        return found.basis == PRETRAINING_SEEDS and not is_suspicious(found)
+
+    @property
+    def p(self) -> float | None:
+        return self.difference.p_value(self.point) if self.difference and self.is_tested else None
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Holm's correction of one table: key of a link -> its p-value, and how much stricter its test has become."""
+
+    corrected: Mapping[tuple[object, ...], float]
+    factors: Mapping[tuple[object, ...], int]
+
+    @property
+    def size(self) -> int:
+        return len(self.corrected)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A claim and the links that it rests on here; `silent` names columns that nothing speaks for."""
+
+    claim: Claim
+    column: DataColumn | None
+    judged_on: str
+    links: tuple[Link, ...]
+    silent: tuple[str, ...] = ()
+
+
+def correct(links: Iterable[Link]) -> Correction:
+    """Holm's correction over all different links that are tested."""
+    p_values = {link.key: link.p for link in links if link.is_tested}
+    known = {key: p for key, p in p_values.items() if p is not None}
+    order = sorted(known, key=known.__getitem__)
+    factors = {key: len(order) - rank for rank, key in enumerate(order)}
+    return Correction(dict(zip(known, holm(list(known.values())), strict=True)), factors)
+
+
+def is_suspicious(difference: Estimate) -> bool:
+    """No spread at all over seeds: copies of one run rather than independent ones."""
+    return difference.count >= 2 and difference.half_width is not None and difference.half_width < 1e-9
+
+
+def find_cases(claim: Claim, table: Table) -> list[Case]:
+    if claim.column == ALL_COLUMNS:
+        return [_case_of_all(claim, table)]
+    column = next(one for one in table.experiment.columns if one.name == claim.column)
+    data = table.of_column(column)
+    if not data:
+        return [Case(claim, None, "nothing", (), (_no_run(column.name, table),))]
+    if claim.kind == CONTRAST and claim.against:
+        return _contrasts(claim, claim.against, data, table)
+    return [Case(claim, one, one.heading, _links(claim, one, table)) for one in data]
+
+
+def _no_run(name: str, table: Table) -> str:
+    """Why a column has no results: no run at all, or runs that were scored by something else."""
+    for one in table.columns:
+        if one.column and one.column.name == name:
+            count = sum(table.cells[row.name, one.key].num_unscored for row in table.experiment.rows)
+            if count:
+                return f"another metric: {count} complete run(s) have no {one.metric}"
+    return f"no run on {name} or a stand-in for it"
+
+
+def _contrasts(claim: Claim, against: tuple[str, str, str], data: list[DataColumn], table: Table) -> list[Case]:
+    column = next(one for one in table.experiment.columns if one.name == against[2])
+    others = table.of_column(column)
+    if not others:
+        return [Case(claim, None, "nothing", (), (_no_run(column.name, table),))]
+    cases = []
+    for one in data:
+        other = next((other for other in others if other.is_paper == one.is_paper), others[0])
+        rows = claim.rows
+        terms = ((1.0, rows[0], one), (-1.0, rows[1], one), (-1.0, against[0], other), (1.0, against[1], other))
+        # Where either is not the paper's data, the paper's size says nothing about the difference.
+        speaks = other if one.is_paper and not other.is_paper else one
+        judged_on = one.heading if one.key == other.key else f"{one.heading} against {other.heading}"
+        cases.append(Case(claim, speaks, judged_on, (_link(claim, terms, "", table),)))
+    return cases
+
+
+def _case_of_all(claim: Claim, table: Table) -> Case:
+    """Every column of a task, by the first data set that speaks for it."""
+    tasks = [column for column in table.experiment.columns if column.is_task]
+    links: list[Link] = []
+    silent = []
+    for column in tasks:
+        data = table.of_column(column)
+        links += _links(claim, data[0], table, with_column=True) if data else []
+        silent += [] if data else [column.name]
+    spoken = {link.terms[0][2].key for link in links if not link.barred and not link.absent}
+    return Case(claim, None, f"{len(spoken)} of {len(tasks)} columns", tuple(links), tuple(silent))
+
+
+def _links(claim: Claim, column: DataColumn, table: Table, *, with_column: bool = False) -> tuple[Link, ...]:
+    links = []
+    for first, second in claim.pairs:
+        names = (
+            [f"{table.experiment.label(first)} {MINUS} {table.experiment.label(second)}"] if _is_chain(claim) else []
+        )
+        names += [column.heading] if with_column else []
+        links.append(_link(claim, ((1.0, first, column), (-1.0, second, column)), " on ".join(names), table))
+    return tuple(links)
+
+
+def _is_chain(claim: Claim) -> bool:
+    return claim.kind not in (ORDER, CONTRAST)
+
+
+def _link(claim: Claim, terms: tuple[Term, ...], name: str, table: Table) -> Link:
+    cells = [table.cells[row, column.key] for _, row, column in terms]
+    difference = contrast([(factor, cell.scores) for (factor, _, _), cell in zip(terms, cells, strict=True)])
+    point = math.copysign(claim.points, difference.mean) if claim.kind == SPREAD and difference else 0.0
+    absent = _absent(terms, cells, table)
+    if difference is None and not absent:
+        absent = "the rows have no seed in common" if claim.kind == CONTRAST else "the two rows have no seed in common"
+    is_collapsed = any(cell.is_collapsed for cell in cells)
+    return Link(name, terms, difference, point, _barred(terms, table), absent, is_collapsed)
+
+
+def _absent(terms: Sequence[Term], cells: Sequence[Cell], table: Table) -> str:
+    empty = {row: cell for (_, row, _), cell in zip(terms, cells, strict=True) if not cell.scores}
+    for row, cell in empty.items():
+        if cell.num_unscored:
+            metric = next(column.metric for _, name, column in terms if name == row)
+            return (
+                f"another metric: {cell.num_unscored} complete run(s) of {table.experiment.label(row)} have no {metric}"
+            )
+    names = " and ".join(table.experiment.label(row) for row in empty)
+    return f"no complete run of {names}" if names else ""
+
+
+def _barred(terms: Sequence[Term], table: Table) -> str:
+    """Another split, another metric or another protocol; empty where the cells may be compared."""
+    for _, _, column in terms:
+        if column.is_other_split:
+            return column.role
+        if column.column and column.tasks and column.metric != column.column.metric:
+            return f"another metric: {column.metric}, where the claim is about {column.column.metric}"
+    for (_, first, column), (_, second, _) in zip(terms[::2], terms[1::2], strict=True):
+        reason = table.comparability.why_not(first, second, column.tasks)
+        if reason:
+            return reason
+    return ""

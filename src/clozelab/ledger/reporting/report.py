@@ -1,0 +1,129 @@
+"""The report of an experiment at one scale: report.md, one self-contained report.html, plots and results.csv.
+
+Reads run folders, paper.yaml and the experiment's README and nothing else, so it can be made again at any time, also
+while runs are going on. What the pages say is in page.py, how they look in templates/.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+
+from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun, collect
+from clozelab.ledger.reporting.accounts import AnyRun, arm_labels, place
+from clozelab.ledger.reporting.experiment import Experiment
+from clozelab.ledger.reporting.page import build_page
+from clozelab.ledger.reporting.plots import STYLES, draw_curves, draw_table
+from clozelab.ledger.reporting.table import Table, build_table
+from clozelab.ledger.reporting.verdicts import Judgement, judge
+
+RESULT_FIELDS = (
+    "stage", "status", "name", "task", "pretrain_seed", "seed", "metric", "score_percent", "majority_percent",
+    "collapsed", "tokens", "tokens_per_second", "hours", "commit", "folder",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written and what it says."""
+
+    folder: Path
+    table: Table
+    judgements: list[Judgement]
+    page: dict[str, Any]
+
+    @property
+    def html(self) -> Path:
+        return self.folder / "report.html"
+
+
+def write_report(experiment: Experiment, root: Path, folder: Path, *, scale: str) -> Report:
+    """Collect the runs below `root`, judge them and write the report into `folder`.
+
+    Raises:
+        ValueError: there is no run at all.
+    """
+    collected = collect(root)
+    if not collected.runs:
+        raise ValueError(f"no run below {root}; `clozelab reproduce {experiment.name} scale={scale}` makes them")
+    table = build_table(experiment, collected)
+    judgements = judge(table)
+    folder.mkdir(parents=True, exist_ok=True)
+    page = build_page(experiment, collected, table, judgements, scale)
+    page["plots"] = _plots(experiment, collected, table, folder)
+    environment = Environment(
+        loader=PackageLoader(__package__ or "", "templates"),
+        autoescape=lambda name: bool(name and ".html" in name),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in ("report.md", "report.html"):
+        text = environment.get_template(f"{name}.j2").render(page)
+        (folder / name).write_text(text, encoding="utf-8")
+    write_results(folder / "results.csv", collected)
+    return Report(folder, table, judgements, page)
+
+
+def write_results(path: Path, collected: Collected) -> None:
+    """Every run, complete or not, as one line."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, RESULT_FIELDS, lineterminator="\n")
+        writer.writeheader()
+        for one in collected.pretrain:
+            writer.writerow(_common(one, collected) | _pretrain_result(one))
+        for run in collected.finetune:
+            writer.writerow(_common(run, collected) | _finetune_result(run))
+
+
+def _common(run: AnyRun, collected: Collected) -> dict[str, Any]:
+    return {
+        "stage": run.state["stage"],
+        "status": run.state["status"],
+        "seed": run.seed,
+        "hours": f"{float(run.state.get('seconds', 0.0)) / 3600:.4f}",
+        "commit": (run.state.get("git") or {}).get("commit", ""),
+        "folder": place(run, collected),
+    }
+
+
+def _pretrain_result(run: PretrainRun) -> dict[str, Any]:
+    loss = run.facts.get("validation/loss")
+    return {
+        "name": run.arm,
+        "metric": "" if loss is None else f"validation/loss={loss:.4f}",
+        "tokens": run.facts.get("tokens", ""),
+        "tokens_per_second": run.facts.get("tokens_per_second", ""),
+    }
+
+
+def _finetune_result(run: FinetuneRun) -> dict[str, Any]:
+    score = run.scores.get(run.metric)
+    return {
+        "name": run.row,
+        "task": run.task,
+        "pretrain_seed": run.pretrain_seed,
+        "metric": run.metric,
+        "score_percent": "" if score is None else f"{score:.4f}",
+        "majority_percent": "" if run.majority is None else f"{run.majority:.4f}",
+        "collapsed": run.collapsed if run.is_complete else "",
+    }
+
+
+def _plots(experiment: Experiment, collected: Collected, table: Table, folder: Path) -> dict[str, dict[str, str]]:
+    """Write NAME.png and NAME-dark.png of every plot there is data for; returns name -> style -> base64."""
+    drawn = {
+        "table": {style: draw_table(table, style) for style in STYLES},
+        "curves": {style: draw_curves(collected.pretrain, arm_labels(experiment), style) for style in STYLES},
+    }
+    plots: dict[str, dict[str, str]] = {}
+    for name, images in drawn.items():
+        for style, image in images.items():
+            if image is not None:
+                (folder / f"{name}{'' if style == 'light' else f'-{style}'}.png").write_bytes(image)
+                plots.setdefault(name, {})[style] = base64.b64encode(image).decode()
+    return plots

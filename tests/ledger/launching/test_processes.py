@@ -1,0 +1,186 @@
+"""The process pool on tiny shell commands: states, failures, limits, and a clean stop."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from clozelab.ledger.launching.forking import ForkServer
+from clozelab.ledger.launching.processes import Job, ProcessPool, Stopped, failure_message
+
+
+def job(folder: Path, name: str, script: str, **environment: str) -> Job:
+    return Job(name, ["/bin/sh", "-c", script], folder / "logs" / f"{name}.log", environment)
+
+
+def pool(jobs: list[Job], at_once: int = 2, grace: float = 5.0) -> ProcessPool:
+    return ProcessPool(jobs, at_once=at_once, grace_seconds=grace, console=Console(file=io.StringIO()))
+
+
+def test_a_failure_does_not_stop_the_others(tmp_path: Path) -> None:
+    jobs = [
+        job(tmp_path, "bad", "echo start; echo 'error: no such corpus' >&2; exit 3"),
+        job(tmp_path, "good", 'echo fine > "$TARGET"', TARGET=str(tmp_path / "out")),
+        job(tmp_path, "killed", "kill -9 $$"),
+    ]
+    jobs.append(Job("done before", ["/bin/false"], tmp_path / "x.log", state="skipped"))
+    pool(jobs).run()
+    assert [one.state for one in jobs] == ["failed", "complete", "failed", "skipped"]
+    assert jobs[0].message == "exit status 3: error: no such corpus"
+    assert jobs[2].message.startswith("killed by signal 9")
+    assert (tmp_path / "out").read_text() == "fine\n"
+    assert not (tmp_path / "x.log").exists()
+
+
+def test_at_most_so_many_at_a_time(tmp_path: Path) -> None:
+    script = 'ls "$DIR" | wc -l; : > "$DIR/$$"; sleep 0.3; rm "$DIR/$$"'
+    (tmp_path / "live").mkdir()
+    jobs = [job(tmp_path, str(index), script, DIR=str(tmp_path / "live")) for index in range(4)]
+    pool(jobs, at_once=1).run()
+    assert {one.log.read_text().strip() for one in jobs} == {"0"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_stops_everything(tmp_path: Path, number: int) -> None:
+    script = 'trap "echo saved; exit 143" TERM; echo ready; while :; do sleep 0.05; done'
+    jobs = [job(tmp_path, "one", script), job(tmp_path, "two", script), job(tmp_path, "three", script)]
+
+    def send() -> None:
+        logs = [one.log for one in jobs[:2]]
+        while not all(log.exists() and "ready" in log.read_text() for log in logs):
+            time.sleep(0.02)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    with pytest.raises(Stopped):
+        pool(jobs).run()
+    thread.join()
+    assert [one.state for one in jobs] == ["stopped", "stopped", "waiting"]
+    assert all("saved" in one.log.read_text() for one in jobs[:2])
+    assert all(one.process is not None and one.process.poll() is not None for one in jobs[:2])
+
+
+def test_a_job_that_does_not_listen_is_killed(tmp_path: Path) -> None:
+    deaf = job(tmp_path, "deaf", 'trap "" TERM; echo ready; while :; do sleep 0.05; done')
+
+    def send() -> None:
+        while not (deaf.log.exists() and "ready" in deaf.log.read_text()):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    with pytest.raises(Stopped):
+        pool([deaf], grace=0.3).run()
+    thread.join()
+    assert deaf.state == "stopped" and deaf.process is not None and deaf.process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux's")
+def test_jobs_die_with_a_killed_parent(tmp_path: Path) -> None:
+    import subprocess
+
+    script = f"""
+import io
+from pathlib import Path
+from rich.console import Console
+from clozelab.ledger.launching.processes import Job, ProcessPool
+job = Job("x", ["/bin/sh", "-c", "echo $$; exec sleep 60"], Path({str(tmp_path / "log")!r}))
+ProcessPool([job], at_once=1, grace_seconds=1, console=Console(file=io.StringIO())).run()
+"""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3] / "src")}
+    parent = subprocess.Popen([sys.executable, "-c", script], env=environment)
+    log = tmp_path / "log"
+    while not (log.exists() and log.read_text().strip()):
+        time.sleep(0.02)
+    child = int(log.read_text())
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 5
+    while _is_running(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not _is_running(child)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux's")
+def test_a_job_that_is_forked_as_its_launcher_is_killed_does_not_begin(tmp_path: Path) -> None:
+    """The launcher dies before the job has asked for its death signal; without the kill the same job does begin."""
+    import subprocess
+
+    (tmp_path / "slow_start.py").write_text(
+        "import time\nfrom pathlib import Path\nfrom clozelab.ledger.launching import forking\n"
+        "def late(before=forking.die_with_parent):\n"
+        f"    Path({str(tmp_path / 'forked')!r}).touch()\n    time.sleep(1.0)\n    before()\n"
+        "forking.die_with_parent = late\n"
+        "def main(words):\n    Path(words[0]).touch()\n    return 0\n"
+    )
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom clozelab.ledger.launching.forking import ForkServer\n"
+        "server = ForkServer('slow_start', ['slow_start'], {})\n"
+        f"server.start([sys.argv[1]], Path({str(tmp_path / 'log')!r})).wait()\n"
+    )
+    paths = f"{Path(__file__).parents[3] / 'src'}{os.pathsep}{tmp_path}"
+    for kill in (False, True):
+        began = tmp_path / f"began-{kill}"
+        (tmp_path / "forked").unlink(missing_ok=True)
+        parent = subprocess.Popen([sys.executable, "-c", script, str(began)], env=os.environ | {"PYTHONPATH": paths})
+        while not (tmp_path / "forked").exists():
+            assert parent.poll() is None
+            time.sleep(0.02)
+        if kill:
+            parent.kill()
+        parent.wait()
+        time.sleep(4.0 * kill)
+        assert began.exists() is not kill
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_forked_jobs(tmp_path: Path) -> None:
+    """The standard library's fork server: own logs, exit statuses, and a stop that reaches them."""
+    server = ForkServer("clozelab.cli", [], {"CLOZELAB_TEST": "1"})
+    jobs = [job(tmp_path, "version", "exit 9"), job(tmp_path, "wrong", "exit 9"), job(tmp_path, "fresh", "exit 4")]
+    jobs[0].words, jobs[1].words = ["--version"], ["nonsense"]
+    ProcessPool(jobs, at_once=2, grace_seconds=1, console=Console(file=io.StringIO()), server=server).run()
+    assert [one.state for one in jobs] == ["complete", "failed", "failed"]
+    assert jobs[0].log.read_text().startswith("clozelab 0.")
+    assert jobs[1].message.startswith("exit status 2") and "nonsense" in jobs[1].message
+    assert jobs[2].message == "exit status 4"
+    server.start(["--version"], tmp_path / "again.log").wait()
+    assert (tmp_path / "again.log").read_text().startswith("clozelab 0.")
+
+
+def test_terminal_table(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100)
+    jobs = [job(tmp_path, "slow", "echo working; sleep 0.5")]
+    ProcessPool(jobs, at_once=1, grace_seconds=1, console=console).run()
+    assert "working" in screen.getvalue() and "1 running" in screen.getvalue()
+
+
+def test_an_error_of_several_lines_is_kept_whole(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "12:00 I step 1\nerror: other configuration:\n  epochs: there 1, now 2\n(CLOZELAB_DEBUG=1 shows ...)\n"
+    )
+    assert failure_message(log, 1) == "exit status 1: error: other configuration:\n    epochs: there 1, now 2"
+    log.write_text("Traceback:\n  File x\nRuntimeError: out of luck\n")
+    assert failure_message(log, 1) == "exit status 1: RuntimeError: out of luck"
+
+
+def test_failure_message_without_output(tmp_path: Path) -> None:
+    assert failure_message(tmp_path / "missing", 1) == "exit status 1"

@@ -1,0 +1,51 @@
+"""Sweeps through Ray: what a job asks for, the missing package, and a real sweep where Ray is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from clozelab.ledger.launching.ray_launcher import RayLauncher, gpus_of
+
+_path = Path(__file__).with_name("test_slurm_launcher.py")
+_spec = importlib.util.spec_from_file_location(_path.stem, _path)
+assert _spec is not None and _spec.loader is not None
+tiny = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(tiny)
+corpus = tiny.corpus
+
+
+@pytest.mark.parametrize(
+    ("trainer", "asked", "gpus"),
+    [
+        ({"accelerator": "cpu", "devices": 2}, "auto", 0.0),
+        ({"accelerator": "gpu", "devices": 1}, "auto", 1.0),
+        ({"accelerator": "auto", "devices": 4}, "auto", 4.0),
+        ({"accelerator": "gpu", "devices": 1}, 0.25, 0.25),
+    ],
+)
+def test_gpus_of_a_job(trainer: dict[str, object], asked: float | str, gpus: float) -> None:
+    assert gpus_of(OmegaConf.create({"trainer": trainer}), asked) == gpus
+
+
+def test_what_ray_cannot_do_is_said_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"num_nodes is 2.*hydra/launcher=slurm"):
+        gpus_of(OmegaConf.create({"trainer": {"num_nodes": 2, "devices": 1}}), "auto")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'clozelab\[ray\]'"):
+        RayLauncher(address=None, num_cpus=1, num_gpus="auto", grace_seconds=1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra ray is missing")
+def test_a_sweep_on_ray(corpus: Path, tmp_path: Path) -> None:
+    """One job fails and the other is whole; the complete one is skipped the next time, the failed one tried again."""
+    arms = ("schedule.warmup_fraction=0.1,7", "arm=warmup-${schedule.warmup_fraction}")
+    words = tiny.pretraining(corpus, tmp_path, "hydra/launcher=ray", *arms)
+    for expected in ("1 complete, 1 failed", "1 skipped, 1 failed"):
+        text = tiny.said(tiny.start(words), 1)
+        assert expected in text and "schedule.warmup_fraction is 7" in text
+    assert {name: one["sessions"] for name, one in tiny.states(tmp_path).items()} == {"warmup-0.1/seed-1": 1}

@@ -1,0 +1,93 @@
+"""The search over learning rate and batch: it composes, repeats itself, lives with failed runs, and names its extra."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import OmegaConf
+
+from clozelab.ledger import sweep
+from clozelab.ledger.launching.remote_job import require_package
+from clozelab.ledger.launching.search import OptunaSweeper
+
+try:
+    has_optuna = importlib.util.find_spec("hydra_plugins.hydra_optuna_sweeper") is not None
+except ModuleNotFoundError:
+    has_optuna = False
+SETTINGS: dict[str, Any] = {
+    "sampler": {"name": "TPESampler", "seed": 1},
+    "direction": "maximize",
+    "num_trials": 12,
+    "trials_at_once": 3,
+    "params": OmegaConf.create({"rate": "tag(log, interval(1e-5, 1e-1))", "batch": "choice(16, 32)", "fixed": 7}),
+}
+
+
+class Launcher:
+    """Best at rate 1e-3; high rates fail."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[dict[str, str]]] = []
+
+    def launch(self, overrides: Any, initial_job_idx: int) -> list[JobReturn]:
+        jobs = [dict(word.split("=") for word in job) for job in overrides]
+        self.batches.append(jobs)
+        return [self.result(job) for job in jobs]
+
+    def result(self, job: dict[str, str]) -> JobReturn:
+        result = JobReturn(status=JobStatus.COMPLETED)
+        result.return_value = -abs(float(job["rate"]) - 1e-3)
+        if float(job["rate"]) > 0.01:
+            result.status, result.return_value = JobStatus.FAILED, RuntimeError("diverged")
+        return result
+
+
+def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> list[list[dict[str, str]]]:
+    launcher = Launcher()
+    monkeypatch.setattr(Plugins, "instantiate_launcher", lambda self, **kwargs: launcher)
+    folder.mkdir(exist_ok=True)
+    sweeper = OptunaSweeper(**SETTINGS | changes)
+    context: Any = object()
+    config: Any = OmegaConf.create({"hydra": {"sweep": {"dir": str(folder)}}})
+    sweeper.setup(hydra_context=context, task_function=context, config=config)
+    sweeper.sweep([])
+    return launcher.batches
+
+
+@pytest.mark.skipif(not has_optuna, reason="the extra optuna is missing")
+def test_a_search_repeats_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = searched(tmp_path, monkeypatch)
+    assert [len(batch) for batch in first] == [3, 3, 3, 3]
+    assert all(job["fixed"] == "7" and job["batch"] in ("16", "32") for batch in first for job in batch)
+    assert any(float(job["rate"]) > 0.01 for batch in first for job in batch), "no run has failed: no test of that"
+    assert "best of this search: -" in capsys.readouterr().err
+    assert searched(tmp_path, monkeypatch) == first
+    assert searched(tmp_path, monkeypatch, sampler={"name": "TPESampler", "seed": 2}) != first
+
+
+@pytest.mark.skipif(not has_optuna, reason="the extra optuna is missing")
+def test_wrong_settings(tmp_path: Path) -> None:
+    for changes in ({"direction": "up"}, {"sampler": {"name": "NoSampler"}}, {"num_trials": 0}):
+        with pytest.raises(ValueError, match=r"hydra.sweeper: sampler.name="):
+            OptunaSweeper(**SETTINGS | changes)
+
+
+def test_a_missing_extra_is_said() -> None:
+    with pytest.raises(ValueError, match=r"x needs the package 'no_such.package'.*pip install 'clozelab\[extra\]'"):
+        require_package("no_such.package", "extra", "x")
+
+
+def test_the_example_composes() -> None:
+    composed = sweep.compose("search_finetune", ["encoder=e", "task=mrpc", "runs_dir=r"], sweep=True)
+    params = composed.hydra.sweeper.params
+    assert set(params) == {"learning_rate", "global_batch_size"}
+    job = sweep.make_loader().load_sweep_config(composed, ["learning_rate=0.001", "global_batch_size=32"])
+    with sweep.hydra_config(job):
+        assert job.run_dir.endswith("mrpc/lr-0.001/batch-32/seed-1") and job.optimizer.learning_rate == 0.001

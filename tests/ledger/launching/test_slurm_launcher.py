@@ -1,0 +1,231 @@
+"""Sweeps through Slurm: what a job asks for, and real ones through submitit, locally and with a stand-in for Slurm."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from clozelab.ledger import sweep
+from clozelab.ledger.launching.slurm_launcher import SlurmLauncher, job_resources
+
+needs_submitit = pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="the extra slurm is missing")
+SRC = Path(__file__).parents[3] / "src"
+FAKE = Path(__file__).with_name("fake_slurm.py")
+COMMANDS = ("sbatch", "srun", "sacct", "scontrol", "scancel")
+
+
+def settings(launcher: str, *overrides: str) -> tuple[dict[str, Any], Any]:
+    """(the launcher's parameters, the job's configuration)."""
+    composed = sweep.compose("pretrain", [f"hydra/launcher={launcher}", *overrides], sweep=True)
+    with sweep.hydra_config(composed):
+        plain = OmegaConf.to_container(composed.hydra.launcher, resolve=True)
+    assert isinstance(plain, dict)
+    own = ("_target_", "cluster", "jobs_at_once", "poll_seconds", "grace_seconds", "max_num_timeout")
+    return {str(key): value for key, value in plain.items() if key not in own}, composed
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], {"nodes": 1, "ntasks_per_node": 1}),
+        (["trainer=gpu"], {"nodes": 1, "ntasks_per_node": 1, "gpus_per_node": 1}),
+        (["trainer=ddp", "trainer.devices=4"], {"nodes": 1, "ntasks_per_node": 4, "gpus_per_node": 4}),
+        (["trainer=ddp", "trainer.accelerator=cpu"], {"nodes": 1, "ntasks_per_node": 2}),
+        (
+            ["trainer=fsdp", "trainer.devices=8", "trainer.num_nodes=2", "hydra.launcher.mem_gb=64"],
+            {"nodes": 2, "ntasks_per_node": 8, "gpus_per_node": 8, "mem": "64GB"},
+        ),
+        (["trainer=gpu", "hydra.launcher.gpus_per_node=null"], {"nodes": 1, "ntasks_per_node": 1}),
+    ],
+)
+def test_a_job_asks_for_what_it_trains_on(overrides: list[str], expected: dict[str, Any]) -> None:
+    parameters, config = settings("slurm", *overrides)
+    asked = job_resources(parameters, config, "slurm")
+    always = {"time": 1440, "cpus_per_task": 8, "signal_delay_s": 180, "additional_parameters": {}}
+    assert asked == always | expected
+
+
+@needs_submitit
+def test_submitit_takes_every_resource_that_can_be_asked_for() -> None:
+    from submitit.slurm.slurm import _get_default_parameters
+
+    every = ["partition=p", "account=a", "qos=q", "constraint=c", "setup=[module load x]", "mem_gb=3"]
+    parameters, config = settings("slurm", "trainer=ddp", *(f"hydra.launcher.{word}" for word in every))
+    asked = job_resources(parameters, config, "slurm")
+    assert {"partition", "account", "qos", "constraint", "setup", "mem"} <= asked.keys()
+    assert asked.keys() <= _get_default_parameters().keys()
+
+
+def test_one_machine_is_one_machine() -> None:
+    parameters, config = settings("slurm_local", "trainer=ddp", "trainer.accelerator=cpu")
+    assert job_resources(parameters, config, "local")["tasks_per_node"] == 1
+    parameters, config = settings("slurm_local", "trainer=ddp", "trainer.num_nodes=2")
+    with pytest.raises(ValueError, match=r"trainer.num_nodes is 2"):
+        job_resources(parameters, config, "local")
+
+
+def test_wrong_settings_and_missing_packages_are_said_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    more = {"jobs_at_once": 1, "poll_seconds": 1, "grace_seconds": 10, "signal_delay_s": 20}
+    with pytest.raises(ValueError, match=r"cluster is 'lsf'"):
+        SlurmLauncher(**more | {"cluster": "lsf"})
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"'submitit', which is not installed: pip install 'clozelab\[slurm\]'"):
+        SlurmLauncher(**more | {"cluster": "local"})
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    with pytest.raises(ValueError, match=r"no sbatch here"):
+        SlurmLauncher(**more | {"cluster": "slurm"})
+    with pytest.raises(ValueError, match=r"grace_seconds is 20"):
+        SlurmLauncher(**more | {"cluster": "local", "grace_seconds": 20})
+
+
+# Real sweeps
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    draw, words = random.Random(0), [a + b for a in "bcdfg" for b in "aeiou"]
+    documents = ["\n".join(" ".join(draw.choices(words, k=7)) for _ in range(6)) for _ in range(60)]
+    (folder / "text.txt").write_text("\n\n".join(documents))
+    return folder
+
+
+def pretraining(corpus: Path, runs: Path, *overrides: str, steps: int = 6) -> list[str]:
+    """A command line: one sweep of tiny runs."""
+    batch = f"steps: {steps}, global_batch_size: 8, micro_batch_size: 4"
+    words = [
+        "corpus=text", "corpus.sources.0.path=text.txt", "corpus.vocab_size=60", "corpus.validation_fraction=0.2",
+        f"data_dir={corpus}", f"cache_dir={corpus / 'cache'}", f"runs_dir={runs}", "model.hidden_size=16",
+        "model.num_hidden_layers=1", "model.num_attention_heads=2", "model.intermediate_size=32",
+        "model.max_position_embeddings=64", f"phases=[{{seq_length: 16, {batch}}}]", "validation.interval_steps=99999",
+        "validation.instances=20", "validation.seq_length=16", "checkpoint_interval_steps=99999",
+        "trainer.precision=32-true", "trainer.log_interval_steps=1", "trainer.progress_bar=false",
+    ]  # fmt: skip
+    return [sys.executable, "-m", "clozelab", "pretrain", "-m", *words, *overrides]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "COLUMNS": "200"} | more
+
+
+def start(words: list[str], **more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(words, env=environment(**more), stderr=subprocess.PIPE, text=True)
+
+
+def said(process: subprocess.Popen[str], status: int) -> str:
+    text = process.communicate(timeout=500)[1]
+    assert process.returncode == status, text
+    return text
+
+
+def states(runs: Path) -> dict[str, dict[str, Any]]:
+    """Arm and seed -> run.json."""
+    found = sorted(runs.glob("*/*/pretrain/*/*/run.json"))
+    return {f"{path.parts[-3]}/{path.parts[-2]}": json.loads(path.read_text()) for path in found}
+
+
+def trained_steps(folder: Path) -> list[int]:
+    with (folder / "metrics.csv").open(newline="") as stream:
+        return [int(row["step"]) for row in csv.DictReader(stream) if row["key"] == "train/loss"]
+
+
+def wait_for(path: Path, launcher: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 300
+    while not path.exists():
+        assert launcher.poll() is None, launcher.communicate()[1]
+        assert time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Environment of a machine with the stand-in's commands; what still runs at the end is killed."""
+    commands, state = tmp_path / "bin", tmp_path / "slurm"
+    commands.mkdir()
+    state.mkdir()
+    for name in COMMANDS:
+        script = commands / name
+        script.write_text(f"#!{sys.executable}\n" + FAKE.read_text())
+        script.chmod(script.stat().st_mode | stat.S_IEXEC)
+    yield {"PATH": f"{commands}:{os.environ['PATH']}", "FAKE_SLURM": str(state)}
+    for pids in state.glob("*.pids"):
+        if pids.with_suffix(".state").read_text() == "RUNNING":
+            for pid in pids.read_text().split():
+                os.killpg(int(pid), signal.SIGKILL)
+
+
+DDP = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
+SLURM = ("hydra/launcher=slurm", "hydra.launcher.poll_seconds=1", "hydra.launcher.cpus_per_task=1")
+
+
+@needs_submitit
+@pytest.mark.slow
+def test_two_jobs_through_submitit_on_this_machine(corpus: Path, tmp_path: Path) -> None:
+    """One cannot run (its batch does not fit); the other is whole, and is left alone the next time."""
+    arms = "schedule.warmup_fraction=0.1,7"
+    words = pretraining(corpus, tmp_path, "hydra/launcher=slurm_local", arms, "arm=warmup-${schedule.warmup_fraction}")
+    text = said(start(words), 1)
+    assert "1 complete, 1 failed" in text and "schedule.warmup_fraction is 7" in text
+    assert {name: state["status"] for name, state in states(tmp_path).items()} == {"warmup-0.1/seed-1": "complete"}
+    before = states(tmp_path)
+    assert "1 skipped, 1 failed" in said(start(words), 1)
+    assert states(tmp_path) == before
+
+
+@needs_submitit
+@pytest.mark.slow
+def test_a_job_of_two_ranks_out_of_time_goes_on(corpus: Path, tmp_path: Path, slurm: dict[str, str]) -> None:
+    """Ranks are srun's tasks; the warning before the time limit reaches all processes; the same job comes back."""
+    runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
+    launcher = start(pretraining(corpus, runs, *SLURM, *DDP, "seed=1", steps=250), **slurm)
+    run_dir = runs / "adhoc/demo/pretrain/mlm_nsp/seed-1"
+    wait_for(run_dir / "metrics.csv", launcher)
+    number = next(state.glob("*.pids")).stem
+    subprocess.run(["scancel", number, "--signal", "USR2"], env=environment(**slurm), check=True)
+    assert "1 complete" in said(launcher, 0)
+    record = states(runs)["mlm_nsp/seed-1"]
+    assert (record["status"], record["sessions"]) == ("complete", 2)
+    assert trained_steps(run_dir) == list(range(1, 251))
+    asked = json.loads((state / f"{number}.json").read_text())
+    assert (asked["nodes"], asked["ntasks-per-node"], asked["cpus-per-task"]) == ("1", "2", "1")
+    assert asked["signal"] == "USR2@180" and "gpus-per-node" not in asked
+    assert len(list(state.glob("*.json"))) == 1
+
+
+@needs_submitit
+@pytest.mark.slow
+def test_a_killed_launcher_finds_its_jobs_again(corpus: Path, tmp_path: Path, slurm: dict[str, str]) -> None:
+    """Two launchers, one job: the second waits for what the first has handed over, and never hands it over again."""
+    runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
+    words = pretraining(corpus, runs, *SLURM, "seed=1")
+    first = start(words, **slurm)
+    run_dir = runs / "adhoc/demo/pretrain/mlm_nsp/seed-1"
+    wait_for(run_dir / "run.json", first)
+    tasks = int(next(state.glob("*.pids")).read_text())
+    os.killpg(tasks, signal.SIGSTOP)  # so that it is still there, however fast the machine is
+    first.kill()
+    first.communicate()
+    other = start([*words, "trainer.log_interval_steps=2"], **slurm)
+    assert "is in line for the same folder with other settings" in said(other, 1)
+    second = start(words, **slurm)
+    assert second.stderr is not None
+    while " running" not in (line := second.stderr.readline()):
+        assert line, "the second launcher ended"
+    os.killpg(tasks, signal.SIGCONT)
+    assert "1 complete" in said(second, 0)
+    assert states(runs)["mlm_nsp/seed-1"]["sessions"] == 1
+    assert len(list(state.glob("*.json"))) == 1

@@ -1,0 +1,228 @@
+"""The planner against counting by hand, against built models, and (slow machines allowing) against a real timing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clozelab.ledger.plan import make_steps
+from clozelab.ledger.planning import timing
+from clozelab.ledger.planning.budget import Share, divide, makespan, parse_budget, pretraining_seconds
+from clozelab.ledger.planning.costing import cost
+from clozelab.ledger.planning.jobs import Arm, arms, sample_rows, sweep_plan, trained_parameters
+from clozelab.ledger.planning.timing import Speed, measured_speeds
+from clozelab.ledger.reporting.detectable import smallest_detectable
+from clozelab.ledger.reporting.experiment import find_experiment
+from clozelab.models.config import BertConfig
+from clozelab.models.encoder import Encoder
+from clozelab.stages.plan import main
+
+FOLDER = find_experiment("table5_pretraining_tasks")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> list[Arm]:
+    steps = make_steps(FOLDER, ["scale=demo"])
+    return arms(sweep_plan(next(step for step in steps if step.verb == "pretrain")), tmp_path_factory.mktemp("cache"))
+
+
+def test_parameters_are_those_of_built_models(demo: list[Arm]) -> None:
+    for arm in demo:
+        torch.manual_seed(0)
+        encoder = Encoder(arm.encoder)
+        assert arm.parameters == sum(value.numel() for value in encoder.parameters())
+        hidden, vocab = 128, 2048
+        token_head = hidden * hidden + hidden + 2 * hidden + vocab
+        pair_head = 2 * hidden + 2 if arm.name == "mlm_nsp" else 0
+        assert arm.trained_parameters == arm.parameters + token_head + pair_head
+
+
+def test_parameters_of_bert_base_without_its_memory(demo: list[Arm]) -> None:
+    from hydra.utils import instantiate
+
+    from clozelab.objectives.weighted_sum import Objective
+
+    base = BertConfig(30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
+    objective = Objective(
+        **instantiate(next(a for a in demo if a.name == "mlm_nsp").config["objective"], _convert_="all")
+    )
+    assert trained_parameters(base, objective) == 110_106_428  # transformers' BertForPreTraining
+
+
+def test_tokens_and_flops_by_hand(demo: list[Arm]) -> None:
+    arm = next(arm for arm in demo if arm.name == "mlm")
+    assert arm.steps == 900 and arm.tokens == 700 * 64 * 64 + 200 * 32 * 128
+    per_token = [3 * (2 * (24 * 128**2 + 4 * s * 128) + 0.15 * (2 * 128**2 + 2 * 128 * 2048)) for s in (64, 128)]
+    assert arm.flops == pytest.approx(700 * 4096 * per_token[0] + 200 * 4096 * per_token[1])
+    ltr = next(arm for arm in demo if arm.name == "ltr")
+    assert ltr.flops > arm.flops and ltr.tokens == arm.tokens
+    assert arm.electra_flops != arm.flops
+
+
+def test_vocabulary_of_a_prepared_corpus(tmp_path: Path) -> None:
+    step = next(step for step in make_steps(FOLDER, ["scale=demo"]) if step.verb == "pretrain")
+    plan = sweep_plan(step)
+    folder = tmp_path / "corpora/microworld-abc"
+    folder.mkdir(parents=True)
+    settings = {"vocab_size": 2048, "lowercase": True, "validation_fraction": 0.02}
+    (folder / "manifest.json").write_text(json.dumps({"settings": settings, "vocab_size": 1322}))
+    assert arms(plan, tmp_path)[0].parameters == 648_320
+    (folder / "manifest.json").write_text(json.dumps({"settings": settings | {"lowercase": False}, "vocab_size": 1322}))
+    assert arms(plan, tmp_path)[0].encoder.vocab_size == 2048
+
+
+def with_speeds(arm: Arm, *speeds: float) -> Arm:
+    return replace(arm, speeds=list(speeds))
+
+
+def test_time_of_a_run_by_hand(demo: list[Arm]) -> None:
+    arm = with_speeds(demo[1], 10_000.0, 5_000.0)
+    training = 700 * 4096 / 10_000 + 200 * 4096 / 5_000
+    validation = 9 * 512 * 64 / 3 * training / arm.tokens
+    assert pretraining_seconds(arm) == pytest.approx(2.5 + training + validation)
+    assert pretraining_seconds(demo[1]) is None
+
+
+def test_wall_time_of_a_pool() -> None:
+    assert makespan([3.0, 3.0, 3.0], 2) == 6.0
+    assert makespan([1.0, 5.0, 1.0, 1.0], 2) == 5.0
+    assert makespan([], 2) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("2h", 7200), ("90min", 5400), ("1h30min", 5400), ("1.5 h", 5400), ("45s", 45)]
+)
+def test_budgets(text: str, seconds: float) -> None:
+    assert parse_budget(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "2", "h", "0h", "2 hours", "-1h", "two"])
+def test_wrong_budgets(text: str) -> None:
+    with pytest.raises(ValueError, match="budget="):
+        parse_budget(text)
+
+
+@pytest.mark.parametrize("matched_by", ["steps", "tokens", "flops", "time"])
+def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None:
+    shapes = [with_speeds(arm, speed, speed) for arm, speed in zip(demo, (50_000.0, 60_000.0, 24_000.0), strict=True)]
+    found = divide(shapes, 7200.0, matched_by)
+    assert sum(arm.count * share.seconds for arm, share in zip(shapes, found, strict=True)) == pytest.approx(7200.0)
+    quantity: dict[str, Callable[[Share], float]] = {
+        "steps": lambda one: one.factor, "tokens": lambda one: one.tokens,
+        "flops": lambda one: one.flops, "time": lambda one: one.seconds,
+    }  # fmt: skip
+    assert [quantity[matched_by](one) for one in found] == pytest.approx([quantity[matched_by](found[0])] * 3)
+    if matched_by == "time":
+        assert found[1].tokens > found[2].tokens
+    with pytest.raises(ValueError, match="matched_by=epochs"):
+        divide(shapes, 7200.0, "epochs")
+    with pytest.raises(ValueError, match="no speed"):
+        divide(demo, 7200.0, matched_by)
+
+
+def test_smallest_difference_is_found_in_four_of_five_experiments() -> None:
+    from scipy import stats
+
+    assert smallest_detectable(1.0, 1) is None
+    rng = np.random.default_rng(0)
+    for count in (2, 3, 5, 10):
+        least = smallest_detectable(1.0, count)
+        assert least is not None
+        gaps = rng.normal(least, 1.0, (20_000, count))
+        found = stats.ttest_1samp(gaps, 0.0, axis=1).pvalue < 0.05
+        assert found.mean() == pytest.approx(0.8, abs=0.012)
+        assert smallest_detectable(2.0, count) == pytest.approx(2 * least)
+
+
+def test_rows_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("id\tsentence\tlabel\n1\tabcd\t0\n2\tabcdefgh\t1\n")
+    assert sample_rows(tmp_path / "train.tsv", ("sentence",)) == (2, 6.0)
+    question = {"question": "who?", "answers": []}
+    content = {"data": [{"paragraphs": [{"context": "x" * 96, "qas": [question, question]}]}]}
+    (tmp_path / "dev.json").write_text(json.dumps(content))
+    assert sample_rows(tmp_path / "dev.json", ()) == (2, 100.0)
+    (tmp_path / "ner.txt").write_text("ab O\ncde B-X\n\nf O\n")
+    assert sample_rows(tmp_path / "ner.txt", ()) == (2, 4.5)
+    assert sample_rows(tmp_path / "none.tsv", ()) is None
+
+
+class Worker:
+    """Stands in for the timing processes, and counts what it is asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, speed: float = 50_000.0) -> None:
+        self.asked: list[Mapping[str, Any]] = []
+        self.speed = speed
+        monkeypatch.setattr(timing, "_measure", self)
+
+    def __call__(self, requests: Sequence[Mapping[str, Any]], at_once: int, threads: int) -> list[Speed]:
+        self.asked += requests
+        return [Speed(self.speed, 0.5, self.speed * 5) for _ in requests]
+
+
+def test_a_shape_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker(monkeypatch)
+    settings: dict[str, Any] = {"at_once": 2, "threads": 1}
+    assert measured_speeds([{"a": 1}], tmp_path, **settings, measure=False) == [None]
+    first = measured_speeds([{"a": 1}, {"a": 2}, {"a": 1}], tmp_path, **settings, measure=True)
+    assert len(worker.asked) == 2 and first[0] == first[2] == Speed(50_000.0, 0.5, 250_000.0)
+    assert measured_speeds([{"a": 2}], tmp_path, **settings, measure=True) == first[:1]
+    assert len(worker.asked) == 2
+    measured_speeds([{"a": 2}], tmp_path, at_once=1, threads=2, measure=True)
+    assert len(worker.asked) == 3, "another number of jobs side by side is another speed"
+
+
+def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clozelab.ledger.launching.launcher.usable_cores", lambda: 2)
+    Worker(monkeypatch)
+    steps = make_steps(FOLDER, ["scale=demo", f"data_dir={tmp_path}"])
+    found = cost(steps, tmp_path, measure=True)
+    assert found.pretrain is not None and found.finetune is not None
+    assert (found.pretrain.num_jobs, found.finetune.num_jobs, found.num_seeds) == (6, 120, 2)
+    # Six equal runs, two at a time: three in a row.
+    assert found.pretrain_seconds == pytest.approx(3 * (pretraining_seconds(found.arms[0]) or 0.0))
+    assert sum(job.count for job in found.tasks) == 120 and not any(job.is_counted for job in found.tasks)
+    assert found.run_bytes > 2 * sum(arm.checkpoint_bytes for arm in found.arms)
+
+
+def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    worker = Worker(monkeypatch)
+    words = [
+        "table5_pretraining_tasks",
+        "scale=demo",
+        f"cache_dir={tmp_path}/cache",
+        f"runs_dir={tmp_path}",
+        f"data_dir={tmp_path}",
+    ]
+    words += ["finetune.task=mrpc", "finetune.row=mlm,ltr_bilstm"]
+    assert main([*words, "--no-measure"]) == 0 and not worker.asked
+    out = capsys.readouterr().out
+    assert "time unknown" in out and "rule of thumb" in out
+    assert main([*words, "budget=20min"]) == 0
+    out = capsys.readouterr().out
+    assert "741,248" in out and "pre-training: 6 jobs" in out and "fine-tuning: 8 jobs" in out
+    assert all(f"equal {name}" in out for name in ("steps", "tokens", "flops", "time"))
+    assert "smallest detectable difference: 11.5 points" in out and "assumed" in out
+    assert "got 50% of a core" in out and "rule of thumb" not in out and "are guesses" in out
+    assert main([*words, "budget=20min", "matched_by=time"]) == 0
+    assert "equal steps" not in capsys.readouterr().out
+    with pytest.raises(ValueError, match="fine-tuning alone takes"):
+        main([*words, "budget=1s"])
+    with pytest.raises(ValueError, match="did you mean 'seed'"):
+        main([*words, "sed=3"])
+
+
+@pytest.mark.slow
+def test_a_real_timing(tmp_path: Path, demo: list[Arm]) -> None:
+    """The worker as plan starts it, on the demo's shape: speeds of the right kind and order."""
+    from clozelab.ledger.planning.jobs import timing_requests
+
+    request = next(iter(timing_requests(demo[0])))
+    (speed,) = measured_speeds([request], tmp_path, at_once=1, threads=1, measure=True)
+    assert speed is not None and 500 < speed.tokens_per_second < 5e6 and 0.0 < speed.share <= 1.0

@@ -1,0 +1,140 @@
+"""What paper.yaml may say: four kinds of claims, three kinds of columns, and an error for everything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clozelab.config import EXPERIMENTS_DIR
+from clozelab.ledger.reporting.claims import CONTRAST, MONOTONE, ORDER, SPREAD, Claim
+from clozelab.ledger.reporting.experiment import load_experiment
+from clozelab.metrics.glue import paper_average
+
+HEAD = """
+title: T
+source: S
+split: dev
+columns:
+  - {name: MNLI, metric: validation/accuracy, task: mnli, stand_ins: [], benchmarks: []}
+  - {name: MRPC, metric: validation/accuracy, task: mrpc, stand_ins: [], benchmarks: []}
+  - {name: perplexity, from: pretrain, metric: validation/perplexity}
+  - {name: Average, mean_of: [MNLI, MRPC]}
+rows:
+  - {row: small, label: Small, arm: small, cells: [80.0, 70.0, 5.84, 75.0]}
+  - {row: base, label: Base, arm: base, cells: [82.0, 75.0, 3.99, 78.5]}
+  - {row: large, label: Large, arm: large, cells: [83.0, null, 3.23, null]}
+"""
+MONOTONE_ENTRY = (
+    "{id: a, text: t, paper_delta: null, rows: [small, base, large], column: perplexity, direction: decreasing}"
+)
+SPREAD_ENTRY = "{id: b, text: t, paper_delta: null, rows: [small, base], column: MNLI, direction: within, points: 1.0}"
+CONTRAST_ENTRY = (
+    "{id: c, text: t, paper_delta: -3, compare: [base, small, MNLI], against: [base, small, MRPC], direction: lower}"
+)
+ORDER_ENTRY = "{id: d, text: t, paper_delta: 2.0, compare: [base, small, all], direction: higher}"
+
+
+def claims_of(folder: Path, *entries: str, head: str = HEAD) -> tuple[Claim, ...]:
+    (folder / "paper.yaml").write_text(head + f"claims: [{', '.join(entries)}]\n")
+    return load_experiment(folder).claims
+
+
+def test_four_kinds(tmp_path: Path) -> None:
+    found = claims_of(tmp_path, MONOTONE_ENTRY, SPREAD_ENTRY, CONTRAST_ENTRY, ORDER_ENTRY)
+    assert [one.kind for one in found] == [MONOTONE, SPREAD, CONTRAST, ORDER]
+    assert found[0].pairs == [("base", "small"), ("large", "base")] and found[0].is_lower
+    assert found[1].points == 1.0 and found[1].in_words() == "within 1"
+    assert found[2].against == ("base", "small", "MRPC")
+    assert found[3].pairs == [("base", "small")] and not found[3].is_lower
+
+
+def test_three_kinds_of_columns(tmp_path: Path) -> None:
+    claims_of(tmp_path)
+    columns = {one.name: one for one in load_experiment(tmp_path).columns}
+    assert columns["perplexity"].unit == "perplexity" and columns["MNLI"].unit == "percent"
+    assert columns["Average"].parts == ("MNLI", "MRPC")
+    assert [one.is_task for one in columns.values()] == [True, True, False, False]
+    assert not columns["Average"].accepts("", None)
+
+
+@pytest.mark.parametrize(
+    ("entry", "old", "new", "message"),
+    [
+        (MONOTONE_ENTRY, "decreasing", "down", "direction is 'down'; it is one of increasing, decreasing, within"),
+        (MONOTONE_ENTRY, "small, base, large", "small", "rows needs two or more different rows"),
+        (MONOTONE_ENTRY, "small, base, large", "small, base, small", "rows needs two or more different rows"),
+        (MONOTONE_ENTRY, "small, base", "smal, base", "'smal' is none of the rows .*did you mean 'small'"),
+        (MONOTONE_ENTRY, "perplexity", "perplexit", "'perplexit' is none of the columns .*did you mean 'perplexity'"),
+        (MONOTONE_ENTRY, ", column: perplexity", "", "needs exactly the keys"),
+        (SPREAD_ENTRY, ", points: 1.0", "", r"needs exactly the keys .*'points'"),
+        (SPREAD_ENTRY, "points: 1.0", "points: 0", "points is 0; it is a number above 0"),
+        (SPREAD_ENTRY, "points: 1.0", "points: true", "points is True"),
+        (MONOTONE_ENTRY, "direction: decreasing", "direction: decreasing, points: 1.0", "needs exactly the keys"),
+        (CONTRAST_ENTRY, "small, MRPC]", "small, perplexity]", "compare is in percent .* and against in perplexity"),
+        (CONTRAST_ENTRY, "small, MRPC]", "small, all]", "against is .*'all' is none of the columns"),
+        (CONTRAST_ENTRY, "small, MRPC]", "small, MNLI]", "against is the same difference as compare"),
+        (CONTRAST_ENTRY, "against: [base, small, MRPC]", "against: [base, MRPC]", r"against is \[row, row, column\]"),
+        (CONTRAST_ENTRY, "direction: lower", "direction: within", "direction is 'within'; it is one of lower, higher"),
+        (ORDER_ENTRY, "base, small", "base, base", "compares 'base' with itself"),
+        (ORDER_ENTRY, "paper_delta: 2.0", "paper_delta: lots", "paper_delta is 'lots'; it is a number"),
+    ],
+)
+def test_bad_claims(tmp_path: Path, entry: str, old: str, new: str, message: str) -> None:
+    assert old in entry
+    with pytest.raises(ValueError, match=rf"paper\.yaml: claims\.1: .*{message}"):
+        claims_of(tmp_path, ORDER_ENTRY.replace("id: d", "id: z"), entry.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("from: pretrain", "from: pretraining", r"columns\.2: from is 'pretraining'; it is pretrain"),
+        ("mean_of: [MNLI, MRPC]", "mean_of: [MNLI, MRPCC]", r"columns\.3: mean_of: 'MRPCC' .*did you mean 'MRPC'"),
+        ("mean_of: [MNLI, MRPC]", "mean_of: [MNLI, perplexity]", r"columns\.3: mean_of: 'perplexity' is none of"),
+        ("mean_of: [MNLI, MRPC]", "mean_of: MNLI", r"columns\.3: mean_of is 'MNLI'; it is a list of two or more"),
+        ("mean_of: [MNLI, MRPC]", "mean_of: [MNLI], task: x", r"columns\.3: needs exactly the keys"),
+        ("3.99, 78.5]", "3.99, 79.0]", r"rows\.1: Average is 79\.0, and the mean of its 2 columns is 78\.50"),
+        ("name: MRPC", "name: MNLI", r"columns: name 'MNLI' is there twice"),
+        ("split: dev", "split: dev\nmatched_by: luck", r"matched_by is 'luck'; it is one of steps, tokens"),
+        ("split: dev", "split: dev\ndiffer_in: epochs", r"differ_in is 'epochs'; it is a list"),
+    ],
+)
+def test_bad_tables(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in HEAD
+    with pytest.raises(ValueError, match=rf"paper\.yaml: .*{message}|paper\.yaml: {message}"):
+        claims_of(tmp_path, head=HEAD.replace(old, new))
+
+
+def test_no_list_of_claims(tmp_path: Path) -> None:
+    (tmp_path / "paper.yaml").write_text(HEAD + "claims:\n")
+    with pytest.raises(ValueError, match=r"paper\.yaml: claims is None; it is a list"):
+        load_experiment(tmp_path)
+
+
+def test_a_claim_twice(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="claims: id 'd' is there twice"):
+        claims_of(tmp_path, ORDER_ENTRY, ORDER_ENTRY)
+
+
+def test_what_arms_are_matched_by(tmp_path: Path) -> None:
+    def matched(line: str) -> tuple[str, ...]:
+        claims_of(tmp_path, head=HEAD.replace("split: dev", f"split: dev\n{line}"))
+        return load_experiment(tmp_path).matched_by
+
+    assert matched("") == ("steps", "tokens")
+    assert matched("matched_by: tokens") == ("tokens",)
+    assert matched("matched_by: none\nmatched_by_reason: it is about steps") == ()
+    assert load_experiment(tmp_path).matched_reason == "it is about steps"
+
+
+def test_table_1s_averages_follow_from_its_cells() -> None:
+    experiment = load_experiment(EXPERIMENTS_DIR / "table1_glue")
+    names = [one.name for one in experiment.columns]
+    assert names[-1] == "Average" and experiment.columns[-1].parts == tuple(names[:-1])
+    rows = {row.label: dict(zip(names, row.cells, strict=True)) for row in experiment.rows}
+    for label, printed in (("BERT-Base", 79.6), ("BERT-Large", 82.1)):
+        cells = rows[label]
+        mean = sum(value for name, value in cells.items() if name != "Average") / 9
+        assert round(mean, 1) == printed == cells["Average"]
+        assert paper_average({name: value for name, value in cells.items() if name != "Average"}) == pytest.approx(mean)

@@ -1,0 +1,149 @@
+"""Rows that were not made in the same way are not compared, and the reason names what differs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.config import EXPERIMENTS_DIR
+from clozelab.ledger.collect import collect
+from clozelab.ledger.reporting.comparability import subjects
+from clozelab.ledger.reporting.experiment import Experiment, find_experiment, load_experiment
+from clozelab.ledger.reporting.table import build_table
+from clozelab.ledger.reporting.verdicts import HOLDS, NOT_COMPARABLE, Judgement, judge
+
+MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    return load_experiment(find_experiment("table5_pretraining_tasks"))
+
+
+@pytest.fixture
+def root(make_runs: Callable[..., Path]) -> Path:
+    return make_runs(MEANS)
+
+
+def change(root: Path, pattern: str, **values: Any) -> None:
+    """Set dotted keys of run.json in all folders that match."""
+    folders = list(root.glob(pattern))
+    assert folders
+    for folder in folders:
+        state = json.loads((folder / "run.json").read_text())
+        for key, value in values.items():
+            part = state
+            *parents, last = key.split("__")
+            for name in parents:
+                part = part.setdefault(name, {})
+            part[last] = value
+        (folder / "run.json").write_text(json.dumps(state))
+
+
+def mrpc(experiment: Experiment, root: Path) -> Judgement:
+    found = judge(build_table(experiment, collect(root)))
+    return next(one for one in found if one.claim.id == "ltr_hurts_mrpc")
+
+
+def test_equal_protocols_are_compared(experiment: Experiment, root: Path) -> None:
+    change(root, "finetune/*/*/*/*", config_resolved__epochs=3.0, config_resolved__optimizer__learning_rate=1e-3)
+    assert mrpc(experiment, root).verdict == HOLDS
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("config_resolved__epochs", 5.0, "epochs 5.0 against none"),
+        ("config_resolved__max_train_examples", 100, "max_train_examples 100 against none"),
+        ("config_resolved__task__data__max_length", 64, "task.data.max_length 64 against none"),
+        ("inputs__task_data", "0123", "input task_data 0123 against none"),
+        ("facts__precision", "32-true", "precision 32-true against none"),
+    ],
+)
+def test_another_protocol(experiment: Experiment, root: Path, key: str, value: Any, reason: str) -> None:
+    change(root, "finetune/ltr/*/*/*", **{key: value})
+    found = mrpc(experiment, root)
+    assert found.verdict == NOT_COMPARABLE and f"another protocol: fine-tuned with {reason}" in found.note
+    # The difference is there to see, and decides nothing: nor is it one of the table's tests.
+    assert found.difference is not None and found.corrected is None and found.family == 0
+
+
+def test_a_single_run_of_another_protocol_is_enough(experiment: Experiment, root: Path) -> None:
+    change(root, "finetune/*/*/*/*", config_resolved__epochs=3.0)
+    change(root, "finetune/ltr/pretrain-seed-2/mrpc/seed-1", config_resolved__epochs=9.0)
+    assert "epochs 3.0/9.0 against 3.0" in mrpc(experiment, root).note
+
+
+def test_another_search_over_learning_rates(experiment: Experiment, root: Path) -> None:
+    change(root, "finetune/mlm/*/*/*", config_resolved__learning_rate=1e-4)
+    change(
+        root,
+        "finetune/ltr/*/*/*",
+        config_resolved__learning_rate=5e-5,
+        config_resolved__optimizer={"learning_rate": 5e-5},
+    )
+    note = mrpc(experiment, root).note
+    assert "learning_rate 5e-05 against 0.0001" in note and "optimizer" not in note
+
+
+def test_what_a_row_is_about_may_differ(experiment: Experiment, root: Path) -> None:
+    change(root, "finetune/ltr/*/*/*", config_resolved__head="bilstm", config_resolved__initialisation="random")
+    assert mrpc(experiment, root).verdict == HOLDS
+    change(root, "finetune/ltr/*/*/*", config_resolved__epochs=5.0, config_resolved__task__data__layers=4)
+    assert mrpc(experiment, root).verdict == NOT_COMPARABLE
+    allowed = replace(experiment, differ_in=("epochs", "task.data"))
+    assert mrpc(allowed, root).verdict == HOLDS
+    assert mrpc(replace(experiment, differ_in=("epochs", "task.dat")), root).verdict == NOT_COMPARABLE
+
+
+def test_arms_of_another_pretraining_protocol(experiment: Experiment, root: Path) -> None:
+    change(root, "pretrain/ltr/*", config_resolved__objective={"token": {"weight": 1.0}})
+    assert mrpc(experiment, root).verdict == HOLDS  # what the arms are about
+    change(root, "pretrain/ltr/*", config_resolved__model__hidden_size=256)
+    found = mrpc(experiment, root)
+    assert found.verdict == NOT_COMPARABLE
+    assert "pre-trained with model.hidden_size 256 against 128" in found.note
+
+
+@pytest.mark.parametrize(
+    ("fact", "other", "matched", "verdict"),
+    [
+        ("tokens", 1_015_000, ("steps", "tokens"), HOLDS),
+        ("tokens", 1_025_000, ("steps", "tokens"), NOT_COMPARABLE),
+        ("tokens", 1_025_000, ("steps",), HOLDS),
+        ("tokens", 2_000_000, (), HOLDS),
+        ("steps", 2000, ("steps", "tokens"), NOT_COMPARABLE),
+        ("steps", 2000, ("tokens",), HOLDS),
+        ("training_seconds", 99.0, ("training_seconds",), NOT_COMPARABLE),
+        ("training_seconds", 99.0, ("flops",), NOT_COMPARABLE),  # at the same speed, more work
+    ],
+)
+def test_arms_that_saw_more(
+    experiment: Experiment, root: Path, fact: str, other: float, matched: tuple[str, ...], verdict: str
+) -> None:
+    for key, value in {"steps": 1000, "training_seconds": 60.0, "matmul_ceiling": 1e12}.items():
+        change(root, "pretrain/*/*", **{f"facts__{key}": value})
+    change(root, "pretrain/ltr/*", **{f"facts__{fact}": other})
+    found = mrpc(replace(experiment, matched_by=matched), root)
+    assert found.verdict == verdict
+    assert ("arms not matched: " in found.note) == (verdict == NOT_COMPARABLE)
+
+
+def test_another_metric(experiment: Experiment, root: Path) -> None:
+    for path in root.glob("finetune/ltr/*/mrpc/*/scores.json"):
+        path.write_text(path.read_text().replace("validation/accuracy", "validation/f1"))
+    found = mrpc(experiment, root)
+    assert found.verdict == NOT_COMPARABLE
+    assert "another metric: 6 complete run(s) of LTR & No NSP have no validation/accuracy" in found.note
+
+
+def test_files_say_what_they_are_about() -> None:
+    assert subjects(EXPERIMENTS_DIR / "table5_pretraining_tasks" / "arm") == {"arm", "objective"}
+    assert {"epochs", "learning_rate"} < subjects(EXPERIMENTS_DIR / "table1_glue" / "row")
+    assert "model" in subjects(EXPERIMENTS_DIR / "table6_model_size" / "arm")  # follows from the ratios of a size
+    assert subjects(EXPERIMENTS_DIR / "no such folder") == frozenset()

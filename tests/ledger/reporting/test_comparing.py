@@ -1,0 +1,166 @@
+"""Two runs side by side: every difference is found, equal tokens are equal, the paired test fits the examples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.ledger.reporting.comparing import config_differences, final_scores, making_differences, open_run, points
+from clozelab.ledger.reporting.examples import paired_test
+from clozelab.stages.compare import main
+
+
+@pytest.fixture
+def root(make_runs: Callable[..., Path]) -> Path:
+    return make_runs({(row, task): 60.0 for row in ("mlm", "ltr") for task in ("mrpc", "squad_v1")})
+
+
+def run_of(root: Path, row: str, task: str = "mrpc", seeds: tuple[int, int] = (1, 1)) -> Path:
+    return root / "finetune" / row / f"pretrain-seed-{seeds[0]}" / task / f"seed-{seeds[1]}"
+
+
+def change(folder: Path, **parts: Any) -> None:
+    state = json.loads((folder / "run.json").read_text())
+    for key, value in parts.items():
+        state[key] = state.get(key, {}) | value
+    (folder / "run.json").write_text(json.dumps(state))
+
+
+def answer(folder: Path, right: list[bool], **extra: Any) -> None:
+    rows = [
+        {"id": str(number), "prediction": "1" if ok else "0", "label": "1"} | extra for number, ok in enumerate(right)
+    ]
+    (folder / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_every_difference_and_nothing_else(root: Path) -> None:
+    one, two = run_of(root, "mlm"), run_of(root, "ltr", seeds=(1, 2))
+    change(one, config_resolved={"optimizer": {"betas": [0.9, 0.98]}}, inputs={"encoder": "a" * 64})
+    change(two, config_resolved={"optimizer": {"betas": [0.9, 0.999]}}, inputs={"encoder": "b" * 64})
+    change(two, versions={"torch": "2.14.0"}, facts={"precision": "32-true"})
+    found = {key: values for key, *values in config_differences(open_run(str(one)), open_run(str(two)))}
+    assert found == {
+        "row": ["mlm", "ltr"],
+        "seed": ["1", "2"],
+        "optimizer.betas.1": ["0.98", "0.999"],
+        "input encoder": ["a" * 12, "b" * 12],
+    }
+    made = {key: values for key, *values in making_differences(open_run(str(one)), open_run(str(two)))}
+    assert made == {"versions.torch": ["2.13.0", "2.14.0"], "precision": ["(none)", "32-true"]}
+    same = open_run(str(one))
+    assert config_differences(same, same) == making_differences(same, same) == []
+
+
+def test_curves_at_equal_tokens(root: Path) -> None:
+    one, two = root / "pretrain/mlm/seed-1", root / "pretrain/mlm/seed-2"
+    lines = (two / "metrics.csv").read_text().splitlines()
+    (two / "metrics.csv").write_text("\n".join(lines[:6]) + "\n60,600000,6.0,validation/lo")  # stopped half-way
+    (point,) = points(open_run(str(one)), open_run(str(two)))
+    assert point.tokens == 500_000
+    values = [float(line.rpartition(",")[2]) for line in (one / "metrics.csv").read_text().splitlines()[1:]]
+    assert point.ends[0] == values[9] and point.common is not None and point.common[0] == values[4]
+    assert point.ends[1] == point.common[1]
+
+
+def test_scores_in_percent(root: Path) -> None:
+    one, two = open_run(str(run_of(root, "mlm"))), open_run(str(run_of(root, "ltr")))
+    ((name, first, _),) = final_scores(one, two)
+    assert name == "accuracy" and 55.0 < first < 65.0
+    questions = final_scores(*(open_run(str(run_of(root, row, "squad_v1"))) for row in ("mlm", "ltr")))
+    assert {name for name, *_ in questions} == {"f1", "exact_match"} and all(a < 65.0 for _, a, _ in questions)
+
+
+def test_classes_get_mcnemar(root: Path) -> None:
+    one, two = run_of(root, "mlm"), run_of(root, "ltr")
+    answer(one, [True] * 8 + [False] * 1 + [True] * 11)
+    answer(two, [False] * 8 + [True] * 1 + [True] * 11)
+    found = paired_test(open_run(str(one)), open_run(str(two)))
+    assert found.mcnemar is not None and found.bootstrap is not None
+    assert (found.mcnemar.only_first, found.mcnemar.only_second) == (8, 1)
+    assert found.mcnemar.p_value == pytest.approx(20 / 512)
+    assert found.bootstrap.difference == pytest.approx(35.0)
+
+
+def test_other_examples_are_not_paired(root: Path) -> None:
+    one, two = run_of(root, "mlm"), run_of(root, "ltr")
+    with pytest.raises(ValueError, match="no readable predictions"):
+        paired_test(open_run(str(one)), open_run(str(two)))
+    answer(one, [True] * 20)
+    answer(two, [True] * 19)
+    with pytest.raises(ValueError, match="same examples"):
+        paired_test(open_run(str(one)), open_run(str(two)))
+    answer(two, [True] * 20, label="0")
+    with pytest.raises(ValueError, match="same labels"):
+        paired_test(open_run(str(one)), open_run(str(two)))
+    with pytest.raises(ValueError, match="different tasks"):
+        paired_test(open_run(str(one)), open_run(str(run_of(root, "mlm", "squad_v1"))))
+
+
+def make_questions(root: Path, texts: dict[str, dict[str, str]], means: dict[str, float]) -> Path:
+    """Two runs on a file of two questions; returns data_dir."""
+    data = root.parent / "data"
+    (data / "squad").mkdir(parents=True, exist_ok=True)
+    golds = {"q1": "a red fox", "q2": "the tower"}
+    context = "a red fox saw the tower"
+    entries = [
+        {"id": key, "question": "what", "answers": [{"text": text, "answer_start": context.index(text)}]}
+        for key, text in golds.items()
+    ]
+    content = {"data": [{"title": "t", "paragraphs": [{"context": context, "qas": entries}]}]}
+    (data / "squad/dev.json").write_text(json.dumps(content))
+    for row, answers in texts.items():
+        folder = run_of(root, row, "squad_v1")
+        (folder / "predictions.json").write_text(json.dumps(answers))
+        scores = {"metric": "validation/f1", "scores": {"validation/f1": means[row], "validation/exact_match": 0.0}}
+        (folder / "scores.json").write_text(json.dumps(scores))
+        task = {"name": "squad_v1", "data": {"validation_file": "squad/dev.json"}}
+        change(folder, config_resolved={"task": task}, watched={str(data / "squad/dev.json"): [1, 1]})
+    return data
+
+
+def test_questions_are_scored_again(root: Path) -> None:
+    texts = {"mlm": {"q1": "red fox", "q2": "tower"}, "ltr": {"q1": "fox", "q2": "a tree"}}
+    data = make_questions(root, texts, {"mlm": 100.0, "ltr": 100.0 / 3})
+    records = [open_run(str(run_of(root, row, "squad_v1"))) for row in ("mlm", "ltr")]
+    found = paired_test(*records)
+    assert found.mcnemar is None and found.bootstrap is not None
+    assert found.bootstrap.difference == pytest.approx(200.0 / 3)  # 100 and 100 against 2/3 and 0
+    (data / "squad/dev.json").rename(data / "moved.json")
+    with pytest.raises(ValueError, match="say data_dir=FOLDER"):
+        paired_test(*records)
+    (root.parent / "elsewhere/squad").mkdir(parents=True)
+    (data / "moved.json").rename(root.parent / "elsewhere/squad/dev.json")
+    assert paired_test(*records, str(root.parent / "elsewhere")).bootstrap == found.bootstrap
+
+
+def test_answers_that_do_not_fit_their_score_are_not_tested(root: Path) -> None:
+    texts = {"mlm": {"q1": "red fox", "q2": "tower"}, "ltr": {"q1": "fox", "q2": "a tree"}}
+    make_questions(root, texts, {"mlm": 100.0, "ltr": 60.0})
+    with pytest.raises(ValueError, match=r"score 33\.33, its scores\.json 60\.00"):
+        paired_test(*(open_run(str(run_of(root, row, "squad_v1"))) for row in ("mlm", "ltr")))
+
+
+def test_verb(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = run_of(root, "mlm"), run_of(root, "ltr")
+    answer(one, [True] * 8 + [False] * 12)
+    answer(two, [True] * 20)
+    assert main([str(one), str(two)]) == 0
+    out = capsys.readouterr().out
+    assert "exact McNemar p = 0.000488" in out and "+60.0 points" in out and "other seeds" in out
+    arms = [str(root / f"pretrain/{arm}/seed-1") for arm in ("mlm", "ltr")]
+    assert main([*arms, "--plot", str(tmp_path / "curves.png")]) == 0
+    assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    assert "McNemar" not in capsys.readouterr().out
+
+
+def test_wrong_use(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is no run folder"):
+        main([str(tmp_path), str(tmp_path)])
+    with pytest.raises(ValueError, match="takes 2 names, not one"):
+        main(["one"])
+    with pytest.raises(ValueError, match="--plot needs a value"):
+        main([str(run_of(root, "mlm")), str(run_of(root, "ltr")), "--plot"])

@@ -1,0 +1,79 @@
+"""Which runs stand in which column: several scores of one task, another split than the paper's, learning rates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.config import EXPERIMENTS_DIR
+from clozelab.ledger.collect import Collected, FinetuneRun
+from clozelab.ledger.reporting.experiment import load_experiment
+from clozelab.ledger.reporting.table import Table, build_table
+from clozelab.ledger.reporting.verdicts import NOT_COMPARABLE, judge
+
+
+def run(row: str, task: str, metric: str, scores: dict[str, float], **changes: Any) -> FinetuneRun:
+    state = {"status": "complete", "stage": "finetune"}
+    about = {"pretrain_seed": 1, "seed": 1, "title": task.upper(), "learning_rate": 1e-4} | changes
+    return FinetuneRun(dir=Path("x"), row=row, task=task, state=state, metric=metric, scores=scores, **about)
+
+
+def table_of(name: str, *runs: FinetuneRun) -> Table:
+    return build_table(load_experiment(EXPERIMENTS_DIR / name), Collected(Path("x"), [], list(runs), []))
+
+
+def test_one_task_fills_several_columns() -> None:
+    scores = {"validation/exact_match": 70.0, "validation/f1": 80.0}
+    table = table_of("table2_squad_v1", run("large", "squad_v1", "validation/f1", scores))
+    assert [(one.heading, one.is_paper) for one in table.columns] == [
+        (name, True) for name in ("dev EM", "dev F1", "test EM", "test F1")
+    ]
+    assert len({one.key for one in table.columns}) == 4
+    means = [table.cells["large", one.key].estimate for one in table.columns]
+    assert [one and one.mean for one in means] == [70.0, 80.0, None, None]
+    assert [table.paper_value("large_extra", one) for one in table.columns] == [84.2, 91.1, 85.1, 91.8]
+
+
+def test_another_split_stands_apart_and_judges_nothing() -> None:
+    scores = {"validation/accuracy": 80.0, "validation/mismatched_accuracy": 81.0}
+    runs = [run(row, "mnli", "validation/accuracy", scores) for row in ("large", "mlm_nsp")]
+    runs += [run(row, "rte", "validation/accuracy", {"validation/accuracy": 70.0}) for row in ("large", "mlm_nsp")]
+    table = table_of("table1_glue", *runs)
+    ours = {one.heading: one for one in table.with_results}
+    assert list(ours) == ["MNLI-m (dev)", "MNLI-mm (dev)", "RTE (dev)"]
+    cell = table.cells["large", ours["MNLI-mm (dev)"].key]
+    assert cell.estimate is not None and cell.estimate.mean == 81.0
+    assert all(table.paper_value("large", one) is None for one in ours.values())
+    assert all(one.role == "dev; the paper's numbers are on test" for one in ours.values())
+    paper = [table.paper_value("large", one) for one in table.columns if one.is_paper]
+    assert paper == [86.7, 85.9, 72.1, 92.7, 94.9, 60.5, 86.5, 89.3, 70.1, 82.1]
+    judgements = judge(table)
+    assert {one.verdict for one in judgements} == {NOT_COMPARABLE}
+    assert "paper's numbers are on test" in judgements[0].note
+
+
+def test_stand_in_speaks_for_one_column_only() -> None:
+    found = run("given", "snli_95k", "validation/accuracy", {"validation/accuracy": 80.0}, stand_in_for="mnli")
+    table = table_of("table1_glue", found)
+    assert [one.column.name for one in table.with_results if one.column] == ["MNLI-m"]
+
+
+def test_best_learning_rate_is_chosen_by_its_mean() -> None:
+    def at(rate: float, seed: int, accuracy: float, f1: float) -> FinetuneRun:
+        scores = {"validation/accuracy": accuracy, "validation/f1": f1}
+        return run("given", "mrpc", "validation/accuracy", scores, learning_rate=rate, seed=seed)
+
+    runs = [at(5e-5, 1, 90.0, 92.0), at(5e-5, 2, 70.0, 95.0), at(3e-5, 1, 84.0, 88.0), at(3e-5, 2, 86.0, 89.0)]
+    table = table_of("table1_glue", *runs, at(2e-5, 1, 99.0, 99.0))
+    cell = table.cells["given", "mrpc"]
+    assert dict(cell.scores) == {(1, 1): 88.0, (1, 2): 89.0}
+    assert cell.note == "learning rate 3e-05, best of 3 on dev"
+
+
+@pytest.mark.parametrize("name", ["table2_squad_v1", "table3_squad_v2"])
+def test_no_runs(name: str) -> None:
+    table = table_of(name)
+    assert all(one.is_paper for one in table.columns) and not table.with_results
+    assert {one.verdict for one in judge(table)} == {NOT_COMPARABLE}

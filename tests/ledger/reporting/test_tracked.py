@@ -1,0 +1,151 @@
+"""What a tracker gets to know, and what it must not; read back from W&B's own files, written offline."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from clozelab.ledger import sweep
+from clozelab.ledger.reporting.tracked import (
+    shown_config,
+    sync_command,
+    tags_of,
+    track_report,
+    track_sweep,
+    tracked_job,
+)
+from clozelab.ledger.run import Run
+
+
+def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither directly, nor through another key, nor inside a longer value; and the resolver is as it was."""
+    monkeypatch.setenv("TOKEN", "s3cret")
+    text = (
+        "{direct: '${oc.env:TOKEN}', through: '${direct}', within: 'http://${direct}@x', or: '${oc.env:NO,${direct}}'}"
+    )
+    config = OmegaConf.create({"seed": 7, **OmegaConf.to_container(OmegaConf.create(text), resolve=False)})  # type: ignore[dict-item]
+    assert "s3cret" in str(OmegaConf.to_container(config, resolve=True)), "the control: it is there to be shown"
+    shown = shown_config(config)
+    assert "s3cret" not in str(shown) and shown["seed"] == 7
+    assert shown["within"] == "http://(env TOKEN)@x"
+    assert config.through == "s3cret"
+
+
+def test_a_number_from_the_environment_is_shown_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = sweep.compose("pretrain", ["seed=${oc.env:SEED}"])
+    monkeypatch.setenv("SEED", "3")
+    with sweep.hydra_config(whole):
+        assert shown_config(sweep.without_hydra(whole))["seed"] == "(env SEED)"
+        assert sweep.without_hydra(whole).seed == 3
+
+
+def test_tags() -> None:
+    whole = sweep.compose("finetune", ["task=mrpc", "seed=4", "pretrain_seed=2"])
+    with sweep.hydra_config(whole):
+        tags = tags_of(sweep.without_hydra(whole))
+    assert tags == ("scale:demo", "task:mrpc", "pretrain_seed:2", "seed:4")
+
+
+def test_the_id_goes_with_the_folder_and_ends_with_it(tmp_path: Path) -> None:
+    config = OmegaConf.create({"experiment": "e", "scale": {"name": "demo"}, "seed": 1})
+
+    def identity(folder: Path) -> str:
+        with Run.claim(folder, stage="pretrain", config=config) as run:
+            return str(tracked_job(config, run, arm="a", name="n").run_id)
+
+    first = identity(tmp_path / "run")
+    assert identity(tmp_path / "run") == first, "a resumed run"
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert identity(tmp_path / "moved") == first
+    assert identity(tmp_path / "run") != first, "another run at the same place"
+
+
+def test_one_command_uploads_everything(tmp_path: Path) -> None:
+    folders = [tmp_path / "my runs" / name for name in ("pretrain/a", "finetune/b", "finetune/c")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    assert sync_command(folders) is None
+    for folder in folders[:2]:
+        (folder / "wandb/offline-run-1").mkdir(parents=True)
+    command = sync_command(folders)
+    assert command == f"find '{tmp_path}/my runs' -name 'offline-run-*' -prune -exec wandb sync {{}} +"
+
+
+# W&B's own files
+
+
+def records(folder: Path) -> list[Any]:
+    """The records of every offline run below a folder, in the order written.
+
+    A .wandb file is a LevelDB log behind a header of 7 bytes: blocks of 32 KiB with chunks (crc, length, type).
+    """
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found = []
+    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
+        data, at, parts = path.read_bytes(), 7, b""
+        while at + 7 <= len(data):
+            left = 32768 - at % 32768
+            if left < 7:
+                at += left
+                continue
+            _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+            if kind == 0:
+                break
+            parts += data[at + 7 : at + 7 + length]
+            at += 7 + length
+            if kind in (1, 4):
+                record = Record()
+                record.ParseFromString(parts)
+                found.append(record)
+                parts = b""
+    return found
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "wandb_own"))
+    monkeypatch.setenv("WANDB_SILENT", "true")
+
+
+def test_a_sweep_and_a_report_in_wandb(tmp_path: Path, offline: None) -> None:
+    whole = sweep.compose("pretrain", ["logger=wandb", "logger.mode=offline", "experiment=e"])
+    rows = [
+        {"name": "a", "state": "complete", "value": 0.5, "seed": "1"},
+        {"name": "b", "state": "failed", "seed": "2"},
+    ]
+    with sweep.hydra_config(whole):
+        config = sweep.without_hydra(whole)
+        command = track_sweep(config, "pretrain", tmp_path / "sweep", rows, [])
+        assert command is not None and str(tmp_path / "sweep") in command
+        (tmp_path / "report").mkdir()
+        for name in ("report.html", "report.md", "table.png", "other.txt"):
+            (tmp_path / "report" / name).write_text("x")
+        (tmp_path / "report" / "results.csv").write_text("name,score\na,1\n")
+        report: Any = SimpleNamespace(folder=tmp_path / "report", judgements=[SimpleNamespace(verdict="holds")])
+        track_report(config, report, experiment="e", scale="demo")
+        config.logger = None
+        assert track_sweep(config, "pretrain", tmp_path / "untracked", rows, []) is None
+    assert not (tmp_path / "untracked").exists()
+    swept, reported = records(tmp_path / "sweep"), records(tmp_path / "report")
+    run = next(one.run for one in swept if one.HasField("run"))
+    assert (run.run_group, run.job_type, run.display_name) == ("e/sweep", "sweep", "demo/sweep/pretrain")
+    summary = {item.key: item.value_json for one in swept for item in one.summary.update}
+    assert summary["jobs/complete"] == "1" and summary["jobs/failed"] == "1"
+    tables = list((tmp_path / "sweep").glob("wandb/offline-run-*/files/media/table/jobs*.json"))
+    assert len(tables) == 1 and '"failed"' in tables[0].read_text()
+    run = next(one.run for one in reported if one.HasField("run"))
+    assert (run.job_type, run.display_name) == ("report", "demo/report")
+    kept = {one.artifact.type: one.artifact for one in reported if one.HasField("artifact")}
+    assert kept["report"].name == "e-demo-report"
+    names = {entry.path for entry in kept["report"].manifest.contents}
+    assert names == {"report.html", "report.md", "results.csv", "table.png"}

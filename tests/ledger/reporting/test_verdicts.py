@@ -1,0 +1,243 @@
+"""Collected runs, the table and the verdicts, on made-up run folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.ledger.collect import collect
+from clozelab.ledger.reporting.experiment import Experiment, find_experiment, load_experiment
+from clozelab.ledger.reporting.table import build_table
+from clozelab.ledger.reporting.verdicts import (
+    FAILS,
+    HOLDS,
+    INCONCLUSIVE,
+    NOT_COMPARABLE,
+    ONE_SEED,
+    Judgement,
+    judge,
+    summarise,
+)
+from clozelab.metrics.statistics import FINETUNING_SEEDS
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    return load_experiment(find_experiment("table5_pretraining_tasks"))
+
+
+def judged(experiment: Experiment, root: Path) -> dict[str, list[Judgement]]:
+    found: dict[str, list[Judgement]] = {}
+    for one in judge(build_table(experiment, collect(root))):
+        found.setdefault(one.claim.id, []).append(one)
+    return found
+
+
+def test_clear_differences(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
+    root = make_runs(
+        {
+            ("mlm_nsp", "qnli_derived"): 80.0,
+            ("mlm", "qnli_derived"): 70.0,
+            ("mlm", "mrpc"): 70.0,
+            ("ltr", "mrpc"): 85.0,
+        }
+    )
+    found = judged(experiment, root)
+    (nsp,) = found["nsp_helps_qnli"]
+    assert nsp.verdict == HOLDS
+    assert nsp.judged_on == "QNLI-derived"
+    assert "stand-in: direction only" in nsp.note
+    assert nsp.difference is not None and nsp.difference.mean == pytest.approx(-10.0, abs=1.0)
+    (mrpc,) = found["ltr_hurts_mrpc"]
+    assert (mrpc.verdict, mrpc.judged_on) == (FAILS, "MRPC")
+    (squad,) = found["ltr_hurts_squad"]
+    assert squad.verdict == NOT_COMPARABLE and "no run on SQuAD F1" in squad.note
+
+
+def test_row_without_runs_is_named(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
+    (one,) = judged(experiment, make_runs({("ltr", "mrpc"): 70.0}))["ltr_hurts_mrpc"]
+    assert one.verdict == NOT_COMPARABLE and "no complete run of No NSP" in one.note
+
+
+def test_one_pretraining_seed_shows_the_difference(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
+    root = make_runs({("ltr", "mrpc"): 60.0, ("mlm", "mrpc"): 70.0}, pretrain_seeds=(1,), finetune_seeds=(1, 2, 3))
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.verdict == ONE_SEED
+    assert one.difference is not None
+    assert one.difference.basis == FINETUNING_SEEDS and one.difference.low is not None
+
+
+EVERY = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
+
+
+def test_claim_about_all_columns(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
+    means = {("ltr", task): 50.0 for task in EVERY} | {("mlm", task): 60.0 for task in EVERY}
+    root = make_runs(means)
+    (one,) = judged(experiment, root)["ltr_hurts_everywhere"]
+    assert one.verdict == INCONCLUSIVE  # SST-2 has no runs
+    assert "no runs for SST-2" in one.note and one.judged_on == "4 of 5 columns"
+    short = replace(
+        experiment,
+        columns=tuple(column for column in experiment.columns if column.name != "SST-2"),
+        rows=tuple(replace(row, cells=(*row.cells[:3], row.cells[4])) for row in experiment.rows),
+    )
+    (one,) = judged(short, root)["ltr_hurts_everywhere"]
+    assert one.verdict == HOLDS
+
+
+def test_one_confident_opposite_is_enough_to_fail(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
+    means = {("ltr", task): 50.0 for task in EVERY} | {("mlm", task): 60.0 for task in EVERY}
+    root = make_runs(means | {("ltr", "squad_v1"): 75.0})
+    (one,) = judged(experiment, root)["ltr_hurts_everywhere"]
+    assert one.verdict == FAILS and "SQuAD F1: fails" in one.note
+
+
+def test_units_and_stand_ins(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
+    root = make_runs({("mlm", "squad_v1"): 0.8, ("mlm", "snli_95k"): 62.0})
+    table = build_table(experiment, collect(root))
+    squad = table.cells["mlm", "squad_v1"].estimate
+    snli = table.cells["mlm", "snli_95k"].estimate
+    assert squad is not None and squad.mean == pytest.approx(0.8, abs=0.6)  # percent already
+    assert snli is not None and snli.mean == pytest.approx(62.0, abs=0.6)
+    column = next(one for one in table.columns if one.key == "snli_95k")
+    assert not column.is_paper and column.column is not None and column.column.name == "MNLI-m"
+    assert [one.key for one in table.columns][:2] == ["paper:MNLI-m", "snli_95k"]
+
+
+def test_unknown_task_is_a_column_of_its_own(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
+    root = make_runs({("mlm", "mrpc"): 70.0})
+    import json
+
+    folder = root / "finetune" / "mlm" / "pretrain-seed-1" / "other" / "seed-1"
+    source = root / "finetune" / "mlm" / "pretrain-seed-1" / "mrpc" / "seed-1"
+    folder.mkdir(parents=True)
+    state = json.loads((source / "run.json").read_text())
+    state["config_resolved"]["task"] = {"name": "other", "title": "Other", "stand_in_for": None}
+    (folder / "run.json").write_text(json.dumps(state))
+    (folder / "scores.json").write_text((source / "scores.json").read_text())
+    table = build_table(experiment, collect(root))
+    assert table.columns[-1].heading == "Other" and table.columns[-1].column is None
+
+
+def test_collapsed_runs_are_flagged(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
+    root = make_runs({("mlm", "mrpc"): 70.0}, finetune_seeds=(1,))
+    for seed in (1, 2, 3):
+        writers.finetune(root, "mlm", "mrpc", (seed, 2), 31.6, collapsed=True)
+    cell = build_table(experiment, collect(root)).cells["mlm", "mrpc"]
+    assert cell.num_collapsed == 3
+    assert cell.estimate is not None and cell.estimate.mean == pytest.approx(50.8, abs=0.7)
+    assert cell.without_collapsed is not None and cell.without_collapsed.mean == pytest.approx(70.0, abs=0.7)
+
+
+@pytest.mark.parametrize(("collapsed", "verdict"), [((1,), HOLDS), ((1, 2, 3), INCONCLUSIVE)])
+def test_a_row_that_only_collapsed_decides_nothing(
+    experiment: Experiment,
+    make_runs: Callable[..., Path],
+    writers: Any,
+    collapsed: tuple[int, ...],
+    verdict: str,
+) -> None:
+    root = make_runs({("mlm", "mrpc"): 72.0}, finetune_seeds=(1,))
+    for seed in (1, 2, 3):
+        writers.finetune(root, "ltr", "mrpc", (seed, 1), 68.3 + 0.01 * seed, collapsed=seed in collapsed)
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.verdict == verdict
+    assert f"{len(collapsed)} collapsed run(s) of LTR" in one.note
+    assert ("every run of LTR & No NSP collapsed" in one.note) == (verdict == INCONCLUSIVE)
+
+
+def test_missing_and_unfinished(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
+    root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
+    writers.finetune(root, "ltr", "mrpc", (1, 1), 0.0, status="running")
+    writers.finetune(root, "ltr", "mrpc", (2, 1), 0.0, status="failed")
+    table = build_table(experiment, collect(root))
+    assert table.cells["ltr", "mrpc"].missing == ((1, 1), (2, 1))
+    assert table.cells["ltr", "mrpc"].estimate is None
+    assert table.cells["mlm", "mrpc"].missing == ()
+
+
+def test_damaged_folders_are_listed_not_fatal(make_runs: Callable[..., Path]) -> None:
+    root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1,), finetune_seeds=(1, 2))
+    folder = root / "finetune" / "mlm" / "pretrain-seed-1" / "mrpc"
+    (folder / "seed-1" / "scores.json").unlink()
+    (folder / "seed-2" / "run.json").write_text('{"status": ')
+    collected = collect(root)
+    assert len(collected.damaged) == 2 and not collected.finetune
+
+
+def test_neither_above_the_floor(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
+    root = make_runs({("mlm", "mrpc"): 66.0, ("ltr", "mrpc"): 65.0, ("random", "mrpc"): 70.0})
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert "neither row is above the no-pre-training floor" in one.note
+
+
+def test_summary(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
+    text = summarise(judge(build_table(experiment, collect(make_runs({("mlm", "mrpc"): 70.0})))))
+    assert text == "9 not comparable"
+
+
+def test_a_verdict_says_which_runs_it_lacks(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
+    root = make_runs({("mlm", "mrpc"): 85.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2))
+    for seed in (1, 2):
+        writers.finetune(root, "mlm", "mrpc", (3, seed), 85.0)
+        writers.finetune(root, "ltr", "mrpc", (3, seed), 0.0, status="failed")
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.difference is not None and one.difference.count == 2
+    assert "2 run(s) of LTR & No NSP missing" in one.note and "No NSP missing" not in one.note.replace(
+        "LTR & No NSP", ""
+    )
+
+
+def test_generated_tasks_are_synthetic_without_any_pretraining_run(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
+    """Files in the official format and place, made by a generator: never the paper's data set."""
+    root = make_runs({}, pretrain_seeds=())
+    writers.finetune(root, "mlm", "mrpc", (1, 1), 70.0, synthetic="microworld")
+    table = build_table(experiment, collect(root))
+    (column,) = (one for one in table.columns if one.key == "mrpc")
+    assert not column.is_paper and column.role == "synthetic, for MRPC" and "microworld" in column.heading
+
+
+def test_a_title_comes_with_the_scores(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
+    root = make_runs({}, pretrain_seeds=())
+    writers.finetune(root, "mlm", "snli_95k", (1, 1), 70.0, title="A title of its own")
+    assert [run.title for run in collect(root).finetune] == ["A title of its own"]
+
+
+def test_summary_is_in_words(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
+    (one, *_) = judge(build_table(experiment, collect(make_runs({("mlm", "mrpc"): 70.0}))))
+    kinds = [replace(one, verdict=verdict) for verdict in (HOLDS, FAILS, INCONCLUSIVE)]
+    assert summarise(kinds) == "1 holds, 1 fails, 1 inconclusive"
+    assert summarise(kinds * 2) == "2 hold, 2 fail, 2 inconclusive"
+    assert summarise([]) == "no claims"
+
+
+def test_a_difference_with_and_without_collapsed_runs(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
+    root = make_runs({("mlm", "mrpc"): 72.0, ("ltr", "mrpc"): 70.0}, finetune_seeds=(1,))
+    for seed in (1, 2, 3):
+        writers.finetune(root, "mlm", "mrpc", (seed, 2), 72.0)
+        writers.finetune(root, "ltr", "mrpc", (seed, 2), 31.6 + 0.1 * seed, collapsed=True)
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.difference is not None and one.difference.mean == pytest.approx(-21, abs=1)
+    assert "3 collapsed run(s) of LTR" in one.note and "without collapsed runs −2" in one.note
+
+
+def test_copies_decide_nothing(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
+    root = make_runs({}, pretrain_seeds=())
+    for seed in (1, 2, 3):
+        writers.finetune(root, "mlm", "mrpc", (seed, 1), 72.0)
+        writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0)
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.verdict == INCONCLUSIVE and one.corrected is None and not one.needs
+    assert "are these independent runs?" in one.note
