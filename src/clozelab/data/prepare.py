@@ -90,23 +90,13 @@ def prepare_corpus(
     return folder
 
 
-def find_prepared_corpus(
-    *,
-    name: str,
-    sources: Sequence[Source],
-    data_dir: str | Path,
-    cache_dir: str | Path,
-    vocab_file: str | None,
-    vocab_size: int,
-    lowercase: bool,
-    validation_fraction: float,
-) -> Path | None:
-    """Where `prepare_corpus` with these arguments finds or puts its folder, if it is there; writes nothing.
+def find_prepared_corpus(**arguments: Any) -> Path | None:
+    """Where `prepare_corpus` with the same arguments puts its folder, if it is there; writes nothing.
 
     Raises as `prepare_corpus` does for missing files and wrong settings.
     """
-    place = _place(name, sources, data_dir, cache_dir, vocab_file, vocab_size, lowercase, validation_fraction)
-    return place.folder if place.folder.exists() else None
+    folder = _place(**arguments).folder
+    return folder if folder.exists() else None
 
 
 @dataclass(frozen=True)
