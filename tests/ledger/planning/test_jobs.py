@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,7 +17,6 @@ from clozelab.ledger.planning.budget import Share, divide, makespan, parse_budge
 from clozelab.ledger.planning.costing import cost
 from clozelab.ledger.planning.jobs import Arm, arms, sample_rows, sweep_plan, trained_parameters
 from clozelab.ledger.planning.timing import Speed, measured_speeds
-from clozelab.ledger.reporting.detectable import smallest_detectable
 from clozelab.ledger.reporting.experiment import find_experiment
 from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
@@ -125,20 +123,6 @@ def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None
         divide(shapes, 7200.0, "epochs")
     with pytest.raises(ValueError, match="no speed"):
         divide(demo, 7200.0, matched_by)
-
-
-def test_smallest_difference_is_found_in_four_of_five_experiments() -> None:
-    from scipy import stats
-
-    assert smallest_detectable(1.0, 1) is None
-    rng = np.random.default_rng(0)
-    for count in (2, 3, 5, 10):
-        least = smallest_detectable(1.0, count)
-        assert least is not None
-        gaps = rng.normal(least, 1.0, (20_000, count))
-        found = stats.ttest_1samp(gaps, 0.0, axis=1).pvalue < 0.05
-        assert found.mean() == pytest.approx(0.8, abs=0.012)
-        assert smallest_detectable(2.0, count) == pytest.approx(2 * least)
 
 
 def test_rows_of_a_file(tmp_path: Path) -> None:
