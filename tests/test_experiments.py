@@ -143,7 +143,7 @@ def test_tasks_of_the_paper_exist(name: str) -> None:
     tasks = {path.stem for path in (CONF_DIR / "task").glob("*.yaml")}
     for column in columns:
         if "task" not in column:
-            assert column["from"] == "pretrain" or "mean_of" in column
+            assert column.get("from") == "pretrain" or "mean_of" in column
             continue
         assert {column.task, *column.stand_ins} <= tasks
         assert not _stand_in_for(column.task)

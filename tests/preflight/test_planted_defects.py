@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from clozelab.data.masking import Masking
 from clozelab.data.packing import PackedRows
@@ -51,7 +52,9 @@ def test_a_sound_experiment_has_no_finding(subject: Subject) -> None:
 
 
 def test_left_to_right_without_its_mask(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "_causal_bias", lambda width, q: q.new_zeros(1, width, width))
+    monkeypatch.setattr(
+        attention, "_causal_bias", lambda width, dtype, device: torch.zeros(1, width, width, dtype=dtype)
+    )
     # Without it padding is seen, too.
     assert caught(subject) == {"future", "own label", "neighbours"}
     # Bidirectional arms do not use that mask.
@@ -81,13 +84,15 @@ def test_attention_across_sequences(subject: Subject, monkeypatch: pytest.Monkey
     """The stream as one long sequence, and, in the other form, padding that is seen."""
     whole = attention._dense_bias
     if kernel == "dense":
-        monkeypatch.setattr(attention, "_dense_bias", lambda *rest: whole(*rest) if rest[3] else None)
+        monkeypatch.setattr(attention, "_dense_bias", lambda *rest: whole(*rest) if rest[5] else None)
     else:
 
         def one(q: Any, k: Any, v: Any, layout: Layout, prob: float, is_causal: bool) -> Any:
             single = Layout.rectangle([layout.num_slots], layout.num_slots)
-            bias = whole(single, layout.num_slots, q, is_causal)
-            return attention._dense(q, k, v, 1, layout.num_slots, bias, prob, is_causal)
+            rows = attention.dense_rows(
+                single, num_heads=q.shape[1], dtype=q.dtype, device=q.device, is_causal=is_causal
+            )
+            return attention._dense(q, k, v, rows, prob, is_causal)
 
         monkeypatch.setattr(attention, "_grouped", one)
     assert caught(subject) == {"neighbours"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 HELP = """clozelab doctor [threads=N]
 clozelab doctor EXPERIMENT [scale=NAME] [name=value ...]
@@ -66,11 +67,23 @@ def pre_flight(name: str, overrides: Sequence[str]) -> int:
     from clozelab.preflight.terminal import print_findings
     from clozelab.stages.subject import gather
 
-    logging.getLogger("clozelab").setLevel(logging.ERROR)  # what matters comes as a finding
-    subject = gather(find_experiment(name), overrides)
-    findings = list(examine(subject))
+    with _only_errors_logged():
+        subject = gather(find_experiment(name), overrides)
+        findings = list(examine(subject))
     console = Console()
     console.print(f"[bold]Pre-flight of {subject.name}[/]", highlight=False)
     print_findings(findings, console)
     console.print(f"{time.perf_counter() - started:.0f} s", style="dim", highlight=False)
     return 1 if worst(findings) == ERROR else 0
+
+
+@contextmanager
+def _only_errors_logged() -> Iterator[None]:
+    """What matters comes as a finding."""
+    logger = logging.getLogger("clozelab")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
