@@ -83,7 +83,9 @@ class SequenceClassification(FineTuning):
     def evaluate(self, parts: Sequence[Part]) -> Evaluation:
         splits = {"": self.validation, **self.validation.extra}
         logits = in_order(parts, sum(split.num_inputs for split in splits.values()))
-        scores, records, start = {}, {}, 0
+        scores: dict[str, float] = {}
+        records: dict[str, list[dict[str, Any]]] = {}
+        start = 0
         for name, split in splits.items():
             own = split.pool(logits[start : start + split.num_inputs])
             start += split.num_inputs

@@ -85,7 +85,7 @@ class SpanExtraction(FineTuning):
         Above the threshold that was best on the validation split the answer is empty.
         """
         answers = self._answers(split, parts)
-        files = {f"{name}.json": answers.texts}
+        files: dict[str, Any] = {f"{name}.json": answers.texts}
         if self.settings.with_unanswerable:
             threshold = self.require_best().scores["validation/threshold"]
             files = {f"{name}.json": with_threshold(answers, threshold), f"{name}_null_odds.json": answers.null_odds}
