@@ -337,7 +337,7 @@ def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
         ]
         (world / f"data/glue/SST-2/{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
     files = ["task.data.train_file=glue/SST-2/long-train.tsv", "task.data.validation_file=glue/SST-2/long-dev.tsv"]
-    words = [*files, "task.data.max_seq_length=16", "evaluations_per_epoch=1", "epochs=3", "learning_rate=3e-3"]
+    words = [*files, "task.data.max_seq_length=16", "evaluations_per_epoch=1", "epochs=8", "learning_rate=5e-3"]
     windows = finetune(*words, "task.data.long_documents=windows", "task.data.window_stride=10", name="windows")
     assert read(windows, "scores.json")["scores"]["validation/accuracy"] > 0.9
     assert len(predictions(windows)) == 40 == read(windows, "scores.json")["num_examples"]

@@ -84,7 +84,7 @@ class SequenceClassification(FineTuning):
         splits = {"": self.validation, **self.validation.extra}
         logits = in_order(parts, sum(split.num_inputs for split in splits.values()))
         scores: dict[str, float] = {}
-        records: dict[str, Any] = {}
+        records: dict[str, list[dict[str, Any]]] = {}
         start = 0
         for name, split in splits.items():
             own = split.pool(logits[start : start + split.num_inputs])
