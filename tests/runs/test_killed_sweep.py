@@ -33,6 +33,8 @@ pytestmark = [
 KILLS = int(os.environ.get("CLOZELAB_KILLS", "10"))
 WHOLE_SWEEP_SECONDS = 1800
 """At most, undisturbed, on a machine that does much else."""
+LINES_OF_A_JOB = 300
+"""About as many lines as a pre-training job writes into its metrics.csv."""
 TIMED = ("tokens_per_second", "hours")
 MAX_STARTS = 40
 SCALE = {
@@ -88,6 +90,35 @@ def start(words: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+def wait_or_kill(process: subprocess.Popen[bytes], runs: Path, draw: random.Random) -> int | None:
+    """Exit status of a sweep that was through before its moment came; None where it was killed.
+
+    The moment is a random one: of the start (one in four), else of the work, counted from the first line that a job
+    writes. Clock times would nearly always hit the start, which takes longest.
+    """
+    before = written(runs)
+    if draw.random() < 0.25:
+        end = time.monotonic() + draw.uniform(0.0, 8.0)
+        while time.monotonic() < end and process.poll() is None:
+            time.sleep(0.02)
+    else:
+        while written(runs) == before and process.poll() is None:
+            time.sleep(0.02)
+        growth = draw.uniform(0.0, LINES_OF_A_JOB)
+        begun = written(runs)
+        while written(runs) - begun < growth and process.poll() is None:
+            time.sleep(0.02)
+    if process.poll() is None:
+        process.send_signal(signal.SIGKILL)
+    status = process.wait()
+    return None if status == -signal.SIGKILL else status
+
+
+def written(runs: Path) -> int:
+    """Lines of all metrics.csv: how far the work is."""
+    return sum(path.read_bytes().count(b"\n") for path in runs.rglob("metrics.csv"))
+
+
 def wait_for_jobs_to_die(runs: Path) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -125,26 +156,18 @@ def contents(runs: Path) -> dict[str, str]:
 
 def test_results_of_a_sweep_that_is_killed_at_random_moments(workplace: Path, tmp_path: Path) -> None:
     calm, killed = tmp_path / "calm", tmp_path / "killed"
-    durations = []
     for words in commands(workplace, calm):
-        began = time.monotonic()
         assert start(words).wait(timeout=WHOLE_SWEEP_SECONDS) == 0
-        durations.append(time.monotonic() - began)
     draw = random.Random(int(os.environ.get("CLOZELAB_KILL_SEED", "1")))
     kills = 0
     done: dict[str, str] = {}
-    for number, words in enumerate(commands(workplace, killed)):
+    for words in commands(workplace, killed):
         for _ in range(MAX_STARTS):
             process = start(words)
-            try:
-                moment = draw.uniform(0.2, 1.0) * durations[number]
-                status = process.wait(timeout=moment if kills < KILLS else WHOLE_SWEEP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
+            status = wait_or_kill(process, killed, draw) if kills < KILLS else process.wait(timeout=WHOLE_SWEEP_SECONDS)
+            if status is None:
                 wait_for_jobs_to_die(killed)
                 kills += 1
-                status = None
             now = completions(killed)
             assert {key: now.get(key) for key in done} == done, "a complete run was touched again"
             done = now
@@ -158,7 +181,7 @@ def test_results_of_a_sweep_that_is_killed_at_random_moments(workplace: Path, tm
     assert results(killed) == results(calm) and len(results(calm)) == 12
     assert contents(killed) == contents(calm) and len(contents(calm)) == 4 + 2 * 8
     sessions = [json.loads(path.read_text())["sessions"] for path in killed.rglob("run.json")]
-    assert max(sessions) > 1, "no run was hit"
+    assert max(sessions) > 1, "no run was hit in the middle"
 
 
 def test_two_launches_at_once_never_write_one_folder(workplace: Path, tmp_path: Path) -> None:
