@@ -11,16 +11,16 @@ import argparse
 import importlib.util
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import inference
 import memory
 import overhead
 import pretraining
-from interleaved import about, default_report
+from interleaved import default_report, report
 
 
 @dataclass(frozen=True)
@@ -34,35 +34,31 @@ class Effort:
 
 
 def bench_pretraining(effort: Effort) -> list[str]:
-    lines = list(pretraining.TABLE)
-    for size in ("smoke",) if effort.smoke else pretraining.SIZES:
-        peers = ["trainer-fp32", "trainer-bf16"]
-        lines += pretraining.compare(size, peers, effort.threads, effort.rounds, effort.seconds)
-    return lines
+    sizes = ("smoke",) if effort.smoke else pretraining.SIZES
+    peers = ("trainer-fp32", "trainer-bf16")
+    return pretraining.compare(sizes, peers, effort.threads, effort.rounds, effort.seconds)
 
 
 def bench_memory(effort: Effort) -> list[str]:
     size, rows = ("smoke", 2) if effort.smoke else ("base", memory.ROWS)
-    return [*memory.TABLE, *memory.compare(size, rows, effort.threads)]
+    return memory.compare(size, rows, effort.threads)
 
 
 def bench_overhead(effort: Effort) -> list[str]:
     size, rounds = ("smoke", 1) if effort.smoke else ("tiny", 3 * effort.rounds)
-    return [*overhead.TABLE, *overhead.compare(size, effort.threads, rounds, effort.seconds / 2)]
+    return overhead.compare(size, effort.threads, rounds, effort.seconds / 2)
 
 
 def bench_inference(effort: Effort) -> list[str]:
-    lines = list(inference.TABLE)
-    for size in ("smoke",) if effort.smoke else inference.SIZES:
-        lines += inference.compare(size, effort.threads, effort.rounds, effort.seconds / 2)
-    return lines
+    sizes = ("smoke",) if effort.smoke else inference.SIZES
+    return inference.compare(sizes, effort.threads, effort.rounds, effort.seconds / 2)
 
 
 PARTS: dict[str, tuple[str, Callable[[Effort], list[str]]]] = {
-    "pretraining": ("Pre-training beside transformers' Trainer", bench_pretraining),
-    "memory": ("Peak memory of a pre-training step", bench_memory),
-    "overhead": ("What the training loop costs", bench_overhead),
-    "inference": ("Encoding beside torch.nn.TransformerEncoder", bench_inference),
+    "pretraining": (pretraining.TITLE, bench_pretraining),
+    "memory": (memory.TITLE, bench_memory),
+    "overhead": (overhead.TITLE, bench_overhead),
+    "inference": (inference.TITLE, bench_inference),
 }
 
 
@@ -82,20 +78,9 @@ def main(words: Sequence[str] | None = None) -> int:
     if arguments.smoke:
         rounds, seconds = 1, 0.05
     effort = Effort(arguments.threads, rounds, seconds, arguments.smoke)
-    lines = ["# Benchmarks", "", about(effort.threads), ""]
-    lines += [f"{rounds} turns of {seconds:g} s a side, in turns; ratios are those of neighbouring turns.", ""]
-    print("\n".join(lines), flush=True)
-    for name in arguments.parts:
-        title, part = PARTS[name]
-        print(f"## {title}\n", flush=True)
-        start = time.perf_counter()
-        lines += [f"## {title}", "", *part(effort), "", f"({time.perf_counter() - start:.0f} s)", ""]
-        print(flush=True)
+    parts = {PARTS[name][0]: partial(PARTS[name][1], effort) for name in arguments.parts}
     output = arguments.output or (None if arguments.smoke else default_report())
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-        print(f"written to {output}", file=sys.stderr)
+    report("Benchmarks", effort.threads, parts, output)
     return 0
 
 

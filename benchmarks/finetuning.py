@@ -5,7 +5,10 @@ BERT's released vocabulary) and times optimizer steps of clozelab, which compute
 run_glue and run_qa as documented: every row padded to 128 (384) tokens, fp32, AdamW. Both sides count *real* tokens a
 second, special tokens included and padding left out. `predict` times 10,000 sentences from text to answer, beside
 transformers' text-classification pipeline, one sentence at a time (its default) and 32 at once; both sides load the
-very same model, and how many answers agree is printed. Sides take turns (side_by_side.py).
+very same model, and how many answers agree is printed. Sides take turns (interleaved.py).
+
+Writes docs/results/finetuning-DATE-COMMIT.md; `--smoke` only shows that everything runs (its numbers mean nothing, and
+nothing is written unless --output says where).
 
 Needs the data in clozelab's layout (`--data-dir`; by default CLOZELAB_SHARED/data or ../shared/data) and BERT's
 uncased vocabulary (`--vocab`; by default vocab/bert-base-uncased-vocab.txt in it).
@@ -14,28 +17,46 @@ uncased vocabulary (`--vocab`; by default vocab/bert-base-uncased-vocab.txt in i
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from side_by_side import (
+from encoders import (
     SHAPES,
-    Side,
+    VOCAB_SIZE,
     clozelab_encoder,
     clozelab_optimizer,
     clozelab_precision,
-    compare,
-    header,
-    serve,
     shape,
+    size_name,
     training_step,
 )
+from interleaved import (
+    ROOT,
+    Side,
+    default_report,
+    rate_rows,
+    rate_table,
+    repeated,
+    report,
+    say,
+    serve,
+    start_worker,
+    take_turns,
+)
 
-TASKS = ("sst2", "mrpc", "squad", "predict")
+TITLES = {
+    "sst2": "Fine-tuning on SST-2 beside transformers' run_glue",
+    "mrpc": "Fine-tuning on MRPC beside transformers' run_glue",
+    "squad": "Fine-tuning on SQuAD 1.1 beside transformers' run_qa",
+    "predict": "Predicting sentences beside transformers' pipeline",
+}
 GLUE = {
     "sst2": ("glue/SST-2/train.tsv", ["sentence"], "label"),
     "mrpc": ("glue/MRPC/train.tsv", ["#1 String", "#2 String"], "Quality"),
@@ -47,6 +68,7 @@ DOC_STRIDE, MAX_QUERY_LENGTH = 128, 64
 MAX_EXAMPLES = 4096
 """A fixed pseudo-random choice of the training file: as long as all of it on average, and soon tokenised."""
 EVALUATION_TOKENS = 8192
+SIZES = ("tiny", "mini", "base")
 NUM_COMPARED = 512
 """Sentences whose answers both sides report."""
 
@@ -138,7 +160,7 @@ def transformers_training(task: str, size: str, rows: Any, targets: dict[str, An
 
     torch.manual_seed(0)
     kind = BertForQuestionAnswering if task == "squad" else BertForSequenceClassification
-    model = kind(BertConfig(vocab_size=30_522, num_labels=2, **shape(size)))
+    model = kind(BertConfig(vocab_size=VOCAB_SIZE, num_labels=2, **shape(size)))
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-5, weight_decay=0.0)
     rng, slots, lengths = np.random.default_rng(1), MAX_SEQ_LENGTH[task], rows.lengths
@@ -160,21 +182,12 @@ def transformers_training(task: str, size: str, rows: Any, targets: dict[str, An
     return step
 
 
-def training(side: str, task: str, size: str, data_dir: Path, vocab: Path) -> tuple[Callable[[float], float], None]:
+def training(side: str, task: str, size: str, data_dir: Path, vocab: Path) -> Callable[[float], float]:
     """Measures real tokens/s."""
     data = load_rows(task, data_dir, vocab)
     ours = side == "clozelab"
     step = clozelab_training(task, size, *data) if ours else transformers_training(task, size, *data, side == "bf16")
-    for _ in range(3):
-        step()
-
-    def measure(seconds: float) -> float:
-        tokens, start = 0, time.perf_counter()
-        while time.perf_counter() - start < seconds:
-            tokens += step()
-        return tokens / (time.perf_counter() - start)
-
-    return measure, None
+    return repeated(step, warm_up=3)
 
 
 def save_classifier(folder: Path, size: str, vocab: Path) -> None:
@@ -237,7 +250,7 @@ def transformers_prediction(model: Path, batch_size: int) -> Callable[[list[str]
 
 
 def prediction(side: str, model: Path, data_dir: Path, number: int) -> tuple[Callable[[float], float], list[int]]:
-    """Measures sentences/s over all of them, whatever time that takes; greets with the first answers."""
+    """(measure of sentences/s over all of them, whatever time that takes; the first answers)."""
     lines = (data_dir / GLUE["sst2"][0]).read_text(encoding="utf-8").splitlines()[1 : number + 1]
     texts = [line.split("\t")[0] for line in lines]
     predict = clozelab_prediction(model) if side == "clozelab" else transformers_prediction(model, int(side))
@@ -251,78 +264,96 @@ def prediction(side: str, model: Path, data_dir: Path, number: int) -> tuple[Cal
     return measure, first
 
 
-def run_training(task: str, size: str, arguments: argparse.Namespace) -> list[str]:
+def data_options(arguments: argparse.Namespace) -> list[str]:
+    return ["--data-dir", str(arguments.data_dir), "--vocab", str(arguments.vocab)]
+
+
+def start_sides(names: dict[str, str], options: list[str], threads: int) -> dict[str, Side]:
+    """Processes by the name that the table gives them; `names` says which worker each is."""
+    command, environment = [__file__, "--threads", str(threads), *options], {"TOKENIZERS_PARALLELISM": "true"}
+    return {name: Side([*command, "--worker", worker], threads, environment) for name, worker in names.items()}
+
+
+def compare_training(task: str, arguments: argparse.Namespace) -> list[str]:
+    """The table of one task."""
     names = {"clozelab": "clozelab"} | {f"transformers {peer}": peer for peer in arguments.peers}
-    words = ["--tasks", task, "--sizes", size, "--data-dir", str(arguments.data_dir), "--vocab", str(arguments.vocab)]
-    sides = {name: Side(__file__, side, words, arguments.threads) for name, side in names.items()}
-    return compare(f"{task}, {_name(size)}", sides, arguments.rounds, arguments.seconds)
+    lines = rate_table("real tokens/s", arguments.rounds, arguments.seconds)
+    for size in arguments.sizes:
+        options = ["--tasks", task, "--sizes", size, *data_options(arguments)]
+        sides = start_sides(names, options, arguments.threads)
+        take_turns(sides, arguments.rounds, arguments.seconds)
+        lines += rate_rows(size_name(size), sides)
+    return lines
 
 
-def run_prediction(size: str, arguments: argparse.Namespace) -> list[str]:
+def compare_prediction(arguments: argparse.Namespace) -> list[str]:
+    """The table, and how many answers agree; a turn is all sentences once."""
     names = {"clozelab": "clozelab", "pipeline": "1", "pipeline, batch 32": "32"}
-    number = str(arguments.sentences)
-    with tempfile.TemporaryDirectory() as folder:
-        model = Path(folder) / "model"
-        save_classifier(model, size, arguments.vocab)
-        words = [
-            "--tasks",
-            "predict",
-            "--model",
-            str(model),
-            "--data-dir",
-            str(arguments.data_dir),
-            "--sentences",
-            number,
-        ]
-        sides = {name: Side(__file__, side, words, arguments.threads) for name, side in names.items()}
-        ours, *others = (side.greeting for side in sides.values())
-        same = [sum(a == b for a, b in zip(ours, other, strict=True)) for other in others]
-        print(f"(equal answers of the first {len(ours)}: {', '.join(map(str, same))})", flush=True)
-        return compare(f"predict {number} sentences, {_name(size)}, sentences/s", sides, arguments.rounds, 0.0)
-
-
-def _name(size: str) -> str:
-    return f"L{SHAPES[size][0]} H{SHAPES[size][1]}"
+    lines = rate_table(f"sentences/s of {arguments.sentences:,}", arguments.rounds, 0.0)
+    agreement = []
+    for size in arguments.sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder) / "model"
+            save_classifier(model, size, arguments.vocab)
+            options = ["--tasks", "predict", "--model", str(model), "--sentences", str(arguments.sentences)]
+            sides = start_sides(names, [*options, *data_options(arguments)], arguments.threads)
+            take_turns(sides, arguments.rounds, 0.0)
+        lines += rate_rows(size_name(size), sides)
+        ours, *others = (side.hello for side in sides.values())
+        same = [str(sum(a == b for a, b in zip(ours, other, strict=True))) for other in others]
+        agreement.append(f"{size_name(size)}: {' and '.join(same)} of the first {len(ours)} answers are clozelab's.")
+    return lines + say("", *agreement)
 
 
 def work(arguments: argparse.Namespace) -> None:
     side, task, size = arguments.worker, arguments.tasks[0], arguments.sizes[0]
+    start_worker(side == "clozelab", arguments.threads)
     if task == "predict":
-        build: Callable[[], Any] = partial(prediction, side, arguments.model, arguments.data_dir, arguments.sentences)
+        serve(*prediction(side, arguments.model, arguments.data_dir, arguments.sentences))
     else:
-        build = partial(training, side, task, size, arguments.data_dir, arguments.vocab)
-    serve(side == "clozelab", arguments.threads, build)
+        serve(training(side, task, size, arguments.data_dir, arguments.vocab))
 
 
-def main() -> None:
-    shared = Path(os.environ.get("CLOZELAB_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+def read_arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    shared = Path(os.environ.get("CLOZELAB_SHARED", ROOT.parent / "shared"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
-    parser.add_argument("--sizes", nargs="+", default=["tiny", "mini", "base"], choices=list(SHAPES))
+    parser.add_argument("--tasks", nargs="+", default=list(TITLES), choices=list(TITLES))
+    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
     parser.add_argument("--peers", nargs="+", default=["fp32"], choices=["fp32", "bf16"])
     parser.add_argument("--sentences", type=int, default=10_000)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--data-dir", type=Path, default=shared / "data")
     parser.add_argument("--vocab", type=Path)
+    parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     arguments.vocab = arguments.vocab or arguments.data_dir / "vocab/bert-base-uncased-vocab.txt"
-    if arguments.worker:
-        return work(arguments)
     if not arguments.vocab.is_file():
-        raise SystemExit(f"no vocabulary at {arguments.vocab}: give --data-dir and --vocab")
-    lines = header(arguments.threads, "real tokens/s")
+        parser.error(f"no vocabulary at {arguments.vocab}: give --data-dir and --vocab")
+    if arguments.smoke:
+        arguments.sizes, arguments.sentences, arguments.rounds, arguments.seconds = ["smoke"], 40, 1, 0.05
+    return arguments
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    arguments = read_arguments(words)
+    if arguments.worker:
+        work(arguments)
+        return 0
+    parts: dict[str, Callable[[], list[str]]] = {}
     for task in arguments.tasks:
-        for size in arguments.sizes:
-            lines += run_prediction(size, arguments) if task == "predict" else run_training(task, size, arguments)
-    if arguments.output:
-        arguments.output.write_text("# Fine-tuning throughput beside transformers\n\n" + "\n".join(lines) + "\n")
-    return None
+        run = compare_prediction if task == "predict" else partial(compare_training, task)
+        parts[TITLES[task]] = partial(run, arguments)
+    output = arguments.output or (None if arguments.smoke else default_report("finetuning"))
+    report("Fine-tuning benchmarks", arguments.threads, parts, output)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    if importlib.util.find_spec("transformers") is None:
+        sys.exit("the peer is missing: pip install 'clozelab[hf]'")
+    sys.exit(main())

@@ -15,147 +15,28 @@ tiny shapes, to show that the code works; its numbers mean nothing. Writes a Mar
 from __future__ import annotations
 
 import argparse
-import gc
 import statistics
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from clozelab.models.attention import Layout, attention, reference_attention
 from clozelab.models.compiling import compile_encoder
 from clozelab.models.flops import training_flops_per_token
 from clozelab.training.fitting import largest_that_fits, try_step
 from clozelab.training.runtime import matmul_ceiling
-from interleaved import about, default_report
-from pretraining import (
-    VOCAB_SIZE,
-    clozelab_batch,
-    clozelab_model,
-    clozelab_optimizer,
-    make_rows,
-    transformers_batch,
-    transformers_model,
-)
+from encoders import VOCAB_SIZE, clozelab_optimizer, finish_step
+from gpu_kernels import check_kernels
+from gpu_plan import Plan, moved
+from interleaved import about, default_report, spread, write_report
+from pretraining import clozelab_batch, clozelab_model, make_rows, transformers_batch, transformers_model
 
 TARGET_MFU, TARGET_STALL = 0.50, 0.01
-
-
-@dataclass
-class Plan:
-    """What is run; `smoke` shrinks it to seconds of one CPU core."""
-
-    device: torch.device
-    smoke: bool
-    deadline: float
-    lines: list[str] = field(default_factory=list)
-    ceiling: float = 0.0
-
-    @property
-    def speed_cases(self) -> list[tuple[str, int, int]]:
-        """(size, S, rows of a micro-batch)."""
-        if self.smoke:
-            return [("smoke", 16, 2)]
-        return [("base", 128, 256), ("base", 512, 64), ("large", 128, 256), ("large", 512, 64)]
-
-    def say(self, *lines: str) -> None:
-        self.lines.extend(lines)
-        print("\n".join(lines), flush=True)
-
-    def seconds_left(self) -> float:
-        return self.deadline - time.monotonic()
-
-    def autocast(self, enabled: bool = True) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
-
-    def wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-    def peak_gib(self) -> str:
-        if self.device.type != "cuda":
-            return "-"
-        peak = torch.cuda.max_memory_allocated() / 2**30
-        torch.cuda.reset_peak_memory_stats()
-        return f"{peak:.1f}"
-
-    def free(self) -> None:
-        gc.collect()
-        torch._dynamo.reset()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-
-
-def moved(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    return {key: value.to(device) if hasattr(value, "to") else value for key, value in batch.items()}
-
-
-# 1. Kernels
-
-
-def check_kernels(plan: Plan) -> None:
-    """The error of `attention` against fp32, beside that of the reference in the same precision."""
-    generator = torch.Generator().manual_seed(0)
-    longest, count = (16, 5) if plan.smoke else (512, 64)
-    lengths = torch.randint(1, longest + 1, (count,), generator=generator).tolist()
-    plan.say(
-        "| layout | causal | error forward | error with backward | the reference's own | verdict |",
-        "|---|---|---|---|---|---|",
-    )
-    for name, layout in (("ragged", Layout.ragged(lengths)), ("padded", Layout.rectangle(lengths, longest))):
-        for is_causal in (False, True):
-            _check_kernel(plan, name, layout.to(plan.device), is_causal, generator)
-    _check_dropout(plan, Layout.ragged(lengths).to(plan.device))
-
-
-def _check_kernel(plan: Plan, name: str, layout: Layout, is_causal: bool, generator: torch.Generator) -> None:
-    shape_ = (layout.num_slots, 4, 64)
-    exact = [torch.randn(shape_, generator=generator).to(plan.device).bfloat16().float() for _ in range(3)]
-    bounds = zip(layout.first_rows.tolist(), layout.lengths_list, strict=True)
-    rows = torch.cat([torch.arange(start, start + length) for start, length in bounds]).to(plan.device)
-    weights = torch.randn((len(rows), 4, 64), generator=generator).to(plan.device)
-
-    def run(inputs: Sequence[Tensor], kernel: Callable[..., Tensor]) -> list[Tensor]:
-        leaves = [x.detach().clone().requires_grad_() for x in inputs]
-        out = kernel(*leaves)[rows]
-        (out.float() * weights).sum().backward()
-        return [out.detach().float(), *(leaf.grad[rows].float() for leaf in leaves if leaf.grad is not None)]
-
-    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attention(q, k, v, layout, dropout_prob=0.0, is_causal=is_causal, training=True)
-
-    def reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return reference_attention(q, k, v, layout, is_causal=is_causal)
-
-    low = [x.bfloat16() for x in exact]
-    wanted, found, usual = run(exact, reference), run(low, ours), run(low, reference)
-    errors = [max(float((a - b).abs().max()) for a, b in zip(x, wanted, strict=True)) for x in (found, usual)]
-    forward = float((found[0] - wanted[0]).abs().max())
-    verdict = "ok" if errors[0] <= 2 * errors[1] + 1e-2 else "WRONG"
-    plan.say(f"| {name} | {is_causal} | {forward:.1e} | {errors[0]:.1e} | {errors[1]:.1e} | {verdict} |")
-    if verdict != "ok":
-        raise AssertionError(f"attention of a {name} stream errs by {errors[0]:.2e}, the reference by {errors[1]:.2e}")
-
-
-def _check_dropout(plan: Plan, layout: Layout) -> None:
-    """Dropout in force is dropout: about that share of a probe's weight is gone, in another place each time."""
-    torch.manual_seed(0)
-    q = torch.zeros(layout.num_slots, 4, 64, device=plan.device, dtype=torch.bfloat16)
-    v = torch.ones_like(q)
-    outs = [attention(q, q, v, layout, dropout_prob=0.5, is_causal=False, training=True).float() for _ in range(2)]
-    mean = float(outs[0].mean())
-    different = not torch.equal(outs[0], outs[1])
-    plan.say("", f"Attention dropout of a ragged stream: mean {mean:.3f} (1 expected), anew each time: {different}.")
-    if not different or abs(mean - 1.0) > 0.25:
-        raise AssertionError("attention dropout is not in force")
 
 
 # 2. Losses
@@ -210,14 +91,6 @@ def build_peer(plan: Plan, size: str, length: int, count: int) -> Callable[[], T
     return step
 
 
-def finish_step(loss: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
-    loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return loss.detach()
-
-
 def measure_speed(plan: Plan) -> None:
     plan.say(
         "| model | S | side | tokens/s, median (min-max) | MFU | peak GiB | compile s | target |",
@@ -263,8 +136,7 @@ def _measure_case(plan: Plan, size: str, length: int, count: int) -> None:
         middle = statistics.median(found)
         mfu = middle * per_token / plan.ceiling
         target = ("met" if mfu >= TARGET_MFU else "missed") if name == "clozelab" else ""
-        spread = f"{middle:,.0f} ({min(found):,.0f}-{max(found):,.0f})"
-        cells = (size, length, name, spread, f"{mfu:.1%}", peaks[name], f"{compile_seconds[name]:.0f}", target)
+        cells = (size, length, name, spread(found), f"{mfu:.1%}", peaks[name], f"{compile_seconds[name]:.0f}", target)
         plan.say("| " + " | ".join(map(str, cells)) + " |")
 
 
@@ -337,10 +209,7 @@ def measure_data(plan: Plan) -> None:
         before = time.perf_counter()
         micros = next(reader)
         waited += time.perf_counter() - before
-        batch = {
-            key: value.to(plan.device, non_blocking=True) if hasattr(value, "to") else value
-            for key, value in micros[0].items()
-        }
+        batch = moved(micros[0], plan.device, non_blocking=True)
         with plan.autocast():
             loss = sum(term.loss_sum / term.count for term in model(batch))
         finish_step(loss, model, optimizer)
@@ -427,10 +296,7 @@ def main(words: Sequence[str] | None = None) -> int:
     failed = run_parts(plan, arguments.parts)
     plan.say("", f"Failed: {', '.join(failed)}." if failed else "All parts ran.")
     output = arguments.output or (None if arguments.smoke else default_report("gpu"))
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text("\n".join(plan.lines) + "\n", encoding="utf-8")
-        print(f"written to {output}", file=sys.stderr)
+    write_report(output, plan.lines)
     return 1 if failed else 0
 
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from interleaved import Side, about, ratios, serve, spread, take_turns
-from pretraining import SHAPES, VOCAB_SIZE, clozelab_model, shape
+from encoders import SHAPES, VOCAB_SIZE, clozelab_encoder, clozelab_precision, shape, size_name
+from interleaved import Side, rate_rows, rate_table, repeated, report, serve, start_worker, take_turns
 
+TITLE = "Encoding beside torch.nn.TransformerEncoder"
 ROWS, BATCHES, LONGEST = 64, 4, 128
-SIDES = ("clozelab", "fp32", "bf16")
+NESTED = "nn.TransformerEncoder, nested tensors"
+SIDES = {"clozelab": "clozelab", f"{NESTED}, fp32": "fp32", f"{NESTED}, bf16": "bf16"}
+"""Worker by the name that the table gives it."""
 SIZES = ("tiny", "mini", "medium")
-TABLE = [
-    "| size | side | real tokens/s, median (min-max) | clozelab is faster by, median (min-max) |",
-    "|---|---|---|---|",
-]
 
 
 def make_lengths() -> list[list[int]]:
@@ -39,12 +39,9 @@ def clozelab_step(size: str) -> Callable[[], float]:
     import torch
 
     from clozelab.models.attention import Layout
-    from clozelab.training.runtime import choose_precision, use_onednn_fp32
 
-    encoder = clozelab_model(size).encoder.eval()
-    bf16 = choose_precision("auto", "cpu") == "bf16-mixed"
-    if not bf16:
-        use_onednn_fp32()
+    torch.manual_seed(0)
+    encoder, is_bf16 = clozelab_encoder(size).eval(), clozelab_precision()
     batches = []
     for lengths in make_lengths():
         ids = torch.randint(1000, VOCAB_SIZE, (sum(lengths),))
@@ -53,7 +50,7 @@ def clozelab_step(size: str) -> Callable[[], float]:
 
     def step() -> float:
         total = 0.0
-        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
             for ids, types, positions, lengths in batches:
                 total += float(encoder(ids, types, positions, Layout.ragged(lengths)).sequence_output[0, 0])
         return total
@@ -61,13 +58,13 @@ def clozelab_step(size: str) -> Callable[[], float]:
     return step
 
 
-def nested_step(size: str, bf16: bool) -> Callable[[], float]:
+def nested_step(size: str, is_bf16: bool) -> Callable[[], float]:
     """The same through torch.nn.TransformerEncoder; embeddings as BERT's."""
     import torch
     from torch import nn
 
     sizes = shape(size)
-    hidden, dtype = sizes["hidden_size"], torch.bfloat16 if bf16 else torch.float32
+    hidden, dtype = sizes["hidden_size"], torch.bfloat16 if is_bf16 else torch.float32
     layer = nn.TransformerEncoderLayer(
         hidden, sizes["num_attention_heads"], sizes["intermediate_size"], activation="gelu", batch_first=True
     )
@@ -90,48 +87,36 @@ def nested_step(size: str, bf16: bool) -> Callable[[], float]:
     return step
 
 
-def run_worker(side: str, size: str, threads: int) -> None:
-    if side == "clozelab":
-        from clozelab.training.allocator import tune_allocator
-
-        tune_allocator()
-    import torch
-
-    torch.set_num_threads(threads)
-    step = clozelab_step(size) if side == "clozelab" else nested_step(size, side == "bf16")
-    serve(step, sum(map(sum, make_lengths())))
+def work(side: str, size: str, threads: int) -> None:
+    start_worker(side == "clozelab", threads)
+    step = clozelab_step(size) if side == "clozelab" else nested_step(size, is_bf16=side == "bf16")
+    serve(repeated(step, sum(map(sum, make_lengths()))))
 
 
-def compare(size: str, threads: int, rounds: int = 5, seconds: float = 2.0) -> list[str]:
-    options = ["--size", size, "--threads", str(threads)]
-    sides = {name: Side([__file__, "--worker", name, *options], threads) for name in SIDES}
-    take_turns(sides, rounds, seconds)
-    layers, hidden = SHAPES[size]
-    lines = []
-    for name, side in sides.items():
-        what = name if name == "clozelab" else f"nn.TransformerEncoder, nested tensors, {name}"
-        faster = "1" if name == "clozelab" else ratios(sides["clozelab"].rates, side.rates)
-        lines.append(f"| L{layers} H{hidden} | {what} | {spread(side.rates)} | {faster} |")
-        print(lines[-1], flush=True)
+def compare(sizes: Sequence[str], threads: int, rounds: int = 5, seconds: float = 2.0) -> list[str]:
+    """The table of these sizes."""
+    lines = rate_table("real tokens/s", rounds, seconds)
+    for size in sizes:
+        options = ["--sizes", size, "--threads", str(threads)]
+        sides = {name: Side([__file__, "--worker", side, *options], threads) for name, side in SIDES.items()}
+        take_turns(sides, rounds, seconds)
+        lines += rate_rows(size_name(size), sides)
     return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="mini", choices=list(SHAPES))
+    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--worker", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", choices=list(SIDES.values()), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        return run_worker(arguments.worker, arguments.size, arguments.threads)
-    lines = [about(arguments.threads), "", *TABLE]
-    print("\n".join(lines), flush=True)
-    lines += compare(arguments.size, arguments.threads, arguments.rounds, arguments.seconds)
-    if arguments.output:
-        arguments.output.write_text("# Encoding beside torch.nn.TransformerEncoder\n\n" + "\n".join(lines) + "\n")
+        return work(arguments.worker, arguments.sizes[0], arguments.threads)
+    part = partial(compare, arguments.sizes, arguments.threads, arguments.rounds, arguments.seconds)
+    report("Benchmarks", arguments.threads, {TITLE: part}, arguments.output)
     return None
 
 

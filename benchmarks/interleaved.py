@@ -1,8 +1,8 @@
-"""What every benchmark here shares: sides as living processes that take turns, and tables of median, range and ratio.
+"""What every benchmark here shares: sides as living processes that take turns, and reports of median, range and ratio.
 
 Each side is a process of its own (their allocator settings differ), all stay alive, and they take turns: A B A B, so a
 machine that slows down slows all of them. A worker prints one JSON line when it is ready, then answers every line
-`SECONDS` with one JSON number: its rate.
+`SECONDS` with one JSON number: its rate. Nothing here imports torch before a worker has set its allocator.
 """
 
 from __future__ import annotations
@@ -57,18 +57,6 @@ class Side:
         self.process.communicate("")
 
 
-def serve(step: Callable[[], float], units: float, hello: Mapping[str, Any] | None = None, warm_up: int = 2) -> None:
-    """The worker's loop: `step()` again and again for as long as each line asks, answering units a second."""
-    losses = [step() for _ in range(warm_up)]
-    print(json.dumps({"loss": losses[0], **dict(hello or {})}), flush=True)
-    for line in sys.stdin:
-        seconds, steps, start = float(line), 0, time.perf_counter()
-        while steps == 0 or time.perf_counter() - start < seconds:
-            step()
-            steps += 1
-        print(json.dumps(steps * units / (time.perf_counter() - start)), flush=True)
-
-
 def take_turns(sides: Mapping[str, Side], rounds: int, seconds: float) -> None:
     """A B A B: every side `rounds` times for `seconds`, then all are closed."""
     for _ in range(rounds):
@@ -76,6 +64,68 @@ def take_turns(sides: Mapping[str, Side], rounds: int, seconds: float) -> None:
             side.run(seconds)
     for side in sides.values():
         side.close()
+
+
+# A side's own process
+
+
+def start_worker(is_clozelab: bool, threads: int) -> None:
+    """To be called before anything imports torch: clozelab's side runs with clozelab's allocator."""
+    if is_clozelab:
+        from clozelab.training.allocator import tune_allocator
+
+        tune_allocator()
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def serve(measure: Callable[[float], float], hello: Any = None) -> None:
+    """The worker's loop: each line `SECONDS` is answered with `measure(SECONDS)`."""
+    print(json.dumps(hello), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(measure(float(line))), flush=True)
+
+
+def repeated(step: Callable[[], float], units: float | None = None, warm_up: int = 2) -> Callable[[float], float]:
+    """`measure` of a step, warmed up: again and again for the time asked, units a second.
+
+    `units` are those of every step; None: the step returns its own.
+    """
+    for _ in range(warm_up):
+        step()
+
+    def measure(seconds: float) -> float:
+        done, start = 0.0, time.perf_counter()
+        while not done or time.perf_counter() - start < seconds:
+            own = step()
+            done += own if units is None else units
+        return done / (time.perf_counter() - start)
+
+    return measure
+
+
+class Answers:
+    """The same between the steps of a loop that is not ours, such as a Trainer's."""
+
+    def __init__(self, units: float, warm_up: int = 2) -> None:
+        self.units, self.steps, self.start, self.seconds = units, -warm_up, 0.0, 0.0
+
+    def after_step(self) -> bool:
+        """Answers where a turn is over and waits for the next one; False: there is none."""
+        self.steps += 1
+        taken = time.perf_counter() - self.start
+        if self.steps < 0 or (self.steps > 0 and taken < self.seconds):
+            return True
+        print(json.dumps(self.steps * self.units / taken if self.steps else None), flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return False
+        self.steps, self.seconds, self.start = 0, float(line), time.perf_counter()
+        return True
+
+
+# Tables
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:
@@ -88,6 +138,36 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> str:
     """Of neighbouring turns, `**median** (min-max)`."""
     found = [a / b for a, b in zip(ours, theirs, strict=True)]
     return f"**{statistics.median(found):.2f}** ({min(found):.2f}-{max(found):.2f})"
+
+
+def say(*lines: str) -> list[str]:
+    """Printed, and returned for the report."""
+    print("\n".join(lines), flush=True)
+    return list(lines)
+
+
+def rate_table(unit: str, rounds: int, seconds: float) -> list[str]:
+    """How it was measured, and the head of the table whose rows `rate_rows` makes."""
+    turns = f"{rounds} x {seconds:g} s a side" if seconds else f"{rounds} x all of them a side"
+    return say(
+        f"{turns}, in turns; ratios are those of neighbouring turns.",
+        "",
+        f"| size | side | {unit}, median (min-max) | clozelab is faster by, median (min-max) |",
+        "|---|---|---|---|",
+    )
+
+
+def rate_rows(size: str, sides: Mapping[str, Side]) -> list[str]:
+    """One a side, once all have taken their turns; clozelab is the first of them."""
+    ours = next(iter(sides.values()))
+    lines = []
+    for name, side in sides.items():
+        faster = "1" if side is ours else ratios(ours.rates, side.rates)
+        lines += say(f"| {size} | {name} | {spread(side.rates)} | {faster} |")
+    return lines
+
+
+# Reports
 
 
 def commit() -> str:
@@ -127,3 +207,23 @@ def about(threads: int, packages: Sequence[str] = ("torch", "transformers", "lig
 
 def default_report(stem: str = "bench") -> Path:
     return RESULTS / f"{stem}-{date.today()}-{commit().rstrip('+')}.md"
+
+
+def write_report(path: Path | None, lines: Sequence[str]) -> None:
+    """None: it was printed, and that is all."""
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    print(f"written to {path}", file=sys.stderr)
+
+
+def report(title: str, threads: int, parts: Mapping[str, Callable[[], list[str]]], output: Path | None) -> None:
+    """Run the parts, each a section that prints and returns its lines, and write what they said."""
+    lines = say(f"# {title}", "", about(threads), "")
+    for heading, part in parts.items():
+        start = time.perf_counter()
+        lines += say(f"## {heading}", "")
+        lines += part()
+        lines += say("", f"({time.perf_counter() - start:.0f} s)", "")
+    write_report(output, lines)

@@ -10,11 +10,14 @@ import argparse
 import json
 import os
 import resource
+from functools import partial
 from pathlib import Path
 
-from interleaved import Side, about
-from pretraining import SEQ_LENGTH, SHAPES, clozelab_step, transformers_step
+from encoders import SHAPES, size_name
+from interleaved import Side, report, say, start_worker
+from pretraining import SEQ_LENGTH, clozelab_step, transformers_step
 
+TITLE = "Peak memory of a pre-training step"
 ROWS = 32
 SIDES = ("clozelab", "fp32", "bf16")
 TABLE = [
@@ -27,12 +30,10 @@ def peak_gib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def work(side: str, size: str, rows: int, steps: int) -> None:
+def work(side: str, size: str, rows: int, steps: int, threads: int) -> None:
     """The process of one side: steps, then one JSON line."""
+    start_worker(side == "clozelab", threads)
     if side == "clozelab":
-        from clozelab.training.allocator import tune_allocator
-
-        tune_allocator()
         import clozelab.modules.pretraining  # noqa: F401  (libraries before the model, as on the other side)
     else:
         import transformers.models.bert.modeling_bert  # noqa: F401
@@ -44,27 +45,36 @@ def work(side: str, size: str, rows: int, steps: int) -> None:
 
 
 def compare(size: str = "base", rows: int = ROWS, threads: int = 1, steps: int = 2) -> list[str]:
-    """Table rows; one process after the other, so that they do not compete for memory."""
+    """The table; one process after the other, so that they do not compete for memory."""
     found = {}
     for side in SIDES:
-        options = ["--worker", side, "--size", size, "--rows", str(rows), "--steps", str(steps)]
+        options = [
+            "--worker",
+            side,
+            "--size",
+            size,
+            "--rows",
+            str(rows),
+            "--steps",
+            str(steps),
+            "--threads",
+            str(threads),
+        ]
         process = Side([__file__, *options], threads)
         process.close()
         found[side] = process.hello
-    lines = []
+    lines = say(*TABLE)
     for side, values in found.items():
         name = side if side == "clozelab" else f"transformers {side}"
         share = values["peak"] / found["fp32"]["peak"]
-        layers, hidden = SHAPES[size]
         cells = (
-            f"L{layers} H{hidden}",
+            size_name(size),
             f"{rows} x {SEQ_LENGTH}",
             name,
             f"{values['peak']:.2f}",
             f"{values['before']:.2f}",
         )
-        lines.append("| " + " | ".join(cells) + f" | **{share:.2f}** |")
-        print(lines[-1], flush=True)
+        lines += say("| " + " | ".join(cells) + f" | **{share:.2f}** |")
     return lines
 
 
@@ -78,12 +88,9 @@ def main() -> None:
     parser.add_argument("--worker", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        return work(arguments.worker, arguments.size, arguments.rows, arguments.steps)
-    lines = [about(arguments.threads), "", *TABLE]
-    print("\n".join(lines), flush=True)
-    lines += compare(arguments.size, arguments.rows, arguments.threads, arguments.steps)
-    if arguments.output:
-        arguments.output.write_text("# Peak memory of a pre-training step\n\n" + "\n".join(lines) + "\n")
+        return work(arguments.worker, arguments.size, arguments.rows, arguments.steps, arguments.threads)
+    part = partial(compare, arguments.size, arguments.rows, arguments.threads, arguments.steps)
+    report("Benchmarks", arguments.threads, {TITLE: part}, arguments.output)
     return None
 
 

@@ -12,40 +12,30 @@ forward, backward, clip, update.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from interleaved import Side, about, ratios, serve, spread, take_turns
+from encoders import (
+    SHAPES,
+    VOCAB_SIZE,
+    clozelab_encoder,
+    clozelab_optimizer,
+    clozelab_precision,
+    shape,
+    size_name,
+    training_step,
+)
+from interleaved import Answers, Side, rate_rows, rate_table, repeated, report, serve, start_worker, take_turns
 
-SEQ_LENGTH, VOCAB_SIZE = 128, 30_522
-SHAPES = {
-    "smoke": (1, 128),
-    "tiny": (2, 128),
-    "mini": (4, 256),
-    "small": (4, 512),
-    "medium": (8, 512),
-    "base": (12, 768),
-}
-SHAPES |= {"large": (24, 1024)}
+TITLE = "Pre-training beside transformers"
+SEQ_LENGTH = 128
 BATCH = {"smoke": 2, "tiny": 64, "mini": 32, "small": 32, "medium": 16, "base": 8, "large": 4}
 SIZES = ("tiny", "mini", "small", "medium", "base")
 PEERS = ("trainer-fp32", "trainer-bf16", "fp32", "bf16")
-
-
-def shape(size: str) -> dict[str, int]:
-    layers, hidden = SHAPES[size]
-    return {
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "num_attention_heads": hidden // 64,
-        "intermediate_size": 4 * hidden,
-    }
 
 
 def make_rows(batch_size: int, seq_length: int = SEQ_LENGTH) -> dict[str, Any]:
@@ -69,25 +59,11 @@ def clozelab_model(size: str, seed: int = 0) -> Any:
     import torch
 
     from clozelab.data.segments import SegmentPairs
-    from clozelab.models.config import BertConfig
-    from clozelab.models.encoder import Encoder
     from clozelab.objectives.mlm import MaskedLanguageModel
     from clozelab.objectives.nsp import NextSentencePrediction
     from clozelab.objectives.weighted_sum import Objective
 
     torch.manual_seed(seed)
-    config = BertConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_act="gelu",
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.1,
-        max_position_embeddings=512,
-        type_vocab_size=2,
-        initializer_range=0.02,
-        layer_norm_eps=1e-12,
-        position_embedding_init="normal",
-        **shape(size),
-    )
     objective = Objective(
         input=SegmentPairs(random_next_prob=0.5, negative_scope="corpus"),
         token=MaskedLanguageModel(
@@ -95,7 +71,7 @@ def clozelab_model(size: str, seed: int = 0) -> Any:
         ),
         pair=NextSentencePrediction(weight=1.0),
     )
-    encoder = Encoder(config)
+    encoder = clozelab_encoder(size)
     try:
         from clozelab.modules.pretraining import PretrainingModel
     except ModuleNotFoundError:  # a machine without lightning: the model itself does not need it
@@ -138,37 +114,16 @@ def clozelab_batch(rows: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def clozelab_optimizer(parameters: Any) -> Any:
-    from clozelab.optim.adamw import build_adamw
-
-    return build_adamw(
-        parameters, learning_rate=1e-4, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, bias_correction=True
-    )
-
-
 def clozelab_step(size: str, batch_size: int | None = None) -> Callable[[], float]:
     """One optimizer step of clozelab's own module pieces, precision chosen as `precision=auto` does."""
-    import torch
-
-    from clozelab.training.runtime import choose_precision, use_onednn_fp32
-
     model = clozelab_model(size)
-    optimizer = clozelab_optimizer(model.named_parameters())
+    optimizer, is_bf16 = clozelab_optimizer(model.named_parameters()), clozelab_precision()
     batch = clozelab_batch(make_rows(batch_size or BATCH[size]))
-    bf16 = choose_precision("auto", "cpu") == "bf16-mixed"
-    if not bf16:
-        use_onednn_fp32()
 
-    def step() -> float:
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            loss = sum(term.loss_sum / term.count for term in model(batch))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return float(loss.detach())
+    def loss() -> Any:
+        return sum(term.loss_sum / term.count for term in model(batch))
 
-    return step
+    return lambda: training_step(loss, model, optimizer, is_bf16)
 
 
 def transformers_model(size: str) -> Any:
@@ -193,27 +148,17 @@ def transformers_batch(rows: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def transformers_step(size: str, bf16: bool, batch_size: int | None = None) -> Callable[[], float]:
+def transformers_step(size: str, is_bf16: bool, batch_size: int | None = None) -> Callable[[], float]:
     """One step of `BertForPreTraining` + torch's AdamW in the shortest loop."""
     import torch
 
     model = transformers_model(size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
     inputs = transformers_batch(make_rows(batch_size or BATCH[size]))
-
-    def step() -> float:
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            loss = model(**inputs).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return float(loss.detach())
-
-    return step
+    return lambda: training_step(lambda: model(**inputs).loss, model, optimizer, is_bf16)
 
 
-def serve_trainer(size: str, bf16: bool) -> None:
+def serve_trainer(size: str, is_bf16: bool) -> None:
     """transformers' Trainer as its documentation shows it, answering between two of its steps."""
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -226,28 +171,11 @@ def serve_trainer(size: str, bf16: bool) -> None:
             while True:
                 yield from examples
 
+    answers = Answers(BATCH[size] * SEQ_LENGTH)
+
     class Answer(TrainerCallback):
-        """Reads the next turn's seconds after warm-up, and whenever a turn is over."""
-
-        def __init__(self) -> None:
-            self.steps, self.start, self.seconds = -2, 0.0, 0.0
-
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            self.steps += 1
-            if self.steps < 0:
-                return
-            taken = time.perf_counter() - self.start
-            if self.steps == 0:
-                print(json.dumps({"loss": None}), flush=True)
-            elif taken < self.seconds:
-                return
-            else:
-                print(json.dumps(self.steps * BATCH[size] * SEQ_LENGTH / taken), flush=True)
-            line = sys.stdin.readline()
-            if not line:
-                control.should_training_stop = True
-                return
-            self.steps, self.seconds, self.start = 0, float(line), time.perf_counter()
+            control.should_training_stop = not answers.after_step()
 
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
@@ -256,7 +184,7 @@ def serve_trainer(size: str, bf16: bool) -> None:
             max_steps=10**6,
             learning_rate=1e-4,
             weight_decay=0.01,
-            bf16=bf16,
+            bf16=is_bf16,
             use_cpu=True,
             save_strategy="no",
             logging_strategy="no",  # its lines would be taken for answers
@@ -267,45 +195,24 @@ def serve_trainer(size: str, bf16: bool) -> None:
 
 
 def work(side: str, size: str, threads: int) -> None:
-    """The process of one side: builds its model, then answers each line `SECONDS` with a JSON line of tokens/s."""
-    if side == "clozelab":
-        from clozelab.training.allocator import tune_allocator
-
-        tune_allocator()
-    import torch
-
-    torch.set_num_threads(threads)
+    """The process of one side: builds its model, then answers each line `SECONDS` with tokens/s."""
+    start_worker(side == "clozelab", threads)
     if side.startswith("trainer-"):
-        return serve_trainer(size, bf16=side == "trainer-bf16")
-    step = clozelab_step(size) if side == "clozelab" else transformers_step(size, bf16=side == "bf16")
-    serve(step, BATCH[size] * SEQ_LENGTH, {"torch": torch.__version__})
-    return None
+        return serve_trainer(size, is_bf16=side == "trainer-bf16")
+    step = clozelab_step(size) if side == "clozelab" else transformers_step(size, is_bf16=side == "bf16")
+    return serve(repeated(step, BATCH[size] * SEQ_LENGTH))
 
 
-def compare(size: str, peers: list[str], threads: int, rounds: int, seconds: float) -> list[str]:
-    """Markdown table rows of one size."""
-    names = ["clozelab", *peers]
-    options = ["--sizes", size, "--threads", str(threads)]
-    sides = {name: Side([__file__, "--worker", name, *options], threads) for name in names}
-    take_turns(sides, rounds, seconds)
-    ours = sides["clozelab"].rates
-    rows = []
-    for name in names:
-        what = "clozelab" if name == "clozelab" else f"transformers {name}"
-        faster = ratios(ours, sides[name].rates) if name in peers else "1"
-        rows.append(f"| L{SHAPES[size][0]} H{SHAPES[size][1]} | {what} | {spread(sides[name].rates)} | {faster} |")
-        print(rows[-1], flush=True)
-    return rows
-
-
-TABLE = [
-    "| size | side | tokens/s, median (min-max) | clozelab is faster by, median (min-max) |",
-    "|---|---|---|---|",
-]
-
-
-def header(threads: int) -> list[str]:
-    return [about(threads), "", *TABLE]
+def compare(sizes: Sequence[str], peers: Sequence[str], threads: int, rounds: int, seconds: float) -> list[str]:
+    """The table of these sizes."""
+    lines = rate_table("tokens/s", rounds, seconds)
+    for size in sizes:
+        options = ["--sizes", size, "--threads", str(threads)]
+        names = {"clozelab": "clozelab"} | {f"transformers {peer}": peer for peer in peers}
+        sides = {name: Side([__file__, "--worker", side, *options], threads) for name, side in names.items()}
+        take_turns(sides, rounds, seconds)
+        lines += rate_rows(size_name(size), sides)
+    return lines
 
 
 def main() -> None:
@@ -320,12 +227,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.worker:
         return work(arguments.worker, arguments.sizes[0], arguments.threads)
-    lines = header(arguments.threads)
-    print("\n".join(lines), flush=True)
-    for size in arguments.sizes:
-        lines += compare(size, arguments.peers, arguments.threads, arguments.rounds, arguments.seconds)
-    if arguments.output:
-        arguments.output.write_text("# Pre-training throughput beside transformers\n\n" + "\n".join(lines) + "\n")
+    effort = (arguments.threads, arguments.rounds, arguments.seconds)
+    part = partial(compare, arguments.sizes, arguments.peers, *effort)
+    report("Benchmarks", arguments.threads, {TITLE: part}, arguments.output)
     return None
 
 

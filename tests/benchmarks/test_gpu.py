@@ -20,7 +20,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(FOLDER))
     before = set(sys.modules)
     yield importlib.import_module("gpu")
-    for name in ("gpu", "interleaved", "pretraining"):
+    for name in ("gpu", "gpu_kernels", "gpu_plan", "interleaved", "encoders", "pretraining"):
         if name not in before:
             sys.modules.pop(name, None)
     torch._dynamo.reset()
@@ -51,8 +51,11 @@ def test_a_part_that_fails_hides_no_other(gpu: Any, tmp_path: Path, monkeypatch:
 
 
 def test_a_wrong_kernel_is_noticed(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = gpu.attention
-    monkeypatch.setattr(gpu, "attention", lambda q, k, v, layout, **options: 1.3 * right(q, k, v, layout, **options))
+    kernels = sys.modules["gpu_kernels"]
+    right = kernels.attention
+    monkeypatch.setattr(
+        kernels, "attention", lambda q, k, v, layout, **options: 1.3 * right(q, k, v, layout, **options)
+    )
     report = tmp_path / "report.md"
     assert gpu.main(["--smoke", "--parts", "kernels", "--output", str(report)]) == 1
     assert "WRONG" in report.read_text()

@@ -1,0 +1,101 @@
+"""What is trained on both sides of the benchmarks: the sizes, clozelab's encoder and optimizer, and a step.
+
+torch is imported late: a worker sets its allocator first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+VOCAB_SIZE = 30_522
+SHAPES = {
+    "smoke": (1, 128),
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+    "large": (24, 1024),
+}
+"""(layers, hidden size); "smoke" only shows that the code works."""
+
+
+def shape(size: str) -> dict[str, int]:
+    """Keywords of a model configuration, the same in clozelab and transformers."""
+    layers, hidden = SHAPES[size]
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": hidden // 64,
+        "intermediate_size": 4 * hidden,
+    }
+
+
+def size_name(size: str) -> str:
+    """As the tables call it."""
+    layers, hidden = SHAPES[size]
+    return f"L{layers} H{hidden}"
+
+
+def clozelab_encoder(size: str) -> Any:
+    """A fresh encoder with BERT's own dropout and vocabulary."""
+    from clozelab.models.config import BertConfig
+    from clozelab.models.encoder import Encoder
+
+    config = BertConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_act="gelu",
+        hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.1,
+        max_position_embeddings=512,
+        type_vocab_size=2,
+        initializer_range=0.02,
+        layer_norm_eps=1e-12,
+        position_embedding_init="normal",
+        **shape(size),
+    )
+    return Encoder(config)
+
+
+def clozelab_optimizer(named_parameters: Any, learning_rate: float = 1e-4) -> Any:
+    from clozelab.optim.adamw import build_adamw
+
+    return build_adamw(
+        named_parameters,
+        learning_rate=learning_rate,
+        betas=(0.9, 0.999),
+        eps=1e-6,
+        weight_decay=0.01,
+        bias_correction=True,
+    )
+
+
+def clozelab_precision() -> bool:
+    """Whether `precision=auto` takes bf16 on this CPU; else fp32 is set up as clozelab does."""
+    from clozelab.training.runtime import choose_precision, use_onednn_fp32
+
+    is_bf16 = choose_precision("auto", "cpu") == "bf16-mixed"
+    if not is_bf16:
+        use_onednn_fp32()
+    return is_bf16
+
+
+def finish_step(loss: Any, model: Any, optimizer: Any) -> Any:
+    """Backward, clip, update; the loss, detached and still on its device."""
+    from torch.nn.utils import clip_grad_norm_
+
+    loss.backward()
+    clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.detach()
+
+
+def training_step(loss: Callable[[], Any], model: Any, optimizer: Any, is_bf16: bool) -> float:
+    """Forward, backward, clip, update on the CPU; the loss."""
+    import torch
+
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
+        value = loss()
+    return float(finish_step(value, model, optimizer))

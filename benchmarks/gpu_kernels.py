@@ -1,0 +1,68 @@
+"""Whether variable-length attention is right on this device; the first part of benchmarks/gpu.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from clozelab.models.attention import Layout, attention, reference_attention
+from gpu_plan import Plan
+
+
+def check_kernels(plan: Plan) -> None:
+    """The error of `attention` against fp32, beside that of the reference in the same precision."""
+    generator = torch.Generator().manual_seed(0)
+    longest, count = (16, 5) if plan.smoke else (512, 64)
+    lengths = torch.randint(1, longest + 1, (count,), generator=generator).tolist()
+    plan.say(
+        "| layout | causal | error forward | error with backward | the reference's own | verdict |",
+        "|---|---|---|---|---|---|",
+    )
+    for name, layout in (("ragged", Layout.ragged(lengths)), ("padded", Layout.rectangle(lengths, longest))):
+        for is_causal in (False, True):
+            _check_kernel(plan, name, layout.to(plan.device), is_causal, generator)
+    _check_dropout(plan, Layout.ragged(lengths).to(plan.device))
+
+
+def _check_kernel(plan: Plan, name: str, layout: Layout, is_causal: bool, generator: torch.Generator) -> None:
+    shape_ = (layout.num_slots, 4, 64)
+    exact = [torch.randn(shape_, generator=generator).to(plan.device).bfloat16().float() for _ in range(3)]
+    bounds = zip(layout.first_rows.tolist(), layout.lengths_list, strict=True)
+    rows = torch.cat([torch.arange(start, start + length) for start, length in bounds]).to(plan.device)
+    weights = torch.randn((len(rows), 4, 64), generator=generator).to(plan.device)
+
+    def run(inputs: Sequence[Tensor], kernel: Callable[..., Tensor]) -> list[Tensor]:
+        leaves = [x.detach().clone().requires_grad_() for x in inputs]
+        out = kernel(*leaves)[rows]
+        (out.float() * weights).sum().backward()
+        return [out.detach().float(), *(leaf.grad[rows].float() for leaf in leaves if leaf.grad is not None)]
+
+    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v, layout, dropout_prob=0.0, is_causal=is_causal, training=True)
+
+    def reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return reference_attention(q, k, v, layout, is_causal=is_causal)
+
+    low = [x.bfloat16() for x in exact]
+    wanted, found, usual = run(exact, reference), run(low, ours), run(low, reference)
+    errors = [max(float((a - b).abs().max()) for a, b in zip(x, wanted, strict=True)) for x in (found, usual)]
+    forward = float((found[0] - wanted[0]).abs().max())
+    verdict = "ok" if errors[0] <= 2 * errors[1] + 1e-2 else "WRONG"
+    plan.say(f"| {name} | {is_causal} | {forward:.1e} | {errors[0]:.1e} | {errors[1]:.1e} | {verdict} |")
+    if verdict != "ok":
+        raise AssertionError(f"attention of a {name} stream errs by {errors[0]:.2e}, the reference by {errors[1]:.2e}")
+
+
+def _check_dropout(plan: Plan, layout: Layout) -> None:
+    """Dropout in force is dropout: about that share of a probe's weight is gone, in another place each time."""
+    torch.manual_seed(0)
+    q = torch.zeros(layout.num_slots, 4, 64, device=plan.device, dtype=torch.bfloat16)
+    v = torch.ones_like(q)
+    outs = [attention(q, q, v, layout, dropout_prob=0.5, is_causal=False, training=True).float() for _ in range(2)]
+    mean = float(outs[0].mean())
+    different = not torch.equal(outs[0], outs[1])
+    plan.say("", f"Attention dropout of a ragged stream: mean {mean:.3f} (1 expected), anew each time: {different}.")
+    if not different or abs(mean - 1.0) > 0.25:
+        raise AssertionError("attention dropout is not in force")
