@@ -7,6 +7,7 @@ that are searched.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class OptunaSweeper(Sweeper):
         import optuna
         from hydra_plugins.hydra_optuna_sweeper._impl import OptunaSweeperImpl
 
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        optuna.logging.set_verbosity(logging.WARNING)
         settings = {str(key): value for key, value in dict(sampler).items()}
         kind = getattr(optuna.samplers, str(settings.pop("name")), None)
         if kind is None or direction not in ("maximize", "minimize") or num_trials < 1 or trials_at_once < 1:

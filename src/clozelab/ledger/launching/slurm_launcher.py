@@ -164,7 +164,7 @@ class SlurmQueue:
         """submitit's job for a note, if Slurm still has it; None otherwise."""
         if note is None or self.cluster == "local":
             return None
-        job = self.known(self.folder / "%j", note["job_id"], tasks=list(range(note["tasks"])))
+        job: Any = self.known(self.folder / "%j", note["job_id"], tasks=list(range(note["tasks"])))
         if job.done(force_check=True):
             return None
         # A cluster without accounting does not know old jobs, and a job of a moment ago is not in the books yet.
