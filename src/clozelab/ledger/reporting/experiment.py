@@ -73,6 +73,8 @@ class Row:
     arm: str | None
     """The pre-training arm whose cost the row has; None for a floor without pre-training."""
     cells: tuple[float | None, ...]
+    floor: str | None = None
+    """The row of the same head without pre-training: what the task gives away for nothing."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,9 @@ def load_experiment(folder: Path) -> Experiment:
     rows = tuple(_row(entry, columns, f"{path}: rows.{i}") for i, entry in enumerate(top["rows"]))
     for folder_name, used in (("row", {row.name for row in rows}), ("arm", {row.arm for row in rows} - {None})):
         _check_files(path, folder_name, {str(name) for name in used})
+    for i, row in enumerate(rows):
+        if row.floor is not None and row.floor not in {one.name for one in rows}:
+            raise ValueError(f"{path}: rows.{i}: floor {row.floor!r} is no row; rows are {[one.name for one in rows]}")
     names, units = [row.name for row in rows], {column.name: column.unit for column in columns}
     claims = tuple(load_claim(entry, names, units, f"{path}: claims.{i}") for i, entry in enumerate(top["claims"]))
     _check_unique([claim.id for claim in claims], f"{path}: claims", "id")
@@ -216,7 +221,7 @@ def _column(entry: Any, split: str, where: str) -> Column:
 
 
 def _row(entry: Any, columns: tuple[Column, ...], where: str) -> Row:
-    one = checked(entry, {"row", "label", "arm", "cells"}, where)
+    one = checked(entry, {"row", "label", "arm", "cells"}, where, optional=("floor",))
     cells = dict(zip((column.name for column in columns), one["cells"], strict=False))
     if len(one["cells"]) != len(columns):
         raise ValueError(f"{where}: {len(one['cells'])} cells for {len(columns)} columns")
@@ -230,4 +235,4 @@ def _row(entry: Any, columns: tuple[Column, ...], where: str) -> Row:
                 f"{where}: {column.name} is {cells[column.name]}, and the mean of its {len(parts)} columns is "
                 f"{mean:.2f}; one of the cells is wrong"
             )
-    return Row(one["row"], one["label"], one["arm"], tuple(one["cells"]))
+    return Row(one["row"], one["label"], one["arm"], tuple(one["cells"]), one.get("floor"))

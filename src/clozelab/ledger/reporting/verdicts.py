@@ -21,7 +21,6 @@ from clozelab.metrics.statistics import MOST_SEEDS, PRETRAINING_SEEDS, Estimate,
 
 HOLDS, FAILS, INCONCLUSIVE = "holds", "fails", "inconclusive"
 ONE_SEED, NOT_COMPARABLE = "inconclusive (one seed)", "not comparable"
-FLOOR_ROWS = ("random", "random_bilstm")
 SIGNIFICANCE = 0.05
 
 
@@ -268,14 +267,15 @@ def _without_collapsed(link: Link, table: Table) -> str:
 
 
 def _floor(link: Link, table: Table) -> list[str]:
-    notes = []
-    for column in {column.key: column for _, _, column in link.terms if column.tasks}.values():
-        floors = [table.cells[row, column.key].estimate for row in FLOOR_ROWS if (row, column.key) in table.cells]
-        floor = max((one.mean for one in floors if one is not None), default=None)
-        means = [table.cells[row, one.key].estimate for _, row, one in link.terms if one.key == column.key]
-        if floor is not None and all(one is not None and one.mean <= floor for one in means):
-            notes.append("neither row is above the no-pre-training floor")
-    return notes
+    """Where no row of a link is above what the same head reaches without pre-training."""
+    floors = {row.name: row.floor for row in table.experiment.rows}
+    pairs = [
+        (table.cells[row, column.key].estimate, table.cells[floor, column.key].estimate)
+        for _, row, column in link.terms
+        if column.tasks and (floor := floors[row]) is not None
+    ]
+    is_low = [own is not None and floor is not None and own.mean <= floor.mean for own, floor in pairs]
+    return ["neither row is above the no-pre-training floor"] if is_low and all(is_low) else []
 
 
 def _on_examples(link: Link, table: Table) -> str:
