@@ -96,7 +96,8 @@ def test_cache_equals_live_features(make: Callable[..., FeatureDataModule], feat
         cached = data.train_rows.gather(np.array([sentence]))
         live = live_features(data, sentence, layers)
         assert cached["features"].shape == live.shape
-        np.testing.assert_allclose(cached["features"], live, rtol=0, atol=1e-6)
+        # To 1e-6 of the largest feature: a sentence alone and one of a batch take other matrix kernels.
+        np.testing.assert_allclose(cached["features"], live, rtol=0, atol=1e-6 * np.abs(live).max())
         assert cached["lengths"].tolist() == [len(live)]
 
 
