@@ -66,9 +66,12 @@ def pre_flight(name: str, overrides: Sequence[str]) -> int:
     from clozelab.preflight.terminal import print_findings
     from clozelab.stages.subject import gather
 
-    logging.getLogger("clozelab").setLevel(logging.ERROR)  # what matters comes as a finding
-    subject = gather(find_experiment(name), overrides)
-    findings = list(examine(subject))
+    logging.disable(logging.WARNING)  # what matters comes as a finding
+    try:
+        subject = gather(find_experiment(name), overrides)
+        findings = list(examine(subject))
+    finally:
+        logging.disable(logging.NOTSET)
     console = Console()
     console.print(f"[bold]Pre-flight of {subject.name}[/]", highlight=False)
     print_findings(findings, console)
