@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,7 @@ def test_the_pre_flight_of_a_prepared_world(places: list[str], capsys: pytest.Ca
     assert subject.room.num_finetunings == 6 * 3 * 2 * 2
     assert all(task.trained_length == 128 for task in subject.tasks)
     assert doctor.main([str(EXPERIMENT), "scale=demo", *places, *tasks]) == 0
+    assert logging.getLogger("clozelab").isEnabledFor(logging.WARNING), "silent for the pre-flight only"
     text = capsys.readouterr().out
     assert "Pre-flight of table5_pretraining_tasks (demo)" in text and ERROR not in text
     # The training file of one task now knows one label only.
