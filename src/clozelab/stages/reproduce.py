@@ -50,9 +50,36 @@ def main(words: Sequence[str]) -> int:
     steps = make_steps(folder, overrides)
     if "--dry-run" in options:
         return dry_run(steps)
-    if "--skip-doctor" not in options:
-        steps.insert(sum(step.folder is None for step in steps), Step("doctor", "", None, (str(folder), *overrides)))
-    console = Console(stderr=True)
+    last, console = steps[-1], Console(stderr=True)
+    status = 0
+    if all_complete(steps):
+        console.print("every run is complete", style="dim")
+    else:
+        if "--skip-doctor" not in options:
+            before = sum(step.folder is None for step in steps)
+            steps.insert(before, Step("doctor", "", None, (str(folder), *overrides)))
+        status, is_stopped = run_steps(steps, console)
+        if is_stopped:
+            return status
+    console.rule("report", align="left")
+    from clozelab.ledger.reporting.report import write_report  # matplotlib and scipy: not for --help and --dry-run
+
+    root, scale = runs_root(folder, last.overrides, last.config_name)
+    report = write_report(load_experiment(folder), root, root / "report", scale=scale)
+    show(report)
+    track(report, folder, last.overrides, scale, last.config_name)
+    return status
+
+
+def all_complete(steps: Sequence[Step]) -> bool:
+    """Whether the sweeps have no job left; stops looking at the first one that is not complete."""
+    sweeps = [step for step in steps if step.folder is not None]
+    jobs = (job for step in sweeps for job in expand(step.config_name, step.overrides, folder=step.folder))
+    return all(job.status == "complete" for job in jobs)
+
+
+def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:
+    """(status, whether nothing more is to be done): one process a step, up to the first that must not be passed."""
     statuses = []
     for number, step in enumerate(steps, 1):
         if step.verb == "pretrain":
@@ -62,15 +89,8 @@ def main(words: Sequence[str]) -> int:
         console.rule(escape(f"{number} of {len(steps) + 1}: clozelab {' '.join(step.words())}"), align="left")
         statuses.append(run_step(step))
         if statuses[-1] < 0 or statuses[-1] in STOPPED or (step.folder is None and statuses[-1]):
-            return statuses[-1] if statuses[-1] > 0 else 128 - statuses[-1]
-    console.rule("report", align="left")
-    from clozelab.ledger.reporting.report import write_report  # matplotlib and scipy: not for --help and --dry-run
-
-    root, scale = runs_root(folder, steps[-1].overrides, steps[-1].config_name)
-    report = write_report(load_experiment(folder), root, root / "report", scale=scale)
-    show(report)
-    track(report, folder, steps[-1].overrides, scale, steps[-1].config_name)
-    return 1 if any(statuses) else 0
+            return (statuses[-1] if statuses[-1] > 0 else 128 - statuses[-1]), True
+    return int(any(statuses)), False
 
 
 def run_step(step: Step) -> int:

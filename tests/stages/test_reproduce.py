@@ -1,0 +1,49 @@
+"""What `reproduce` does before it starts anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.ledger.plan import Step
+from clozelab.ledger.sweep import PlannedJob
+from clozelab.stages import reproduce
+
+STEPS = [
+    Step("prepare", "prepare", None, ()),
+    Step("pretrain", "sweep_pretrain", Path("experiment"), ()),
+    Step("finetune", "sweep_finetune", Path("experiment"), ()),
+]
+
+
+def plan(monkeypatch: pytest.MonkeyPatch, **statuses: list[str]) -> list[str]:
+    """Let the sweeps have jobs in these states; the list fills with those that were looked at."""
+    seen: list[str] = []
+
+    def expand(name: str, _overrides: Any, *, folder: Path) -> Iterator[PlannedJob]:
+        for status in statuses[name]:
+            seen.append(status)
+            yield PlannedJob((), str(folder), status)
+
+    monkeypatch.setattr(reproduce, "expand", expand)
+    return seen
+
+
+def test_complete_runs_leave_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan(monkeypatch, sweep_pretrain=["complete"] * 2, sweep_finetune=["complete"] * 3)
+    assert reproduce.all_complete(STEPS)
+
+
+@pytest.mark.parametrize("status", ["new", "failed", "interrupted", "running", "check", "shared"])
+def test_the_first_open_job_is_enough(monkeypatch: pytest.MonkeyPatch, status: str) -> None:
+    seen = plan(monkeypatch, sweep_pretrain=["complete", status, "complete"], sweep_finetune=["complete"] * 50)
+    assert not reproduce.all_complete(STEPS)
+    assert seen == ["complete", status]
+
+
+def test_an_open_fine_tuning_job_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan(monkeypatch, sweep_pretrain=["complete"], sweep_finetune=["complete", "new"])
+    assert not reproduce.all_complete(STEPS)
