@@ -122,6 +122,30 @@ def test_results_version_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not is_settled(tmp_path, stage="pretrain", config=config())
 
 
+@pytest.mark.parametrize("left", ["checkpoints", "encoder", "encoders", "metrics.csv", "scores.json"])
+def test_leftovers_without_a_record_are_refused(tmp_path: Path, left: str) -> None:
+    """A checkpoint of another configuration would be trained on, and taken for this one's."""
+    finish(tmp_path)
+    (tmp_path / left).touch()
+    with claim(tmp_path) as run:
+        assert run.is_complete  # with its record it is a run like any other
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(ValueError, match=rf"holds {left} and no run\.json"):
+        claim(tmp_path)
+    (tmp_path / left).unlink()
+    with claim(tmp_path) as run:
+        assert not run.is_complete
+
+
+def test_links_to_a_shared_run_are_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "theirs.csv").write_text("theirs")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.csv").symlink_to(tmp_path / "theirs.csv")
+    with claim(tmp_path / "run"):
+        assert not (tmp_path / "run" / "metrics.csv").exists()
+    assert (tmp_path / "theirs.csv").read_text() == "theirs"
+
+
 def test_second_process_is_kept_out(tmp_path: Path) -> None:
     with claim(tmp_path) as run:
         with pytest.raises(RunBusyError, match="in use by another process"):

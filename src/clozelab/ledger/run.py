@@ -29,6 +29,7 @@ from clozelab.ledger.host import host_facts
 
 logger = logging.getLogger(__name__)
 
+LEFT_BY_RUNS = ("checkpoints", "encoder", "encoders", "metrics.csv", "scores.json")
 RUN_FILE = "run.json"
 CONFIG_FILE = "config.yaml"
 LOG_FILE = "log.txt"
@@ -84,6 +85,7 @@ class Run:
         Raises:
             RunConflictError: the folder holds another configuration; the message lists the keys that differ.
             RunBusyError: another process holds the folder.
+            ValueError: the folder holds what a run has left and no record that says which.
         """
         folder = Path(run_dir)
         fresh = _fresh_state(stage, config, dict(inputs or {}))
@@ -97,7 +99,9 @@ class Run:
                 raise RunConflictError(_difference(folder, old, fresh))
             if old is not None and old["status"] == "complete":
                 return cls(folder, old, lock=lock, is_resumed=False)
-            if old is not None:
+            if old is None:
+                _refuse_leftovers(folder)
+            else:
                 fresh |= {"seconds": old.get("seconds", 0.0), "facts": old.get("facts", {}), "started": old["started"]}
             fresh["sessions"] = (old or {}).get("sessions", 0) + 1
             (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(config, resolve=False), encoding="utf-8")
@@ -255,6 +259,18 @@ def is_settled(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
         return UNWATCHED not in watched and state.get("watched") == json.loads(json.dumps(watched))
     except ValueError:
         return False
+
+
+def _refuse_leftovers(folder: Path) -> None:
+    """A checkpoint of nobody knows which configuration would be trained on, and its result taken for this one's."""
+    for path in folder.iterdir():
+        if path.is_symlink():  # of a record that shared another run: nothing of ours, and not to be written through
+            path.unlink()
+    if left := [name for name in LEFT_BY_RUNS if (folder / name).exists()]:
+        raise ValueError(
+            f"{folder} holds {', '.join(left)} and no {RUN_FILE} that says of which run; remove the folder, or give"
+            " run_dir another name"
+        )
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -17,7 +17,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.fingerprint import encoder_fingerprint, flatten
 
-PRETRAIN_MAY_DIFFER = ("arm", "seed", "objective")
+PRETRAIN_MAY_DIFFER = ("arm", "seed")
 FINETUNE_MAY_DIFFER = (
     "row",
     "encoder_arm",
