@@ -96,10 +96,16 @@ def probe_rows(arm: Arm) -> PackedRows:
 
 def check_visibility(arm: Arm) -> Iterator[Finding]:
     """Left and right context, the predicted token itself, and the neighbours in the stream."""
-    probe = Probe.of(arm)
-    yield from check_context(probe)
-    yield from check_own_label(probe)
-    yield from check_neighbours(probe)
+    threads = torch.get_num_threads()
+    # Products this small only make threads wait for each other, longest on a busy machine.
+    torch.set_num_threads(1)
+    try:
+        probe = Probe.of(arm)
+        yield from check_context(probe)
+        yield from check_own_label(probe)
+        yield from check_neighbours(probe)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def check_context(probe: Probe) -> Iterator[Finding]:
