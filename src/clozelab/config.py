@@ -86,9 +86,11 @@ class ScalePretrainConfig:
 @dataclass
 class ScaleFinetuneConfig:
     learning_rate: float | None = MISSING
-    """None: each task keeps its own (the paper's)."""
+    """None, as for epochs and global_batch_size: each task keeps its own (the paper's)."""
     epochs: float | None = MISSING
+    global_batch_size: int | None = MISSING
     max_train_examples: int | None = MISSING
+    evaluations_per_epoch: int = MISSING
     seeds: str = MISSING
     tasks: str = MISSING
     """Comma-separated: the tasks an experiment is judged on at this scale."""
@@ -262,6 +264,7 @@ class TaskAlwaysConfig:
     head: str | None = None
     learning_rate: float | None = None
     epochs: float | None = None
+    global_batch_size: int | None = None
 
 
 @dataclass

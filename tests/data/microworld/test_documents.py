@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from clozelab.data.microworld import lexicon
 from clozelab.data.microworld.choices import Choices, Unreachable
@@ -19,6 +21,10 @@ from clozelab.data.microworld.grammar import TEMPLATES, render
 def _documents(folder: Path) -> list[list[str]]:
     text = (folder / "corpus/microworld.txt").read_text(encoding="utf-8")
     return [block.splitlines() for block in text.strip().split("\n\n")]
+
+
+def _words_and_marks(text: str) -> set[str]:
+    return {piece for piece, _ in BertPreTokenizer().pre_tokenize_str(text.lower())}
 
 
 def test_same_seed_same_document() -> None:
@@ -52,7 +58,23 @@ def test_vocabulary_is_small_and_sentences_are_short(small_world: Path) -> None:
     lengths = [len(sentence.split()) for sentence in sentences]
     assert 500 < len({word for sentence in sentences for word in words_of(sentence)}) < 1200
     assert 7 < sum(lengths) / len(lengths) < 12
-    assert all(sentence[0].isupper() and sentence.endswith(".") for sentence in sentences)
+    assert all(sentence[0].isupper() and sentence.endswith((".", "?")) for sentence in sentences)
+
+
+def test_the_corpus_shows_every_word_and_mark_of_the_tasks(small_world: Path) -> None:
+    """Else an encoder meets an unknown token in fine-tuning: the question mark would be one in every question."""
+    corpus = _words_and_marks((small_world / "corpus/microworld.txt").read_text(encoding="utf-8"))
+    squad = json.loads((small_world / "squad/dev-v2.0.json").read_text(encoding="utf-8"))
+    paragraphs = [paragraph for article in squad["data"] for paragraph in article["paragraphs"]]
+    texts = [text for one in paragraphs for text in (one["context"], *(qa["question"] for qa in one["qas"]))]
+    texts += [
+        field
+        for path in small_world.glob("glue/*/dev*.tsv")
+        for line in path.read_text(encoding="utf-8").splitlines()[1:]
+        for field in line.split("\t")
+        if " " in field
+    ]
+    assert _words_and_marks(" ".join(texts)) - corpus == set()
 
 
 def test_next_sentences_carry_people_on_and_random_ones_share_words(small_world: Path) -> None:

@@ -351,6 +351,7 @@ OTHERS = [
     rf"{FULL} saw an? [a-z]+ of {ANY} [a-z]+ {WHERE}",
     rf"{WHERE}, {FULL} saw an? [a-z]+ of {ANY} [a-z]+",
     rf"an? [a-z]+ of {ANY} [a-z]+ {WHERE} was what {FULL} saw",
+    rf"an? [a-z]+ of {ANY} [a-z]+ was seen {WHERE} by {FULL}",
     rf"{FULL} needed {FOODS}",
     rf"{FOODS} were what {FULL} needed",
     rf"on [A-Z][a-z]+day {FULL} asked for {FOODS}",

@@ -17,6 +17,7 @@ from clozelab.data.microworld.grammar import (
     FRAME_WEIGHTS,
     FRAMES,
     OPENINGS,
+    QUESTIONS,
     TEMPLATES,
     Fact,
     Sentence,
@@ -44,6 +45,8 @@ KIND_WEIGHTS = {
 RETELLABLE = frozenset({"did", "transfer", "own", "home", "employ", "compare"})
 RETELL_PROB = 0.25
 REACTION_PROB = 0.6
+ASK_PROB = 0.2
+"""How often the next sentence is asked for first, so that the words of the tasks' questions are not foreign."""
 MENTION_WEIGHTS = {"name": 0.5, "pronoun": 0.4, "job": 0.2}
 MIN_FACTS, MAX_FACTS = 7, 12
 
@@ -73,6 +76,15 @@ class Story(FactMaker):
             self.jobs[fact.people[0]] = fact["job"]
         return render(template, values, fact)
 
+    def ask(self, fact: Fact) -> Sentence:
+        """A question that the next sentence answers; it names people and never hints at them."""
+        _, wordings = self.pick((self.step, "asked for"), QUESTIONS[fact.kind])
+        template = self.pick((self.step, "question"), wordings)
+        values, people = self._values(fact, template)
+        self.focus, self.last_people = fact.people[0] if fact.people[0] in people else None, people
+        self.step += 1  # the answer's decisions are its own
+        return render(template, values, fact)
+
     def _values(self, fact: Fact, template: str) -> tuple[dict[str, str], set[Person]]:
         values = dict(fact.args)
         values["a"] = article_for(fact)
@@ -80,7 +92,7 @@ class Story(FactMaker):
         for index, slot in enumerate(slots_of(template)):
             if slot[0] in "PQ":
                 person = fact.people["PQ".index(slot[0])]
-                name_only = "{P_h" in template
+                name_only = "{P_h" in template or template.endswith("?")
                 forms = self._forms(person, name_only or person in people, name_only or fact.kind == "home")
                 values[slot] = self._mention(person, slot, index, forms)
                 people.add(person)
@@ -148,29 +160,32 @@ class Story(FactMaker):
 
 
 def tell_document(choices: Choices, split: str = "corpus", scenes: Sequence[Scene] = words.SCENES) -> list[Sentence]:
-    """A whole document of the corpus: an opening and `MIN_FACTS` to `MAX_FACTS` sentences, reactions apart.
+    """A whole document of the corpus: an opening and `MIN_FACTS` to `MAX_FACTS` sentences, questions and reactions apart.
 
     The first facts are about one of the cast each, so nobody is decided on without being shown.
     """
     story = Story(choices, split, scenes)
     sentences = [story.open()]
     for index in range(choices.pick("length", range(MIN_FACTS, MAX_FACTS + 1))):
-        sentences.append(_next_sentence(story, index))
-        fact = sentences[-1].fact
-        if fact is not None and fact.kind == "quality" and choices.chance((index, "reacts"), REACTION_PROB):
+        fact = _next_fact(story, index)
+        if fact.kind in QUESTIONS and choices.chance((index, "asked"), ASK_PROB):
+            sentences.append(story.ask(fact))
+        sentences.append(story.tell(fact))
+        if fact.kind == "quality" and choices.chance((index, "reacts"), REACTION_PROB):
             sentences.append(story.tell(story.new_fact("react", fact.people[0])))
     return sentences
 
 
-def _next_sentence(story: Story, index: int) -> Sentence:
+def _next_fact(story: Story, index: int) -> Fact:
+    """A new fact, or one that is to be told again in other words."""
     newcomer = story.cast[index] if index < len(story.cast) else None
     old = [number for number in range(len(story.facts) - 1) if _can_retell(story, number)]
     if old and not newcomer and story.chance((index, "retell"), RETELL_PROB):
         story.step += 1
-        return story.tell(story.facts[story.pick((story.step, "which"), old)])
+        return story.facts[story.pick((story.step, "which"), old)]
     kinds = [kind for kind in KIND_WEIGHTS if story.can_tell(kind)]
     kind = story.pick((index, "kind"), kinds, [KIND_WEIGHTS[kind] for kind in kinds])
-    return story.tell(story.new_fact(kind, newcomer))
+    return story.new_fact(kind, newcomer)
 
 
 def _can_retell(story: Story, number: int) -> bool:

@@ -97,6 +97,7 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
         "{P} saw {a} {group} of {adj} {nouns} {prep} {place}.",
         "{prep} {place}, {P} saw {a} {group} of {adj} {nouns}.",
         "{a} {group} of {adj} {nouns} {prep} {place} was what {P} saw.",
+        "{a} {group} of {adj} {nouns} was seen {prep} {place} by {P_obj}.",
     ),
     "there": (
         "{P} said that there {was} {quantity} {adj} {things} {prep} {place}.",

@@ -19,7 +19,7 @@ from clozelab.data.microworld.documents import tell_document
 from clozelab.data.microworld.entropy import known_entropy, unigram_entropy
 from clozelab.data.microworld.formats import glue_files, ner_files, squad_files, swag_files
 
-WORLD_VERSION = 1
+WORLD_VERSION = 2
 """Raise when the same settings give other bytes."""
 MANIFEST = "microworld.json"
 CORPUS = "corpus/microworld.txt"
