@@ -56,9 +56,9 @@ def test_parameters_of_bert_base_without_its_memory(demo: list[Arm]) -> None:
 
 def test_tokens_and_flops_by_hand(demo: list[Arm]) -> None:
     arm = next(arm for arm in demo if arm.name == "mlm")
-    assert arm.steps == 900 and arm.tokens == 700 * 64 * 64 + 200 * 32 * 128
-    per_token = [3 * (2 * (24 * 128**2 + 4 * s * 128) + 0.15 * (2 * 128**2 + 2 * 128 * 2048)) for s in (64, 128)]
-    assert arm.flops == pytest.approx(700 * 4096 * per_token[0] + 200 * 4096 * per_token[1])
+    assert arm.steps == 2400 and arm.tokens == 2200 * 16 * 64 + 200 * 16 * 96
+    per_token = [3 * (2 * (24 * 128**2 + 4 * s * 128) + 0.15 * (2 * 128**2 + 2 * 128 * 2048)) for s in (64, 96)]
+    assert arm.flops == pytest.approx(2200 * 1024 * per_token[0] + 200 * 1536 * per_token[1])
     ltr = next(arm for arm in demo if arm.name == "ltr")
     assert ltr.flops > arm.flops and ltr.tokens == arm.tokens
     assert arm.electra_flops != arm.flops
@@ -82,8 +82,8 @@ def with_speeds(arm: Arm, *speeds: float) -> Arm:
 
 def test_time_of_a_run_by_hand(demo: list[Arm]) -> None:
     arm = with_speeds(demo[1], 10_000.0, 5_000.0)
-    training = 700 * 4096 / 10_000 + 200 * 4096 / 5_000
-    validation = 9 * 512 * 64 / 3 * training / arm.tokens
+    training = 2200 * 1024 / 10_000 + 200 * 1536 / 5_000
+    validation = 12 * 512 * 64 / 3 * training / arm.tokens
     assert pretraining_seconds(arm) == pytest.approx(2.5 + training + validation)
     assert pretraining_seconds(demo[1]) is None
 
