@@ -122,11 +122,16 @@ class Run:
         inputs: Mapping[str, str],
         source: Path,
         linked: Sequence[str],
+        weights: str,
     ) -> None:
         """Make a folder without a run the record of a complete, equal run in another folder.
 
         What is said of the training (facts, times, versions, machine) is the source's; configuration and fingerprint
-        are this run's. `linked`: names that become relative links to the source's files, where it has them.
+        are this run's.
+
+        Args:
+            linked: names that become relative links to the source's files, where it has them.
+            weights: fingerprint of what the source trained; its own fingerprint only says what it was to train.
         """
         folder = Path(run_dir)
         folder.mkdir(parents=True, exist_ok=True)
@@ -141,7 +146,7 @@ class Run:
             own = _fresh_state(stage, config, dict(inputs))
             state = theirs | {key: own[key] for key in ("fingerprint", "inputs", "watched", "config_resolved")}
             place = os.path.relpath(source.resolve(), folder.resolve())
-            state["shared"] = {"run": place, "fingerprint": theirs["fingerprint"]}
+            state["shared"] = {"run": place, "fingerprint": theirs["fingerprint"], "weights": weights}
             write_json(folder / RUN_FILE, state)
 
     def record(self, **facts: Any) -> None:
