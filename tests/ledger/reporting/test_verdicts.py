@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from clozelab.ledger.collect import collect
+from clozelab.ledger.reporting.claims import CONTRAST, Claim
 from clozelab.ledger.reporting.experiment import Experiment, find_experiment, load_experiment
 from clozelab.ledger.reporting.table import build_table
 from clozelab.ledger.reporting.verdicts import (
@@ -241,3 +242,71 @@ def test_copies_decide_nothing(experiment: Experiment, make_runs: Callable[..., 
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == INCONCLUSIVE and one.corrected is None and not one.needs
     assert "are these independent runs?" in one.note
+
+
+def contrast(experiment: Experiment, first: str, second: str) -> Experiment:
+    """The experiment with one claim: left-to-right costs `first` more than `second`."""
+    against = ("ltr", "mlm", second)
+    claim = Claim("more", "t", CONTRAST, ("ltr", "mlm"), first, "lower", None, against=against)
+    return replace(experiment, claims=(claim,))
+
+
+@pytest.mark.parametrize(
+    ("columns", "tasks", "expected"),
+    [
+        # The paper's data with the paper's, a stand-in with the one at its place.
+        (("MNLI-m", "QNLI"), ("mnli", "qnli"), {"MNLI-m against QNLI": ""}),
+        (("MNLI-m", "QNLI"), ("snli_95k", "qnli_derived"), {"SNLI-95k against QNLI-derived": ""}),
+        (
+            ("MNLI-m", "QNLI"),
+            ("mnli", "snli_95k", "qnli"),
+            {"MNLI-m against QNLI": "", "SNLI-95k": "no run on qnli_derived, the counterpart of SNLI-95k in QNLI"},
+        ),
+        (
+            ("MNLI-m", "QNLI"),
+            ("mnli", "qnli_derived"),
+            {
+                "MNLI-m": "no run on qnli, the counterpart of MNLI-m in QNLI",
+                "QNLI-derived": "no run on snli_95k, the counterpart of QNLI-derived in MNLI-m",
+            },
+        ),
+        # A column with one data set by nature: nothing else could stand there.
+        (("MRPC", "QNLI"), ("mrpc", "qnli_derived"), {"MRPC against QNLI-derived": ""}),
+        (
+            ("QNLI", "MRPC"),
+            ("mrpc", "qnli", "qnli_derived"),
+            {"QNLI against MRPC": "", "QNLI-derived against MRPC": ""},
+        ),
+    ],
+)
+def test_which_data_sets_a_difference_of_differences_pairs(
+    experiment: Experiment,
+    make_runs: Callable[..., Path],
+    columns: tuple[str, str],
+    tasks: tuple[str, ...],
+    expected: dict[str, str],
+) -> None:
+    root = make_runs({(row, task): mean for row, mean in (("ltr", 60.0), ("mlm", 70.0)) for task in tasks})
+    found = judge(build_table(contrast(experiment, *columns), collect(root)))
+    assert {one.judged_on: one.note for one in found if one.verdict == NOT_COMPARABLE} == {
+        name: reason for name, reason in expected.items() if reason
+    }
+    assert {one.judged_on for one in found} == set(expected)
+
+
+def test_the_second_stand_in_never_stands_beside_the_first(
+    experiment: Experiment, make_runs: Callable[..., Path]
+) -> None:
+    """Both columns have a stand-in with runs, and they are different ones."""
+    more = {"MNLI-m": ("mrpc", "snli_95k"), "QNLI": ("sst2", "qnli_derived")}
+    listed = tuple(replace(one, stand_ins=more.get(one.name, one.stand_ins)) for one in experiment.columns)
+    root = make_runs(
+        {(row, task): mean for row, mean in (("ltr", 60.0), ("mlm", 70.0)) for task in ("mrpc", "qnli_derived")}
+    )
+    short = replace(experiment, columns=tuple(one for one in listed if one.name not in ("MRPC", "SST-2")))
+    found = judge(build_table(contrast(short, "MNLI-m", "QNLI"), collect(root)))
+    assert [one.verdict for one in found] == [NOT_COMPARABLE] * 2
+    assert {one.note for one in found} == {
+        "no run on sst2, the counterpart of MRPC in QNLI",
+        "no run on snli_95k, the counterpart of QNLI-derived in MNLI-m",
+    }

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clozelab.ledger.reporting.claims import ALL_COLUMNS, CONTRAST, ORDER, SPREAD, Claim
+from clozelab.ledger.reporting.experiment import Column
 from clozelab.ledger.reporting.table import Cell, DataColumn, Table
 from clozelab.ledger.reporting.wording import MINUS
 from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate, contrast, holm
@@ -117,20 +118,46 @@ def _no_run(name: str, table: Table) -> str:
 
 
 def _contrasts(claim: Claim, against: tuple[str, str, str], data: list[DataColumn], table: Table) -> list[Case]:
-    column = next(one for one in table.experiment.columns if one.name == against[2])
-    others = table.of_column(column)
+    """One case for each pair of data sets that belong together, and one for each that has no counterpart.
+
+    The paper's data set goes with the paper's, and a stand-in with the one at its place in the other column's list:
+    whatever else has runs would be another comparison under the claim's name. A column with a single data set by
+    nature (no stand-ins in paper.yaml, a mean, a fact of pre-training) goes with every one of the other column.
+    """
+    mine, theirs = (next(o for o in table.experiment.columns if o.name == name) for name in (claim.column, against[2]))
+    others = table.of_column(theirs)
     if not others:
-        return [Case(claim, None, "nothing", (), (_no_run(column.name, table),))]
-    cases = []
-    for one in data:
-        other = next((other for other in others if other.is_paper == one.is_paper), others[0])
-        rows = claim.rows
-        terms = ((1.0, rows[0], one), (-1.0, rows[1], one), (-1.0, against[0], other), (1.0, against[1], other))
-        # Where either is not the paper's data, the paper's size says nothing about the difference.
-        speaks = other if one.is_paper and not other.is_paper else one
-        judged_on = one.heading if one.key == other.key else f"{one.heading} against {other.heading}"
-        cases.append(Case(claim, speaks, judged_on, (_link(claim, terms, "", table),)))
+        return [Case(claim, None, "nothing", (), (_no_run(theirs.name, table),))]
+    is_single = any(len(sets) == 1 and not column.stand_ins for sets, column in ((data, mine), (others, theirs)))
+    pairs = [(one, other) for one in data for other in others if is_single or _place(one) == _place(other)]
+    cases = [_contrast(claim, against, one, other, table) for one, other in pairs]
+    for alone, column in (*((one, theirs) for one in data), *((other, mine) for other in others)):
+        if not any(alone.key in (one.key, other.key) for one, other in pairs):
+            cases.append(Case(claim, alone, alone.heading, (), (_no_counterpart(alone, column),)))
     return cases
+
+
+def _place(one: DataColumn) -> int | str:
+    """Where the paper.yaml lists a data set in its column (the paper's own is 0); its name where it does not."""
+    assert one.column is not None
+    names = (one.column.task, *one.column.stand_ins)
+    return names.index(one.task) if one.task in names else one.task
+
+
+def _no_counterpart(one: DataColumn, column: Column) -> str:
+    names, place = (column.task, *column.stand_ins), _place(one)
+    if isinstance(place, int) and place < len(names):
+        return f"no run on {names[place]}, the counterpart of {one.heading} in {column.name}"
+    return f"{column.name} has no counterpart of {one.heading} in paper.yaml"
+
+
+def _contrast(claim: Claim, against: tuple[str, str, str], one: DataColumn, other: DataColumn, table: Table) -> Case:
+    rows = claim.rows
+    terms = ((1.0, rows[0], one), (-1.0, rows[1], one), (-1.0, against[0], other), (1.0, against[1], other))
+    # Where either is not the paper's data, the paper's size says nothing about the difference.
+    speaks = other if one.is_paper and not other.is_paper else one
+    judged_on = one.heading if one.key == other.key else f"{one.heading} against {other.heading}"
+    return Case(claim, speaks, judged_on, (_link(claim, terms, "", table),))
 
 
 def _case_of_all(claim: Claim, table: Table) -> Case:
