@@ -5,6 +5,7 @@ Values that come straight from the environment (`${oc.env:...}`) are hashed, nev
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import hashlib
 import json
@@ -44,6 +45,19 @@ NEUTRAL_KEYS = frozenset(
         "trainer.threads",
     }
 )
+LAYOUT_KEYS = (
+    "phases.*.micro_batch_size",
+    "task.data.evaluation_tokens",
+    "trainer.accelerator",
+    "trainer.calibrate",
+    "trainer.compile",
+    "trainer.deterministic",
+    "trainer.devices",
+    "trainer.num_nodes",
+    "trainer.strategy",
+)
+"""How the same work is laid out on a machine, as patterns: other rounding and other draws of dropout, so part of a
+fingerprint (a resumed run goes on to the bit), and no other experiment, so no reason against comparing two runs."""
 CONDITIONAL_KEYS = {
     "task.data.test_files": "predict_test",
     "task.data.test_id_column": "predict_test",
@@ -110,6 +124,11 @@ def _value(node: DictConfig | ListConfig, key: Any, where: str, neutral: frozens
     if isinstance(value, ListConfig):
         return [_value(value, index, f"{where}.{index}", neutral) for index in range(len(value))]
     return value
+
+
+def is_of_no_account(key: str) -> bool:
+    """Whether a difference in this dotted key leaves two runs the same experiment."""
+    return key in NEUTRAL_KEYS or any(fnmatch.fnmatchcase(key, pattern) for pattern in LAYOUT_KEYS)
 
 
 def digest(value: Any) -> str:

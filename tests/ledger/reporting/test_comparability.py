@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -132,6 +133,91 @@ def test_arms_that_saw_more(
     found = mrpc(replace(experiment, matched_by=matched), root)
     assert found.verdict == verdict
     assert ("arms not matched: " in found.note) == (verdict == NOT_COMPARABLE)
+
+
+@pytest.mark.parametrize(
+    ("facts", "config", "verdict"),
+    [
+        ({"mfu": 0.41}, {"devices": 2}, NOT_COMPARABLE),  # the utilisation is one device's
+        ({"mfu": 0.205}, {"devices": 2}, HOLDS),
+        ({"mfu": 0.205, "world_size": 2}, {"devices": -1}, HOLDS),
+        ({"flops": 0.41e12 * 60.0, "mfu": 0.1, "world_size": 4}, {"devices": 4}, HOLDS),
+        ({"flops": 2 * 0.41e12 * 60.0}, {}, NOT_COMPARABLE),
+    ],
+)
+def test_operations_are_those_of_all_devices(
+    experiment: Experiment, root: Path, facts: dict[str, float], config: dict[str, int], verdict: str
+) -> None:
+    change(root, "pretrain/*/*", facts__training_seconds=60.0, facts__matmul_ceiling=1e12)
+    change(root, "pretrain/ltr/*", config_resolved__trainer=config)
+    change(root, "pretrain/ltr/*", **{f"facts__{key}": value for key, value in facts.items()})
+    assert mrpc(replace(experiment, matched_by=("flops",)), root).verdict == verdict
+
+
+def test_time_is_that_of_all_devices(experiment: Experiment, root: Path) -> None:
+    change(root, "pretrain/*/*", facts__training_seconds=60.0)
+    matched = replace(experiment, matched_by=("training_seconds",))
+    assert mrpc(matched, root).verdict == HOLDS
+    change(root, "pretrain/ltr/*", facts__world_size=2)
+    assert "arms not matched: 120 against 60 training time (seconds x devices)" in mrpc(matched, root).note
+
+
+@pytest.mark.parametrize(
+    ("matched", "config", "amount"),
+    [
+        ("flops", {}, "flops"),
+        ("training_seconds", {}, "training time (seconds x devices)"),
+        ("training_seconds", {"devices": "auto"}, "training time (seconds x devices)"),
+    ],
+)
+def test_what_is_not_known_is_not_matched(
+    experiment: Experiment, root: Path, matched: str, config: dict[str, Any], amount: str
+) -> None:
+    change(root, "pretrain/mlm/*", facts__training_seconds=60.0, facts__matmul_ceiling=1e12)
+    if config:  # it took as many devices as it found, and no record says how many
+        change(root, "pretrain/ltr/*", facts__training_seconds=60.0, config_resolved__trainer=config)
+    found = mrpc(replace(experiment, matched_by=(matched,)), root)
+    assert found.verdict == NOT_COMPARABLE
+    assert f"{amount} of pre-training not known for ltr, so" in found.note
+
+
+def test_arms_without_any_record_are_not_matched(experiment: Experiment, root: Path) -> None:
+    shutil.rmtree(root / "pretrain" / "ltr")
+    assert "steps of pre-training not known for ltr, so" in mrpc(experiment, root).note
+    assert mrpc(replace(experiment, matched_by=()), root).verdict == HOLDS
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "finetune"])
+@pytest.mark.parametrize(
+    ("key", "value", "verdict"),
+    [
+        ("trainer__devices", 2, HOLDS),
+        ("trainer__strategy", "ddp", HOLDS),
+        ("trainer__accelerator", "gpu", HOLDS),
+        ("trainer__num_workers", 2, HOLDS),  # not in records of today
+        ("trainer__threads", 2, HOLDS),
+        ("trainer__compile", "true", HOLDS),
+        ("phases", [{"micro_batch_size": 8}], HOLDS),
+        ("phases", [{"global_batch_size": 8}], NOT_COMPARABLE),
+        ("trainer__precision", "32-true", NOT_COMPARABLE),
+        ("trainer__tf32", True, NOT_COMPARABLE),
+    ],
+)
+def test_how_the_work_is_laid_out_is_no_protocol(
+    experiment: Experiment, root: Path, stage: str, key: str, value: Any, verdict: str
+) -> None:
+    change(root, f"{stage}/ltr/" + ("*" if stage == "pretrain" else "*/*/*"), **{f"config_resolved__{key}": value})
+    assert mrpc(experiment, root).verdict == verdict
+
+
+def test_predicting_the_test_files_is_no_protocol(experiment: Experiment, root: Path) -> None:
+    change(
+        root,
+        "finetune/ltr/*/*/*",
+        config_resolved__predict_test=True,
+        config_resolved__task__data__test_files={"t": "f"},
+    )
+    assert mrpc(experiment, root).verdict == HOLDS
 
 
 def test_another_metric(experiment: Experiment, root: Path) -> None:

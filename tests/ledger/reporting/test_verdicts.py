@@ -235,7 +235,7 @@ def test_a_difference_with_and_without_collapsed_runs(
 
 
 def test_copies_decide_nothing(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
-    root = make_runs({}, pretrain_seeds=())
+    root = make_runs({}, pretrain_seeds=(1, 2, 3))
     for seed in (1, 2, 3):
         writers.finetune(root, "mlm", "mrpc", (seed, 1), 72.0)
         writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0)

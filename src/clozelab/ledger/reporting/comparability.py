@@ -2,14 +2,17 @@
 
 What rows and arms are about is what their files (`row/*.yaml`, `arm/*.yaml`) set, and what paper.yaml lists in
 `differ_in`. How a row is fine-tuned (PROTOCOL) is never a row's subject unless `differ_in` says so. Arms must have
-seen as much as paper.yaml's `matched_by` asks for: steps and tokens where it says nothing.
+seen as much as paper.yaml's `matched_by` asks for: steps and tokens where it says nothing. What is not known of an arm
+cannot be matched.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.reporting.consistency import (
@@ -37,7 +40,7 @@ PROTOCOL = frozenset(
 FOLLOWS = {"optimizer.learning_rate": "learning_rate"}
 """Settings that only repeat another one."""
 TOLERANCE = 0.02
-NAMES = {"training_seconds": "training time"}
+NAMES = {"training_seconds": "training time (seconds x devices)"}
 SHOWN = 3
 
 Settings = Mapping[str, frozenset[str]]
@@ -46,7 +49,7 @@ Settings = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True)
 class Comparability:
-    """What is known of how rows were made; nothing at all bars nothing.
+    """What is known of how rows were made; no settings at all bar nothing.
 
     Attributes:
         arms: row -> its pre-training arm, or None.
@@ -75,11 +78,13 @@ class Comparability:
         return next(filter(None, reasons), "")
 
     def _unmatched(self, first: str, second: str) -> str:
-        amounts = self.amounts.get(first, {}), self.amounts.get(second, {})
+        amounts = {arm: self.amounts.get(arm, {}) for arm in (first, second)}
         for key in self.matched_by:
-            pair = [one[key] for one in amounts if key in one]
-            if len(pair) == 2 and abs(pair[0] - pair[1]) > TOLERANCE * max(pair):
-                name = NAMES.get(key, key)
+            name = NAMES.get(key, key)
+            if unknown := [arm for arm, one in amounts.items() if key not in one]:
+                return f"{name} of pre-training not known for {' and '.join(unknown)}, so nobody can say the arms match"
+            pair = [one[key] for one in amounts.values()]
+            if abs(pair[0] - pair[1]) > TOLERANCE * max(pair):
                 return (
                     f"arms not matched: {rough(pair[0])} against {rough(pair[1])} {name} of pre-training, and "
                     "matched_by in paper.yaml does not say that this is meant"
@@ -149,10 +154,30 @@ def _words(values: frozenset[str]) -> str:
 
 def _amounts(runs: Sequence[PretrainRun]) -> dict[str, float]:
     """Means over seeds, of what every run knows of itself."""
-    facts = [dict(run.facts) for run in runs]
-    for one in facts:
-        if all(isinstance(one.get(key), int | float) for key in ("mfu", "matmul_ceiling", "training_seconds")):
-            one["flops"] = one["mfu"] * one["matmul_ceiling"] * one["training_seconds"]
-    keys = ("steps", "tokens", "flops", "training_seconds")
-    known: list[str] = [key for key in keys if all(isinstance(one.get(key), int | float) for one in facts)]
-    return {key: sum(float(one[key]) for one in facts) / len(facts) for key in known}
+    known = [_amounts_of(run) for run in runs]
+    keys = [key for key in ("steps", "tokens", "flops", "training_seconds") if all(key in one for one in known)]
+    return {key: sum(one[key] for one in known) / len(known) for key in keys}
+
+
+def _amounts_of(run: PretrainRun) -> dict[str, float]:
+    """What a run saw and took, all its devices together."""
+    found = {key: float(value) for key, value in run.facts.items() if _is_number(value)}
+    world_size = run.facts.get("world_size", _devices(run.state["config_resolved"].get("trainer")))
+    if not _is_number(world_size):
+        found.pop("training_seconds", None)
+    elif "training_seconds" in found:
+        found["training_seconds"] *= world_size
+    # Runs of before `flops` was recorded know their utilisation, which is that of one device.
+    if "flops" not in found and {"mfu", "matmul_ceiling", "training_seconds"} <= found.keys():
+        found["flops"] = found["mfu"] * found["matmul_ceiling"] * found["training_seconds"]
+    return found
+
+
+def _devices(trainer: Mapping[str, Any] | None) -> int | None:
+    """Of a run that did not record them: as configured; None where it took what it found."""
+    counts = [(trainer or {}).get(key, 1) for key in ("devices", "num_nodes")]
+    return math.prod(counts) if all(isinstance(count, int) and count > 0 for count in counts) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

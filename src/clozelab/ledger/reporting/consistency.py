@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
-from clozelab.ledger.fingerprint import encoder_fingerprint, flatten
+from clozelab.ledger.fingerprint import CONDITIONAL_KEYS, encoder_fingerprint, flatten, is_of_no_account
 
 PRETRAIN_MAY_DIFFER = ("arm", "seed")
 FINETUNE_MAY_DIFFER = (
@@ -28,6 +28,7 @@ FINETUNE_MAY_DIFFER = (
     "seed",
     "save_model",
     "predict_test",
+    *(key for key, option in CONDITIONAL_KEYS.items() if option == "predict_test"),
 )
 RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
 FOLLOWING = {
@@ -137,9 +138,12 @@ def is_within(key: str, parts: Iterable[str]) -> bool:
 
 
 def compared(state: Mapping[str, Any], free: tuple[str, ...], data: str) -> dict[str, Any]:
-    """Dotted key -> value of all that should be equal; `free` names whole parts or single values."""
+    """Dotted key -> value of all that should be equal; `free` names whole parts or single values.
+
+    How the work was laid out on a machine is not of it (fingerprint.LAYOUT_KEYS); precision is.
+    """
     values = flatten({key: value for key, value in state.get("config_resolved", {}).items() if key not in free})
-    values = {key: value for key, value in values.items() if not is_within(key, free)}
+    values = {key: value for key, value in values.items() if not is_within(key, free) and not is_of_no_account(key)}
     inputs, facts = state.get("inputs", {}), state.get("facts", {})
     values |= {f"input {data}": str(inputs[data])[:12]} if data in inputs else {}
     values |= {"precision": facts["precision"]} if "precision" in facts else {}
