@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.collect import collect
-from clozelab.ledger.reporting.comparability import subjects
 from clozelab.ledger.reporting.experiment import Experiment, find_experiment, load_experiment
 from clozelab.ledger.reporting.table import build_table
 from clozelab.ledger.reporting.verdicts import HOLDS, NOT_COMPARABLE, Judgement, judge
@@ -92,14 +90,46 @@ def test_another_search_over_learning_rates(experiment: Experiment, root: Path) 
     assert "learning_rate 5e-05 against 0.0001" in note and "optimizer" not in note
 
 
-def test_what_a_row_is_about_may_differ(experiment: Experiment, root: Path) -> None:
-    change(root, "finetune/ltr/*/*/*", config_resolved__head="bilstm", config_resolved__initialisation="random")
-    assert mrpc(experiment, root).verdict == HOLDS
+def test_what_rows_are_about_may_differ(experiment: Experiment, root: Path) -> None:
+    """ltr.yaml and mlm.yaml both say which head: alike."""
+    change(root, "finetune/*/*/*/*", config_resolved__head="linear")
+    change(root, "finetune/ltr/*/*/*", config_resolved__head="bilstm")
+    found = mrpc(experiment, root)
+    assert found.verdict == NOT_COMPARABLE and "fine-tuned with head bilstm against linear" in found.note
+    rows = experiment.folder / "row"
+    folder = root.parent / "experiment"
+    shutil.copytree(rows, folder / "row")
+    ours = replace(experiment, folder=folder)
+    assert mrpc(ours, root).verdict == NOT_COMPARABLE  # the control: the copied files say the same
+    ltr = folder / "row" / "ltr.yaml"
+    ltr.write_text(ltr.read_text().replace("head: linear", "head: bilstm"))
+    assert mrpc(ours, root).verdict == HOLDS
+    change(root, "finetune/ltr/*/*/*", config_resolved__initialisation="random")
+    assert "fine-tuned with initialisation random against none" in mrpc(ours, root).note
+
+
+def test_what_paper_yaml_allows_to_differ(experiment: Experiment, root: Path) -> None:
     change(root, "finetune/ltr/*/*/*", config_resolved__epochs=5.0, config_resolved__task__data__layers=4)
     assert mrpc(experiment, root).verdict == NOT_COMPARABLE
     allowed = replace(experiment, differ_in=("epochs", "task.data"))
     assert mrpc(allowed, root).verdict == HOLDS
     assert mrpc(replace(experiment, differ_in=("epochs", "task.dat")), root).verdict == NOT_COMPARABLE
+
+
+def test_a_part_laid_over_a_task_frees_its_own_keys(experiment: Experiment, root: Path) -> None:
+    """As table 7's rows do: what the laid-over file does not say has to be equal."""
+    folder = root.parent / "experiment"
+    shutil.copytree(experiment.folder / "row", folder / "row")
+    ltr = folder / "row" / "ltr.yaml"
+    ltr.write_text("# @package _global_\ndefaults:\n  - /task/format/features@task\nrow: ltr\n")
+    ours = replace(experiment, folder=folder)
+    task = {"name": "mrpc", "title": "MRPC", "stand_in_for": None, "metric": "validation/accuracy"}
+    module = {"bilstm_num_layers": 2, "features": "last"}
+    change(root, "finetune/ltr/*/*/*", config_resolved__task=task | {"module": module})
+    assert mrpc(ours, root).verdict == HOLDS
+    change(root, "finetune/ltr/*/*/*", config_resolved__task=task | {"module": module, "data": {"max_length": 64}})
+    found = mrpc(ours, root)
+    assert found.verdict == NOT_COMPARABLE and "with task.data.max_length 64 against none, which" in found.note
 
 
 def test_arms_of_another_pretraining_protocol(experiment: Experiment, root: Path) -> None:
@@ -226,10 +256,3 @@ def test_another_metric(experiment: Experiment, root: Path) -> None:
     found = mrpc(experiment, root)
     assert found.verdict == NOT_COMPARABLE
     assert "another metric: 6 complete run(s) of LTR & No NSP have no validation/accuracy" in found.note
-
-
-def test_files_say_what_they_are_about() -> None:
-    assert subjects(EXPERIMENTS_DIR / "table5_pretraining_tasks" / "arm") == {"arm", "objective"}
-    assert {"epochs", "learning_rate"} < subjects(EXPERIMENTS_DIR / "table1_glue" / "row")
-    assert "model" in subjects(EXPERIMENTS_DIR / "table6_model_size" / "arm")  # follows from the ratios of a size
-    assert subjects(EXPERIMENTS_DIR / "no such folder") == frozenset()

@@ -11,35 +11,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from yaml import YAMLError  # type: ignore[import-untyped]
-
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.fingerprint import CONDITIONAL_KEYS, encoder_fingerprint, flatten, is_of_no_account
+from clozelab.ledger.reporting.declared import RATE_KEYS, is_within, read_deltas, with_following
 
 PRETRAIN_MAY_DIFFER = ("arm", "seed")
 FINETUNE_MAY_DIFFER = (
     "row",
     "encoder_arm",
     "encoder_fraction",
-    "head",
-    "initialisation",
     "pretrain_seed",
     "seed",
     "save_model",
     "predict_test",
     *(key for key, option in CONDITIONAL_KEYS.items() if option == "predict_test"),
 )
-RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
-FOLLOWING = {
-    "learning_rate": RATE_KEYS,
-    "size": ("model",),
-    "task": ("task", "epochs", "global_batch_size", *RATE_KEYS),
-}
-"""What the resolved configuration derives from a key that an arm or row sets."""
 SHOWN_VALUES = 3
 Declared = Mapping[str, frozenset[str]]
-"""Arm or row -> dotted keys (or parts) that its file sets."""
+"""Arm or row -> dotted keys (or parts) that its file sets, with what follows from them."""
 
 
 def inconsistencies(collected: Collected, experiment: Path | None = None, differ_in: Sequence[str] = ()) -> list[str]:
@@ -52,7 +41,7 @@ def inconsistencies(collected: Collected, experiment: Path | None = None, differ
     """
     pretrain = [run for run in collected.pretrain if run.is_complete]
     finetune = [run for run in collected.finetune if run.is_complete]
-    arms, rows = (declared_keys(experiment / group) if experiment else {} for group in ("arm", "row"))
+    arms, rows = (_declared(experiment / group) if experiment else {} for group in ("arm", "row"))
     lines = _differing("pre-training runs", pretrain, (*PRETRAIN_MAY_DIFFER, *differ_in), "corpus", arms)
     for task in sorted({run.task for run in finetune}):
         runs = [run for run in finetune if run.task == task]
@@ -61,29 +50,8 @@ def inconsistencies(collected: Collected, experiment: Path | None = None, differ
     return lines + _shared_encoders(finetune) + _replaced_encoders(pretrain, finetune)
 
 
-def declared_keys(folder: Path) -> dict[str, frozenset[str]]:
-    """What each delta of an experiment (arm/NAME.yaml or row/NAME.yaml) sets, with what follows from it."""
-    found = {}
-    for path in sorted(folder.glob("*.yaml")):
-        try:
-            plain = OmegaConf.to_container(OmegaConf.load(path))
-        except (OSError, YAMLError):
-            continue
-        delta = {str(key): value for key, value in plain.items()} if isinstance(plain, dict) else {}
-        chosen = [_chosen_part(entry) for entry in delta.pop("defaults", ())]
-        delta.pop("hydra", None)
-        keys = {*flatten(delta), *delta, *filter(None, chosen)}
-        # A part with values inside is declared by those values alone.
-        keys -= {key for key in delta if isinstance(delta[key], dict)}
-        found[path.stem] = frozenset([*keys, *(one for key in keys for one in FOLLOWING.get(key.split(".")[0], ()))])
-    return found
-
-
-def _chosen_part(entry: Any) -> str:
-    """ "objective" for {"override /objective": mlm}, "task" for "/task/format/features@task"."""
-    text = str(next(iter(entry), "")) if isinstance(entry, Mapping) else str(entry)
-    group, _, package = text.removeprefix("override ").partition("@")
-    return (package or group.strip("/")).replace("/", ".").removesuffix("_self_")
+def _declared(folder: Path) -> Declared:
+    return {name: with_following(delta) for name, delta in read_deltas(folder).items()}
 
 
 def _same_rates(runs: Sequence[FinetuneRun]) -> bool:
@@ -130,11 +98,6 @@ def _unequal_lines(
 
 def _delta(run: PretrainRun | FinetuneRun) -> str:
     return run.arm if isinstance(run, PretrainRun) else run.row
-
-
-def is_within(key: str, parts: Iterable[str]) -> bool:
-    """Whether a dotted key is one of these, or inside one."""
-    return any(key == part or key.startswith(f"{part}.") for part in parts)
 
 
 def compared(state: Mapping[str, Any], free: tuple[str, ...], data: str) -> dict[str, Any]:
