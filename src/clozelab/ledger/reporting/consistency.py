@@ -119,9 +119,9 @@ def _name(run: PretrainRun | FinetuneRun) -> str:
     return f"{run.row} seed {run.pretrain_seed}/{run.seed}"
 
 
-def _encoder(run: FinetuneRun) -> str | None:
+def encoder_of(run: FinetuneRun) -> str | None:
     """Fingerprint of the weights a run began with; None where they were fresh or nothing is recorded."""
-    is_trained = run.state["config_resolved"].get("initialisation") == "pretrained"
+    is_trained = run.state.get("config_resolved", {}).get("initialisation") == "pretrained"
     return run.state.get("inputs", {}).get("encoder") if is_trained else None
 
 
@@ -129,7 +129,7 @@ def _shared_encoders(runs: Sequence[FinetuneRun]) -> list[str]:
     """A pre-training seed of a row is one encoder, and two seeds are two."""
     encoders: dict[tuple[str, int], set[str]] = {}
     for run in runs:
-        if encoder := _encoder(run):
+        if encoder := encoder_of(run):
             encoders.setdefault((run.row, run.pretrain_seed), set()).add(encoder)
     lines = [
         f"{row}, pre-training seed {seed}: its runs began with {len(used)} different encoders"
@@ -156,7 +156,7 @@ def _replaced_encoders(pretrain: Sequence[PretrainRun], finetune: Sequence[Finet
     }
     lines = []
     for run in finetune:
-        arm, used = str(run.state["config_resolved"].get("encoder_arm")), _encoder(run)
+        arm, used = str(run.state["config_resolved"].get("encoder_arm")), encoder_of(run)
         if used and used not in current.get((arm, run.pretrain_seed), {used}):
             lines.append(f"{run.dir}: began with another encoder than the one of {arm} seed {run.pretrain_seed} now")
     return lines

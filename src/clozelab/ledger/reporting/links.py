@@ -7,11 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clozelab.ledger.reporting.claims import ALL_COLUMNS, CONTRAST, ORDER, SPREAD, Claim
+from clozelab.ledger.reporting.copies import copied_seeds
 from clozelab.ledger.reporting.experiment import Column
 from clozelab.ledger.reporting.table import Cell, DataColumn, Table
 from clozelab.ledger.reporting.wording import MINUS
 from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate, contrast, holm
 
+ROUNDING = 1e-9
+"""Of floating-point sums of scores, as a share of them."""
 Term = tuple[float, str, DataColumn]
 """(factor, row, column): a link's difference is the sum of factor x cell."""
 
@@ -28,6 +31,7 @@ class Link:
         barred: why its cells must not be compared.
         absent: what is not there, where something is not there.
         is_collapsed: a cell of it has no run that read its input.
+        copies: which seeds of its cells are one and the same run, where some are.
     """
 
     name: str
@@ -37,6 +41,7 @@ class Link:
     barred: str
     absent: str
     is_collapsed: bool
+    copies: str = ""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -49,9 +54,17 @@ class Link:
     def is_tested(self) -> bool:
         """Whether there is an interval over pre-training seeds that may decide something."""
         found = self.difference
-        if found is None or self.barred or self.absent or self.is_collapsed:
+        if found is None or self.barred or self.absent or self.is_collapsed or self.copies:
             return False
-        return found.basis == PRETRAINING_SEEDS and not is_suspicious(found)
+        return found.basis == PRETRAINING_SEEDS and not self.has_no_spread
+
+    @property
+    def has_no_spread(self) -> bool:
+        """All seeds agree on the difference but for rounding: Student's t has nothing to judge it by."""
+        found = self.difference
+        if found is None or found.half_width is None:
+            return False
+        return found.half_width <= ROUNDING * max(1.0, abs(found.mean))
 
     @property
     def p(self) -> float | None:
@@ -88,11 +101,6 @@ def correct(links: Iterable[Link]) -> Correction:
     order = sorted(known, key=known.__getitem__)
     factors = {key: len(order) - rank for rank, key in enumerate(order)}
     return Correction(dict(zip(known, holm(list(known.values())), strict=True)), factors)
-
-
-def is_suspicious(difference: Estimate) -> bool:
-    """No spread at all over seeds: copies of one run rather than independent ones."""
-    return difference.count >= 2 and difference.half_width is not None and difference.half_width < 1e-9
 
 
 def find_cases(claim: Claim, table: Table) -> list[Case]:
@@ -196,7 +204,12 @@ def _link(claim: Claim, terms: tuple[Term, ...], name: str, table: Table) -> Lin
     if difference is None and not absent:
         absent = "the rows have no seed in common" if claim.kind == CONTRAST else "the two rows have no seed in common"
     is_collapsed = any(cell.is_collapsed for cell in cells)
-    return Link(name, terms, difference, point, _barred(terms, table), absent, is_collapsed)
+    return Link(name, terms, difference, point, _barred(terms, table), absent, is_collapsed, _copies(terms, table))
+
+
+def _copies(terms: Sequence[Term], table: Table) -> str:
+    found = [(row, copied_seeds(table.cells[row, column.key].runs.values())) for _, row, column in terms]
+    return "; ".join(dict.fromkeys(f"{table.experiment.label(row)}: {what}" for row, what in found if what))
 
 
 def _absent(terms: Sequence[Term], cells: Sequence[Cell], table: Table) -> str:
