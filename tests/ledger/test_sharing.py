@@ -212,6 +212,30 @@ def test_a_record_that_knows_no_weights_goes_by_when_the_training_began(tmp_path
     assert job_status("pretrain", other, other.run_dir)[0] == "check"
 
 
+@pytest.mark.parametrize("left", ["encoder", "metrics.csv"])
+def test_what_a_run_has_left_is_not_replaced_by_a_link(tmp_path: Path, left: str) -> None:
+    train(configuration(tmp_path, "first"))
+    other = configuration(tmp_path, "second")
+    folder = train(other)
+    (folder / "run.json").unlink()
+    for name in {"encoder", "metrics.csv"} - {left}:
+        shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+    with pytest.raises(ValueError, match=rf"second/tiny/pretrain/mlm/seed-1 holds {left} and no run.json"):
+        share_equal_run(other, INPUTS)
+    assert (folder / left).exists() and not (folder / left).is_symlink()
+
+
+def test_links_without_a_record_are_made_again(tmp_path: Path) -> None:
+    """A process that was killed while it shared."""
+    source = train(configuration(tmp_path, "first"))
+    other = configuration(tmp_path, "second")
+    folder = Path(other.run_dir)
+    folder.mkdir(parents=True)
+    (folder / "encoder").symlink_to(source)  # of no use
+    share_equal_run(other, INPUTS)
+    assert (folder / "encoder").resolve() == source / "encoder"
+
+
 def test_a_shared_record_is_not_shared_on(tmp_path: Path) -> None:
     """Everybody links to the run that trained."""
     source = train(configuration(tmp_path, "zzz_first"))

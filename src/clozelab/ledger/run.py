@@ -132,6 +132,10 @@ class Run:
         Args:
             linked: names that become relative links to the source's files, where it has them.
             weights: fingerprint of what the source trained; its own fingerprint only says what it was to train.
+
+        Raises:
+            RunBusyError: another process holds the folder.
+            ValueError: the folder holds what a run has left and no record that says which.
         """
         folder = Path(run_dir)
         folder.mkdir(parents=True, exist_ok=True)
@@ -139,6 +143,7 @@ class Run:
             theirs = read_state(source)
             if theirs is None or read_state(folder) is not None:
                 return
+            _refuse_leftovers(folder)
             for name in linked:
                 if (source / name).exists():
                     _link(folder / name, source / name)
@@ -314,8 +319,7 @@ def _fresh_state(stage: str, config: DictConfig, inputs: dict[str, str]) -> dict
 
 
 def _link(link: Path, target: Path) -> None:
-    """A relative link, so that the folder of all runs can be moved; one that is there is replaced."""
-    link.unlink(missing_ok=True)
+    """A relative link, so that the folder of all runs can be moved."""
     link.symlink_to(os.path.relpath(target.resolve(), link.parent.resolve()))
 
 
