@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.ledger.fingerprint import RESULTS_VERSION, UNWATCHED, canonical, digest, flatten, watched_files
 from clozelab.ledger.host import host_facts
+from clozelab.ledger.redaction import redacted
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class Run:
             else:
                 fresh |= {"seconds": old.get("seconds", 0.0), "facts": old.get("facts", {}), "started": old["started"]}
             fresh["sessions"] = (old or {}).get("sessions", 0) + 1
-            (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(config, resolve=False), encoding="utf-8")
+            (folder / CONFIG_FILE).write_text(_shown(config), encoding="utf-8")
             run = cls(folder, fresh, lock=lock, is_resumed=old is not None)
             run._write()
             return run
@@ -147,7 +148,7 @@ class Run:
             for name in linked:
                 if (source / name).exists():
                     _link(folder / name, source / name)
-            (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(config, resolve=False), encoding="utf-8")
+            (folder / CONFIG_FILE).write_text(_shown(config), encoding="utf-8")
             own = _fresh_state(stage, config, dict(inputs))
             state = theirs | {key: own[key] for key in ("fingerprint", "inputs", "watched", "config_resolved")}
             place = os.path.relpath(source.resolve(), folder.resolve())
@@ -292,6 +293,11 @@ def write_json(path: Path, value: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def _shown(config: DictConfig) -> str:
+    """The configuration as composed, unresolved, without literal secrets."""
+    return OmegaConf.to_yaml(OmegaConf.create(redacted(OmegaConf.to_container(config, resolve=False))))
 
 
 def _now() -> str:
