@@ -132,6 +132,14 @@ def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(clozelab, tmp_pat
     assert len(logs) == 2
 
 
+def test_a_sweep_leaves_no_secret_behind(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words = ["logger=wandb", "logger.mode=disabled", "logger.project=sk-abcdefghijklmnop", "+logger.api_key=hunter2"]
+    clozelab("finetune", "-m", "task=mrpc", "seed=7", "encoder=nowhere", "hydra.launcher.fork=false", *words)
+    written = (tmp_path / "runs/adhoc/demo/launcher/multirun.yaml").read_text()
+    assert "seed=7" in written and "logger.project=***" in written  # the control: the command line is there
+    assert "hunter2" not in written and "sk-abc" not in written
+
+
 def test_another_launcher_fails_if_any_job_fails(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """The last job is a complete run and exits well; the first one's failure must not be forgotten."""
     words = ["-m", "hydra/launcher=basic", "seed=1,2", "encoder=nowhere"]
