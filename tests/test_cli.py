@@ -50,6 +50,9 @@ def test_help_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # typ
     done = clozelab(verb, "--help")
     assert done.returncode == 0, done.stderr
     assert verb in done.stdout and "Traceback" not in done.stderr
+    if verb in HYDRA_VERBS:  # what it does and an example come before Hydra's list of everything
+        first = done.stdout.partition("== Configuration groups ==")[0]
+        assert first.startswith(f"clozelab {verb}: {HYDRA_VERBS[verb]}") and f"\n  clozelab {verb} " in first
     assert list(tmp_path.iterdir()) == []
 
 
@@ -72,7 +75,10 @@ def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type
         (["reproduce", "table5_pretraining_tasks", "another"], 1, "reproduce takes one experiment"),
         (["finetune", "task.epochs=7"], 1, "would change nothing"),
         (["finetune", "-m", "encoder=nowhere", "hydra/launcher=basic"], 1, "nowhere"),
-        (["pretrain", "model=tyni"], 1, "Could not find 'model/tyni'"),
+        (["pretrain", "model=tyni"], 1, "there is no model 'tyni'; did you mean 'tiny'?"),
+        (["pretrain", "scale=labtop"], 1, "there is no scale 'labtop'; did you mean 'laptop'? (there are demo, gpu30,"),
+        (["pretrain", "-m", "scale=labtop,demo"], 1, "there is no scale 'labtop'; did you mean 'laptop'?"),
+        (["reproduce", "table5_pretraining_tasks", "scale=labtop"], 1, "there is no scale 'labtop'; did you mean"),
         (["pretrain", "+learning_rat=1"], 1, "learning_rat"),
         (["pretrain", "optimizer._target_=os.system"], 1, "not allowed"),
         (["finetune", "encoder=nowhere", "task=mrpc"], 1, "nowhere"),
@@ -96,6 +102,7 @@ def test_mistakes_are_one_message(clozelab, words: list[str], status: int, messa
     assert done.returncode == status, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr and "To append to your config" not in done.stderr
+    assert "Config search path" not in done.stderr
 
 
 def test_debug_shows_the_traceback(clozelab) -> None:  # type: ignore[no-untyped-def]
@@ -111,6 +118,7 @@ def test_list_and_dry_run(clozelab, tmp_path: Path) -> None:  # type: ignore[no-
     done = clozelab("list", COLUMNS="60")
     assert done.returncode == 0 and "table5_pretraining_tasks\n  Ablation over the pre-training tasks" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 60
+    assert [line for line in done.stdout.splitlines() if line != line.rstrip()] == []
     done = clozelab("reproduce", "table5_pretraining_tasks", "scale=demo", "finetune.task=mrpc", "--dry-run")
     assert done.returncode == 0 and "pretrain/ltr/seed-2" in done.stdout and "6 new" in done.stdout, done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -122,6 +130,14 @@ def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(clozelab, tmp_pat
     assert "2 failed" in done.stderr and "nowhere" in done.stderr and "log: " in done.stderr
     logs = list((tmp_path / "runs" / "adhoc" / "demo" / "launcher" / "logs").glob("*.log"))
     assert len(logs) == 2
+
+
+def test_a_sweep_leaves_no_secret_behind(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words = ["logger=wandb", "logger.mode=disabled", "logger.project=sk-abcdefghijklmnop", "+logger.api_key=hunter2"]
+    clozelab("finetune", "-m", "task=mrpc", "seed=7", "encoder=nowhere", "hydra.launcher.fork=false", *words)
+    written = (tmp_path / "runs/adhoc/demo/launcher/multirun.yaml").read_text()
+    assert "seed=7" in written and "logger.project=***" in written  # the control: the command line is there
+    assert "hunter2" not in written and "sk-abc" not in written
 
 
 def test_another_launcher_fails_if_any_job_fails(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.config import CONF_DIR, EXPERIMENTS_DIR, ScaleConfig, check_schema, kept_step, scaled
 from clozelab.ledger import sweep
-from clozelab.ledger.fingerprint import canonical
+from clozelab.ledger.fingerprint import canonical, flatten
+from clozelab.ledger.reporting.consistency import FINETUNE_MAY_DIFFER, PRETRAIN_MAY_DIFFER
+from clozelab.ledger.reporting.declared import is_within, meant_to_differ, read_deltas
 from clozelab.ledger.reporting.experiment import find_experiment, list_experiments, load_experiment
 from clozelab.ledger.sharing import training_key
 from clozelab.ledger.targets import check_targets
@@ -179,6 +181,24 @@ def test_every_arm_and_row_composes_at_every_scale(name: str) -> None:
     # Numbers are the scale's: each scale has to have them all, and sizes that can be built.
     for scale, stage in product(SCALES, STAGES):
         assert resolved(at_scale(plain(folder, stage), scale), stage)["scale"]["name"] == scale
+
+
+@pytest.mark.parametrize("name", list_experiments())
+def test_arms_and_rows_differ_in_what_their_files_say(name: str) -> None:
+    """So that a table's own rows are comparable, and nothing else has to be let through for it."""
+    folder = EXPERIMENTS_DIR / name
+    differ_in = load_experiment(folder).differ_in
+    for stage, names in (("pretrain", PRETRAIN_MAY_DIFFER), ("finetune", FINETUNE_MAY_DIFFER)):
+        files = read_deltas(folder / DELTAS[stage])
+        configs = {
+            delta: flatten(canonical(at_scale(with_delta(folder, stage, delta), "laptop")))
+            for delta in deltas(folder, stage)
+        }
+        for first, second in combinations(configs, 2):
+            free = {*names, *differ_in, *meant_to_differ(files[first], files[second])}
+            one, other = configs[first], configs[second]
+            apart = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
+            assert {key for key in apart if not is_within(key, free)} == set(), f"{first} and {second}"
 
 
 @pytest.mark.parametrize("name", list_experiments())

@@ -38,6 +38,26 @@ PLAIN_VERBS = {
     "show": "documents and examples of the embedded world",
 }
 MODULES = {"list": "listing", "explain-cell": "explain_cell"}
+HYDRA_HELP = {
+    "prepare": """\
+Cleans and splits text, trains or takes a WordPiece vocabulary, and writes token shards into the cache; what is there
+already is not made again. The other verbs prepare the corpus they need by themselves.
+
+  clozelab prepare corpus=microworld                          # the embedded world, and its tasks below data_dir
+  clozelab prepare corpus=text corpus.sources.0.path=FOLDER   # text of your own""",
+    "pretrain": """\
+Trains one encoder on a prepared corpus and leaves it in RUN_DIR/encoder, in the Hugging Face layout. The same command
+goes on with a run that was stopped, and skips one that is complete.
+
+  clozelab pretrain scale=demo objective=mlm seed=2
+  clozelab pretrain -m scale=demo objective=mlm,ltr seed=1,2  # a sweep: one process a job""",
+    "finetune": """\
+Fine-tunes one encoder on one task, and keeps its official scores and every prediction (scores.json, predictions.*).
+
+  clozelab finetune encoder=FOLDER task=mrpc
+  clozelab finetune -m encoder=FOLDER task=mrpc,rte seed=1,2  # a sweep: one process a job""",
+}
+"""What stands before Hydra's own help: configuration groups, and every key with its value."""
 RUN_STAGES = ("pretrain", "finetune")
 HELP = """clozelab: BERT-style encoders, from raw text to a judged table
 
@@ -175,6 +195,9 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     from clozelab import config
     from clozelab.ledger.launching import launcher, plugins
 
+    if {"-h", "--help"} & set(words):
+        print(f"clozelab {verb}: {HYDRA_VERBS[verb]}\n\n{HYDRA_HELP[verb]}\n")
+        print("Below: the choices of every group, then all keys.\n")
     config.register()
     plugins.register()
     original = sys.argv

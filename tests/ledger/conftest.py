@@ -49,6 +49,7 @@ def write_pretrain(
     model = {"num_hidden_layers": 2, "hidden_size": 128}
     config = {"arm": arm, "seed": seed, "model": model, "corpus": {"name": "text", "generator": generator}}
     facts = {
+        "steps": 100,
         "tokens": 1_000_000,
         "tokens_per_second": 60_000.0,
         "mfu": 0.41,

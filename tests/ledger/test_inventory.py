@@ -159,6 +159,25 @@ def test_status_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "100 of 200" in out and str(os.getpid()) in out and "to go on" not in out
 
 
+@pytest.mark.parametrize("verb", [status_verb, runs_verb])
+def test_a_filter_that_nothing_fits_says_so(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: Callable[[list[str]], int]
+) -> None:
+    assert verb([f"runs_dir={root}", "scale=laptop"]) == 0
+    out = capsys.readouterr().out
+    assert "runs has scale=laptop; there are: demo" in out and "no runs" not in out
+    assert verb([EXPERIMENT, f"runs_dir={root}", "scale=dmo"]) == 0
+    assert f"runs of {EXPERIMENT} has scale=dmo; did you mean 'demo'?" in capsys.readouterr().out
+    (tmp_path / "empty").mkdir()
+    assert verb([f"runs_dir={tmp_path / 'empty'}", "scale=demo"]) == 0
+    assert "has scale=demo" not in capsys.readouterr().out
+
+
+def test_filters_that_only_together_fit_nothing(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs_verb([f"runs_dir={root}", "stage=pretrain", "task=mrpc"])
+    assert "runs has all of stage=pretrain task=mrpc" in capsys.readouterr().out
+
+
 def test_wrong_use(root: Path) -> None:
     with pytest.raises(ValueError, match="is no folder"):
         runs_verb([f"runs_dir={root}/nothing"])

@@ -43,13 +43,14 @@ def configuration(runs: Path, experiment: str, arm: str = "mlm", **changes: Any)
     return OmegaConf.create(settings | changes)
 
 
-def train(config: DictConfig, steps: tuple[int, ...] = ()) -> Path:
+def train(config: DictConfig, steps: tuple[int, ...] = (), weights: str = "") -> Path:
     """A complete run, as the stage leaves it, without the training."""
     folder = Path(config.run_dir)
     with Run.claim(folder, stage="pretrain", config=config, inputs=INPUTS) as run:
         for place in ("encoder", *(f"encoders/step-{step}" for step in steps)):
             (folder / place).mkdir(parents=True)
             (folder / place / "config.json").write_text(place)
+            (folder / place / "model.safetensors").write_text(weights)
         (folder / "metrics.csv").write_text("step,tokens,seconds,key,value\n5,100,1.0,validation/loss,4.5\n")
         run.complete(tokens=1000)
     return folder
@@ -158,17 +159,81 @@ def test_impossible_fractions(tmp_path: Path, fraction: float) -> None:
         kept_steps(configuration(tmp_path, "first", keep_encoders=[fraction]))
 
 
-def test_a_shared_run_whose_source_is_gone_is_not_complete(tmp_path: Path) -> None:
-    source = train(configuration(tmp_path, "first"))
+def retrain(config: DictConfig, weights: str, started: str) -> None:
+    """The same configuration in the same place once more: its fingerprint stays."""
+    folder = Path(config.run_dir)
+    before = read_state(folder)
+    shutil.rmtree(folder)
+    train(config, weights=weights)
+    state = read_state(folder)
+    assert before is not None and state is not None and state["fingerprint"] == before["fingerprint"]
+    (folder / "run.json").write_text(json.dumps(state | {"started": started}))
+
+
+@pytest.mark.parametrize("happened", ["removed", "other weights", "encoder removed"])
+def test_a_shared_run_whose_source_is_gone_is_not_complete(tmp_path: Path, happened: str) -> None:
+    first = configuration(tmp_path, "first")
+    source = train(first)
     other = configuration(tmp_path, "second")
     share_equal_run(other, INPUTS)
-    state = json.loads((source / "run.json").read_text())
-    (source / "run.json").write_text(json.dumps(state | {"fingerprint": "0" * 64}))
     folder = Path(other.run_dir)
+    assert shared_run_is_there(folder, read_state(folder))  # type: ignore[arg-type]  # the control
+    if happened == "removed":
+        shutil.rmtree(source)
+    elif happened == "other weights":
+        retrain(first, "other", started="2031-01-01T00:00:00+00:00")
+    else:
+        shutil.rmtree(source / "encoder")
     assert not shared_run_is_there(folder, read_state(folder))  # type: ignore[arg-type]
     assert job_status("pretrain", other, other.run_dir)[0] == "check"
     with pytest.raises(ValueError, match=r"was shared from .*/first/.* gone or has been trained anew"):
         share_equal_run(other, INPUTS)
+
+
+def test_the_same_weights_trained_anew_are_the_run_that_was_shared(tmp_path: Path) -> None:
+    first, other = configuration(tmp_path, "first"), configuration(tmp_path, "second")
+    train(first, weights="same")
+    share_equal_run(other, INPUTS)
+    retrain(first, "same", started="2031-01-01T00:00:00+00:00")
+    assert job_status("pretrain", other, other.run_dir)[0] == "complete"
+
+
+def test_a_record_that_knows_no_weights_goes_by_when_the_training_began(tmp_path: Path) -> None:
+    """Written before records said which weights they share."""
+    first, other = configuration(tmp_path, "first"), configuration(tmp_path, "second")
+    train(first)
+    share_equal_run(other, INPUTS)
+    folder = Path(other.run_dir)
+    state = json.loads((folder / "run.json").read_text())
+    del state["shared"]["weights"]
+    (folder / "run.json").write_text(json.dumps(state))
+    assert job_status("pretrain", other, other.run_dir)[0] == "complete"
+    retrain(first, "other", started="2031-01-01T00:00:00+00:00")
+    assert job_status("pretrain", other, other.run_dir)[0] == "check"
+
+
+@pytest.mark.parametrize("left", ["encoder", "metrics.csv"])
+def test_what_a_run_has_left_is_not_replaced_by_a_link(tmp_path: Path, left: str) -> None:
+    train(configuration(tmp_path, "first"))
+    other = configuration(tmp_path, "second")
+    folder = train(other)
+    (folder / "run.json").unlink()
+    for name in {"encoder", "metrics.csv"} - {left}:
+        shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+    with pytest.raises(ValueError, match=rf"second/tiny/pretrain/mlm/seed-1 holds {left} and no run.json"):
+        share_equal_run(other, INPUTS)
+    assert (folder / left).exists() and not (folder / left).is_symlink()
+
+
+def test_links_without_a_record_are_made_again(tmp_path: Path) -> None:
+    """A process that was killed while it shared."""
+    source = train(configuration(tmp_path, "first"))
+    other = configuration(tmp_path, "second")
+    folder = Path(other.run_dir)
+    folder.mkdir(parents=True)
+    (folder / "encoder").symlink_to(source)  # of no use
+    share_equal_run(other, INPUTS)
+    assert (folder / "encoder").resolve() == source / "encoder"
 
 
 def test_a_shared_record_is_not_shared_on(tmp_path: Path) -> None:

@@ -130,7 +130,17 @@ def test_run_folder_holds_what_it_promises(whole_run: Path) -> None:
     record = state(whole_run)
     assert record["status"] == "complete"
     facts = record["facts"]
-    for key in ("tokens", "steps", "tokens_per_second", "mfu", "unigram_entropy", "parameters", "precision"):
+    for key in (
+        "tokens",
+        "steps",
+        "flops",
+        "world_size",
+        "tokens_per_second",
+        "mfu",
+        "unigram_entropy",
+        "parameters",
+        "precision",
+    ):
         assert facts[key], key
     for key in ("validation/loss", "validation/perplexity", "validation/accuracy", "validation/nsp_accuracy"):
         assert facts[key] >= 0

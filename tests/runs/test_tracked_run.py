@@ -56,6 +56,7 @@ def test_a_stopped_and_resumed_run_is_one_wandb_run(
     config = {item.key: json.loads(item.value_json) for item in runs[0].config.update}
     assert config["model"]["hidden_size"] == 16 and config["arm"] == "test", "resolved"
     assert config["experiment"] == "(env SECRET_PLACE)"
+    assert "s3cret" not in (run_dir / "encoder" / "config.json").read_text(), "encoders are given away"
     points = [{(item.key or item.nested_key[0]): item.value_json for item in one.history.item} for one in records]
     steps = [int(point["step"]) for point in points if "train/loss" in point]
     assert steps == list(range(1, 11))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ class FakeRun:
         self.summary: dict[str, Any] = {}
         self.finished: list[int] = []
         self.fails = fails
+        self.command: list[str] = []
 
     def define_metric(self, *args: Any, **kwargs: Any) -> None: ...
 
@@ -43,6 +45,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], FakeRun]
 
     def init(**settings: Any) -> FakeRun:
         run = FakeRun()
+        run.command = sys.argv[1:]
         started.append((settings, run))
         return run
 
@@ -57,6 +60,18 @@ def job(folder: Path) -> TrackedJob:
         folder=folder, run_id=f"id-{folder.name}", experiment="e", arm="mlm", stage="pretrain", name="mlm/seed-1",
         tags=("scale:demo", "x" * 80), config={"seed": 1},
     )  # fmt: skip
+
+
+def test_it_is_told_the_command_line_it_may_see(
+    tmp_path: Path, runs: list[tuple[dict[str, Any], FakeRun]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W&B itself reads sys.argv."""
+    given = ["clozelab", "pretrain", "logger.api_key=hunter2"]
+    monkeypatch.setattr(sys, "argv", given)
+    shown = ("pretrain", "logger.api_key=***")
+    logger = build_wandb_logger(project="p", entity=None, mode="offline", job=replace(job(tmp_path), command=shown))
+    logger.log_metrics({"train/loss": 1.0}, 1)
+    assert runs[0][1].command == list(shown) and sys.argv is given
 
 
 def build(folder: Path, mode: str = "offline") -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -150,7 +150,7 @@ def _finetune_run(folder: Path, state: dict[str, Any]) -> FinetuneRun:
 
 def read_scores(path: Path) -> dict[str, Any]:
     saved = json.loads(path.read_text(encoding="utf-8"))
-    factor = 1.0 if _is_percent(saved["scores"]) else 100.0
+    factor = 1.0 if is_percent(saved["scores"]) else 100.0
     scores = {key: float(value) * factor for key, value in saved["scores"].items()}
     if not all(math.isfinite(value) for value in scores.values()):
         raise ValueError(f"{path} holds a score that is not a number")
@@ -171,9 +171,9 @@ def read_scores(path: Path) -> dict[str, Any]:
     } | ({"title": str(saved["title"])} if saved.get("title") else {})
 
 
-def _is_percent(scores: Mapping[str, Any]) -> bool:
-    """SQuAD's official scorers speak of percent, all others of shares of one."""
-    return any(key.rpartition("/")[2] in ("exact_match", "exact") for key in scores)
+def is_percent(keys: Iterable[str]) -> bool:
+    """Whether scores of these names are in percent: SQuAD's official scorers', all others' are shares of one."""
+    return any(key.rpartition("/")[2] in ("exact_match", "exact") for key in keys)
 
 
 def read_curves(path: Path) -> dict[str, list[tuple[int, float]]]:

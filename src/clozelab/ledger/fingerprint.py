@@ -1,10 +1,12 @@
 """What a run is made of, as a hash: the resolved configuration without what cannot change a result.
 
-Values that come straight from the environment (`${oc.env:...}`) are hashed, never written down: they may be secrets.
+Values that come from the environment (`${oc.env:...}`), by whatever way, and what looks like a secret (redaction.py)
+are hashed, never written down.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import hashlib
 import json
@@ -13,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from clozelab.ledger.redaction import digested, hidden_environment, redacted
 
 RESULTS_VERSION = 2
 """Raised when a change of code changes results: then no older run is taken for the same."""
@@ -44,6 +48,19 @@ NEUTRAL_KEYS = frozenset(
         "trainer.threads",
     }
 )
+LAYOUT_KEYS = (
+    "phases.*.micro_batch_size",
+    "task.data.evaluation_tokens",
+    "trainer.accelerator",
+    "trainer.calibrate",
+    "trainer.compile",
+    "trainer.deterministic",
+    "trainer.devices",
+    "trainer.num_nodes",
+    "trainer.strategy",
+)
+"""How the same work is laid out on a machine, as patterns: other rounding and other draws of dropout, so part of a
+fingerprint (a resumed run goes on to the bit), and no other experiment, so no reason against comparing two runs."""
 CONDITIONAL_KEYS = {
     "task.data.test_files": "predict_test",
     "task.data.test_id_column": "predict_test",
@@ -80,36 +97,58 @@ def canonical(config: DictConfig) -> dict[str, Any]:
     Raises:
         ValueError: a mandatory value is missing.
     """
-    idle = {key for key, option in CONDITIONAL_KEYS.items() if not OmegaConf.select(config, option)}
-    return _mapping(config, "", NEUTRAL_KEYS | idle)
+    return _mapping(config, "", _idle(config))
 
 
-def _mapping(node: DictConfig, where: str, neutral: frozenset[str]) -> dict[str, Any]:
+def _idle(config: DictConfig) -> frozenset[str]:
+    return NEUTRAL_KEYS | {key for key, option in CONDITIONAL_KEYS.items() if not OmegaConf.select(config, option)}
+
+
+def _mapping(node: DictConfig, where: str, neutral: frozenset[str], hides: bool = True) -> dict[str, Any]:
     plain = {}
     for key in node:
         path = f"{where}.{key!s}" if where else str(key)
         if path in neutral:
             continue
-        value = _value(node, key, path, neutral)
+        value = _value(node, key, path, neutral, hides)
         if path not in LATER_KEYS or value != LATER_KEYS[path]:
             plain[str(key)] = value
     return plain
 
 
-def _value(node: DictConfig | ListConfig, key: Any, where: str, neutral: frozenset[str]) -> Any:
+def _value(node: DictConfig | ListConfig, key: Any, where: str, neutral: frozenset[str], hides: bool) -> Any:
     raw = node._get_node(key)
     text = raw._value() if raw is not None and OmegaConf.is_interpolation(node, key) else None  # type: ignore[union-attr]
     try:
         value = node[key]
     except MissingMandatoryValue as error:
         raise ValueError(f"{where} has no value; give one: {where}=...") from error
-    if isinstance(text, str) and "oc.env" in text:
-        return f"{text} (sha256 {hashlib.sha256(str(value).encode()).hexdigest()[:12]})"
+    if hides and isinstance(text, str) and _is_from_environment(node, key, text, value):
+        return f"{text} {digested(value)}"
     if isinstance(value, DictConfig):
-        return _mapping(value, where, neutral)
+        return _mapping(value, where, neutral, hides)
     if isinstance(value, ListConfig):
-        return [_value(value, index, f"{where}.{index}", neutral) for index in range(len(value))]
-    return value
+        return [_value(value, index, f"{where}.{index}", neutral, hides) for index in range(len(value))]
+    shown = redacted(value, where) if hides else value
+    return value if shown == value else f"{shown} {digested(value)}"
+
+
+def _is_from_environment(node: DictConfig | ListConfig, key: Any, text: str, value: Any) -> bool:
+    """Whether an interpolated value would be another one in another environment; what it refers to may be one, too."""
+    if "oc.env" in text:
+        return True
+    if isinstance(value, DictConfig | ListConfig) and ":" not in text:
+        return False  # another part of the configuration: its own values will be asked
+    try:
+        with hidden_environment():
+            return bool(node[key] != value)
+    except (OmegaConfBaseException, TypeError, ValueError):
+        return True  # its type, or a resolver, cannot do with "(env NAME)"
+
+
+def is_of_no_account(key: str) -> bool:
+    """Whether a difference in this dotted key leaves two runs the same experiment."""
+    return key in NEUTRAL_KEYS or any(fnmatch.fnmatchcase(key, pattern) for pattern in LAYOUT_KEYS)
 
 
 def digest(value: Any) -> str:
@@ -179,8 +218,9 @@ def watched_files(config: DictConfig) -> dict[str, list[int]]:
 
 
 def _strings(config: DictConfig) -> Iterator[str]:
-    """Every string of the resolved configuration that may name an input."""
-    parts = {key: value for key, value in canonical(config).items() if key != "optimizer"}
+    """Every string of the resolved configuration that may name an input, also one from the environment."""
+    plain = _mapping(config, "", _idle(config), hides=False)
+    parts = {key: value for key, value in plain.items() if key != "optimizer"}
     encoder = config.get("encoder")
     for value in [*flatten(parts).values(), encoder]:
         if isinstance(value, str) and ("/" in value or "." in value):

@@ -181,6 +181,18 @@ def select(records: Sequence[Record], experiment: str | None, filters: Mapping[s
     ]
 
 
+def no_match(records: Sequence[Record], experiment: str | None, filters: Mapping[str, str]) -> str:
+    """What to say where `select` has found none of some records: which filter fits nothing, and what there is."""
+    own = [one for one in records if experiment in (None, one.experiment)]
+    whose = f" of {experiment}" if experiment else ""
+    for key, value in filters.items():
+        known = sorted({str(getattr(one, key)) for one in own} - {""})
+        if not set(value.split(",")) & set(known):
+            return f"none of the {len(own)} runs{whose} has {key}={value}; {nearest(value, known)}"
+    said = " ".join(f"{key}={value}" for key, value in filters.items())
+    return f"none of the {len(own)} runs{whose} has all of {said}"
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint for a word that is not known."""
     listed = list(known)

@@ -35,6 +35,8 @@ def explain(error: BaseException, verb: str, *, config_name: str | None = None, 
         config_name, folder: as of `compose`, where they are not the stage's own.
     """
     text = str(error).strip()
+    if (choice := _wrong_choice(text)) is not None:
+        return choice
     found = re.match(r"Could not override '([^']+)'", text)
     if found is None:
         cause = error.__cause__
@@ -45,6 +47,17 @@ def explain(error: BaseException, verb: str, *, config_name: str | None = None, 
     where = f"see `clozelab {stage} --cfg job`"
     near = nearest_key(found[1], known_keys(config_name or stage, folder))
     return f"{stage} has no key {found[1]!r}; " + (f"did you mean {near!r}? ({where})" if near else where)
+
+
+def _wrong_choice(text: str) -> str | None:
+    """A group's choice that does not exist, in one line; None for any other of Hydra's messages."""
+    found = re.search(r"Could not find '(.+)/([^/']+)'\s+Available options in '[^']+':\n((?:[ \t]+\S+\n?)+)", text)
+    if found is None:
+        return None
+    group, name, known = found[1], found[2], found[3].split()
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    return f"there is no {group} {name!r}{meant} (there are {', '.join(known)})"
 
 
 def known_keys(config_name: str, folder: Path | None) -> list[str]:

@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.ledger.fingerprint import RESULTS_VERSION, UNWATCHED, canonical, digest, flatten, watched_files
 from clozelab.ledger.host import host_facts
+from clozelab.ledger.redaction import redacted
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class Run:
             else:
                 fresh |= {"seconds": old.get("seconds", 0.0), "facts": old.get("facts", {}), "started": old["started"]}
             fresh["sessions"] = (old or {}).get("sessions", 0) + 1
-            (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(config, resolve=False), encoding="utf-8")
+            (folder / CONFIG_FILE).write_text(_shown(config), encoding="utf-8")
             run = cls(folder, fresh, lock=lock, is_resumed=old is not None)
             run._write()
             return run
@@ -122,11 +123,20 @@ class Run:
         inputs: Mapping[str, str],
         source: Path,
         linked: Sequence[str],
+        weights: str,
     ) -> None:
         """Make a folder without a run the record of a complete, equal run in another folder.
 
         What is said of the training (facts, times, versions, machine) is the source's; configuration and fingerprint
-        are this run's. `linked`: names that become relative links to the source's files, where it has them.
+        are this run's.
+
+        Args:
+            linked: names that become relative links to the source's files, where it has them.
+            weights: fingerprint of what the source trained; its own fingerprint only says what it was to train.
+
+        Raises:
+            RunBusyError: another process holds the folder.
+            ValueError: the folder holds what a run has left and no record that says which.
         """
         folder = Path(run_dir)
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,14 +144,15 @@ class Run:
             theirs = read_state(source)
             if theirs is None or read_state(folder) is not None:
                 return
+            _refuse_leftovers(folder)
             for name in linked:
                 if (source / name).exists():
                     _link(folder / name, source / name)
-            (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(config, resolve=False), encoding="utf-8")
+            (folder / CONFIG_FILE).write_text(_shown(config), encoding="utf-8")
             own = _fresh_state(stage, config, dict(inputs))
             state = theirs | {key: own[key] for key in ("fingerprint", "inputs", "watched", "config_resolved")}
             place = os.path.relpath(source.resolve(), folder.resolve())
-            state["shared"] = {"run": place, "fingerprint": theirs["fingerprint"]}
+            state["shared"] = {"run": place, "fingerprint": theirs["fingerprint"], "weights": weights}
             write_json(folder / RUN_FILE, state)
 
     def record(self, **facts: Any) -> None:
@@ -284,6 +295,11 @@ def write_json(path: Path, value: Any) -> None:
     temporary.replace(path)
 
 
+def _shown(config: DictConfig) -> str:
+    """The configuration as composed, unresolved, without literal secrets."""
+    return OmegaConf.to_yaml(OmegaConf.create(redacted(OmegaConf.to_container(config, resolve=False))))
+
+
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -309,8 +325,7 @@ def _fresh_state(stage: str, config: DictConfig, inputs: dict[str, str]) -> dict
 
 
 def _link(link: Path, target: Path) -> None:
-    """A relative link, so that the folder of all runs can be moved; one that is there is replaced."""
-    link.unlink(missing_ok=True)
+    """A relative link, so that the folder of all runs can be moved."""
     link.symlink_to(os.path.relpath(target.resolve(), link.parent.resolve()))
 
 

@@ -17,7 +17,14 @@ from typing import Any
 from omegaconf import DictConfig
 
 from clozelab.config import kept_step
-from clozelab.ledger.fingerprint import RESULTS_VERSION, UNWATCHED, canonical, digest, watched_files
+from clozelab.ledger.fingerprint import (
+    RESULTS_VERSION,
+    UNWATCHED,
+    canonical,
+    digest,
+    encoder_fingerprint,
+    watched_files,
+)
 from clozelab.ledger.run import RUN_FILE, Run, process_rank, read_state
 
 log = logging.getLogger(__name__)
@@ -126,16 +133,26 @@ def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
     if source is None:
         return
     log.info("%s: shared from %s, which trained just this", folder, source)
-    Run.record_shared(folder, stage="pretrain", config=config, inputs=inputs, source=source, linked=LINKED)
+    weights = encoder_fingerprint(source / "encoder")
+    Run.record_shared(
+        folder, stage="pretrain", config=config, inputs=inputs, source=source, linked=LINKED, weights=weights
+    )
 
 
 def shared_run_is_there(folder: Path, state: Mapping[str, Any]) -> bool:
-    """Whether the run that a shared record speaks of is still the one it was."""
-    source = Path(os.path.normpath(folder.resolve() / state["shared"]["run"]))
+    """Whether the run that a shared record speaks of is still the training it was.
+
+    The same configuration trained anew has the same fingerprint, and on another machine or with other threads other
+    weights: what counts is the encoder. Records of before that was written down know when the training began.
+    """
+    shared = state["shared"]
+    source = Path(os.path.normpath(folder.resolve() / shared["run"]))
     try:
         found = read_state(source)
+        if found is None or found["status"] != "complete" or found["fingerprint"] != shared["fingerprint"]:
+            return False
+        if "weights" not in shared:
+            return bool(found.get("started") == state.get("started"))
+        return bool(encoder_fingerprint(source / "encoder") == shared["weights"])
     except (OSError, ValueError):
         return False
-    return (
-        found is not None and found["status"] == "complete" and found["fingerprint"] == state["shared"]["fingerprint"]
-    )

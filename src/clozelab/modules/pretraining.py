@@ -227,7 +227,9 @@ class PretrainingModule(TrainingModule):
             facts |= {
                 "steps": self.total_steps,
                 "tokens": clock.total_tokens,
+                "flops": clock.total_flops,
                 "training_seconds": clock.total_seconds,
+                "world_size": self.world_size,
                 "tokens_per_second": clock.total_tokens / clock.total_seconds,
                 "mfu": rate / (self.matmul_ceiling * self.world_size) if self.matmul_ceiling else None,
             }

@@ -129,16 +129,17 @@ def corpus_facts(
 
 
 def provenance(plain: dict[str, Any], run: Run, corpus: PreparedCorpus, *, step: int | None = None) -> dict[str, Any]:
-    """What a pre-trained encoder folder remembers of its making; `plain` is the resolved configuration.
+    """What a pre-trained encoder folder remembers of its making; encoders are given away, so no secrets.
 
     Args:
+        plain: the resolved configuration.
         step: after how many steps it was kept; None: after the last. It has seen no longer rows than until then.
     """
     begins = accumulate((phase["steps"] for phase in plain["phases"][:-1]), initial=0)
     begun = [phase for phase, first in zip(plain["phases"], begins, strict=True) if step is None or first < step]
     return {
         **({} if step is None else {"step": step}),
-        **{key: plain[key] for key in ("experiment", "arm", "seed", "objective", "phases")},
+        **{key: run.state["config_resolved"][key] for key in ("experiment", "arm", "seed", "objective", "phases")},
         "run_fingerprint": run.state["fingerprint"],
         "corpus_fingerprint": corpus.fingerprint,
         "tokenizer_fingerprint": corpus.tokenizer.fingerprint,

@@ -10,14 +10,23 @@ from rich.console import Console
 from clozelab.ledger.inventory import Record
 from clozelab.ledger.lists import Heading, make_console, make_table, say
 from clozelab.ledger.reporting import comparing
-from clozelab.ledger.reporting.comparing import has_other_targets, main_curve, open_run, point_rows, score_rows, title
+from clozelab.ledger.reporting.comparing import (
+    evaluation_words,
+    has_other_targets,
+    main_curve,
+    open_run,
+    point_rows,
+    score_rows,
+    title,
+)
 from clozelab.ledger.words import parse, wants_help
 
 HELP = """clozelab compare RUN RUN [data_dir=FOLDER] [--plot FILE]
 
-Two run folders: the configuration and inputs that differ, held-out figures at the end and at equal tokens, scores, and,
-for two fine-tuning runs on one task, a paired test on their common examples: McNemar's exact test of right and wrong
-answers, a paired bootstrap for other scores. It is about these two runs: another seed may differ more than they do.
+Two run folders: the configuration and inputs that differ, held-out figures at the last evaluation and at equal tokens,
+scores (of the best evaluation, in percent), and, for two fine-tuning runs on one task, a paired test on their common
+examples: McNemar's exact test of right and wrong answers, a paired bootstrap for other scores. It is about these two
+runs: another seed may differ more than they do.
 
   data_dir=FOLDER   where the task's files lie, should they have moved (SQuAD's right answers)
   --plot FILE       draw both held-out curves as PNG"""
@@ -56,14 +65,19 @@ def main(words: Sequence[str]) -> int:
 
 def show_figures(one: Record, two: Record, console: Console) -> None:
     """Held-out figures at the end and at equal tokens, and the scores."""
-    names = ("A, end", "B, end", "tokens", "A, there", "B, there")
+    names = ("A, last", "B, last", "tokens", "A, there", "B, there")
     if rows := point_rows(one, two):
-        console.print(make_table([Heading("held out"), *(Heading(name, True) for name in names)], rows, console.width))
+        console.print(
+            make_table(
+                [Heading("held out, last evaluation"), *(Heading(name, True) for name in names)], rows, console.width
+            )
+        )
     if has_other_targets(one, two):
         say(console, "The objectives predict other tokens: their losses cannot be compared.", style="yellow")
     if rows := score_rows(one, two):
-        headings = [Heading("score, percent"), *(Heading(name, True) for name in ("A", "B", "B - A"))]
+        headings = [Heading("score, percent, best evaluation"), *(Heading(name, True) for name in ("A", "B", "B - A"))]
         console.print(make_table(headings, rows, console.width))
+        say(console, evaluation_words(one, two), style="dim")
 
 
 def show_test(one: Record, two: Record, data_dir: str | None, console: Console) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from clozelab.config import EXPERIMENTS_DIR
@@ -22,6 +21,9 @@ from clozelab.ledger.words import parse, wants_help
 HELP = """clozelab list [runs_dir=FOLDER]
 
 The experiments that come with the project; for each scale that has runs: how many are done, and the verdicts."""
+
+
+INDENT = "  "
 
 
 def main(words: Sequence[str]) -> int:
@@ -40,9 +42,13 @@ def show(name: str, words: list[str], console: Console) -> None:
     """An experiment's name and title, and a line below for every scale with runs."""
     folder = EXPERIMENTS_DIR / name
     console.print(Text(name, style="bold"), soft_wrap=True)
-    console.print(Padding(Text(load_experiment(folder).title), (0, 0, 0, 2)))
-    for scale, done, verdicts in _scales(folder, words):
-        console.print(Padding(Text.assemble((scale, "cyan"), f": {done} runs; {verdicts}"), (0, 0, 0, 2)))
+    below = [Text(load_experiment(folder).title)]
+    below += [
+        Text.assemble((scale, "cyan"), f": {done} runs; {verdicts}") for scale, done, verdicts in _scales(folder, words)
+    ]
+    for line in (line for text in below for line in text.wrap(console, console.width - len(INDENT))):
+        line.rstrip()  # rich's own Padding fills every line up to the console's width
+        console.print(Text.assemble(INDENT, line), soft_wrap=True)
 
 
 def _scales(folder: Path, words: list[str]) -> list[tuple[str, str, str]]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from clozelab.ledger.inventory import STATUSES, Record, find_records, select
+from clozelab.ledger.inventory import STATUSES, Record, find_records, no_match, select
 from clozelab.ledger.lists import Heading, make_console, make_table, say
 from clozelab.ledger.progress import elapsed
 from clozelab.ledger.reporting.wording import DASH, duration
@@ -38,8 +38,14 @@ def main(words: Sequence[str]) -> int:
     said = parse("runs", words, names=(0, 1), keys=("runs_dir", *FILTERS), flags=("csv",))
     filters = {key: value for key, value in said.values.items() if key in FILTERS}
     found = find_records(Path(path_of("runs_dir", said.values)))
-    records = select(found, said.names[0] if said.names else None, filters)
-    return write_csv(records) if "csv" in said.flags else show(records)
+    name = said.names[0] if said.names else None
+    records = select(found, name, filters)
+    if "csv" in said.flags:
+        return write_csv(records)
+    if found and not records:
+        say(make_console(), no_match(found, name, filters))
+        return 0
+    return show(records)
 
 
 def write_csv(records: Sequence[Record]) -> int:

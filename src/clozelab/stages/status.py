@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from clozelab.ledger.inventory import STATUSES, find_records, select
+from clozelab.ledger.inventory import STATUSES, find_records, no_match, select
 from clozelab.ledger.lists import Heading, make_console, make_table, say
 from clozelab.ledger.planning.standing import Standing, log_of, reason, running_cells, standings
 from clozelab.ledger.words import parse, path_of, wants_help
@@ -30,10 +30,11 @@ def main(words: Sequence[str]) -> int:
     said = parse("status", words, names=(0, 1), keys=("runs_dir", "scale"))
     runs_dir = path_of("runs_dir", said.values)
     filters = {key: value for key, value in said.values.items() if key == "scale"}
-    records = select(find_records(Path(runs_dir)), said.names[0] if said.names else None, filters)
+    found, name = find_records(Path(runs_dir)), said.names[0] if said.names else None
+    records = select(found, name, filters)
     console = make_console()
     if not records:
-        say(console, f"no runs in {Path(runs_dir).resolve()}")
+        say(console, no_match(found, name, filters) if found else f"no runs in {Path(runs_dir).resolve()}")
     for standing in standings(records, runs_dir):
         show(standing, console)
     return 0

@@ -1,4 +1,5 @@
-"""Callbacks of the training stages: last checkpoint, graceful stop, progress, and one configuration on every rank.
+"""Callbacks of the training stages: last checkpoint, graceful stop, progress, and one configuration on every rank and
+in the checkpoint.
 
 Unusual: a checkpoint that falls on a validation step is written after the validation, so that a resumed run never
 misses one; and a stop (SIGTERM, Ctrl-C) takes effect at the end of an optimizer step, on all ranks at the same one.
@@ -154,6 +155,32 @@ class SameConfigOnEveryRank(Callback):
             raise ValueError(
                 f"rank(s) {different} composed another configuration than rank 0: start every process with the same"
                 " command line, from the same folder, with the same package version"
+            )
+
+
+class OwnCheckpoint(Callback):
+    """Writes the run's fingerprint into its checkpoints, and refuses to go on from another run's.
+
+    The folder's record is not enough: a checkpoint may have been copied or restored into it. One of before fingerprints
+    were written is taken as it is.
+    """
+
+    KEY = "clozelab_fingerprint"
+
+    def __init__(self, fingerprint: str) -> None:
+        self.fingerprint = fingerprint
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint[self.KEY] = self.fingerprint
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        found = checkpoint.get(self.KEY, self.fingerprint)
+        if found != self.fingerprint:
+            leave_quietly_unless_first(trainer)
+            raise ValueError(
+                f"{trainer.ckpt_path} is the checkpoint of another configuration (fingerprint {found[:12]}, this run's "
+                f"is {self.fingerprint[:12]}); delete it to start this run from its beginning, or put this run's own "
+                "back"
             )
 
 

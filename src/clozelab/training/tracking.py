@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import netrc
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ class TrackedJob:
     tags: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     """Plain values to show beside the run; no secrets."""
+    command: tuple[str, ...] = ()
+    """The command line to show, without secrets."""
 
 
 def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: TrackedJob) -> Logger:
@@ -73,7 +76,7 @@ def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: Trac
         "config": dict(job.config),
         "settings": WANDB_SETTINGS,
     }
-    return WandbTracker(settings)
+    return WandbTracker(settings, job.command)
 
 
 def choose_mode() -> str:
@@ -90,9 +93,9 @@ def choose_mode() -> str:
 class WandbTracker(Logger):
     """A Lightning logger that starts its W&B run at the first number; `close` ends it."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], command: Sequence[str] = ()) -> None:
         super().__init__()
-        self.settings = settings
+        self.settings, self.command = settings, command
         self.run: Any = None
         self.is_broken = False
 
@@ -168,7 +171,8 @@ class WandbTracker(Logger):
         if self.run is None:
             import wandb  # a second of start-up that only tracked runs pay
 
-            self.run = wandb.init(**self.settings)
+            with _command_line(self.command):
+                self.run = wandb.init(**self.settings)
             # A resumed run repeats steps that W&B has seen; its own counter must not refuse them.
             self.run.define_metric("*", step_metric="step")
         return self.run
@@ -216,6 +220,17 @@ def summarise(loggers: Sequence[Logger], scores: Mapping[str, Any]) -> None:
     for logger in loggers:
         if isinstance(logger, WandbTracker | TensorBoardTracker):
             logger.summarise(scores)
+
+
+@contextmanager
+def _command_line(words: Sequence[str]) -> Iterator[None]:
+    """W&B copies sys.argv when it starts, and has no setting for it."""
+    original = sys.argv
+    sys.argv = [*original[:1], *words]
+    try:
+        yield
+    finally:
+        sys.argv = original
 
 
 @contextmanager

@@ -13,7 +13,13 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 
-from clozelab.training.callbacks import GracefulStop, LastCheckpoint, SameConfigOnEveryRank, TrainingProgress
+from clozelab.training.callbacks import (
+    GracefulStop,
+    LastCheckpoint,
+    OwnCheckpoint,
+    SameConfigOnEveryRank,
+    TrainingProgress,
+)
 from clozelab.training.checkpoint_io import AtomicCheckpointIO
 from clozelab.training.runtime import (
     check_compile,
@@ -145,5 +151,5 @@ def stage_callbacks(
     """The callbacks of every stage, in the order they need: progress, last checkpoint (None: none), graceful stop."""
     callbacks: list[Callback] = [SameConfigOnEveryRank(fingerprint), TrainingProgress(progress_bar)]
     if checkpoint is not None:
-        callbacks.append(LastCheckpoint(checkpoint, checkpoint_interval_steps))
+        callbacks += [OwnCheckpoint(fingerprint), LastCheckpoint(checkpoint, checkpoint_interval_steps)]
     return [*callbacks, GracefulStop()]

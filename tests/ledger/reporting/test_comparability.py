@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.collect import collect
-from clozelab.ledger.reporting.comparability import subjects
 from clozelab.ledger.reporting.experiment import Experiment, find_experiment, load_experiment
 from clozelab.ledger.reporting.table import build_table
 from clozelab.ledger.reporting.verdicts import HOLDS, NOT_COMPARABLE, Judgement, judge
@@ -91,14 +90,46 @@ def test_another_search_over_learning_rates(experiment: Experiment, root: Path) 
     assert "learning_rate 5e-05 against 0.0001" in note and "optimizer" not in note
 
 
-def test_what_a_row_is_about_may_differ(experiment: Experiment, root: Path) -> None:
-    change(root, "finetune/ltr/*/*/*", config_resolved__head="bilstm", config_resolved__initialisation="random")
-    assert mrpc(experiment, root).verdict == HOLDS
+def test_what_rows_are_about_may_differ(experiment: Experiment, root: Path) -> None:
+    """ltr.yaml and mlm.yaml both say which head: alike."""
+    change(root, "finetune/*/*/*/*", config_resolved__head="linear")
+    change(root, "finetune/ltr/*/*/*", config_resolved__head="bilstm")
+    found = mrpc(experiment, root)
+    assert found.verdict == NOT_COMPARABLE and "fine-tuned with head bilstm against linear" in found.note
+    rows = experiment.folder / "row"
+    folder = root.parent / "experiment"
+    shutil.copytree(rows, folder / "row")
+    ours = replace(experiment, folder=folder)
+    assert mrpc(ours, root).verdict == NOT_COMPARABLE  # the control: the copied files say the same
+    ltr = folder / "row" / "ltr.yaml"
+    ltr.write_text(ltr.read_text().replace("head: linear", "head: bilstm"))
+    assert mrpc(ours, root).verdict == HOLDS
+    change(root, "finetune/ltr/*/*/*", config_resolved__initialisation="random")
+    assert "fine-tuned with initialisation random against none" in mrpc(ours, root).note
+
+
+def test_what_paper_yaml_allows_to_differ(experiment: Experiment, root: Path) -> None:
     change(root, "finetune/ltr/*/*/*", config_resolved__epochs=5.0, config_resolved__task__data__layers=4)
     assert mrpc(experiment, root).verdict == NOT_COMPARABLE
     allowed = replace(experiment, differ_in=("epochs", "task.data"))
     assert mrpc(allowed, root).verdict == HOLDS
     assert mrpc(replace(experiment, differ_in=("epochs", "task.dat")), root).verdict == NOT_COMPARABLE
+
+
+def test_a_part_laid_over_a_task_frees_its_own_keys(experiment: Experiment, root: Path) -> None:
+    """As table 7's rows do: what the laid-over file does not say has to be equal."""
+    folder = root.parent / "experiment"
+    shutil.copytree(experiment.folder / "row", folder / "row")
+    ltr = folder / "row" / "ltr.yaml"
+    ltr.write_text("# @package _global_\ndefaults:\n  - /task/format/features@task\nrow: ltr\n")
+    ours = replace(experiment, folder=folder)
+    task = {"name": "mrpc", "title": "MRPC", "stand_in_for": None, "metric": "validation/accuracy"}
+    module = {"bilstm_num_layers": 2, "features": "last"}
+    change(root, "finetune/ltr/*/*/*", config_resolved__task=task | {"module": module})
+    assert mrpc(ours, root).verdict == HOLDS
+    change(root, "finetune/ltr/*/*/*", config_resolved__task=task | {"module": module, "data": {"max_length": 64}})
+    found = mrpc(ours, root)
+    assert found.verdict == NOT_COMPARABLE and "with task.data.max_length 64 against none, which" in found.note
 
 
 def test_arms_of_another_pretraining_protocol(experiment: Experiment, root: Path) -> None:
@@ -134,16 +165,94 @@ def test_arms_that_saw_more(
     assert ("arms not matched: " in found.note) == (verdict == NOT_COMPARABLE)
 
 
+@pytest.mark.parametrize(
+    ("facts", "config", "verdict"),
+    [
+        ({"mfu": 0.41}, {"devices": 2}, NOT_COMPARABLE),  # the utilisation is one device's
+        ({"mfu": 0.205}, {"devices": 2}, HOLDS),
+        ({"mfu": 0.205, "world_size": 2}, {"devices": -1}, HOLDS),
+        ({"flops": 0.41e12 * 60.0, "mfu": 0.1, "world_size": 4}, {"devices": 4}, HOLDS),
+        ({"flops": 2 * 0.41e12 * 60.0}, {}, NOT_COMPARABLE),
+    ],
+)
+def test_operations_are_those_of_all_devices(
+    experiment: Experiment, root: Path, facts: dict[str, float], config: dict[str, int], verdict: str
+) -> None:
+    change(root, "pretrain/*/*", facts__training_seconds=60.0, facts__matmul_ceiling=1e12)
+    change(root, "pretrain/ltr/*", config_resolved__trainer=config)
+    change(root, "pretrain/ltr/*", **{f"facts__{key}": value for key, value in facts.items()})
+    assert mrpc(replace(experiment, matched_by=("flops",)), root).verdict == verdict
+
+
+def test_time_is_that_of_all_devices(experiment: Experiment, root: Path) -> None:
+    change(root, "pretrain/*/*", facts__training_seconds=60.0)
+    matched = replace(experiment, matched_by=("training_seconds",))
+    assert mrpc(matched, root).verdict == HOLDS
+    change(root, "pretrain/ltr/*", facts__world_size=2)
+    assert "arms not matched: 120 against 60 training time (seconds x devices)" in mrpc(matched, root).note
+
+
+@pytest.mark.parametrize(
+    ("matched", "config", "amount"),
+    [
+        ("flops", {}, "flops"),
+        ("training_seconds", {}, "training time (seconds x devices)"),
+        ("training_seconds", {"devices": "auto"}, "training time (seconds x devices)"),
+    ],
+)
+def test_what_is_not_known_is_not_matched(
+    experiment: Experiment, root: Path, matched: str, config: dict[str, Any], amount: str
+) -> None:
+    change(root, "pretrain/mlm/*", facts__training_seconds=60.0, facts__matmul_ceiling=1e12)
+    if config:  # it took as many devices as it found, and no record says how many
+        change(root, "pretrain/ltr/*", facts__training_seconds=60.0, config_resolved__trainer=config)
+    found = mrpc(replace(experiment, matched_by=(matched,)), root)
+    assert found.verdict == NOT_COMPARABLE
+    assert f"{amount} of pre-training not known for ltr, so" in found.note
+
+
+def test_arms_without_any_record_are_not_matched(experiment: Experiment, root: Path) -> None:
+    shutil.rmtree(root / "pretrain" / "ltr")
+    assert "steps of pre-training not known for ltr, so" in mrpc(experiment, root).note
+    assert mrpc(replace(experiment, matched_by=()), root).verdict == HOLDS
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "finetune"])
+@pytest.mark.parametrize(
+    ("key", "value", "verdict"),
+    [
+        ("trainer__devices", 2, HOLDS),
+        ("trainer__strategy", "ddp", HOLDS),
+        ("trainer__accelerator", "gpu", HOLDS),
+        ("trainer__num_workers", 2, HOLDS),  # not in records of today
+        ("trainer__threads", 2, HOLDS),
+        ("trainer__compile", "true", HOLDS),
+        ("phases", [{"micro_batch_size": 8}], HOLDS),
+        ("phases", [{"global_batch_size": 8}], NOT_COMPARABLE),
+        ("trainer__precision", "32-true", NOT_COMPARABLE),
+        ("trainer__tf32", True, NOT_COMPARABLE),
+    ],
+)
+def test_how_the_work_is_laid_out_is_no_protocol(
+    experiment: Experiment, root: Path, stage: str, key: str, value: Any, verdict: str
+) -> None:
+    change(root, f"{stage}/ltr/" + ("*" if stage == "pretrain" else "*/*/*"), **{f"config_resolved__{key}": value})
+    assert mrpc(experiment, root).verdict == verdict
+
+
+def test_predicting_the_test_files_is_no_protocol(experiment: Experiment, root: Path) -> None:
+    change(
+        root,
+        "finetune/ltr/*/*/*",
+        config_resolved__predict_test=True,
+        config_resolved__task__data__test_files={"t": "f"},
+    )
+    assert mrpc(experiment, root).verdict == HOLDS
+
+
 def test_another_metric(experiment: Experiment, root: Path) -> None:
     for path in root.glob("finetune/ltr/*/mrpc/*/scores.json"):
         path.write_text(path.read_text().replace("validation/accuracy", "validation/f1"))
     found = mrpc(experiment, root)
     assert found.verdict == NOT_COMPARABLE
     assert "another metric: 6 complete run(s) of LTR & No NSP have no validation/accuracy" in found.note
-
-
-def test_files_say_what_they_are_about() -> None:
-    assert subjects(EXPERIMENTS_DIR / "table5_pretraining_tasks" / "arm") == {"arm", "objective"}
-    assert {"epochs", "learning_rate"} < subjects(EXPERIMENTS_DIR / "table1_glue" / "row")
-    assert "model" in subjects(EXPERIMENTS_DIR / "table6_model_size" / "arm")  # follows from the ratios of a size
-    assert subjects(EXPERIMENTS_DIR / "no such folder") == frozenset()

@@ -74,6 +74,27 @@ def test_scores_in_percent(root: Path) -> None:
     assert {name for name, *_ in questions} == {"f1", "exact_match"} and all(a < 65.0 for _, a, _ in questions)
 
 
+def test_it_says_which_evaluation_and_which_unit(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = {task: [run_of(root, row, task) for row in ("mlm", "ltr")] for task in ("mrpc", "squad_v1")}
+    for task, key, value in (("mrpc", "accuracy", 0.7034), ("squad_v1", "exact_match", 6.3576)):
+        for folder in folders[task]:
+            lines = f"5,100,1.0,validation/{key},{value}\n9,200,2.0,validation/{key},{value}\n"
+            (folder / "metrics.csv").write_text("step,tokens,seconds,key,value\n" + lines)
+    saved = json.loads((folders["mrpc"][0] / "scores.json").read_text())
+    (folders["mrpc"][0] / "scores.json").write_text(json.dumps(saved | {"best_step": 5, "total_steps": 9}))
+    main([str(folder) for folder in folders["mrpc"]])
+    out = capsys.readouterr().out
+    assert "held out, last evaluation" in out and "accuracy, percent" in out and "70.34" in out and "0.7034" not in out
+    assert "score, percent, best evaluation" in out
+    assert "each run's best evaluation by accuracy (A: step 5 of 9, B: step 10), as in reports" in out
+    main([str(folder) for folder in folders["squad_v1"]])
+    out = capsys.readouterr().out
+    assert "exact_match, percent" in out and "6.36" in out and "635" not in out
+    main([str(root / "pretrain" / arm / "seed-1") for arm in ("mlm", "ltr")])
+    out = capsys.readouterr().out
+    assert "loss, nats" in out and "best evaluation" not in out
+
+
 def test_classes_get_mcnemar(root: Path) -> None:
     one, two = run_of(root, "mlm"), run_of(root, "ltr")
     answer(one, [True] * 8 + [False] * 1 + [True] * 11)

@@ -10,7 +10,7 @@ import pytest
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.collect import Collected, FinetuneRun
 from clozelab.ledger.reporting.experiment import load_experiment
-from clozelab.ledger.reporting.table import Table, build_table
+from clozelab.ledger.reporting.table import Cell, Table, build_table
 from clozelab.ledger.reporting.verdicts import NOT_COMPARABLE, judge
 
 
@@ -69,7 +69,24 @@ def test_best_learning_rate_is_chosen_by_its_mean() -> None:
     table = table_of("table1_glue", *runs, at(2e-5, 1, 99.0, 99.0))
     cell = table.cells["given", "mrpc"]
     assert dict(cell.scores) == {(1, 1): 88.0, (1, 2): 89.0}
-    assert cell.note == "learning rate 3e-05, best of 3 on dev"
+    assert cell.note == "learning rate 3e-05, best of 2 on dev (1 more with fewer seeds left out)"
+
+
+def test_learning_rates_are_compared_on_the_seeds_they_share() -> None:
+    """Seed 9 is a lucky one and seed 1 an unlucky one, at any rate."""
+
+    def cell_of(*scores: tuple[float, int, float]) -> Cell:
+        runs = [
+            run("given", "rte", "validation/accuracy", {"validation/accuracy": score}, learning_rate=rate, seed=seed)
+            for rate, seed, score in scores
+        ]
+        return table_of("table1_glue", *runs).cells["given", "rte"]
+
+    cell = cell_of((5e-5, 1, 50.0), (5e-5, 2, 72.0), (3e-5, 2, 70.0), (3e-5, 9, 90.0))
+    assert dict(cell.scores) == {(1, 1): 50.0, (1, 2): 72.0}
+    assert cell.note == "learning rate 5e-05, best of 2 on dev over 1 of 2 seeds"
+    cell = cell_of((5e-5, 1, 50.0), (3e-5, 9, 90.0))
+    assert dict(cell.scores) == {(1, 1): 50.0} and cell.note == "learning rate 5e-05, of 2 without a seed in common"
 
 
 @pytest.mark.parametrize("name", ["table2_squad_v1", "table3_squad_v2"])

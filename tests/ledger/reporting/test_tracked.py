@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,11 +118,12 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")
 
 
-def test_a_sweep_and_a_report_in_wandb(tmp_path: Path, offline: None) -> None:
+def test_a_sweep_and_a_report_in_wandb(tmp_path: Path, offline: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["clozelab", "pretrain", "innocent=word", "+mine.api_key=hunter2"])
     whole = sweep.compose("pretrain", ["logger=wandb", "logger.mode=offline", "experiment=e"])
     rows = [
         {"name": "a", "state": "complete", "value": 0.5, "seed": "1"},
-        {"name": "b", "state": "failed", "seed": "2"},
+        {"name": "b", "state": "failed", "seed": "2", "+mine.api_key": "hunter2"},
     ]
     with sweep.hydra_config(whole):
         config = sweep.without_hydra(whole)
@@ -136,6 +138,9 @@ def test_a_sweep_and_a_report_in_wandb(tmp_path: Path, offline: None) -> None:
         config.logger = None
         assert track_sweep(config, "pretrain", tmp_path / "untracked", rows, []) is None
     assert not (tmp_path / "untracked").exists()
+    sent = [path.read_bytes() for path in (tmp_path / "sweep").rglob("*") if path.is_file()]
+    assert any(b"innocent=word" in content for content in sent)
+    assert not any(b"hunter2" in content for content in sent)
     swept, reported = records(tmp_path / "sweep"), records(tmp_path / "report")
     run = next(one.run for one in swept if one.HasField("run"))
     assert (run.run_group, run.job_type, run.display_name) == ("e/sweep", "sweep", "demo/sweep/pretrain")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from clozelab.ledger.collect import collect
+from clozelab.ledger.reporting.claims import CONTRAST, Claim
 from clozelab.ledger.reporting.experiment import Experiment, find_experiment, load_experiment
 from clozelab.ledger.reporting.table import build_table
 from clozelab.ledger.reporting.verdicts import (
@@ -112,8 +114,6 @@ def test_unknown_task_is_a_column_of_its_own(
     experiment: Experiment, make_runs: Callable[..., Path], writers: Any
 ) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0})
-    import json
-
     folder = root / "finetune" / "mlm" / "pretrain-seed-1" / "other" / "seed-1"
     source = root / "finetune" / "mlm" / "pretrain-seed-1" / "mrpc" / "seed-1"
     folder.mkdir(parents=True)
@@ -233,11 +233,124 @@ def test_a_difference_with_and_without_collapsed_runs(
     assert "3 collapsed run(s) of LTR" in one.note and "without collapsed runs −2" in one.note
 
 
-def test_copies_decide_nothing(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
-    root = make_runs({}, pretrain_seeds=())
-    for seed in (1, 2, 3):
-        writers.finetune(root, "mlm", "mrpc", (seed, 1), 72.0)
+def answer(root: Path, row: str, seed: int, text: str) -> None:
+    (root / "finetune" / row / f"pretrain-seed-{seed}" / "mrpc" / "seed-1" / "predictions.jsonl").write_text(text)
+
+
+@pytest.mark.parametrize("means", [(72.0, 72.0, 72.0), (72.0, 73.0, 71.5)])
+def test_copies_decide_nothing(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any, means: tuple[float, ...]
+) -> None:
+    """Whatever the other row's spread lends to the difference."""
+    root = make_runs({}, pretrain_seeds=(1, 2, 3))
+    for seed, mean in enumerate(means, 1):
+        writers.finetune(root, "mlm", "mrpc", (seed, 1), mean)
         writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0)
+        answer(root, "ltr", seed, f"run {seed}")
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    has_spread = len(set(means)) > 1
+    # Equal scores of runs that answered differently are no copies.
+    assert one.verdict == (HOLDS if has_spread else INCONCLUSIVE) and "copies" not in one.note
+    for seed in (2, 3):
+        answer(root, "ltr", seed, "run 2")
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == INCONCLUSIVE and one.corrected is None and not one.needs
-    assert "are these independent runs?" in one.note
+    assert "LTR & No NSP: runs 2/1 and 3/1 (pre-training/fine-tuning seed) gave the same answers" in one.note
+
+
+def test_seeds_with_one_encoder_are_copies(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
+    root = make_runs({("mlm", "mrpc"): 72.0, ("ltr", "mrpc"): 60.0})
+    assert judged(experiment, root)["ltr_hurts_mrpc"][0].verdict == HOLDS
+    for path in root.glob("finetune/ltr/*/*/*/run.json"):
+        state = json.loads(path.read_text())
+        state["config_resolved"] |= {"initialisation": "pretrained"}
+        state["inputs"] = {"encoder": "e" if state["config_resolved"]["pretrain_seed"] < 3 else "f"}
+        path.write_text(json.dumps(state))
+    for path in root.glob("finetune/mlm/*/*/*/run.json"):
+        path.write_text(path.read_text().replace('"row"', '"initialisation": "pretrained", "row"'))
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.verdict == INCONCLUSIVE and not one.needs
+    assert "LTR & No NSP: pre-training seeds 1 and 2 are one and the same encoder: copies decide nothing" in one.note
+
+
+def test_a_difference_without_spread_waits_for_one_more_seed(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
+    """Two honest seeds may differ by the same number of examples."""
+    root = make_runs({}, pretrain_seeds=(1, 2))
+    for seed in (1, 2):
+        writers.finetune(root, "mlm", "mrpc", (seed, 1), 72.0 + seed)
+        writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0 + seed)
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.verdict == INCONCLUSIVE and one.corrected is None and one.decisive_seeds == 3
+    assert "the same difference for every seed: no spread to judge it by" in one.note
+
+
+def contrast(experiment: Experiment, first: str, second: str) -> Experiment:
+    """The experiment with one claim: left-to-right costs `first` more than `second`."""
+    against = ("ltr", "mlm", second)
+    claim = Claim("more", "t", CONTRAST, ("ltr", "mlm"), first, "lower", None, against=against)
+    return replace(experiment, claims=(claim,))
+
+
+@pytest.mark.parametrize(
+    ("columns", "tasks", "expected"),
+    [
+        # The paper's data with the paper's, a stand-in with the one at its place.
+        (("MNLI-m", "QNLI"), ("mnli", "qnli"), {"MNLI-m against QNLI": ""}),
+        (("MNLI-m", "QNLI"), ("snli_95k", "qnli_derived"), {"SNLI-95k against QNLI-derived": ""}),
+        (
+            ("MNLI-m", "QNLI"),
+            ("mnli", "snli_95k", "qnli"),
+            {"MNLI-m against QNLI": "", "SNLI-95k": "no run on qnli_derived, the counterpart of SNLI-95k in QNLI"},
+        ),
+        (
+            ("MNLI-m", "QNLI"),
+            ("mnli", "qnli_derived"),
+            {
+                "MNLI-m": "no run on qnli, the counterpart of MNLI-m in QNLI",
+                "QNLI-derived": "no run on snli_95k, the counterpart of QNLI-derived in MNLI-m",
+            },
+        ),
+        # A column with one data set by nature: nothing else could stand there.
+        (("MRPC", "QNLI"), ("mrpc", "qnli_derived"), {"MRPC against QNLI-derived": ""}),
+        (
+            ("QNLI", "MRPC"),
+            ("mrpc", "qnli", "qnli_derived"),
+            {"QNLI against MRPC": "", "QNLI-derived against MRPC": ""},
+        ),
+    ],
+)
+def test_which_data_sets_a_difference_of_differences_pairs(
+    experiment: Experiment,
+    make_runs: Callable[..., Path],
+    columns: tuple[str, str],
+    tasks: tuple[str, ...],
+    expected: dict[str, str],
+) -> None:
+    root = make_runs({(row, task): mean for row, mean in (("ltr", 60.0), ("mlm", 70.0)) for task in tasks})
+    found = judge(build_table(contrast(experiment, *columns), collect(root)))
+    assert {one.judged_on: one.note for one in found if one.verdict == NOT_COMPARABLE} == {
+        name: reason for name, reason in expected.items() if reason
+    }
+    assert {one.judged_on for one in found} == set(expected)
+
+
+def test_the_second_stand_in_never_stands_beside_the_first(
+    experiment: Experiment, make_runs: Callable[..., Path]
+) -> None:
+    """Both columns have a stand-in with runs, and they are different ones."""
+    more = {"MNLI-m": ("mrpc", "snli_95k"), "QNLI": ("sst2", "qnli_derived")}
+    listed = tuple(replace(one, stand_ins=more.get(one.name, one.stand_ins)) for one in experiment.columns)
+    root = make_runs(
+        {(row, task): mean for row, mean in (("ltr", 60.0), ("mlm", 70.0)) for task in ("mrpc", "qnli_derived")}
+    )
+    short = replace(experiment, columns=tuple(one for one in listed if one.name not in ("MRPC", "SST-2")))
+    found = judge(build_table(contrast(short, "MNLI-m", "QNLI"), collect(root)))
+    assert [one.verdict for one in found] == [NOT_COMPARABLE] * 2
+    assert {one.note for one in found} == {
+        "no run on sst2, the counterpart of MRPC in QNLI",
+        "no run on snli_95k, the counterpart of QNLI-derived in MNLI-m",
+    }

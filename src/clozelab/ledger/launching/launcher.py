@@ -19,12 +19,13 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import CompactHydraException
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from clozelab.ledger.host import usable_cores
 from clozelab.ledger.launching.forking import ForkServer
 from clozelab.ledger.launching.processes import Job, ProcessPool, Stopped
+from clozelab.ledger.redaction import redacted, redacted_words
 from clozelab.ledger.reporting.tracked import track_sweep
 from clozelab.ledger.run import read_state
 from clozelab.ledger.sweep import PlannedJob, hydra_config, plan_job, without_hydra
@@ -83,6 +84,7 @@ class SweepLauncher(Launcher):
 
     def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         assert self.config is not None and self.context is not None
+        _hide_secrets(Path(str(self.config.hydra.sweep.dir)) / "multirun.yaml")
         Launched.jobs += len(job_overrides)
         loader = self.context.config_loader
         composed = [loader.load_sweep_config(self.config, list(overrides)) for overrides in job_overrides]
@@ -194,6 +196,21 @@ def share_cores(jobs_at_once: int | str, config: Any, num_jobs: int) -> tuple[in
         at_once = int(jobs_at_once)
     at_once = max(1, min(at_once, num_jobs))
     return at_once, max(1, cores // (at_once * devices))
+
+
+def _hide_secrets(path: Path) -> None:
+    """Hydra has just written the sweep's configuration as it was given, the command line included."""
+    if not path.is_file():
+        return
+    written: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    shown = redacted(written)
+    hydra = shown.get("hydra", {})
+    for kind, words in (hydra.get("overrides") or {}).items():
+        hydra["overrides"][kind] = redacted_words(words)
+    if names := (hydra.get("job") or {}).get("override_dirname"):
+        hydra["job"]["override_dirname"] = ",".join(redacted_words(names.split(",")))
+    if shown != written:
+        path.write_text(OmegaConf.to_yaml(OmegaConf.create(shown)), encoding="utf-8")
 
 
 def _check_folders(planned: Sequence[PlannedJob]) -> None:

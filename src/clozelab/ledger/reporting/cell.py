@@ -161,8 +161,9 @@ def _apart(mine: Sequence[FinetuneRun], others: Sequence[FinetuneRun]) -> list[t
         theirs = dict.fromkeys(str(config.get(key, "(none)")) for config in configs.values())
         if set(theirs) - {str(own.get(key, "(none)"))}:
             found.append((key, str(own.get(key, "(none)")), ", ".join(theirs)))
-    intended = [one for one in found if one[0] in FINETUNE_MAY_DIFFER and one[0] != "row"]
-    return intended + [one for one in found if one[0] not in FINETUNE_MAY_DIFFER]
+    names = (*FINETUNE_MAY_DIFFER, "head", "initialisation")
+    intended = [one for one in found if one[0] in names and one[0] != "row"]
+    return intended + [one for one in found if one[0] not in names]
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:

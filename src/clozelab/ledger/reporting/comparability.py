@@ -1,24 +1,25 @@
 """Whether two rows may be compared: were they made in the same way, apart from what they are about?
 
-What rows and arms are about is what their files (`row/*.yaml`, `arm/*.yaml`) set, and what paper.yaml lists in
-`differ_in`. How a row is fine-tuned (PROTOCOL) is never a row's subject unless `differ_in` says so. Arms must have
-seen as much as paper.yaml's `matched_by` asks for: steps and tokens where it says nothing.
+What two rows or arms are about is what their files (`row/*.yaml`, `arm/*.yaml`) set differently, and what paper.yaml
+lists in `differ_in`. How a row is fine-tuned (PROTOCOL) is never a row's subject unless `differ_in` says so. Arms must
+have seen as much as paper.yaml's `matched_by` asks for: steps and tokens where it says nothing. What is not known of
+an arm cannot be matched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.reporting.consistency import (
     FINETUNE_MAY_DIFFER,
     PRETRAIN_MAY_DIFFER,
     compared,
-    declared_keys,
-    is_within,
 )
+from clozelab.ledger.reporting.declared import Delta, is_within, meant_to_differ, read_deltas
 from clozelab.ledger.reporting.experiment import Experiment
 from clozelab.ledger.reporting.wording import rough
 
@@ -37,7 +38,7 @@ PROTOCOL = frozenset(
 FOLLOWS = {"optimizer.learning_rate": "learning_rate"}
 """Settings that only repeat another one."""
 TOLERANCE = 0.02
-NAMES = {"training_seconds": "training time"}
+NAMES = {"training_seconds": "training time (seconds x devices)"}
 SHOWN = 3
 
 Settings = Mapping[str, frozenset[str]]
@@ -46,7 +47,7 @@ Settings = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True)
 class Comparability:
-    """What is known of how rows were made; nothing at all bars nothing.
+    """What is known of how rows were made; no settings at all bar nothing.
 
     Attributes:
         arms: row -> its pre-training arm, or None.
@@ -54,7 +55,8 @@ class Comparability:
         finetune: (row, task) -> settings of its complete runs.
         amounts: arm -> what one run of it saw and took, as means.
         matched_by: which of the amounts have to agree.
-        pretrain_free, finetune_free: settings that may differ by intention.
+        arm_files, row_files: what their files set.
+        differ_in: settings that may differ by intention in any of them.
     """
 
     arms: Mapping[str, str | None] = field(default_factory=dict)
@@ -62,30 +64,36 @@ class Comparability:
     finetune: Mapping[tuple[str, str], Settings] = field(default_factory=dict)
     amounts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     matched_by: tuple[str, ...] = ()
-    pretrain_free: tuple[str, ...] = ()
-    finetune_free: tuple[str, ...] = ()
+    arm_files: Mapping[str, Delta] = field(default_factory=dict)
+    row_files: Mapping[str, Delta] = field(default_factory=dict)
+    differ_in: tuple[str, ...] = ()
 
     def why_not(self, first: str, second: str, tasks: Iterable[str]) -> str:
         """Why two rows' scores on these tasks are not comparable; empty where they are."""
         arms = self.arms.get(first), self.arms.get(second)
         reasons = [self._unmatched(arms[0], arms[1])] if arms[0] and arms[1] and arms[0] != arms[1] else []
+        about = meant_to_differ(self.row_files.get(first, {}), self.row_files.get(second, {}))
+        free = {*self.differ_in, *(key for key in about if key.split(".")[0] not in PROTOCOL)}
         for task in tasks:
             settings = self.finetune.get((first, task), {}), self.finetune.get((second, task), {})
-            reasons.append(_difference("fine-tuned", *settings, self.finetune_free))
+            reasons.append(_difference("fine-tuned", *settings, free))
         return next(filter(None, reasons), "")
 
     def _unmatched(self, first: str, second: str) -> str:
-        amounts = self.amounts.get(first, {}), self.amounts.get(second, {})
+        amounts = {arm: self.amounts.get(arm, {}) for arm in (first, second)}
         for key in self.matched_by:
-            pair = [one[key] for one in amounts if key in one]
-            if len(pair) == 2 and abs(pair[0] - pair[1]) > TOLERANCE * max(pair):
-                name = NAMES.get(key, key)
+            name = NAMES.get(key, key)
+            if unknown := [arm for arm, one in amounts.items() if key not in one]:
+                return f"{name} of pre-training not known for {' and '.join(unknown)}, so nobody can say the arms match"
+            pair = [one[key] for one in amounts.values()]
+            if abs(pair[0] - pair[1]) > TOLERANCE * max(pair):
                 return (
                     f"arms not matched: {rough(pair[0])} against {rough(pair[1])} {name} of pre-training, and "
                     "matched_by in paper.yaml does not say that this is meant"
                 )
         settings = self.pretrain.get(first, {}), self.pretrain.get(second, {})
-        return _difference("pre-trained", *settings, self.pretrain_free)
+        about = meant_to_differ(self.arm_files.get(first, {}), self.arm_files.get(second, {}))
+        return _difference("pre-trained", *settings, {*self.differ_in, *about})
 
 
 def build_comparability(experiment: Experiment, collected: Collected) -> Comparability:
@@ -98,8 +106,6 @@ def build_comparability(experiment: Experiment, collected: Collected) -> Compara
     for one in collected.finetune:
         if one.is_complete:
             finetune.setdefault((one.row, one.task), []).append(one)
-    about_arms = subjects(experiment.folder / "arm")
-    about_rows = {key for key in subjects(experiment.folder / "row") if key.split(".")[0] not in PROTOCOL}
     free = {name for name, other in FOLLOWS.items() if other in experiment.differ_in} | set(experiment.differ_in)
     return Comparability(
         arms={row.name: row.arm for row in experiment.rows},
@@ -107,14 +113,10 @@ def build_comparability(experiment: Experiment, collected: Collected) -> Compara
         finetune={key: _settings(runs, FINETUNE_MAY_DIFFER, "task_data") for key, runs in finetune.items()},
         amounts={arm: _amounts(runs) for arm, runs in pretrain.items()},
         matched_by=experiment.matched_by,
-        pretrain_free=tuple(sorted(about_arms | free)),
-        finetune_free=tuple(sorted(about_rows | free)),
+        arm_files=read_deltas(experiment.folder / "arm"),
+        row_files=read_deltas(experiment.folder / "row"),
+        differ_in=tuple(sorted(free)),
     )
-
-
-def subjects(folder: Path) -> frozenset[str]:
-    """Settings that the arms or rows of a folder are about, with what follows from them."""
-    return frozenset().union(*declared_keys(folder).values())
 
 
 def _settings(runs: Sequence[PretrainRun | FinetuneRun], may_differ: tuple[str, ...], data: str) -> Settings:
@@ -123,7 +125,7 @@ def _settings(runs: Sequence[PretrainRun | FinetuneRun], may_differ: tuple[str, 
     return {key: frozenset(str(values.get(key, "none")) for values in all_values) for key in keys}
 
 
-def _difference(how: str, first: Settings, second: Settings, free: Sequence[str]) -> str:
+def _difference(how: str, first: Settings, second: Settings, free: Collection[str]) -> str:
     """In words, what two rows' settings differ in; nothing is said of a row without any."""
     if not first or not second:
         return ""
@@ -149,10 +151,30 @@ def _words(values: frozenset[str]) -> str:
 
 def _amounts(runs: Sequence[PretrainRun]) -> dict[str, float]:
     """Means over seeds, of what every run knows of itself."""
-    facts = [dict(run.facts) for run in runs]
-    for one in facts:
-        if all(isinstance(one.get(key), int | float) for key in ("mfu", "matmul_ceiling", "training_seconds")):
-            one["flops"] = one["mfu"] * one["matmul_ceiling"] * one["training_seconds"]
-    keys = ("steps", "tokens", "flops", "training_seconds")
-    known: list[str] = [key for key in keys if all(isinstance(one.get(key), int | float) for one in facts)]
-    return {key: sum(float(one[key]) for one in facts) / len(facts) for key in known}
+    known = [_amounts_of(run) for run in runs]
+    keys = [key for key in ("steps", "tokens", "flops", "training_seconds") if all(key in one for one in known)]
+    return {key: sum(one[key] for one in known) / len(known) for key in keys}
+
+
+def _amounts_of(run: PretrainRun) -> dict[str, float]:
+    """What a run saw and took, all its devices together."""
+    found = {key: float(value) for key, value in run.facts.items() if _is_number(value)}
+    world_size = run.facts.get("world_size", _devices(run.state["config_resolved"].get("trainer")))
+    if not _is_number(world_size):
+        found.pop("training_seconds", None)
+    elif "training_seconds" in found:
+        found["training_seconds"] *= world_size
+    # Runs of before `flops` was recorded know their utilisation, which is that of one device.
+    if "flops" not in found and {"mfu", "matmul_ceiling", "training_seconds"} <= found.keys():
+        found["flops"] = found["mfu"] * found["matmul_ceiling"] * found["training_seconds"]
+    return found
+
+
+def _devices(trainer: Mapping[str, Any] | None) -> int | None:
+    """Of a run that did not record them: as configured; None where it took what it found."""
+    counts = [(trainer or {}).get(key, 1) for key in ("devices", "num_nodes")]
+    return math.prod(counts) if all(isinstance(count, int) and count > 0 for count in counts) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clozelab.ledger.collect import read_scores
+from clozelab.ledger.collect import is_percent, read_scores
 from clozelab.ledger.fingerprint import flatten
 from clozelab.ledger.inventory import Record, read_record
 from clozelab.ledger.reporting.wording import rough, signed
@@ -112,12 +113,41 @@ def final_scores(one: Record, two: Record) -> list[tuple[str, float, float]]:
 
 
 def point_rows(one: Record, two: Record) -> list[list[str]]:
-    """`points` as a table's cells."""
+    """`points` as a table's cells, each with its unit; shares of one are shown in percent, as scores are."""
+    found = points(one, two)
+    has_percent = is_percent(point.key for point in found)
     rows = []
-    for point in points(one, two):
-        common = [""] * 3 if point.common is None else [rough(point.tokens or 0), *(f"{x:.4f}" for x in point.common)]
-        rows.append([point.key.removeprefix("validation/"), *(f"{value:.4f}" for value in point.ends), *common])
+    for point in found:
+        name = point.key.removeprefix("validation/")
+        unit, factor, decimals = _unit(name, has_percent)
+        values = [f"{factor * value:.{decimals}f}" for value in (*point.ends, *(point.common or ()))]
+        common = [rough(point.tokens or 0), *values[2:]] if point.common else [""] * 3
+        rows.append([f"{name}{unit}", *values[:2], *common])
     return rows
+
+
+def _unit(name: str, has_percent: bool) -> tuple[str, float, int]:
+    """(what follows the name, factor, decimals) of a held-out figure of metrics.csv."""
+    if name.endswith("loss"):
+        return ", nats", 1.0, 4
+    if name.endswith("perplexity"):
+        return "", 1.0, 4
+    return ", percent", 1.0 if has_percent else 100.0, 2
+
+
+def evaluation_words(one: Record, two: Record) -> str:
+    """Which evaluation the two runs' scores are of; empty where there are none to compare."""
+    if not final_scores(one, two):
+        return ""
+    steps = []
+    for letter, record in (("A", one), ("B", two)):
+        saved = json.loads((record.folder / "scores.json").read_text(encoding="utf-8"))
+        total = f" of {saved['total_steps']}" if "total_steps" in saved else ""
+        steps.append(f"{letter}: step {saved.get('best_step', NONE)}{total}")
+    return (
+        f"Scores are those of each run's best evaluation by {one.metric.removeprefix('validation/')} "
+        f"({', '.join(steps)}), as in reports; held-out figures are those of the last one."
+    )
 
 
 def score_rows(one: Record, two: Record) -> list[list[str]]:

@@ -11,34 +11,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from yaml import YAMLError  # type: ignore[import-untyped]
-
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
-from clozelab.ledger.fingerprint import encoder_fingerprint, flatten
+from clozelab.ledger.fingerprint import CONDITIONAL_KEYS, encoder_fingerprint, flatten, is_of_no_account
+from clozelab.ledger.reporting.declared import RATE_KEYS, is_within, read_deltas, with_following
 
 PRETRAIN_MAY_DIFFER = ("arm", "seed")
 FINETUNE_MAY_DIFFER = (
     "row",
     "encoder_arm",
     "encoder_fraction",
-    "head",
-    "initialisation",
     "pretrain_seed",
     "seed",
     "save_model",
     "predict_test",
+    *(key for key, option in CONDITIONAL_KEYS.items() if option == "predict_test"),
 )
-RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
-FOLLOWING = {
-    "learning_rate": RATE_KEYS,
-    "size": ("model",),
-    "task": ("task", "epochs", "global_batch_size", *RATE_KEYS),
-}
-"""What the resolved configuration derives from a key that an arm or row sets."""
 SHOWN_VALUES = 3
 Declared = Mapping[str, frozenset[str]]
-"""Arm or row -> dotted keys (or parts) that its file sets."""
+"""Arm or row -> dotted keys (or parts) that its file sets, with what follows from them."""
 
 
 def inconsistencies(collected: Collected, experiment: Path | None = None, differ_in: Sequence[str] = ()) -> list[str]:
@@ -51,7 +41,7 @@ def inconsistencies(collected: Collected, experiment: Path | None = None, differ
     """
     pretrain = [run for run in collected.pretrain if run.is_complete]
     finetune = [run for run in collected.finetune if run.is_complete]
-    arms, rows = (declared_keys(experiment / group) if experiment else {} for group in ("arm", "row"))
+    arms, rows = (_declared(experiment / group) if experiment else {} for group in ("arm", "row"))
     lines = _differing("pre-training runs", pretrain, (*PRETRAIN_MAY_DIFFER, *differ_in), "corpus", arms)
     for task in sorted({run.task for run in finetune}):
         runs = [run for run in finetune if run.task == task]
@@ -60,29 +50,8 @@ def inconsistencies(collected: Collected, experiment: Path | None = None, differ
     return lines + _shared_encoders(finetune) + _replaced_encoders(pretrain, finetune)
 
 
-def declared_keys(folder: Path) -> dict[str, frozenset[str]]:
-    """What each delta of an experiment (arm/NAME.yaml or row/NAME.yaml) sets, with what follows from it."""
-    found = {}
-    for path in sorted(folder.glob("*.yaml")):
-        try:
-            plain = OmegaConf.to_container(OmegaConf.load(path))
-        except (OSError, YAMLError):
-            continue
-        delta = {str(key): value for key, value in plain.items()} if isinstance(plain, dict) else {}
-        chosen = [_chosen_part(entry) for entry in delta.pop("defaults", ())]
-        delta.pop("hydra", None)
-        keys = {*flatten(delta), *delta, *filter(None, chosen)}
-        # A part with values inside is declared by those values alone.
-        keys -= {key for key in delta if isinstance(delta[key], dict)}
-        found[path.stem] = frozenset([*keys, *(one for key in keys for one in FOLLOWING.get(key.split(".")[0], ()))])
-    return found
-
-
-def _chosen_part(entry: Any) -> str:
-    """ "objective" for {"override /objective": mlm}, "task" for "/task/format/features@task"."""
-    text = str(next(iter(entry), "")) if isinstance(entry, Mapping) else str(entry)
-    group, _, package = text.removeprefix("override ").partition("@")
-    return (package or group.strip("/")).replace("/", ".").removesuffix("_self_")
+def _declared(folder: Path) -> Declared:
+    return {name: with_following(delta) for name, delta in read_deltas(folder).items()}
 
 
 def _same_rates(runs: Sequence[FinetuneRun]) -> bool:
@@ -131,15 +100,13 @@ def _delta(run: PretrainRun | FinetuneRun) -> str:
     return run.arm if isinstance(run, PretrainRun) else run.row
 
 
-def is_within(key: str, parts: Iterable[str]) -> bool:
-    """Whether a dotted key is one of these, or inside one."""
-    return any(key == part or key.startswith(f"{part}.") for part in parts)
-
-
 def compared(state: Mapping[str, Any], free: tuple[str, ...], data: str) -> dict[str, Any]:
-    """Dotted key -> value of all that should be equal; `free` names whole parts or single values."""
+    """Dotted key -> value of all that should be equal; `free` names whole parts or single values.
+
+    How the work was laid out on a machine is not of it (fingerprint.LAYOUT_KEYS); precision is.
+    """
     values = flatten({key: value for key, value in state.get("config_resolved", {}).items() if key not in free})
-    values = {key: value for key, value in values.items() if not is_within(key, free)}
+    values = {key: value for key, value in values.items() if not is_within(key, free) and not is_of_no_account(key)}
     inputs, facts = state.get("inputs", {}), state.get("facts", {})
     values |= {f"input {data}": str(inputs[data])[:12]} if data in inputs else {}
     values |= {"precision": facts["precision"]} if "precision" in facts else {}
@@ -152,9 +119,9 @@ def _name(run: PretrainRun | FinetuneRun) -> str:
     return f"{run.row} seed {run.pretrain_seed}/{run.seed}"
 
 
-def _encoder(run: FinetuneRun) -> str | None:
+def encoder_of(run: FinetuneRun) -> str | None:
     """Fingerprint of the weights a run began with; None where they were fresh or nothing is recorded."""
-    is_trained = run.state["config_resolved"].get("initialisation") == "pretrained"
+    is_trained = run.state.get("config_resolved", {}).get("initialisation") == "pretrained"
     return run.state.get("inputs", {}).get("encoder") if is_trained else None
 
 
@@ -162,7 +129,7 @@ def _shared_encoders(runs: Sequence[FinetuneRun]) -> list[str]:
     """A pre-training seed of a row is one encoder, and two seeds are two."""
     encoders: dict[tuple[str, int], set[str]] = {}
     for run in runs:
-        if encoder := _encoder(run):
+        if encoder := encoder_of(run):
             encoders.setdefault((run.row, run.pretrain_seed), set()).add(encoder)
     lines = [
         f"{row}, pre-training seed {seed}: its runs began with {len(used)} different encoders"
@@ -189,7 +156,7 @@ def _replaced_encoders(pretrain: Sequence[PretrainRun], finetune: Sequence[Finet
     }
     lines = []
     for run in finetune:
-        arm, used = str(run.state["config_resolved"].get("encoder_arm")), _encoder(run)
+        arm, used = str(run.state["config_resolved"].get("encoder_arm")), encoder_of(run)
         if used and used not in current.get((arm, run.pretrain_seed), {used}):
             lines.append(f"{run.dir}: began with another encoder than the one of {arm} seed {run.pretrain_seed} now")
     return lines

@@ -7,10 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clozelab.ledger.reporting.claims import ALL_COLUMNS, CONTRAST, ORDER, SPREAD, Claim
+from clozelab.ledger.reporting.copies import copied_seeds
+from clozelab.ledger.reporting.experiment import Column
 from clozelab.ledger.reporting.table import Cell, DataColumn, Table
 from clozelab.ledger.reporting.wording import MINUS
 from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate, contrast, holm
 
+ROUNDING = 1e-9
+"""Of floating-point sums of scores, as a share of them."""
 Term = tuple[float, str, DataColumn]
 """(factor, row, column): a link's difference is the sum of factor x cell."""
 
@@ -27,6 +31,7 @@ class Link:
         barred: why its cells must not be compared.
         absent: what is not there, where something is not there.
         is_collapsed: a cell of it has no run that read its input.
+        copies: which seeds of its cells are one and the same run, where some are.
     """
 
     name: str
@@ -36,6 +41,7 @@ class Link:
     barred: str
     absent: str
     is_collapsed: bool
+    copies: str = ""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -48,9 +54,17 @@ class Link:
     def is_tested(self) -> bool:
         """Whether there is an interval over pre-training seeds that may decide something."""
         found = self.difference
-        if found is None or self.barred or self.absent or self.is_collapsed:
+        if found is None or self.barred or self.absent or self.is_collapsed or self.copies:
             return False
-        return found.basis == PRETRAINING_SEEDS and not is_suspicious(found)
+        return found.basis == PRETRAINING_SEEDS and not self.has_no_spread
+
+    @property
+    def has_no_spread(self) -> bool:
+        """All seeds agree on the difference but for rounding: Student's t has nothing to judge it by."""
+        found = self.difference
+        if found is None or found.half_width is None:
+            return False
+        return found.half_width <= ROUNDING * max(1.0, abs(found.mean))
 
     @property
     def p(self) -> float | None:
@@ -89,11 +103,6 @@ def correct(links: Iterable[Link]) -> Correction:
     return Correction(dict(zip(known, holm(list(known.values())), strict=True)), factors)
 
 
-def is_suspicious(difference: Estimate) -> bool:
-    """No spread at all over seeds: copies of one run rather than independent ones."""
-    return difference.count >= 2 and difference.half_width is not None and difference.half_width < 1e-9
-
-
 def find_cases(claim: Claim, table: Table) -> list[Case]:
     if claim.column == ALL_COLUMNS:
         return [_case_of_all(claim, table)]
@@ -117,20 +126,46 @@ def _no_run(name: str, table: Table) -> str:
 
 
 def _contrasts(claim: Claim, against: tuple[str, str, str], data: list[DataColumn], table: Table) -> list[Case]:
-    column = next(one for one in table.experiment.columns if one.name == against[2])
-    others = table.of_column(column)
+    """One case for each pair of data sets that belong together, and one for each that has no counterpart.
+
+    The paper's data set goes with the paper's, and a stand-in with the one at its place in the other column's list:
+    whatever else has runs would be another comparison under the claim's name. A column with a single data set by
+    nature (no stand-ins in paper.yaml, a mean, a fact of pre-training) goes with every one of the other column.
+    """
+    mine, theirs = (next(o for o in table.experiment.columns if o.name == name) for name in (claim.column, against[2]))
+    others = table.of_column(theirs)
     if not others:
-        return [Case(claim, None, "nothing", (), (_no_run(column.name, table),))]
-    cases = []
-    for one in data:
-        other = next((other for other in others if other.is_paper == one.is_paper), others[0])
-        rows = claim.rows
-        terms = ((1.0, rows[0], one), (-1.0, rows[1], one), (-1.0, against[0], other), (1.0, against[1], other))
-        # Where either is not the paper's data, the paper's size says nothing about the difference.
-        speaks = other if one.is_paper and not other.is_paper else one
-        judged_on = one.heading if one.key == other.key else f"{one.heading} against {other.heading}"
-        cases.append(Case(claim, speaks, judged_on, (_link(claim, terms, "", table),)))
+        return [Case(claim, None, "nothing", (), (_no_run(theirs.name, table),))]
+    is_single = any(len(sets) == 1 and not column.stand_ins for sets, column in ((data, mine), (others, theirs)))
+    pairs = [(one, other) for one in data for other in others if is_single or _place(one) == _place(other)]
+    cases = [_contrast(claim, against, one, other, table) for one, other in pairs]
+    for alone, column in (*((one, theirs) for one in data), *((other, mine) for other in others)):
+        if not any(alone.key in (one.key, other.key) for one, other in pairs):
+            cases.append(Case(claim, alone, alone.heading, (), (_no_counterpart(alone, column),)))
     return cases
+
+
+def _place(one: DataColumn) -> int | str:
+    """Where the paper.yaml lists a data set in its column (the paper's own is 0); its name where it does not."""
+    assert one.column is not None
+    names = (one.column.task, *one.column.stand_ins)
+    return names.index(one.task) if one.task in names else one.task
+
+
+def _no_counterpart(one: DataColumn, column: Column) -> str:
+    names, place = (column.task, *column.stand_ins), _place(one)
+    if isinstance(place, int) and place < len(names):
+        return f"no run on {names[place]}, the counterpart of {one.heading} in {column.name}"
+    return f"{column.name} has no counterpart of {one.heading} in paper.yaml"
+
+
+def _contrast(claim: Claim, against: tuple[str, str, str], one: DataColumn, other: DataColumn, table: Table) -> Case:
+    rows = claim.rows
+    terms = ((1.0, rows[0], one), (-1.0, rows[1], one), (-1.0, against[0], other), (1.0, against[1], other))
+    # Where either is not the paper's data, the paper's size says nothing about the difference.
+    speaks = other if one.is_paper and not other.is_paper else one
+    judged_on = one.heading if one.key == other.key else f"{one.heading} against {other.heading}"
+    return Case(claim, speaks, judged_on, (_link(claim, terms, "", table),))
 
 
 def _case_of_all(claim: Claim, table: Table) -> Case:
@@ -169,7 +204,12 @@ def _link(claim: Claim, terms: tuple[Term, ...], name: str, table: Table) -> Lin
     if difference is None and not absent:
         absent = "the rows have no seed in common" if claim.kind == CONTRAST else "the two rows have no seed in common"
     is_collapsed = any(cell.is_collapsed for cell in cells)
-    return Link(name, terms, difference, point, _barred(terms, table), absent, is_collapsed)
+    return Link(name, terms, difference, point, _barred(terms, table), absent, is_collapsed, _copies(terms, table))
+
+
+def _copies(terms: Sequence[Term], table: Table) -> str:
+    found = [(row, copied_seeds(table.cells[row, column.key].runs.values())) for _, row, column in terms]
+    return "; ".join(dict.fromkeys(f"{table.experiment.label(row)}: {what}" for row, what in found if what))
 
 
 def _absent(terms: Sequence[Term], cells: Sequence[Cell], table: Table) -> str:

@@ -345,17 +345,22 @@ def _cell(runs: list[FinetuneRun], column: DataColumn, expected: list[Seeds]) ->
 def _best_learning_rate(runs: list[FinetuneRun]) -> tuple[list[FinetuneRun], str]:
     """(the runs at one learning rate, which one it is), all runs where there is but one.
 
-    Chosen by the mean of each task's own selecting score, among the rates with most runs: a mean over fewer seeds would
-    win by luck.
+    Chosen by the mean of each task's own selecting score, among the rates with most seeds and over the seeds that all
+    of these have: a rate must not win by the seeds that it happens to have.
     """
-    by_rate: dict[float | None, list[FinetuneRun]] = {}
+    by_rate: dict[float | None, dict[Seeds, FinetuneRun]] = {}
     for run in runs:
-        by_rate.setdefault(run.learning_rate, []).append(run)
+        by_rate.setdefault(run.learning_rate, {})[run.pretrain_seed, run.seed] = run
     if len(by_rate) < 2:
         return runs, ""
     most = max(map(len, by_rate.values()))
-    means = {
-        rate: sum(run.scores[run.metric] for run in mine) / most for rate, mine in by_rate.items() if len(mine) == most
-    }
-    rate = max(means, key=lambda rate: means[rate])
-    return by_rate[rate], f"learning rate {rate:g}, best of {len(by_rate)} on {OUR_SPLIT}"
+    whole = {rate: mine for rate, mine in by_rate.items() if len(mine) == most}
+    common = reduce(lambda seeds, mine: seeds & mine.keys(), whole.values(), set(next(iter(whole.values()))))
+    if not common:
+        rate = min(whole, key=lambda rate: sorted(whole[rate]))
+        return list(whole[rate].values()), f"learning rate {rate}, of {len(by_rate)} without a seed in common"
+    rate = max(whole, key=lambda rate: sum(whole[rate][seeds].scores[whole[rate][seeds].metric] for seeds in common))
+    note = f"learning rate {rate}, best of {len(whole)} on {OUR_SPLIT}"
+    note += f" over {len(common)} of {most} seeds" if len(common) < most else ""
+    left = len(by_rate) - len(whole)
+    return list(whole[rate].values()), note + (f" ({left} more with fewer seeds left out)" if left else "")

@@ -6,14 +6,16 @@ import csv
 import os
 import secrets
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.resolvers import oc
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from clozelab.ledger.redaction import hidden_environment, redacted, redacted_words
 
 if TYPE_CHECKING:
     from clozelab.ledger.reporting.report import Report
@@ -50,6 +52,7 @@ def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> Any:
         name=f"{cfg.scale.name}/{stage}/{name}",
         tags=tags_of(cfg),
         config=shown_config(cfg),
+        command=tuple(redacted_words(sys.argv[1:])),
     )
 
 
@@ -61,28 +64,26 @@ def tags_of(cfg: DictConfig) -> tuple[str, ...]:
 
 
 def shown_config(cfg: DictConfig) -> dict[str, Any]:
-    """The configuration, resolved, with `(env NAME)` for whatever comes from the environment: it may be a secret.
-
-    Also where it comes through other keys, or is a part of a longer value.
-    """
+    """The configuration, resolved, with `(env NAME)` for whatever comes from the environment and without what looks
+    like a secret (redaction.py)."""
     # Without types: a number from the environment is shown as a text.
     plain = OmegaConf.create(OmegaConf.to_container(cfg, resolve=False))
-    with _hidden_environment():
-        shown = OmegaConf.to_container(plain, resolve=True)
-    assert isinstance(shown, dict)
-    return {str(key): value for key, value in shown.items()}
+    with hidden_environment():
+        shown = {str(key): _shown(plain, key) for key in plain}
+    return {key: redacted(value, key) for key, value in shown.items()}
 
 
-@contextmanager
-def _hidden_environment() -> Iterator[None]:
-    names = {"oc.env": oc.env}
-    for name in names:
-        OmegaConf.register_new_resolver(name, lambda key, *_default: f"(env {key})", replace=True)
+def _shown(node: DictConfig | ListConfig, key: Any) -> Any:
+    """One resolved value; what can do nothing with `(env NAME)` comes from the environment, too."""
     try:
-        yield
-    finally:
-        for name, resolver in names.items():
-            OmegaConf.register_new_resolver(name, resolver, replace=True)
+        value = node[key]
+    except MissingMandatoryValue:
+        return "???"
+    except (OmegaConfBaseException, TypeError, ValueError):
+        return "(env)"
+    if isinstance(value, DictConfig):
+        return {str(name): _shown(value, name) for name in value}
+    return [_shown(value, index) for index in range(len(value))] if isinstance(value, ListConfig) else value
 
 
 def track_sweep(
@@ -100,7 +101,7 @@ def track_sweep(
     if tracker is None:
         return None
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    tracker.log_table("jobs", columns, [[row.get(key) for key in columns] for row in rows])
+    tracker.log_table("jobs", columns, [[redacted(row.get(key), key) for key in columns] for row in rows])
     states = [row["state"] for row in rows]
     tracker.summarise({f"jobs/{state}": states.count(state) for state in dict.fromkeys(states)})
     tracker.close()
@@ -150,6 +151,7 @@ def _wandb(
         stage=stage,
         name=name,
         tags=(f"scale:{cfg.scale.name}",),
+        command=tuple(redacted_words(sys.argv[1:])),
     )
     tracker: WandbTracker = instantiate(node)(job=job)
     return tracker

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from clozelab.ledger.reporting.claims import ALL_COLUMNS, ORDER, SPREAD, Claim
 from clozelab.ledger.reporting.example_notes import compare_examples
-from clozelab.ledger.reporting.links import Case, Correction, Link, correct, find_cases, is_suspicious
+from clozelab.ledger.reporting.links import Case, Correction, Link, correct, find_cases
 from clozelab.ledger.reporting.table import DataColumn, Table
 from clozelab.ledger.reporting.wording import interval, signed
 from clozelab.metrics.statistics import MOST_SEEDS, PRETRAINING_SEEDS, Estimate, contrast, seeds_needed
@@ -159,12 +159,12 @@ def _needs(case: Case, verdicts: Sequence[str], verdict: str, correction: Correc
     open_links = [link for link, one in zip(case.links, verdicts, strict=True) if one == INCONCLUSIVE]
     if verdict != INCONCLUSIVE or not open_links or case.silent or NOT_COMPARABLE in verdicts:
         return None, ""
-    if not all(link.is_tested for link in open_links):
-        return None, ""  # copies or collapsed runs: more of them decide nothing
+    if any(link.copies or link.is_collapsed for link in open_links):
+        return None, ""  # more of them decide nothing
     counts = []
     for link in open_links:
         assert link.difference is not None and link.difference.sd is not None
-        confidence = 1.0 - SIGNIFICANCE / correction.factors[link.key]
+        confidence = 1.0 - SIGNIFICANCE / correction.factors.get(link.key, 1)  # no spread yet: not one of the tests
         counts.append(seeds_needed(link.difference.mean - link.point, link.difference.sd, confidence))
     known = [count for count in counts if count is not None]
     if len(known) < len(counts):
@@ -249,8 +249,10 @@ def _cautions(link: Link, table: Table) -> list[str]:
             notes.append(f"{cell.num_collapsed} collapsed run(s) of {table.experiment.label(row)}")
         if cell.is_collapsed:
             notes.append(f"every run of {table.experiment.label(row)} collapsed: it has measured nothing")
-    if link.difference is not None and is_suspicious(link.difference) and not link.is_collapsed:
-        notes.append("no spread at all between seeds: are these independent runs?")
+    if link.copies:
+        notes.append(f"{link.copies}: copies decide nothing")
+    elif link.has_no_spread and not link.is_collapsed:
+        notes.append("the same difference for every seed: no spread to judge it by; are these independent runs?")
     if link.difference is not None and not link.difference.is_balanced:
         notes.append("pre-training seeds have unequally many runs and weigh the same")
     return notes + _floor(link, table)

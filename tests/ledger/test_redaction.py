@@ -1,0 +1,120 @@
+"""Keys and passwords are written nowhere; what only looks a little like them is left alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from clozelab.config import EXPERIMENTS_DIR
+from clozelab.ledger import sweep
+from clozelab.ledger.fingerprint import canonical, flatten, watched_files
+from clozelab.ledger.redaction import HIDDEN, redacted, redacted_words
+from clozelab.ledger.reporting.tracked import shown_config
+from clozelab.ledger.run import Run
+
+WANDB_KEY = "0123456789abcdef" * 2 + "01234567"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("logger.api_key", "anything"),
+        ("logger.wandb.password", "hunter2"),
+        ("hub.token", "x"),
+        ("hub.tokens.0", f"hf_{'a1B2' * 8}"),
+        ("note", WANDB_KEY),
+        ("note", "sk-proj-abcdefghijklmnop1234"),
+        ("note", f"before ghp_{'aB3' * 12} after"),
+        ("note", "AKIAIOSFODNN7EXAMPLE"),
+        ("url", "https://me:hunter2@example.org/data"),
+        ("env", "${oc.env:KEY,sk-abcdefghijklmnop1234}"),
+    ],
+)
+def test_hidden(key: str, value: str) -> None:
+    shown = redacted(value, key)
+    assert HIDDEN in shown and not any(part in shown for part in ("hunter2", WANDB_KEY, "abcdefghijklmnop", "IOSFODNN"))
+    *parents, last = key.split(".")
+    nested: Any = {last: value}
+    for name in reversed(parents):
+        nested = {name: nested} if not last.isdigit() or name != parents[-1] else {name: [value]}
+    assert HIDDEN in str(redacted(nested))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("logger.api_key", None),
+        ("logger.api_key", "${oc.env:WANDB_API_KEY}"),
+        ("objective.token", {"_target_": "clozelab.objectives.mlm.MaskedLM"}),
+        ("task.hub.revision", WANDB_KEY),
+        ("encoder", f"/models/snapshots/{WANDB_KEY}"),
+        ("tokens", 1000),
+        ("title", "Masked-language modelling with whole words and 512 tokens"),
+        ("data.train_file", "https://example.org/a:b/c@d"),
+        ("seed", "1,2,3"),
+    ],
+)
+def test_left_alone(key: str, value: Any) -> None:
+    assert redacted(value, key) == value
+
+
+def test_command_line() -> None:
+    words = ["pretrain", "-m", "objective/token=mlm", "seed=1,2", "+logger.api_key=abc", f"note={WANDB_KEY}"]
+    assert redacted_words(words) == [*words[:4], f"+logger.api_key={HIDDEN}", f"note={HIDDEN}"]
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "finetune"])
+def test_nothing_of_our_own_is_hidden(stage: str) -> None:
+    """At every experiment, with every tracker: a false alarm would change a fingerprint."""
+    for folder in (None, *sorted(path.parent for path in EXPERIMENTS_DIR.glob("*/paper.yaml"))[::4]):
+        whole = sweep.compose(f"sweep_{stage}" if folder else stage, ["logger=wandb_tensorboard"], folder=folder)
+        config = sweep.without_hydra(whole)
+        assert HIDDEN not in str(redacted(OmegaConf.to_container(config, resolve=False)))
+        with sweep.hydra_config(whole):
+            assert "sha256" not in json.dumps(canonical(config))
+
+
+def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through another key, inside a longer value, out of a list that a resolver makes, and as literals."""
+    monkeypatch.setenv("FIRST", "hunter2")
+    monkeypatch.setenv("SECOND", "[hunter2, 3]")
+    settings = {
+        "direct": "${oc.env:FIRST}",
+        "through": "${direct}",
+        "within": "https://${through}@example.org",
+        "decoded": "${oc.decode:${oc.env:SECOND}}",
+        "part": {"nested": "${decoded}"},
+        "part_again": "${part}",
+        "logger": {"unexpected": WANDB_KEY},
+        "note": f"key {WANDB_KEY}",
+        "seed": 1,
+        "plain": "${seed}",
+        "same_seed": "${plain}",
+    }
+    config = OmegaConf.create(settings)
+    assert "hunter2" in str(OmegaConf.to_container(config, resolve=True))  # the control: it is there to be written
+    with Run.claim(tmp_path, stage="pretrain", config=config) as run:
+        run.complete()
+    written = {path.name: path.read_text() for path in tmp_path.iterdir() if path.is_file()}
+    assert {"run.json", "config.yaml"} < written.keys()
+    assert not [name for name, text in written.items() if "hunter2" in text or WANDB_KEY in text]
+    assert "hunter2" not in str(shown_config(config)) and WANDB_KEY not in str(shown_config(config))
+    recorded = json.loads(written["run.json"])["config_resolved"]
+    assert (recorded["plain"], recorded["same_seed"]) == (1, 1)
+    before = flatten(canonical(config))
+    monkeypatch.setenv("FIRST", "another")
+    config.note = f"key {WANDB_KEY[::-1]}"
+    after = flatten(canonical(config))
+    assert {key for key in before if before[key] != after.get(key)} == {"direct", "through", "within", "note"}
+    assert "hunter2" not in str(before) and WANDB_KEY not in str(before)
+
+
+def test_inputs_from_the_environment_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text.txt").write_text("one")
+    monkeypatch.setenv("MY_DATA", str(tmp_path))
+    config = OmegaConf.create({"data_dir": "", "place": "${oc.env:MY_DATA}", "source": "${place}/text.txt"})
+    assert str(tmp_path / "text.txt") in watched_files(config)
