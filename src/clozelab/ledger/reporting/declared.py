@@ -28,6 +28,7 @@ FOLLOWING = {
     "size.width": ("model",),
     "task": ("head", "epochs", "global_batch_size", *RATE_KEYS),
     "task.always.epochs": ("epochs",),
+    "task.always.global_batch_size": ("global_batch_size",),
     "task.always.head": ("head",),
     "task.always.learning_rate": RATE_KEYS,
     "task.epochs": ("epochs",),
