@@ -105,20 +105,6 @@ def test_official_average(cells: list[Any], expected: float) -> None:
         glue.official_average(tasks)
 
 
-def test_both_averages() -> None:
-    """BERT-Large's row: 82.1 over the paper's nine columns, 81.55 where MNLI counts once."""
-    large, base = LARGE | {"MRPC": 89.3, "RTE": 70.1}, BASE | {"MRPC": 88.9, "RTE": 66.4}
-    found = glue.averages(large)
-    assert (round(found["paper"], 1), found["official"]) == (82.1, pytest.approx(81.55))
-    assert round(glue.averages(base)["paper"], 1) == 79.6
-    # Second scores count in the official average alone, half each with the first; WNLI there alone, too.
-    more = glue.averages(large | {"MRPC": [89.3, 85.4], "WNLI": 65.1})
-    assert more["paper"] == found["paper"]
-    assert more["official"] == pytest.approx((8 * 81.55 - (89.3 - 85.4) / 2 + 65.1) / 9)
-    with pytest.raises(ValueError, match="needs MNLI-mm as well"):
-        glue.averages({name: value for name, value in large.items() if name != "MNLI-mm"})
-
-
 def test_scores_fit_the_kind_of_task() -> None:
     glue.check_kind(["accuracy", "f1"], is_regression=False)
     glue.check_kind(["pearson", "spearman"], is_regression=True)

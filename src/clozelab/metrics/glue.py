@@ -136,23 +136,6 @@ def official_average(tasks: Mapping[str, Sequence[float]], with_wnli: bool = Tru
     return sum(sum(tasks[name]) / len(tasks[name]) for name in names) / len(names)
 
 
-def averages(scores: Mapping[str, float | Sequence[float]]) -> dict[str, float]:
-    """Both averages of one model: {"paper": mean of the nine columns, "official": mean of task means}.
-
-    Args:
-        scores: by the paper's columns, in any unit (one for all): a number, or several of which the paper's comes
-            first (QQP and MRPC: F1, accuracy; STS-B: Spearman, Pearson). WNLI counts in the official average where it
-            is given; MNLI counts once there, as the mean of both sets.
-
-    Raises:
-        ValueError: names the missing columns; an average over fewer is another number.
-    """
-    several = {name: list(value) if isinstance(value, Sequence) else [value] for name, value in scores.items()}
-    paper = paper_average({name: values[0] for name, values in several.items()})
-    tasks = {**several, "MNLI": several["MNLI-m"] + several["MNLI-mm"]}
-    return {"paper": paper, "official": official_average(tasks, with_wnli="WNLI" in several)}
-
-
 def _require(found: Mapping[str, Any], names: Sequence[str], what: str) -> None:
     missing = [name for name in names if name not in found]
     if missing:

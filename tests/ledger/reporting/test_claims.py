@@ -8,7 +8,7 @@ import pytest
 
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.reporting.claims import CONTRAST, MONOTONE, ORDER, SPREAD, Claim
-from clozelab.ledger.reporting.experiment import load_experiment
+from clozelab.ledger.reporting.experiment import Part, load_experiment
 from clozelab.metrics.glue import paper_average
 
 HEAD = """
@@ -53,7 +53,7 @@ def test_three_kinds_of_columns(tmp_path: Path) -> None:
     claims_of(tmp_path)
     columns = {one.name: one for one in load_experiment(tmp_path).columns}
     assert columns["perplexity"].unit == "perplexity" and columns["MNLI"].unit == "percent"
-    assert columns["Average"].parts == ("MNLI", "MRPC")
+    assert columns["Average"].parts == ((Part("MNLI"),), (Part("MRPC"),))
     assert [one.is_task for one in columns.values()] == [True, True, False, False]
     assert not columns["Average"].accepts("", None)
 
@@ -92,6 +92,9 @@ def test_bad_claims(tmp_path: Path, entry: str, old: str, new: str, message: str
         ("from: pretrain", "from: pretraining", r"columns\.2: from is 'pretraining'; it is pretrain"),
         ("mean_of: [MNLI, MRPC]", "mean_of: [MNLI, MRPCC]", r"columns\.3: mean_of: 'MRPCC' .*did you mean 'MRPC'"),
         ("mean_of: [MNLI, MRPC]", "mean_of: [MNLI, perplexity]", r"columns\.3: mean_of: 'perplexity' is none of"),
+        ("mean_of: [MNLI, MRPC]", "mean_of: [MNLI, [MRPC, MRPC]]", r"columns\.3: mean_of is .*two or more different"),
+        ("mean_of: [MNLI, MRPC]", "mean_of: [[MNLI, MRPC]]", r"columns\.3: mean_of is .*two or more different"),
+        ("mean_of: [MNLI, MRPC]", "mean_of: [MNLI, {MRP: f1}]", r"columns\.3: mean_of: 'MRP' .*did you mean 'MRPC'"),
         ("mean_of: [MNLI, MRPC]", "mean_of: MNLI", r"columns\.3: mean_of is 'MNLI'; it is a list of two or more"),
         ("mean_of: [MNLI, MRPC]", "mean_of: [MNLI], task: x", r"columns\.3: needs exactly the keys"),
         ("3.99, 78.5]", "3.99, 79.0]", r"rows\.1: Average is 79\.0, and the mean of its 2 columns is 78\.50"),
@@ -131,10 +134,12 @@ def test_what_arms_are_matched_by(tmp_path: Path) -> None:
 def test_table_1s_averages_follow_from_its_cells() -> None:
     experiment = load_experiment(EXPERIMENTS_DIR / "table1_glue")
     names = [one.name for one in experiment.columns]
-    assert names[-1] == "Average" and experiment.columns[-1].parts == tuple(names[:-1])
+    assert names[9:] == ["Average", "GLUE score without WNLI"]
+    assert experiment.columns[9].parts == tuple((Part(name),) for name in names[:9])
     rows = {row.label: dict(zip(names, row.cells, strict=True)) for row in experiment.rows}
     for label, printed in (("BERT-Base", 79.6), ("BERT-Large", 82.1)):
         cells = rows[label]
-        mean = sum(value for name, value in cells.items() if name != "Average") / 9
+        columns = {name: cells[name] for name in names[:9]}
+        mean = sum(columns.values()) / 9
         assert round(mean, 1) == printed == cells["Average"]
-        assert paper_average({name: value for name, value in cells.items() if name != "Average"}) == pytest.approx(mean)
+        assert paper_average(columns) == pytest.approx(mean)

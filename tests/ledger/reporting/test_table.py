@@ -12,6 +12,7 @@ from clozelab.ledger.collect import Collected, FinetuneRun
 from clozelab.ledger.reporting.experiment import load_experiment
 from clozelab.ledger.reporting.table import Cell, Table, build_table
 from clozelab.ledger.reporting.verdicts import NOT_COMPARABLE, judge
+from clozelab.metrics.glue import official_average
 
 
 def run(row: str, task: str, metric: str, scores: dict[str, float], **changes: Any) -> FinetuneRun:
@@ -36,6 +37,32 @@ def test_one_task_fills_several_columns() -> None:
     assert [table.paper_value("large_extra", one) for one in table.columns] == [84.2, 91.1, 85.1, 91.8]
 
 
+def test_both_averages_of_glue() -> None:
+    """BERT-Large's test scores as if they were ours: the paper's Average, and the benchmark's own score."""
+    tasks = {
+        "mnli": {"accuracy": 86.7, "mismatched_accuracy": 85.9}, "qqp": {"f1": 72.1, "accuracy": 89.3},
+        "qnli": {"accuracy": 92.7}, "sst2": {"accuracy": 94.9}, "cola": {"matthews": 60.5},
+        "stsb": {"spearman": 86.5, "pearson": 87.6}, "mrpc": {"f1": 89.3, "accuracy": 85.4}, "rte": {"accuracy": 70.1},
+    }  # fmt: skip
+    runs = []
+    for task, scores in tasks.items():
+        named = {f"validation/{key}": value for key, value in scores.items()}
+        runs.append(run("large", task, next(iter(named)), named))
+    table = table_of("table1_glue", *runs)
+    found = {one.column.name: table.cells["large", one.key].estimate for one in table.with_results if one.column}
+    average, score = found["Average"], found["GLUE score without WNLI"]
+    assert average is not None and round(average.mean, 1) == 82.1
+    columns = {"mnli": "MNLI", "qqp": "QQP", "qnli": "QNLI", "sst2": "SST-2", "cola": "CoLA", "stsb": "STS-B"}
+    official = {columns.get(task, task.upper()): list(scores.values()) for task, scores in tasks.items()}
+    assert score is not None and score.mean == pytest.approx(official_average(official, with_wnli=False))
+    assert score.mean - average.mean > 0.3
+    lacking = [one for one in runs if one.task != "stsb"]
+    lacking.append(run("large", "stsb", "validation/spearman", {"validation/spearman": 86.5}))
+    with_gap = table_of("table1_glue", *lacking)
+    headings = [one.column.name for one in with_gap.with_results if one.column]
+    assert "Average" in headings and "GLUE score without WNLI" not in headings, "a mean over fewer is another number"
+
+
 def test_another_split_stands_apart_and_judges_nothing() -> None:
     scores = {"validation/accuracy": 80.0, "validation/mismatched_accuracy": 81.0}
     runs = [run(row, "mnli", "validation/accuracy", scores) for row in ("large", "mlm_nsp")]
@@ -48,7 +75,7 @@ def test_another_split_stands_apart_and_judges_nothing() -> None:
     assert all(table.paper_value("large", one) is None for one in ours.values())
     assert all(one.role == "dev; the paper's numbers are on test" for one in ours.values())
     paper = [table.paper_value("large", one) for one in table.columns if one.is_paper]
-    assert paper == [86.7, 85.9, 72.1, 92.7, 94.9, 60.5, 86.5, 89.3, 70.1, 82.1]
+    assert paper == [86.7, 85.9, 72.1, 92.7, 94.9, 60.5, 86.5, 89.3, 70.1, 82.1, None]
     judgements = judge(table)
     assert {one.verdict for one in judgements} == {NOT_COMPARABLE}
     assert "paper's numbers are on test" in judgements[0].note

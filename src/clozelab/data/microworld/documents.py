@@ -160,7 +160,7 @@ class Story(FactMaker):
 
 
 def tell_document(choices: Choices, split: str = "corpus", scenes: Sequence[Scene] = words.SCENES) -> list[Sentence]:
-    """A whole document of the corpus: an opening and `MIN_FACTS` to `MAX_FACTS` facts, some asked for before or reacted to after.
+    """A whole document of the corpus: an opening and `MIN_FACTS` to `MAX_FACTS` facts, asked for or reacted to.
 
     The first facts are about one of the cast each, so nobody is decided on without being shown.
     """

@@ -1,6 +1,7 @@
 """An experiment's folder: where it is found and what its paper.yaml says (cells, columns, claims).
 
-A column is a score of a task, or `from: pretrain`, a fact of the row's pre-training runs, or `mean_of` other columns.
+A column is a score of a task, or `from: pretrain`, a fact of the row's pre-training runs, or `mean_of` other columns
+(a list inside that list is averaged first; {COLUMN: METRIC} is another score of a column's runs).
 """
 
 from __future__ import annotations
@@ -33,6 +34,14 @@ ROUNDING = 0.1 + 1e-9
 
 
 @dataclass(frozen=True)
+class Part:
+    """A column that goes into a mean, by its own metric or by another one of the same runs."""
+
+    column: str
+    metric: str = ""
+
+
+@dataclass(frozen=True)
 class Column:
     """A column of the paper's table: the data set it used and the ones that may stand in for it."""
 
@@ -47,8 +56,8 @@ class Column:
     """Which split the paper's numbers of this column are on; ours are always on the development set."""
     is_pretraining: bool = False
     """Its cells are facts of the pre-training runs, one a pre-training seed, and not in percent."""
-    parts: tuple[str, ...] = ()
-    """Columns that it is the plain mean of."""
+    parts: tuple[tuple[Part, ...], ...] = ()
+    """What it is the plain mean of; parts in one group are averaged first and count once."""
 
     @property
     def unit(self) -> str:
@@ -176,7 +185,7 @@ def _check_columns(columns: tuple[Column, ...], where: str) -> None:
     names = [column.name for column in columns]
     _check_unique(names, f"{where}: columns", "name")
     for i, column in enumerate(columns):
-        for part in column.parts:
+        for part in (part.column for group in column.parts for part in group):
             if not any(one.name == part and one.is_task for one in columns):
                 tasks = [one.name for one in columns if one.is_task]
                 near = difflib.get_close_matches(part, tasks, n=1)
@@ -204,10 +213,7 @@ def _column(entry: Any, split: str, where: str) -> Column:
     """`split` is the table's, for a column that names none of its own."""
     if isinstance(entry, Mapping) and "mean_of" in entry:
         one = {"split": split} | checked(entry, ("name", "mean_of"), where, optional=("split",))
-        parts = one["mean_of"]
-        if not isinstance(parts, list) or len(set(map(str, parts))) < max(2, len(parts)):
-            raise ValueError(f"{where}: mean_of is {parts!r}; it is a list of two or more different columns")
-        return Column(str(one["name"]), "", "", (), (), split=str(one["split"]), parts=tuple(map(str, parts)))
+        return Column(str(one["name"]), "", "", (), (), split=str(one["split"]), parts=_parts(one["mean_of"], where))
     if isinstance(entry, Mapping) and "from" in entry:
         one = {"split": split} | checked(entry, ("name", "from", "metric"), where, optional=("split",))
         if one["from"] != "pretrain":
@@ -220,14 +226,30 @@ def _column(entry: Any, split: str, where: str) -> Column:
     return Column(one["name"], one["metric"], one["task"], *names, split=str(one["split"]))
 
 
+def _parts(entries: Any, where: str) -> tuple[tuple[Part, ...], ...]:
+    """[A, [B, {B: validation/accuracy}]]: the mean of A and of the mean of B's own and another of its scores."""
+    groups = [entry if isinstance(entry, list) else [entry] for entry in entries] if isinstance(entries, list) else []
+    parts = tuple(tuple(map(_part, group)) for group in groups)
+    flat = [part for group in parts for part in group]
+    if len(groups) < 2 or not all(parts) or len(set(flat)) < len(flat):
+        raise ValueError(f"{where}: mean_of is {entries!r}; it is a list of two or more different columns")
+    return parts
+
+
+def _part(entry: Any) -> Part:
+    return Part(*map(str, next(iter(entry.items())))) if isinstance(entry, Mapping) and entry else Part(str(entry))
+
+
 def _row(entry: Any, columns: tuple[Column, ...], where: str) -> Row:
     one = checked(entry, {"row", "label", "arm", "cells"}, where, optional=("floor",))
     cells = dict(zip((column.name for column in columns), one["cells"], strict=False))
     if len(one["cells"]) != len(columns):
         raise ValueError(f"{where}: {len(one['cells'])} cells for {len(columns)} columns")
     for column in columns:
-        parts = [cells[part] for part in column.parts]
-        if not parts or cells[column.name] is None or any(part is None for part in parts):
+        # Where a column is a mean of printed ones, each counted once.
+        parts = [cells[group[0].column] for group in column.parts if group == (Part(group[0].column),)]
+        is_printed = parts and len(parts) == len(column.parts)
+        if not is_printed or cells[column.name] is None or any(part is None for part in parts):
             continue
         mean = sum(parts) / len(parts)
         if abs(mean - cells[column.name]) > ROUNDING:

@@ -8,13 +8,13 @@ A column may also be a fact of the rows' pre-training (a perplexity) or the mean
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.reporting.comparability import Comparability, build_comparability
-from clozelab.ledger.reporting.experiment import OUR_SPLIT, PERCENT, Column, Experiment
+from clozelab.ledger.reporting.experiment import OUR_SPLIT, PERCENT, Column, Experiment, Part
 from clozelab.metrics.statistics import Estimate, estimate
 
 Seeds = tuple[int, int]
@@ -130,12 +130,13 @@ def build_table(experiment: Experiment, collected: Collected) -> Table:
     pretrain_seeds = tuple(sorted({run.pretrain_seed for run in runs} | {run.seed for run in collected.pretrain}))
     finetune_seeds = tuple(sorted({run.seed for run in runs}))
     expected = [(first, second) for first in pretrain_seeds for second in finetune_seeds]
-    cells = {
-        (row, column.key): _cell([run for run in runs if (run.row, run.task) == (row, column.task)], column, expected)
-        for row in rows
-        for column in columns
-    }
-    own, derived = _pretraining_columns(experiment, collected, cells), _mean_columns(experiment, columns, cells)
+
+    def cell_of(row: str, column: DataColumn) -> Cell:
+        return _cell([run for run in runs if (run.row, run.task) == (row, column.task)], column, expected)
+
+    cells = {(row, column.key): cell_of(row, column) for row in rows for column in columns}
+    own = _pretraining_columns(experiment, collected, cells)
+    derived = _mean_columns(experiment, columns, cells, cell_of)
     ordered = _in_order(experiment, [*columns, *own, *derived])
     rules = build_comparability(experiment, collected)
     return Table(experiment, ordered, cells, pretrain_seeds, finetune_seeds, rules)
@@ -182,28 +183,35 @@ def _pretraining_cell(runs: list[PretrainRun], metric: str) -> Cell:
 
 
 def _mean_columns(
-    experiment: Experiment, columns: Iterable[DataColumn], cells: dict[tuple[str, str], Cell]
+    experiment: Experiment,
+    columns: Iterable[DataColumn],
+    cells: dict[tuple[str, str], Cell],
+    cell_of: Callable[[str, DataColumn], Cell],
 ) -> list[DataColumn]:
-    """Plain means of columns, only where all parts are there; puts their cells into `cells`."""
+    """Means of columns, only where all parts are there; puts their cells into `cells`."""
     made = []
     filled = [one for one in columns if any(cells[row.name, one.key].scores for row in experiment.rows)]
     for column in experiment.columns:
         if not column.parts:
             continue
-        found = [
-            min((one for one in filled if one.column and one.column.name == part), key=_rank, default=None)
-            for part in column.parts
-        ]
-        parts = [one for one in found if one is not None]
-        ours = _mean_column(column, parts) if len(parts) == len(found) else None
+        found = [[_part_column(part, filled) for part in group] for group in column.parts]
+        groups = [[one for one in group if one is not None] for group in found]
+        ours = _mean_column(column, [one for group in groups for one in group]) if groups == found else None
         for row in experiment.rows:
             cells.setdefault((row.name, f"paper:{column.name}"), EMPTY)
             if ours is not None:
-                cells[row.name, ours.key] = _mean_cell([cells[row.name, part.key] for part in parts])
+                cells[row.name, ours.key] = _mean_cell([_mean_cell([cell_of(row.name, p) for p in g]) for g in groups])
         if ours is None or not ours.is_paper:
             made.append(DataColumn(column.name, f"paper:{column.name}", "", column, is_paper=True))
         made += [ours] if ours is not None else []
     return made
+
+
+def _part_column(part: Part, filled: Iterable[DataColumn]) -> DataColumn | None:
+    """The data set that speaks for a part of a mean."""
+    mine = (one for one in filled if one.column and one.column.name == part.column)
+    best = min(mine, key=_rank, default=None)
+    return replace(best, metric=part.metric) if best and part.metric else best
 
 
 def _rank(column: DataColumn) -> tuple[bool, bool]:
