@@ -273,6 +273,15 @@ def test_terminal_keeps_numbers_whole(make_runs: Callable[..., Path], width: int
 
 
 @pytest.mark.usefixtures("without_plots")
+@pytest.mark.parametrize(("seeds", "warns"), [((1,), False), ((1, 2), True), ((1, 2, 3), False)])
+def test_intervals_over_two_seeds_explain_their_size(
+    make_runs: Callable[..., Path], seeds: tuple[int, ...], warns: bool
+) -> None:
+    page = written(make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=seeds)).page
+    assert ("12.7 standard errors" in page["interval"]) is warns
+
+
+@pytest.mark.usefixtures("without_plots")
 def test_verb_prints_table_and_path(make_runs: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0})
     runs_dir = root.parents[1]
