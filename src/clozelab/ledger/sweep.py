@@ -1,27 +1,32 @@
 """What a sweep consists of: its jobs, their run folders and how each stands.
 
 Composes exactly as Hydra does for `--config-dir FOLDER --config-name NAME -m`, with Hydra's own loader and basic
-sweeper, so that `reproduce --dry-run` and the report's plan never disagree with what runs.
+sweeper, so that `reproduce --dry-run` and the report's plan never disagree with what runs (a job that differs from
+another in its seeds alone is not composed anew: JobComposer).
 """
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.utils import setup_globals
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from clozelab import config as schema
 from clozelab.ledger.run import is_settled, read_state
@@ -64,8 +69,9 @@ def expand(name: str, overrides: Sequence[str], *, folder: Path | None = None) -
     """Every job of a sweep configuration, in the order in which it is started."""
     loader = make_loader(folder)
     master = loader.load_configuration(config_name=name, overrides=list(overrides), run_mode=RunMode.MULTIRUN)
+    composer = JobComposer(loader, master)
     for job_overrides in sweep_overrides(loader, master):
-        yield plan_job(loader.load_sweep_config(master, list(job_overrides)), job_overrides)
+        yield plan_job(composer.compose(job_overrides), job_overrides)
 
 
 def job_words(name: str, overrides: Sequence[str], *, folder: Path | None = None) -> list[dict[str, str]]:
@@ -93,16 +99,65 @@ def sweep_overrides(loader: ConfigLoader, master: DictConfig) -> list[tuple[str,
     return jobs
 
 
-def plan_job(composed: DictConfig, overrides: Sequence[str]) -> PlannedJob:
-    """Where a composed job runs and how its folder stands.
+class JobComposer:
+    """Composes a sweep's jobs as Hydra does, and once for all that differ in plain values alone.
 
-    Raises:
-        ValueError: a key that the stage does not have.
+    Composing a job reads and merges two dozen files. A word such as `seed=2` chooses none of them: set on a copy of a
+    job that is otherwise equal, it gives what Hydra gives, in a fraction of the time.
     """
+
+    def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
+        self.loader, self.master = loader, master
+        self._parser = OverridesParser.create(config_loader=loader)
+        self._names_group = cache(lambda key: bool(loader.get_group_options(key)))  # reads folders
+        self._composed: dict[tuple[str, ...], DictConfig] = {}
+
+    def compose(self, words: Sequence[str]) -> DictConfig:
+        """A job's configuration with its `hydra` node.
+
+        Raises:
+            ValueError: a key that the stage does not have.
+        """
+        parsed = self._parser.parse_overrides(list(words))
+        plain = [one for one in parsed if self._is_plain(one)]
+        kind = tuple(one.key_or_group if one in plain else word for one, word in zip(parsed, words, strict=True))
+        if kind not in self._composed:
+            config = self.loader.load_sweep_config(self.master, list(words))
+            with hydra_config(config):
+                schema.check_schema(str(config.hydra.job.name), without_hydra(config))
+            self._composed[kind] = config
+        config = copy.deepcopy(self._composed[kind])
+        try:
+            for one in plain:
+                OmegaConf.update(config, one.key_or_group, one.value())
+        except OmegaConfBaseException:
+            return self.loader.load_sweep_config(self.master, list(words))  # Hydra says what is wrong, as anywhere
+        OmegaConf.copy_cache(from_config=self.master, to_config=config)
+        self._tell_hydra(config, [one for one in parsed if not one.is_hydra_override()])
+        return config
+
+    def _is_plain(self, override: Override) -> bool:
+        """Whether it gives one existing key a number or a text, and chooses nothing."""
+        is_change = override.type == OverrideType.CHANGE and override.package is None
+        is_value = isinstance(override.value(), int | float | str) and not override.is_hydra_override()
+        return is_change and is_value and not self._names_group(override.key_or_group)
+
+    @staticmethod
+    def _tell_hydra(config: DictConfig, overrides: list[Override]) -> None:
+        """What the `hydra` node says of a job's own words."""
+        names = config.hydra.job.config.override_dirname
+        OmegaConf.set_readonly(config.hydra, False)
+        config.hydra.overrides.task = [one.input_line for one in overrides]
+        config.hydra.job.override_dirname = get_overrides_dirname(
+            overrides, kv_sep=names.kv_sep, item_sep=names.item_sep, exclude_keys=names.exclude_keys
+        )
+
+
+def plan_job(composed: DictConfig, overrides: Sequence[str]) -> PlannedJob:
+    """Where a composed job runs and how its folder stands."""
     stage = str(composed.hydra.job.name)
     with hydra_config(composed):
         task_config = without_hydra(composed)
-        schema.check_schema(stage, task_config)
         run_dir = str(task_config.get("run_dir") or "")
         status, source = job_status(stage, task_config, run_dir) if run_dir else ("new", "")
     return PlannedJob(tuple(overrides), run_dir, status, source)

@@ -28,7 +28,7 @@ from clozelab.ledger.launching.processes import Job, ProcessPool, Stopped
 from clozelab.ledger.redaction import redacted, redacted_words
 from clozelab.ledger.reporting.tracked import track_sweep
 from clozelab.ledger.run import read_state
-from clozelab.ledger.sweep import PlannedJob, hydra_config, plan_job, without_hydra
+from clozelab.ledger.sweep import JobComposer, PlannedJob, hydra_config, plan_job, without_hydra
 
 SHOWN_FAILURES = 12
 """Different reasons that a summary prints."""
@@ -86,8 +86,8 @@ class SweepLauncher(Launcher):
         assert self.config is not None and self.context is not None
         _hide_secrets(Path(str(self.config.hydra.sweep.dir)) / "multirun.yaml")
         Launched.jobs += len(job_overrides)
-        loader = self.context.config_loader
-        composed = [loader.load_sweep_config(self.config, list(overrides)) for overrides in job_overrides]
+        composer = JobComposer(self.context.config_loader, self.config)
+        composed = [composer.compose(overrides) for overrides in job_overrides]
         planned = [plan_job(one, overrides) for one, overrides in zip(composed, job_overrides, strict=True)]
         _check_folders(planned)
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
