@@ -7,6 +7,7 @@ import importlib.resources
 import json
 import os
 import shutil
+import signal
 import string
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from clozelab.data.readers.files import file_sha256
 from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.ledger.run import RunConflictError
 from clozelab.modules.finetuning import FineTuning
+from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 
 GOOD, BAD = ["good", "fine", "great"], ["bad", "dull", "awful"]
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, *GOOD, *BAD, "the", "film"], lowercase=True)
@@ -65,7 +67,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, save_encoder: Callable[..., 
 @pytest.fixture
 def finetune(finetune: Callable[..., Path]) -> Callable[..., Path]:
     """As of all runs, on the sentiment task."""
-    return lambda *words, **name: finetune("task=sst2", "epochs=2", *words, **name)
+    return lambda *words, **name: finetune("task=sst2", "epochs=2", "evaluations_per_epoch=2", *words, **name)
 
 
 def read(folder: Path, name: str) -> Any:
@@ -113,6 +115,85 @@ def test_same_seed_is_bitwise_equal_and_another_is_not(finetune: Any) -> None:
     assert losses(first) == losses(again)
     assert predictions(first) == predictions(again)
     assert losses(first) != losses(other)
+
+
+def stop_in(step: int) -> Any:
+    """A hook that sends a real SIGTERM to this process in the middle of a step."""
+
+    def stop(self: LastCheckpoint, trainer: Any, *rest: Any) -> None:
+        if trainer.global_step + 1 == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return stop
+
+
+def counted(patch: pytest.MonkeyPatch) -> list[int]:
+    """The steps that are trained from now on."""
+    original, steps = FineTuning.training_step, []
+
+    def step(self: FineTuning, *rest: Any) -> Any:
+        steps.append(self.trainer.global_step + 1)
+        return original(self, *rest)
+
+    patch.setattr(FineTuning, "training_step", step)
+    return steps
+
+
+def everything(folder: Path) -> list[Any]:
+    """All that a run leaves and that may not depend on how often it was stopped."""
+    answers = sorted(path for path in folder.glob("*predictions*.json*"))
+    return [losses(folder), read(folder, "scores.json"), *(path.read_bytes() for path in answers)]
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [(1, ()), (7, ("save_model=true",)), (10, ()), (25, ("head=bilstm",)), (39, ()), (5, ("task=squad_v1",))],
+)
+def test_stopped_run_goes_on_where_it_was(
+    finetune: Any, step: int, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evaluations lie behind steps 10, 20, 30 and 40: one of them must neither be lost nor made twice."""
+    whole = finetune(*words, name="whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(step))
+        with pytest.raises(TrainingInterruptedError):
+            finetune(*words, name="stopped")
+    with monkeypatch.context() as patch:
+        steps = counted(patch)
+        stopped = finetune(*words, name="stopped")
+    assert steps == list(range(step + 1, read(whole, "scores.json")["total_steps"] + 1))
+    assert everything(stopped) == everything(whole)
+    assert not (stopped / "checkpoints").exists() and read(stopped, "run.json")["status"] == "complete"
+    if "save_model=true" in words:
+        one, two = (folder / "model/model.safetensors" for folder in (stopped, whole))
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_killed_run_goes_on_from_its_last_checkpoint(finetune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = finetune(name="whole")
+    monkeypatch.setattr("clozelab.modules.finetuning_trainer.CHECKPOINT_INTERVAL_STEPS", 4)
+    monkeypatch.setattr("clozelab.modules.finetuning_trainer.CHECKPOINT_SECONDS", 1e-9)
+    original = FineTuning.training_step
+
+    def dies(self: FineTuning, *rest: Any) -> Any:
+        if self.trainer.global_step == 22:
+            raise OSError("no space left on device")
+        return original(self, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FineTuning, "training_step", dies)
+        with pytest.raises(OSError, match="no space left"):
+            finetune(name="killed")
+    with monkeypatch.context() as patch:
+        steps = counted(patch)
+        killed = finetune(name="killed")
+    assert steps == list(range(21, 41)) and everything(killed) == everything(whole)
+
+
+def test_short_runs_write_no_checkpoint(finetune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clozelab.modules.finetuning_trainer.CHECKPOINT_INTERVAL_STEPS", 1)
+    monkeypatch.setattr("lightning.pytorch.Trainer.save_checkpoint", None)  # would fail
+    finetune()
 
 
 def test_broken_run_is_not_taken_for_whole(finetune: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -315,7 +396,7 @@ def test_two_processes_equal_one(finetune: Any, save_encoder: Any, tmp_path: Pat
     hardware = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.log_interval_steps=4"]
     done = subprocess.run(
         [sys.executable, "-m", "clozelab", "finetune", "task=sst2", *words, *paths, *hardware,
-         "learning_rate=1e-2", "trainer.progress_bar=false", f"run_dir={tmp_path / 'two'}"],
+         "evaluations_per_epoch=2", "learning_rate=1e-2", "trainer.progress_bar=false", f"run_dir={tmp_path / 'two'}"],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")},
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip

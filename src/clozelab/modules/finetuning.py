@@ -10,6 +10,7 @@ Scores keep their scorer's own unit: shares of one, SQuAD's in percent.
 
 from __future__ import annotations
 
+import json
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -155,7 +156,27 @@ class FineTuning(TrainingModule):
             return head(hidden.float())
 
     def on_fit_start(self) -> None:
-        self._loss_sum = torch.zeros((), device=self.device)
+        self._loss_sum = self._loss_sum.to(self.device)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        record = {key: value for key, value in vars(self.best).items() if key != "weights"} if self.best else None
+        checkpoint["finetuning"] = {
+            "loss_sum": self._loss_sum,
+            "loss_steps": self._loss_steps,
+            "history": json.dumps(self.history),
+            # As text: a checkpoint holds tensors and plain values, and predictions are JSON values by their contract.
+            "best": json.dumps(record),
+            "best_weights": self.best.weights if self.best else None,
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        saved = checkpoint["finetuning"]
+        self._loss_sum, self._loss_steps = saved["loss_sum"], saved["loss_steps"]
+        self.history = json.loads(saved["history"])
+        record = json.loads(saved["best"])
+        self.best = Evaluation(**record, weights=saved["best_weights"]) if record else None
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         seed_forward(self.seed, self.trainer.global_step, self.trainer.global_rank, 0)

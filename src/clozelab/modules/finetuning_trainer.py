@@ -1,4 +1,4 @@
-"""The Trainer of fine-tuning: evaluations where the data module's epochs end, no checkpoint files."""
+"""The Trainer of fine-tuning: evaluations where the data module's epochs end, checkpoints only where it takes long."""
 
 from __future__ import annotations
 
@@ -11,21 +11,27 @@ from lightning.pytorch.loggers import Logger
 from clozelab.modules.finetuning import FineTuning
 from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
 
+CHECKPOINT_INTERVAL_STEPS = 50
+CHECKPOINT_SECONDS = 300.0
+"""At least between two checkpoints: a fine-tuning that is done sooner is begun again rather than written down."""
+
 
 def build_finetuning_trainer(
     hardware: Hardware,
     module: FineTuning,
     loggers: Sequence[Logger],
     folder: Path,
+    checkpoint: Path,
     fingerprint: str,
     progress_bar: bool,
 ) -> Trainer:
-    """A Trainer that evaluates at each end of a (short) epoch and asks the data module for the next stretch.
-
-    There is no checkpoint to resume from: a fine-tuning is short enough to start again.
-    """
+    """A Trainer that evaluates at each end of a (short) epoch and asks the data module for the next stretch."""
     callbacks = stage_callbacks(
-        checkpoint=None, checkpoint_interval_steps=1, fingerprint=fingerprint, progress_bar=progress_bar
+        checkpoint=checkpoint,
+        checkpoint_interval_steps=CHECKPOINT_INTERVAL_STEPS,
+        checkpoint_least_seconds=CHECKPOINT_SECONDS,
+        fingerprint=fingerprint,
+        progress_bar=progress_bar,
     )
     return build_trainer(
         hardware,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +56,18 @@ def main(cfg: DictConfig) -> None:
         if run.is_complete:
             log.info("%s is complete already", run.dir)
             return
+        # A resumed run keeps the precision that `auto` meant when it began.
+        hardware = replace(hardware, precision=run.state["facts"].get("precision", hardware.precision))
         module = build_module(cfg, encoder, data)
         if hardware.compile == "true":
             compile_encoder(module.encoder, dynamic=True)
-        run.record(total_steps=data.total_steps, cache=used_folders())
+        run.record(total_steps=data.total_steps, cache=used_folders(), precision=hardware.precision)
+        last = run.dir / "checkpoints" / "last.ckpt"
         name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
         with tracked(build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:
             bar = cfg.trainer.progress_bar
-            trainer = build_finetuning_trainer(hardware, module, loggers, run.dir, run.state["fingerprint"], bar)
-            trainer.fit(module, datamodule=data)
+            trainer = build_finetuning_trainer(hardware, module, loggers, run.dir, last, run.state["fingerprint"], bar)
+            trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.exists() else None)
             if run.is_leader:
                 result = write_results(run.dir, module, about)
                 summarise(loggers, {**result["scores"], "best_step": result["best_step"]})
@@ -70,7 +75,8 @@ def main(cfg: DictConfig) -> None:
             if run.is_leader:
                 if cfg.save_model:
                     save_model(run.dir / "model", module, folder, task=cfg.task.name, head=cfg.head)
-                run.complete(precision=hardware.precision, data=data.facts, **module.facts())
+                run.complete(data=data.facts, **module.facts())
+                shutil.rmtree(last.parent, ignore_errors=True)
 
 
 def build_data(cfg: DictConfig, folder: Path, encoder: EncoderSource) -> FinetuningDataModule:

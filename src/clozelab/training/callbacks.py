@@ -13,6 +13,7 @@ import logging
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -106,15 +107,22 @@ class GracefulStop(Callback):
 
 
 class LastCheckpoint(Callback):
-    """Keeps `path` current: every `interval_steps`, after the last step, and before a graceful stop."""
+    """Keeps `path` current: every `interval_steps`, after the last step, and before a graceful stop.
 
-    def __init__(self, path: Path, interval_steps: int) -> None:
+    With `least_seconds` only a stop saves sooner than that after the last save, or after the start.
+    """
+
+    def __init__(self, path: Path, interval_steps: int, least_seconds: float = 0.0) -> None:
         if interval_steps < 1:
             raise ValueError(
                 f"checkpoint_interval_steps is {interval_steps}: give a positive number of optimizer steps"
             )
-        self.path, self.interval_steps = path, interval_steps
+        self.path, self.interval_steps, self.least_seconds = path, interval_steps, least_seconds
         self._saved_step = -1
+        self._saved_at = 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._saved_at = time.monotonic()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -132,10 +140,17 @@ class LastCheckpoint(Callback):
 
     def _save_if_due(self, trainer: Trainer, module: LightningModule) -> None:
         step, stop = trainer.global_step, int(getattr(module, "stop_agreed", 0))
-        due = step % self.interval_steps == 0 or step == trainer.max_steps or stop
-        if due and step != self._saved_step:
+        is_mark = step % self.interval_steps == 0 or step == trainer.max_steps
+        if step != self._saved_step and (stop or (is_mark and self._is_time(trainer))):
             trainer.save_checkpoint(self.path, weights_only=False)
-            self._saved_step = step
+            self._saved_step, self._saved_at = step, time.monotonic()
+
+    def _is_time(self, trainer: Trainer) -> bool:
+        """The same on all ranks: saving is something they do together, and their clocks differ."""
+        if not self.least_seconds:
+            return True
+        is_late = time.monotonic() - self._saved_at >= self.least_seconds
+        return bool(trainer.strategy.reduce_boolean_decision(is_late, all=False))
 
 
 class SameConfigOnEveryRank(Callback):

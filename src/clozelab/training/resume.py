@@ -30,8 +30,10 @@ def set_position(trainer: Trainer, step: int) -> None:
 
 
 def validation_is_due(trainer: Trainer, step: int) -> bool:
-    """Whether Lightning will validate after optimizer step `step`: at each interval and after the last step."""
+    """Whether Lightning will validate after optimizer step `step`: at each interval (or end of an epoch, where there is
+    none) and after the last step."""
     interval = trainer.val_check_interval
-    if not trainer.enable_validation or not isinstance(interval, int):
+    if not trainer.enable_validation:
         return False
-    return step % interval == 0 or step == trainer.max_steps
+    at_interval = step % interval == 0 if isinstance(interval, int) else trainer.is_last_batch
+    return at_interval or step == trainer.max_steps

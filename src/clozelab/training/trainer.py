@@ -146,10 +146,18 @@ def _quieten() -> None:
 
 
 def stage_callbacks(
-    *, checkpoint: Path | None, checkpoint_interval_steps: int, fingerprint: str, progress_bar: bool
+    *,
+    checkpoint: Path,
+    checkpoint_interval_steps: int,
+    checkpoint_least_seconds: float = 0.0,
+    fingerprint: str,
+    progress_bar: bool,
 ) -> list[Callback]:
-    """The callbacks of every stage, in the order they need: progress, last checkpoint (None: none), graceful stop."""
-    callbacks: list[Callback] = [SameConfigOnEveryRank(fingerprint), TrainingProgress(progress_bar)]
-    if checkpoint is not None:
-        callbacks += [OwnCheckpoint(fingerprint), LastCheckpoint(checkpoint, checkpoint_interval_steps)]
-    return [*callbacks, GracefulStop()]
+    """The callbacks of every stage, in the order they need: progress, last checkpoint, graceful stop."""
+    return [
+        SameConfigOnEveryRank(fingerprint),
+        TrainingProgress(progress_bar),
+        OwnCheckpoint(fingerprint),
+        LastCheckpoint(checkpoint, checkpoint_interval_steps, checkpoint_least_seconds),
+        GracefulStop(),
+    ]
