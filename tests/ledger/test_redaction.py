@@ -52,6 +52,9 @@ def test_hidden(key: str, value: str) -> None:
         ("objective.token", {"_target_": "clozelab.objectives.mlm.MaskedLM"}),
         ("task.hub.revision", WANDB_KEY),
         ("encoder", f"/models/snapshots/{WANDB_KEY}"),
+        ("data_dir", "/data/pk_pretraining_corpora_v2"),
+        ("encoder", "/m/sk-encoder-large-2020-final/encoder"),
+        ("corpus.md5", WANDB_KEY),
         ("tokens", 1000),
         ("title", "Masked-language modelling with whole words and 512 tokens"),
         ("data.train_file", "https://example.org/a:b/c@d"),
@@ -118,3 +121,17 @@ def test_inputs_from_the_environment_are_watched(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("MY_DATA", str(tmp_path))
     config = OmegaConf.create({"data_dir": "", "place": "${oc.env:MY_DATA}", "source": "${place}/text.txt"})
     assert str(tmp_path / "text.txt") in watched_files(config)
+
+
+def test_what_a_run_is_found_by_is_written_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its row or seed would be unknown to the report, and the run missing in silence."""
+    monkeypatch.setenv("ARM", "mlm")
+    monkeypatch.setenv("BASE", "3")
+    row = "mask80same10random10predict15percent"
+    config = OmegaConf.create(
+        {"encoder_arm": "${oc.env:ARM}", "base": "${oc.decode:${oc.env:BASE}}", "seed": "${base}", "row": row}
+    )
+    assert canonical(config)["row"] == row and canonical(config)["seed"] == 3
+    indirect = OmegaConf.create({"name": "${oc.env:ARM}", "encoder_arm": "${name}", "row": "${encoder_arm}"})
+    found = canonical(indirect)
+    assert found["row"] == found["encoder_arm"] == "mlm" and "mlm" not in found["name"]

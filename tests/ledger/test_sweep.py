@@ -51,6 +51,35 @@ def test_as_hydra_composes_it(experiment: str, sweep: str, words: list[str]) -> 
         assert seen(composed[index]) == seen(loader.load_sweep_config(master, list(jobs[index]))), jobs[index]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("max_train_examples=7", "max_train_examples=null"),
+        ("learning_rate=3e-4", "++learning_rate=2e-4"),
+        ("learning_rate=3e-4", "learning_rate=2e-4"),
+        ("scale.finetune.epochs=1", "scale.finetune={epochs:3}"),
+        ("task.always.epochs=1", "task=mrpc"),
+        ("seed='1'", "learning_rate=0.001", "optimizer.betas.0=0.8"),
+    ],
+)
+def test_words_about_one_key_keep_their_order(words: tuple[str, ...]) -> None:
+    loader, master, _ = opened("table5_pretraining_tasks", "sweep_finetune")
+    composer = JobComposer(loader, master)
+    for seed in (1, 2):
+        job = ("row=mlm", *words, f"pretrain_seed={seed}")
+        assert seen(composer.compose(job)) == seen(loader.load_sweep_config(master, list(job)))
+
+
+def test_groups_that_only_a_searchpath_knows(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / "flavour").mkdir(exist_ok=True)
+        (tmp_path / "flavour" / f"{name}.yaml").write_text(f"# @package _global_\narm: {name}\n")
+    words = [f"hydra.searchpath=[file://{tmp_path}]", "+flavour=one,two", "seed=1"]
+    loader, master, jobs = opened("table5_pretraining_tasks", "sweep_pretrain", *words)
+    composer = JobComposer(loader, master)
+    assert {composer.compose(job).arm for job in jobs} == {"one", "two"}
+
+
 def test_jobs_that_differ_in_seeds_are_composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loader, master, jobs = opened("table5_pretraining_tasks", "sweep_finetune", "row=mlm,ltr", "task=mrpc")
     calls = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
@@ -70,39 +69,6 @@ def test_unknown_metric_is_refused(names: list[str]) -> None:
 def test_unequal_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="must be equal"):
         glue.accuracy([1, 2], [1])
-
-
-BASE = {"MNLI-m": 84.6, "MNLI-mm": 83.4, "QQP": 71.2, "QNLI": 90.5, "SST-2": 93.5, "CoLA": 52.1, "STS-B": 85.8}
-LARGE = {"MNLI-m": 86.7, "MNLI-mm": 85.9, "QQP": 72.1, "QNLI": 92.7, "SST-2": 94.9, "CoLA": 60.5, "STS-B": 86.5}
-
-
-@pytest.mark.parametrize(
-    ("cells", "expected"), [(BASE | {"MRPC": 88.9, "RTE": 66.4}, 79.6), (LARGE | {"MRPC": 89.3, "RTE": 70.1}, 82.1)]
-)
-def test_average_of_the_papers_table(cells: dict[str, float], expected: float) -> None:
-    assert round(glue.paper_average(cells), 1) == expected
-    assert glue.paper_average(cells | {"WNLI": 65.1}) == glue.paper_average(cells)
-    with pytest.raises(ValueError, match="needs RTE as well"):
-        glue.paper_average({name: value for name, value in cells.items() if name != "RTE"})
-
-
-@pytest.mark.parametrize(
-    ("cells", "expected"),
-    [  # published test scores of three compact models: MRPC and QQP F1/acc, STS-B P/S, MNLI m/mm
-        ([0.0, 85.9, (81.1, 71.8), (75.4, 73.3), (66.4, 86.2), (74.8, 74.3), 84.1, 57.9, 62.3], 65.8),
-        ([27.8, 89.7, (83.4, 76.2), (78.8, 77.0), (68.1, 87.0), (77.6, 77.0), 86.4, 61.8, 62.3], 71.2),
-        ([38.0, 89.6, (86.6, 81.6), (80.4, 78.4), (69.6, 87.9), (80.0, 79.1), 87.7, 62.2, 62.3], 73.5),
-    ],
-)
-def test_official_average(cells: list[Any], expected: float) -> None:
-    names = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI"]
-    tasks = {name: value if isinstance(value, tuple) else (value,) for name, value in zip(names, cells, strict=True)}
-    assert glue.official_average(tasks) == pytest.approx(expected, abs=0.051)
-    without = glue.official_average(tasks, with_wnli=False)
-    assert without == pytest.approx((9 * glue.official_average(tasks) - 62.3) / 8)
-    tasks.pop("MNLI")
-    with pytest.raises(ValueError, match="needs MNLI as well"):
-        glue.official_average(tasks)
 
 
 def test_scores_fit_the_kind_of_task() -> None:

@@ -48,6 +48,10 @@ NEUTRAL_KEYS = frozenset(
         "trainer.threads",
     }
 )
+IDENTITY_KEYS = frozenset(
+    {"arm", "encoder_arm", "experiment", "learning_rate", "pretrain_seed", "row", "scale.name", "seed", "task.name"}
+)
+"""What a run is found by: written down as it is, also where it comes from the environment by another key."""
 LAYOUT_KEYS = (
     "phases.*.micro_batch_size",
     "task.data.evaluation_tokens",
@@ -123,6 +127,8 @@ def _value(node: DictConfig | ListConfig, key: Any, where: str, neutral: frozens
         value = node[key]
     except MissingMandatoryValue as error:
         raise ValueError(f"{where} has no value; give one: {where}=...") from error
+    if where in IDENTITY_KEYS and not (isinstance(text, str) and "oc.env" in text):
+        return value
     if hides and isinstance(text, str) and _is_from_environment(node, key, text, value):
         return f"{text} {digested(value)}"
     if isinstance(value, DictConfig):

@@ -23,8 +23,9 @@ SECRET_KEY = re.compile(
 )
 """Last part of a dotted key whose value is a secret, if it is a text; a part of the configuration, such as
 objective.token, is not one."""
+NAMED_KEY = re.compile(r"\b(sk|pk|rk)[-_][A-Za-z0-9_-]{16,}")
+"""Also how a folder may be called, so not in a path."""
 SECRET_VALUES = (
-    re.compile(r"\b(sk|pk|rk)[-_][A-Za-z0-9_-]{16,}"),
     re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
     re.compile(r"\b(gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,})"),
     re.compile(r"\b(AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{35}"),
@@ -35,7 +36,9 @@ SECRET_VALUES = (
 )
 RANDOM_WORD = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])[A-Za-z0-9]{32,}(?![A-Za-z0-9])")
 """As W&B's keys are; also a checksum, so not below a key that says so, nor in a path."""
-CHECKSUM_KEY = re.compile(r"(revision|commit|sha\d*|checksum|digest|fingerprint|hash)s?$", re.IGNORECASE)
+CHECKSUM_KEY = re.compile(
+    r"(revision|commit|sha\d*(sum)?|md5|etag|version|checksum|digest|fingerprint|hash)s?$", re.IGNORECASE
+)
 
 
 def redacted(value: Any, key: str = "") -> Any:
@@ -54,9 +57,10 @@ def redacted(value: Any, key: str = "") -> Any:
         return HIDDEN
     for pattern in SECRET_VALUES:
         value = pattern.sub(HIDDEN, value)
-    if "/" not in value and not CHECKSUM_KEY.search(last):
-        value = RANDOM_WORD.sub(HIDDEN, value)
-    return value
+    if "/" in value:
+        return value
+    value = NAMED_KEY.sub(HIDDEN, value)
+    return value if CHECKSUM_KEY.search(last) else RANDOM_WORD.sub(HIDDEN, value)
 
 
 def redacted_words(words: Sequence[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 Composes exactly as Hydra does for `--config-dir FOLDER --config-name NAME -m`, with Hydra's own loader and basic
 sweeper, so that `reproduce --dry-run` and the report's plan never disagree with what runs (a job that differs from
-another in its seeds alone is not composed anew: JobComposer).
+another in plain values alone, such as seeds, is not composed anew: JobComposer).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class JobComposer:
             ValueError: a key that the stage does not have.
         """
         parsed = self._parser.parse_overrides(list(words))
-        plain = [one for one in parsed if self._is_plain(one)]
+        plain = [one for one in parsed if self._is_plain(one) and self._stands_alone(one, parsed)]
         kind = tuple(one.key_or_group if one in plain else word for one, word in zip(parsed, words, strict=True))
         if kind not in self._composed:
             config = self.loader.load_sweep_config(self.master, list(words))
@@ -136,8 +136,17 @@ class JobComposer:
         self._tell_hydra(config, [one for one in parsed if not one.is_hydra_override()])
         return config
 
+    @staticmethod
+    def _stands_alone(override: Override, others: Sequence[Override]) -> bool:
+        """Whether no other word is about its key, a part of it or what it is a part of: their order would count."""
+        key = f"{override.key_or_group}."
+        keys = [f"{one.key_or_group}." for one in others if one is not override]
+        return not any(key.startswith(other) or other.startswith(key) for other in keys)
+
     def _is_plain(self, override: Override) -> bool:
         """Whether it gives one existing key a number or a text, and chooses nothing."""
+        if self.master.hydra.searchpath:
+            return False  # more groups than the loader knows of
         is_change = override.type == OverrideType.CHANGE and override.package is None
         is_value = isinstance(override.value(), int | float | str) and not override.is_hydra_override()
         return is_change and is_value and not self._names_group(override.key_or_group)

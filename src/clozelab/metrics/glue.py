@@ -2,14 +2,13 @@
 
 Every function takes `predictions` and `labels` of shape [N] and returns a plain float in the scorer's own unit (a share
 of one or a correlation, never percent). Unusual: a constant input has no correlation; where the official GLUE scripts
-    return
-nan for it, these return 0.0 (Matthews is 0.0 there by scikit-learn's convention too), so that a collapsed run has a
-score that can be compared and is reported as collapsed beside it.
+return nan for it, these return 0.0 (Matthews is 0.0 there by scikit-learn's convention too), so that a collapsed run
+has a score that can be compared and is reported as collapsed beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,37 +108,6 @@ def is_collapsed(predictions: ArrayLike, is_regression: bool = False) -> bool:
     if is_regression:
         return bool(np.ptp(values) < CONSTANT_RANGE)
     return len(np.unique(values)) <= 1
-
-
-PAPER_COLUMNS = ("MNLI-m", "MNLI-mm", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE")
-"""Columns of the paper's table 1, whose plain mean is its Average."""
-OFFICIAL_TASKS = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
-"""Tasks of the official GLUE score, a mean of task means."""
-
-
-def paper_average(columns: Mapping[str, float]) -> float:
-    """Mean of the nine columns as in the paper's table 1: both MNLI sets count, WNLI does not, one score a column.
-
-    The paper's columns are F1 for QQP and MRPC, Spearman for STS-B. ValueError names missing columns.
-    """
-    _require(columns, PAPER_COLUMNS, "the paper's average")
-    return sum(columns[name] for name in PAPER_COLUMNS) / len(PAPER_COLUMNS)
-
-
-def official_average(tasks: Mapping[str, Sequence[float]], with_wnli: bool = True) -> float:
-    """The leaderboard's score: each task's scores are averaged first (MNLI's two sets, F1 and accuracy, ...).
-
-    `with_wnli` False leaves WNLI out, as most published development averages do. ValueError names missing tasks.
-    """
-    names = [name for name in OFFICIAL_TASKS if with_wnli or name != "WNLI"]
-    _require(tasks, names, "the official average")
-    return sum(sum(tasks[name]) / len(tasks[name]) for name in names) / len(names)
-
-
-def _require(found: Mapping[str, Any], names: Sequence[str], what: str) -> None:
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise ValueError(f"{what} needs {', '.join(missing)} as well; an average over fewer tasks is another number")
 
 
 def _paired(predictions: ArrayLike, labels: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -258,6 +258,30 @@ def test_copies_decide_nothing(
     assert "LTR & No NSP: runs 2/1 and 3/1 (pre-training/fine-tuning seed) gave the same answers" in one.note
 
 
+def test_runs_that_only_answer_alike_are_no_copies(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any
+) -> None:
+    """Good taggers agree on every tag, and collapsed runs on everything."""
+    root = make_runs({}, pretrain_seeds=(1, 2, 3))
+    for seed, mean in enumerate((72.0, 73.0, 71.5), 1):
+        writers.finetune(root, "mlm", "mrpc", (seed, 1), mean)
+        writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0)
+        answer(root, "ltr", seed, "the same tags")
+        losses = root / f"finetune/ltr/pretrain-seed-{seed}/mrpc/seed-1/metrics.csv"
+        losses.write_text(f"step,tokens,seconds,key,value\n50,900,0.{seed},train/loss,0.{40 + seed}\n")
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.verdict == HOLDS and "copies" not in one.note
+    for seed in (2, 3):  # negative control: the same losses at another speed
+        losses = root / f"finetune/ltr/pretrain-seed-{seed}/mrpc/seed-1/metrics.csv"
+        losses.write_text(f"step,tokens,seconds,key,value\n50,900,0.{seed},train/loss,0.42\n")
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.verdict == INCONCLUSIVE and "runs 2/1 and 3/1" in one.note
+    for path in root.glob("finetune/ltr/*/mrpc/seed-1/scores.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"collapsed": True}))
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert "copies" not in one.note and "every run of LTR & No NSP collapsed" in one.note
+
+
 def test_seeds_with_one_encoder_are_copies(
     experiment: Experiment, make_runs: Callable[..., Path], writers: Any
 ) -> None:

@@ -1,7 +1,7 @@
 """Runs of different seeds that are one and the same run: they have no spread to speak of, and decide nothing.
 
-Told by what they began with and what they answered, never by equal scores alone: on 400 examples two honest runs often
-have the same accuracy.
+Told by what they began with, or by what they answered and the losses on the way, never by equal scores alone: on 400
+examples two honest runs often have the same accuracy.
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
+from pathlib import Path
 
 from clozelab.ledger.collect import FinetuneRun
 from clozelab.ledger.reporting.consistency import encoder_of
 
+ANSWERS = ("predictions*.json*", "nbest_predictions.json", "null_odds.json")
+
 
 def copied_seeds(runs: Iterable[FinetuneRun]) -> str:
     """Which seeds of one row on one task are copies, in words; empty where none are known to be."""
-    ordered = sorted(runs, key=lambda run: (run.pretrain_seed, run.seed))
+    # Two runs that have both collapsed answer alike without being one.
+    ordered = sorted((run for run in runs if not run.collapsed), key=lambda run: (run.pretrain_seed, run.seed))
     encoders: dict[str, set[int]] = {}
     for run in ordered:
         if encoder := encoder_of(run):
@@ -31,7 +35,11 @@ def copied_seeds(runs: Iterable[FinetuneRun]) -> str:
 
 
 def _equal_answers(runs: list[FinetuneRun]) -> Iterator[list[FinetuneRun]]:
-    """Groups of runs with the same files of predictions; files are read only where all scores are equal."""
+    """Groups of runs with the same files of predictions; files are read only where all scores are equal.
+
+    Some files hold answers without numbers behind them (tags), on which two good runs may agree: their training losses
+    do not.
+    """
 
     def scores(run: FinetuneRun) -> list[tuple[str, float]]:
         return sorted(run.scores.items())
@@ -46,12 +54,18 @@ def _equal_answers(runs: list[FinetuneRun]) -> Iterator[list[FinetuneRun]]:
 
 
 def _predictions(run: FinetuneRun) -> Mapping[str, str]:
-    """Name -> sha256 of the files that hold its answers."""
-    return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(run.dir.glob("predictions*.json*"))
-        if path.is_file()
-    }
+    """Name -> sha256 of the files that hold its answers and what they came from; nothing without answers."""
+    files = [path for pattern in ANSWERS for path in sorted(run.dir.glob(pattern)) if path.is_file()]
+    if not files:
+        return {}
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return found | {"losses": _losses(run.dir / "metrics.csv")}
+
+
+def _losses(path: Path) -> str:
+    """The training losses, without the clock beside them."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return "\n".join(f"{line.split(',')[0]} {line.rsplit(',', 1)[-1]}" for line in lines if ",train/loss," in line)
 
 
 def _listed(names: Iterable[str]) -> str:

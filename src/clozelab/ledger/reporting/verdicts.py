@@ -252,7 +252,7 @@ def _cautions(link: Link, table: Table) -> list[str]:
     if link.copies:
         notes.append(f"{link.copies}: copies decide nothing")
     elif link.has_no_spread and not link.is_collapsed:
-        notes.append("the same difference for every seed: no spread to judge it by; are these independent runs?")
+        notes.append("the same difference for every seed: no spread to judge it by, as may happen on few examples")
     if link.difference is not None and not link.difference.is_balanced:
         notes.append("pre-training seeds have unequally many runs and weigh the same")
     return notes + _floor(link, table)
