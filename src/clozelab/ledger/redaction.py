@@ -37,7 +37,7 @@ SECRET_VALUES = (
 RANDOM_WORD = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])[A-Za-z0-9]{32,}(?![A-Za-z0-9])")
 """As W&B's keys are; also a checksum, so not below a key that says so, nor in a path."""
 CHECKSUM_KEY = re.compile(
-    r"(revision|commit|sha\d*(sum)?|md5|etag|version|checksum|digest|fingerprint|hash)s?$", re.IGNORECASE
+    r"(revision|commit|sha\d*(sum)?|md5?|etag|version|checksum|digest|fingerprint|hash)s?$", re.IGNORECASE
 )
 
 
