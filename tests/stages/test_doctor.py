@@ -48,7 +48,7 @@ def test_the_pre_flight_of_a_prepared_world(places: list[str], capsys: pytest.Ca
     subject = gather(EXPERIMENT, ["scale=demo", *places, *tasks])
     assert [task.name for task in subject.tasks] == ["mrpc", "squad_v1", "stsb"]
     assert subject.room.num_finetunings == 6 * 3 * 2 * 2
-    assert all(task.trained_length == 128 for task in subject.tasks)
+    assert all(task.trained_length == 96 for task in subject.tasks)
     assert doctor.main([str(EXPERIMENT), "scale=demo", *places, *tasks]) == 0
     assert logging.getLogger("clozelab").isEnabledFor(logging.WARNING), "silent for the pre-flight only"
     text = capsys.readouterr().out
@@ -66,7 +66,7 @@ def test_the_pre_flight_of_a_prepared_world(places: list[str], capsys: pytest.Ca
 
 
 def test_wrong_settings_are_refusals(places: list[str]) -> None:
-    words = ["scale=demo", *places, "pretrain.model.max_position_embeddings=100", "finetune.task=mrpc"]
+    words = ["scale=demo", *places, "pretrain.model.max_position_embeddings=80", "finetune.task=mrpc"]
     subject = gather(EXPERIMENT, words)
     assert len(subject.refusals) == 3 and not subject.arms
     assert "100 positions" in subject.refusals[0][1]
