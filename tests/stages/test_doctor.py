@@ -69,7 +69,7 @@ def test_wrong_settings_are_refusals(places: list[str]) -> None:
     words = ["scale=demo", *places, "pretrain.model.max_position_embeddings=80", "finetune.task=mrpc"]
     subject = gather(EXPERIMENT, words)
     assert len(subject.refusals) == 3 and not subject.arms
-    assert "100 positions" in subject.refusals[0][1]
+    assert "80 positions" in subject.refusals[0][1]
 
 
 @pytest.mark.parametrize(
