@@ -54,8 +54,8 @@ goes on with a run that was stopped, and skips one that is complete.
     "finetune": """\
 Fine-tunes one encoder on one task, and keeps its official scores and every prediction (scores.json, predictions.*).
 
-  clozelab finetune encoder=FOLDER task=mrpc
-  clozelab finetune -m encoder=FOLDER task=mrpc,rte seed=1,2  # a sweep: one process a job""",
+  clozelab finetune encoder=FOLDER row=NAME task=mrpc
+  clozelab finetune -m encoder=FOLDER row=NAME task=mrpc,rte seed=1,2  # a sweep: one process a job""",
 }
 """What stands before Hydra's own help: configuration groups, and every key with its value."""
 RUN_STAGES = ("pretrain", "finetune")
@@ -73,7 +73,7 @@ HELP = """clozelab: BERT-style encoders, from raw text to a judged table
 Examples:
   clozelab reproduce table5_pretraining_tasks scale=demo
   clozelab pretrain objective=mlm seed=2
-  clozelab finetune encoder=FOLDER task=mrpc"""
+  clozelab finetune encoder=FOLDER row=NAME task=mrpc"""
 
 
 def main(arguments: list[str] | None = None) -> int:

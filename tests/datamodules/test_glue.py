@@ -194,6 +194,18 @@ def test_cut_rows_are_said_aloud(make: Callable[..., GlueDataModule], caplog: py
     assert "were cut" not in caplog.text
 
 
+def test_damaged_rows_are_said_aloud(
+    make: Callable[..., GlueDataModule], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = make()
+    rows = [f"{WORDS[i % 5]}\t{i % 2}" for i in range(200)]
+    (tmp_path / "dev.tsv").write_text("\n".join(["sentence\tlabel", *rows, "no label"]) + "\n")
+    data.setup()
+    assert len(data.validation) == 200
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warned == [f"toy: 1 damaged row(s) of {tmp_path / 'dev.tsv'} left out"]
+
+
 def test_a_label_named_twice_is_refused(make: Callable[..., GlueDataModule]) -> None:
     with pytest.raises(ValueError, match=r"task.data.labels names a label twice: \['0', '0', '1'\]"):
         make(labels=[0, 0, 1])

@@ -210,6 +210,10 @@ def test_settled_only_while_inputs_are_untouched(tmp_path: Path) -> None:
 def test_encoder_fingerprint(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no encoder here"):
         encoder_fingerprint(tmp_path)
+    (tmp_path / "run/encoder").mkdir(parents=True)
+    (tmp_path / "run/encoder/config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"run is a run's folder; its encoder is .*run/encoder"):
+        encoder_fingerprint(tmp_path / "run")
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"1")
     first = encoder_fingerprint(tmp_path)

@@ -85,7 +85,15 @@ def test_frozen_parameters_are_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("learning_rate", -1.0), ("betas", (1.0, 0.9)), ("betas", (0.9, -0.1)), ("eps", 0.0), ("weight_decay", -0.1)],
+    [
+        ("learning_rate", -1.0),
+        ("betas", (1.0, 0.9)),
+        ("betas", (0.9, -0.1)),
+        ("eps", 0.0),
+        ("weight_decay", -0.1),
+        ("learning_rate", "fast"),
+        ("weight_decay", None),
+    ],
 )
 def test_settings_outside_their_range_are_refused_by_name(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=key):

@@ -236,6 +236,11 @@ class FinetuningDataModule(LightningDataModule):
                 "undamaged copy"
             )
 
+    def say_what_is_left_out(self, path: Path, number: int) -> None:
+        """Warn of damaged rows: a score is over the others."""
+        if number:
+            log.warning("%s: %d damaged row(s) of %s left out", self.inputs.name, number, path)
+
     def say_what_is_cut(self, name: str, counts: Mapping[str, Any]) -> None:
         """Warn of text that did not fit into the rows of a split."""
         lost = [f"{counts[key]} {text}" for key, text in CUTS.items() if counts.get(key)]

@@ -98,7 +98,11 @@ class GlueDataModule(FinetuningDataModule):
             self.train_rows, self.train_targets = self.train.rows, {"labels": self.train.input_labels}
             self.validation_rows = join_rows([self.validation.rows, *(split.rows for split in extra.values())])
             log.info("%s: %s", self.inputs.name, self.facts)
-            for name, split in {"training": self.train, "validation": self.validation, **extra}.items():
+            paths = [self.train_path, self.validation_path, *self.extra_paths.values()]
+            for path, (name, split) in zip(
+                paths, {"training": self.train, "validation": self.validation, **extra}.items(), strict=True
+            ):
+                self.say_what_is_left_out(path, split.num_bad_rows)
                 self.say_what_is_cut(name, split.counts)
 
     def preview(self) -> TaskPreview:

@@ -78,6 +78,8 @@ class SwagDataModule(FinetuningDataModule):
             self.train_rows, self.train_targets = GroupedRows(self.train.rows, number), {"labels": self.train.labels}
             self.validation_rows = GroupedRows(self.validation.rows, number)
             self._warn()
+            self.say_what_is_left_out(self.train_path, self.train.num_bad_rows)
+            self.say_what_is_left_out(self.validation_path, self.validation.num_bad_rows)
             log.info("%s: %s", self.inputs.name, self.facts)
 
     def preview(self) -> TaskPreview:

@@ -45,6 +45,19 @@ def remake(experiment: Path, state: Mapping[str, Any], run_dir: Path, runs_dir: 
     return shlex.join([*line, *words, *extra, *paths, "hydra.mode=RUN"]), lacking
 
 
+def reproduce_again(experiment: Path, state: Mapping[str, Any], run_dir: Path, root: Path, scale: str) -> str:
+    """The `reproduce` command behind a report, from one of its pre-training runs; `root` holds all its runs.
+
+    Overrides of the fine-tuning sweep alone are not known from it, nor one that cannot be composed now.
+    """
+    words = [f"scale={scale}", *(f"{key}={state['config_resolved'].get(key)}" for key in KEYS["pretrain"])]
+    extra, _ = _differing_overrides(experiment, SWEEPS["pretrain"], words, state["config_resolved"])
+    places = {"data_dir": _data_dir(run_dir), "runs_dir": str(root.parent.parent)}
+    usual = {key: (default_path(key), str(Path(default_path(key)).absolute())) for key in places}
+    paths = [f"{key}={place}" for key, place in places.items() if place and place not in usual[key]]
+    return shlex.join(["clozelab", "reproduce", experiment.name, f"scale={scale}", *extra, *paths])
+
+
 def _differing_overrides(
     experiment: Path, name: str, words: list[str], recorded: Mapping[str, Any]
 ) -> tuple[list[str], str]:

@@ -170,6 +170,8 @@ def require_encoder(folder: str | Path | None) -> Path:
         ValueError: there is none.
     """
     if folder is None or not (Path(folder) / "config.json").is_file():
+        if folder is not None and (Path(folder) / "encoder" / "config.json").is_file():
+            raise ValueError(f"{folder} is a run's folder; its encoder is {Path(folder) / 'encoder'}")
         raise ValueError(
             f"{folder or 'encoder is not set'}: no encoder here (config.json is missing); pre-train it first, or give "
             "encoder=FOLDER in the Hugging Face layout"

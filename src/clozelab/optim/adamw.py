@@ -40,6 +40,9 @@ def build_adamw(
 
 def check_hyperparameters(learning_rate: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
     """Raise ValueError, naming the setting, for anything outside its range."""
+    for name, value in (("learning_rate", learning_rate), ("eps", eps), ("weight_decay", weight_decay)):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"optimizer.{name} is {value!r}: it must be a number")
     if not learning_rate >= 0.0:
         raise ValueError(f"optimizer.learning_rate is {learning_rate}: it must be >= 0")
     for name, beta in zip(("first", "second"), betas, strict=True):

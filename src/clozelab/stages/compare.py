@@ -13,6 +13,7 @@ from clozelab.ledger.reporting import comparing
 from clozelab.ledger.reporting.comparing import (
     evaluation_words,
     has_other_targets,
+    has_other_text,
     main_curve,
     open_run,
     point_rows,
@@ -72,6 +73,8 @@ def show_figures(one: Record, two: Record, console: Console) -> None:
                 [Heading("held out, last evaluation"), *(Heading(name, True) for name in names)], rows, console.width
             )
         )
+    if one.stage == two.stage and has_other_text(one, two):
+        say(console, "They were not evaluated on the same data: their figures cannot be compared.", style="yellow")
     if has_other_targets(one, two):
         say(console, "The objectives predict other tokens: their losses cannot be compared.", style="yellow")
     if rows := score_rows(one, two):

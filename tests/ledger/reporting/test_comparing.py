@@ -66,6 +66,29 @@ def test_curves_at_equal_tokens(root: Path) -> None:
     assert point.ends[1] == point.common[1]
 
 
+def test_a_few_tokens_more_do_not_shift_the_pair(root: Path) -> None:
+    """Two seeds of one recipe end with nearly as many tokens: their last evaluations belong together."""
+    one, two = root / "pretrain/mlm/seed-1", root / "pretrain/mlm/seed-2"
+    for folder, last, value in ((one, 1_000_956, 3.0), (two, 1_000_000, 2.5)):
+        lines = f"90,900000,9.0,validation/loss,4.0\n100,{last},10.0,validation/loss,{value}\n"
+        (folder / "metrics.csv").write_text("step,tokens,seconds,key,value\n" + lines)
+    (point,) = points(open_run(str(one)), open_run(str(two)))
+    assert point.tokens == 1_000_000 and point.common == (pytest.approx(3.0, abs=0.02), 2.5)
+
+
+def test_figures_on_other_data_are_not_offered_in_silence(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = (root / "pretrain" / arm / "seed-1" for arm in ("mlm", "mlm_nsp"))
+    words = "not evaluated on the same data"
+    for folder in (one, two):
+        change(folder, inputs={"corpus": "a" * 64})
+    main([str(one), str(two)])
+    assert words not in capsys.readouterr().out
+    change(two, inputs={"corpus": "b" * 64})
+    main([str(one), str(two)])
+    assert words in capsys.readouterr().out
+    assert points(open_run(str(one)), open_run(str(run_of(root, "mlm")))) == [], "stages only share names"
+
+
 def test_scores_in_percent(root: Path) -> None:
     one, two = open_run(str(run_of(root, "mlm"))), open_run(str(run_of(root, "ltr")))
     ((name, first, _),) = final_scores(one, two)

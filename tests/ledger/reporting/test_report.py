@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -14,12 +15,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.collect import collect
+from clozelab.ledger.fingerprint import canonical
 from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
 from clozelab.ledger.reporting.plots import known_heights, spread
 from clozelab.ledger.reporting.report import Report, write_report
 from clozelab.ledger.reporting.terminal import print_page
 from clozelab.ledger.reporting.wording import duration, rough, signed
+from clozelab.ledger.sweep import compose, hydra_config, without_hydra
 from clozelab.stages.report import main as report_verb
 
 EVERY = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
@@ -279,6 +283,24 @@ def test_intervals_over_two_seeds_explain_their_size(
 ) -> None:
     page = written(make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=seeds)).page
     assert ("12.7 standard errors" in page["interval"]) is warns
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_the_command_says_what_was_overridden(make_runs: Callable[..., Path], tmp_path: Path) -> None:
+    root = make_runs({("mlm", "mrpc"): 70.0})
+    for number, path in enumerate(sorted(root.glob("pretrain/*/*/run.json"))):
+        words = ["scale=demo", "arm=ltr", "seed=1", "corpus.generator.world_seed=11"]
+        composed = compose("sweep_pretrain", words, folder=EXPERIMENTS_DIR / "table5_pretraining_tasks")
+        with hydra_config(composed):
+            config = json.loads(json.dumps(canonical(without_hydra(composed))))
+        if not number:
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"config_resolved": config}))
+            (path.parent / "config.yaml").write_text("data_dir: my data\n")
+    made = dict(written(root).page["provenance"])["Command"]
+    assert made == (
+        "clozelab reproduce table5_pretraining_tasks scale=demo corpus.generator.world_seed=11 "
+        f"'data_dir=my data' runs_dir={root.parents[1]}"
+    )
 
 
 @pytest.mark.usefixtures("without_plots")

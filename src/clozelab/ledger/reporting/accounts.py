@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
+from clozelab.ledger.commands import reproduce_again
 from clozelab.ledger.reporting.consistency import inconsistencies
 from clozelab.ledger.reporting.experiment import Experiment
 from clozelab.ledger.reporting.table import Cell, Table
@@ -190,7 +191,7 @@ def provenance(experiment: Experiment, collected: Collected, table: Table, scale
         str(state[key])[:16].replace("T", " ") for state in states for key in ("started", "finished") if state.get(key)
     )
     return [
-        ("Command", f"clozelab reproduce {experiment.name} scale={scale}"),
+        ("Command", _command(experiment, collected, scale)),
         ("Commit", distinct(_commit(state.get("git")) for state in states)),
         ("Versions", distinct(", ".join(map(" ".join, state.get("versions", {}).items())) for state in states)),
         ("Machine", distinct(_host(state.get("host", {})) for state in states)),
@@ -198,6 +199,13 @@ def provenance(experiment: Experiment, collected: Collected, table: Table, scale
         ("Runs", f"{times[0]} to {times[-1]} UTC" if times else DASH),
         ("Report", f"made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC from run folders alone"),
     ]
+
+
+def _command(experiment: Experiment, collected: Collected, scale: str) -> str:
+    for run in collected.pretrain:
+        if run.is_complete:
+            return reproduce_again(experiment.folder, run.state, run.dir, collected.root, scale)
+    return f"clozelab reproduce {experiment.name} scale={scale}"
 
 
 def _commit(git: Mapping[str, Any] | None) -> str:

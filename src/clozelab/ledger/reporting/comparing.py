@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from clozelab.ledger.collect import is_percent, read_scores
 from clozelab.ledger.fingerprint import flatten
 from clozelab.ledger.inventory import Record, read_record
@@ -89,19 +91,23 @@ def read_validation(folder: Path) -> dict[str, Curve]:
 
 
 def points(one: Record, two: Record) -> list[Point]:
-    """Every held-out figure that both runs have."""
+    """Every held-out figure that both runs have; none of runs of different stages, whose figures only share names."""
+    if one.stage != two.stage:
+        return []
     first, second = read_validation(one.folder), read_validation(two.folder)
     return [_point(key, first[key], second[key]) for key in first if key in second]
 
 
 def _point(key: str, first: Curve, second: Curve) -> Point:
-    """Where no evaluation of both is at the same tokens, each one's last before the shorter run's end."""
+    """At the shorter run's end; the longer one's value there lies on the line between its evaluations around it."""
     limit = min(first[-1][1], second[-1][1])
-    before = [[entry for entry in curve if entry[1] <= limit] for curve in (first, second)]
     ends = first[-1][2], second[-1][2]
-    if not all(before):
+    if limit < max(first[0][1], second[0][1]):
         return Point(key, ends, None, None)
-    return Point(key, ends, min(part[-1][1] for part in before), (before[0][-1][2], before[1][-1][2]))
+    there = [
+        float(np.interp(limit, [at for _, at, _ in curve], [value for *_, value in curve])) for curve in (first, second)
+    ]
+    return Point(key, ends, limit, (there[0], there[1]))
 
 
 def final_scores(one: Record, two: Record) -> list[tuple[str, float, float]]:
@@ -153,6 +159,12 @@ def evaluation_words(one: Record, two: Record) -> str:
 def score_rows(one: Record, two: Record) -> list[list[str]]:
     """`final_scores` as a table's cells."""
     return [[key, f"{a:.2f}", f"{b:.2f}", signed(b - a)] for key, a, b in final_scores(one, two)]
+
+
+def has_other_text(one: Record, two: Record) -> bool:
+    """Whether the runs read other data, so that what was held out differs as well."""
+    inputs = [record.state.get("inputs", {}) for record in (one, two)]
+    return any(inputs[0].get(key) != inputs[1].get(key) for key in ("corpus", "task_data"))
 
 
 def has_other_targets(one: Record, two: Record) -> bool:
