@@ -98,10 +98,9 @@ class GlueDataModule(FinetuningDataModule):
             self.train_rows, self.train_targets = self.train.rows, {"labels": self.train.input_labels}
             self.validation_rows = join_rows([self.validation.rows, *(split.rows for split in extra.values())])
             log.info("%s: %s", self.inputs.name, self.facts)
-            paths = [self.train_path, self.validation_path, *self.extra_paths.values()]
-            for path, (name, split) in zip(
-                paths, {"training": self.train, "validation": self.validation, **extra}.items(), strict=True
-            ):
+            read = [("training", self.train_path, self.train), ("validation", self.validation_path, self.validation)]
+            read += [(name, self.extra_paths[name], split) for name, split in extra.items()]
+            for name, path, split in read:
                 self.say_what_is_left_out(path, split.num_bad_rows)
                 self.say_what_is_cut(name, split.counts)
 

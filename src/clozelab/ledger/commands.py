@@ -39,8 +39,7 @@ def remake(experiment: Path, state: Mapping[str, Any], run_dir: Path, runs_dir: 
         chosen["task"] = config["task"]["name"]
     words = [f"scale={scale}", *(f"{key}={value}" for key, value in chosen.items())]
     extra, lacking = _differing_overrides(experiment, SWEEPS[stage], words, config)
-    paths = [f"data_dir={_data_dir(run_dir)}", f"runs_dir={runs_dir}"]
-    paths = [word for word in paths if word.partition("=")[2] not in ("", default_path(word.partition("=")[0]))]
+    paths = _places(run_dir, runs_dir)
     line = ["clozelab", stage, "--config-dir", _shown(experiment), "--config-name", SWEEPS[stage]]
     return shlex.join([*line, *words, *extra, *paths, "hydra.mode=RUN"]), lacking
 
@@ -52,10 +51,17 @@ def reproduce_again(experiment: Path, state: Mapping[str, Any], run_dir: Path, r
     """
     words = [f"scale={scale}", *(f"{key}={state['config_resolved'].get(key)}" for key in KEYS["pretrain"])]
     extra, _ = _differing_overrides(experiment, SWEEPS["pretrain"], words, state["config_resolved"])
-    places = {"data_dir": _data_dir(run_dir), "runs_dir": str(root.parent.parent)}
+    # A corpus is prepared and a scale is shared by all stages; any other setting was this stage's.
+    routed = [word if word.startswith(("corpus.", "scale.")) else f"pretrain.{word}" for word in extra]
+    paths = _places(run_dir, str(root.parent.parent))
+    return shlex.join(["clozelab", "reproduce", experiment.name, f"scale={scale}", *routed, *paths])
+
+
+def _places(run_dir: Path, runs_dir: str) -> list[str]:
+    """Where data and runs lie, as overrides; nothing of a place that is the usual one, seen from here."""
+    places = {"data_dir": _data_dir(run_dir), "runs_dir": runs_dir}
     usual = {key: (default_path(key), str(Path(default_path(key)).absolute())) for key in places}
-    paths = [f"{key}={place}" for key, place in places.items() if place and place not in usual[key]]
-    return shlex.join(["clozelab", "reproduce", experiment.name, f"scale={scale}", *extra, *paths])
+    return [f"{key}={place}" for key, place in places.items() if place and place not in usual[key]]
 
 
 def _differing_overrides(

@@ -289,7 +289,7 @@ def test_intervals_over_two_seeds_explain_their_size(
 def test_the_command_says_what_was_overridden(make_runs: Callable[..., Path], tmp_path: Path) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0})
     for number, path in enumerate(sorted(root.glob("pretrain/*/*/run.json"))):
-        words = ["scale=demo", "arm=ltr", "seed=1", "corpus.generator.world_seed=11"]
+        words = ["scale=demo", "arm=ltr", "seed=1", "corpus.generator.world_seed=11", "optimizer.weight_decay=0.02"]
         composed = compose("sweep_pretrain", words, folder=EXPERIMENTS_DIR / "table5_pretraining_tasks")
         with hydra_config(composed):
             config = json.loads(json.dumps(canonical(without_hydra(composed))))
@@ -298,7 +298,8 @@ def test_the_command_says_what_was_overridden(make_runs: Callable[..., Path], tm
             (path.parent / "config.yaml").write_text("data_dir: my data\n")
     made = dict(written(root).page["provenance"])["Command"]
     assert made == (
-        "clozelab reproduce table5_pretraining_tasks scale=demo corpus.generator.world_seed=11 "
+        "clozelab reproduce table5_pretraining_tasks scale=demo pretrain.optimizer.weight_decay=0.02 "
+        "corpus.generator.world_seed=11 "
         f"'data_dir=my data' runs_dir={root.parents[1]}"
     )
 
