@@ -39,6 +39,8 @@ KERNELS = ("bmm", "sdpa")
 
 CPU_GROUP_SIZE = 8
 """Measured: groups of eight lose little to padding and little to the Python loop."""
+CPU_WIDTH_MULTIPLE = 8
+"""Of the slots of a group: oneDNN builds a kernel for every new shape, which takes longer than a small product."""
 ACCELERATOR_GROUP_SIZE = 64
 """Not measured: a kernel launch costs more there than padding."""
 
@@ -84,7 +86,8 @@ def attention(
 ) -> Tensor:
     """softmax(q k^T / sqrt(D)) v inside each sequence: q, k, v [T, N, D] -> [T, N, D].
 
-    Padding slots of a rectangle get finite values that mean nothing. `is_causal`: position i sees 0..i only.
+    Padding slots of a rectangle get finite values that mean nothing; a ragged stream may go on after its last sequence
+    on the CPU, with slots that get zeros. `is_causal`: position i sees 0..i only.
     """
     prob = dropout_prob if training else 0.0
     if isinstance(layout, DenseRows):
@@ -193,7 +196,8 @@ def _padding_bias(key_padding: Tensor, repeats: int | None, dtype: torch.dtype, 
 def _grouped(q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, is_causal: bool) -> Tensor:
     """Ragged stream in sorted groups, each padded to its longest sequence."""
     kernel = _usual_kernel(q.device)
-    groups = layout.padded_groups(CPU_GROUP_SIZE if kernel == "bmm" else ACCELERATOR_GROUP_SIZE)
+    size, multiple = (CPU_GROUP_SIZE, CPU_WIDTH_MULTIPLE) if kernel == "bmm" else (ACCELERATOR_GROUP_SIZE, 1)
+    groups = layout.padded_groups(size, q.shape[0], multiple)
     q, k, v = (to_padded(x, groups) for x in (q, k, v))
     outputs = []
     for group in groups.groups:

@@ -34,6 +34,16 @@ class EncoderOutput(NamedTuple):
     """Embedding output and each layer's, [T, H]; None unless asked for."""
 
 
+def few_shapes(num_slots: int) -> int:
+    """T of a ragged stream rounded up, by 3 % on average and by 1/8 at most: sixteen sizes between powers of two.
+
+    oneDNN builds its matrix kernels anew for every T, and each ragged batch has another one: for 450 tokens at H 128
+    that took 5 of 12 ms a training step.
+    """
+    step = max(8, 1 << max(0, num_slots.bit_length() - 5))
+    return -(-num_slots // step) * step
+
+
 def activation(name: str) -> Callable[[Tensor], Tensor]:
     """The function behind a `hidden_act`; BERT's "gelu" is the exact one."""
     if name == "relu":
@@ -145,7 +155,12 @@ class Encoder(nn.Module):
         """int64 [T] each -> [T, H]; padding slots hold values that mean nothing."""
         hidden = self.embeddings(input_ids, token_type_ids, position_ids)
         hidden_states = [hidden]
-        where = self._dense_rows(layout, hidden) or layout
+        num_slots = len(hidden)
+        where: Layout | DenseRows | None = self._dense_rows(layout, hidden)
+        if where is None:
+            where = layout
+            if hidden.device.type == "cpu":
+                hidden = F.pad(hidden, (0, 0, 0, few_shapes(num_slots) - num_slots))
         for layer in self.layer:
             if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
                 # Dropout is drawn again from the saved generator state: the same bits.
@@ -153,8 +168,8 @@ class Encoder(nn.Module):
             else:
                 hidden = layer(hidden, where)
             if output_hidden_states:
-                hidden_states.append(hidden)
-        return EncoderOutput(hidden, tuple(hidden_states) if output_hidden_states else None)
+                hidden_states.append(hidden[:num_slots])
+        return EncoderOutput(hidden[:num_slots], tuple(hidden_states) if output_hidden_states else None)
 
     def _dense_rows(self, layout: Layout, hidden: Tensor) -> DenseRows | None:
         device_type = hidden.device.type

@@ -38,11 +38,11 @@ class PaddedGroups:
     gather: Tensor
     """int64 [padded rows]: the stream row of each padded row; a padding row names its sequence's first row."""
     scatter: Tensor
-    """int64 [T]: the padded row of each stream row; padding slots of a rectangle name padded row 0."""
+    """int64 [T]: the padded row of each stream row; slots that hold no token name padded row 0."""
     padded_padding: Tensor
     """int64: the padded rows that hold no token."""
     stream_padding: Tensor
-    """int64: the stream rows that hold no token (none when ragged)."""
+    """int64: the stream rows that hold no token."""
     groups: list[PaddedGroup]
 
 
@@ -123,9 +123,15 @@ class Layout:
         """int64 [B]: stream row of each sequence's last real token."""
         return self.remember("last_rows", lambda: self.first_rows + self.lengths - 1)
 
-    def padded_groups(self, group_size: int) -> PaddedGroups:
-        """Sequences sorted by length in groups of `group_size`, padded inside the group."""
-        return self.remember(("groups", group_size), lambda: self._make_groups(group_size))
+    def padded_groups(self, group_size: int, num_slots: int | None = None, width_multiple: int = 1) -> PaddedGroups:
+        """Sequences sorted by length in groups of `group_size`, padded inside the group.
+
+        `num_slots`: T of a stream that goes on after its last sequence, with slots that hold nothing. `width_multiple`:
+        groups are padded to a multiple of it.
+        """
+        num_slots = num_slots or self.num_slots
+        key = ("groups", group_size, num_slots, width_multiple)
+        return self.remember(key, lambda: self._make_groups(group_size, num_slots, width_multiple))
 
     def key_padding(self) -> Tensor:
         """bool [B, S] for a rectangle: True on padding slots."""
@@ -168,14 +174,14 @@ class Layout:
     def _make_cu_seqlens(self) -> Tensor:
         return self._make_starts().to(torch.int32)
 
-    def _make_groups(self, group_size: int) -> PaddedGroups:
+    def _make_groups(self, group_size: int, num_slots: int, width_multiple: int) -> PaddedGroups:
         lengths, starts = np.asarray(self.lengths_list), self._host_starts()
         order = np.argsort(lengths, kind="stable")
-        scatter = np.full(self.num_slots, -1, dtype=np.int64)
+        scatter = np.full(num_slots, -1, dtype=np.int64)
         gather, is_padding, groups, offset = [], [], [], 0
         for first in range(0, len(order), group_size):
             members = order[first : first + group_size]
-            width = int(lengths[members].max())
+            width = -(-int(lengths[members].max()) // width_multiple) * width_multiple
             slots = np.arange(width)
             real = slots < lengths[members, None]
             rows = starts[members, None] + np.where(real, slots, 0)

@@ -121,10 +121,10 @@ class SweepLauncher(Launcher):
             console.print(f"W&B offline; to upload all: {command}", markup=False, highlight=False, soft_wrap=True)
 
     def _returned(self, jobs: Sequence[Job], planned: Sequence[PlannedJob]) -> list[JobReturn]:
-        """What the sweeper learns. Hydra's own stops at a failed job; one that searches gets it as a failed trial."""
+        """What the sweeper learns. A grid stops at a failed job; one that searches gets it as a failed trial."""
         assert self.config is not None
         failed = sum(job.state == "failed" for job in jobs)
-        if failed and self.config.hydra.sweeper._target_.endswith(".BasicSweeper"):
+        if failed and self.config.hydra.sweeper._target_.endswith((".GridSweeper", ".BasicSweeper")):
             raise SystemExit(1)
         Launched.failed += failed
         return [job_return(job, plan, self.verb) for job, plan in zip(jobs, planned, strict=True)]

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from clozelab.ledger.launching.forking import ForkServer, Started, die_with_launcher
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.1
 SHOWN_ROWS = 24
 SHOWN_LINES = 8
 """Of one job's error."""
@@ -115,9 +115,11 @@ class ProcessPool:
         """
         with _counted_signals() as signals, self._display() as live:
             try:
-                while any(job.state in ("waiting", "running") for job in self.jobs) and not signals:
-                    self._start_some()
+                while not signals:
                     self._collect()
+                    if not any(job.state in ("waiting", "running") for job in self.jobs):
+                        break
+                    self._start_some()
                     self._show(live)
                     time.sleep(POLL_SECONDS)
             finally:
