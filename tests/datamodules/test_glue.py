@@ -220,6 +220,8 @@ def test_long_documents_in_windows(make: Callable[..., GlueDataModule]) -> None:
     for one in (cut, data):
         one.setup()
     assert data.fingerprint != cut.fingerprint == make(max_positions=5, window_stride=2).fingerprint
+    assert cut.fingerprint != make().fingerprint
+    assert cut.source_fingerprint == make().source_fingerprint != data.source_fingerprint
     words = 1 + np.arange(53) % 7
     windows = 1 + np.maximum(0, -(-(words - 3) // 2))  # 3 words fit a row
     unusual = data.facts["unusual"]

@@ -42,18 +42,25 @@ def test_a_wrong_value_keeps_its_reason() -> None:
     assert "seed=one" in explain(caught.value, "pretrain") and "Integer" in explain(caught.value, "pretrain")
 
 
+def test_a_wrong_key_inside_a_value_is_named() -> None:
+    with pytest.raises(ConfigCompositionException) as caught:
+        sweep.compose("pretrain", ["phases=[{step: 3}]"])
+    text = explain(caught.value, "pretrain")
+    assert text.startswith("phases: ") and "'step'" in text and "PhaseConfig" in text
+
+
 def test_other_errors_keep_their_words() -> None:
     assert explain(ValueError("just so"), "pretrain") == "just so"
 
 
-@pytest.mark.parametrize("key", ["learning_rate", "epochs"])
-def test_a_tasks_value_that_the_scale_replaces_is_refused(key: str) -> None:
+@pytest.mark.parametrize(("key", "value"), [("learning_rate", "7.0"), ("epochs", "7.0"), ("global_batch_size", "7")])
+def test_a_tasks_value_that_the_scale_replaces_is_refused(key: str, value: str) -> None:
     def check(*words: str) -> None:
         composed = sweep.compose("finetune", ["scale=demo", *words])
         with sweep.hydra_config(composed):
             refuse_idle_overrides(sweep.without_hydra(composed))
 
-    with pytest.raises(ValueError, match=rf"task\.{key}=7.0 would change nothing.*scale=demo.*Say {key}=7.0"):
+    with pytest.raises(ValueError, match=rf"task\.{key}={value} would change nothing.*scale=demo.*Say {key}={value}"):
         check(f"task.{key}=7")
     check(f"{key}=7")
     check(f"task.{key}=7", f"scale.finetune.{key}=null")

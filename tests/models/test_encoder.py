@@ -7,7 +7,8 @@ import pickle
 import pytest
 import torch
 
-from clozelab.models.encoder import Encoder
+from clozelab.models import encoder as encoder_module
+from clozelab.models.encoder import Encoder, few_shapes
 
 LENGTHS = [7, 12, 3, 12]
 
@@ -50,6 +51,31 @@ def test_causal_encoder_sees_no_right_context_and_the_other_does(tiny_config, st
         assert (left == 0).all() if is_causal else (left > 1e-4).all()
         assert (moved[changed_row : LENGTHS[0]] > 1e-4).all()
         assert (moved[arguments["layout"].first_rows[1] :][: LENGTHS[1]] == 0).all(), "another sequence moved"
+
+
+def test_rounding_a_ragged_stream_up_changes_nothing(tiny_config, stream, monkeypatch):
+    encoder, arguments = Encoder(tiny_config(), torch.Generator().manual_seed(0)), stream(LENGTHS)
+    results, sizes = [], []
+    encoder.layer[0].register_forward_hook(lambda module, inputs, output: sizes.append(len(output)))
+    for rounded in (lambda slots: slots, few_shapes, lambda slots: slots + 100):
+        monkeypatch.setattr(encoder_module, "few_shapes", rounded)
+        encoder.zero_grad()
+        output = encoder(**arguments, output_hidden_states=True)
+        (output.sequence_output.square().sum() + output.hidden_states[1].sum()).backward()
+        grads = [parameter.grad.clone() for name, parameter in encoder.named_parameters() if "pooler" not in name]
+        results.append([*(hidden.detach() for hidden in output.hidden_states), *grads])
+    assert sizes == [34, 40, 134]
+    for plain, *others in zip(*results, strict=True):
+        for other in others:
+            torch.testing.assert_close(other, plain, atol=1e-6, rtol=1e-5)
+
+
+def test_few_shapes_adds_little_and_leaves_few():
+    sizes = range(64, 4096)
+    assert max(few_shapes(size) / size for size in sizes) <= 1.125
+    assert sum(few_shapes(size) / size - 1 for size in sizes) / len(sizes) < 0.03
+    assert len({few_shapes(size) for size in sizes}) <= 6 * 16
+    assert all(few_shapes(size) >= size for size in range(1, 64))
 
 
 def test_sequences_do_not_see_padding(tiny_config, stream, real_rows):

@@ -57,6 +57,19 @@ def test_padding_and_back_is_the_identity_on_tokens(layout, group_size, real_row
     assert torch.equal(x.grad, expected)
 
 
+def test_slots_after_the_last_sequence_hold_nothing_and_widths_are_rounded():
+    layout, extra = Layout.ragged([3, 7, 1, 7, 4]), 5
+    x = torch.randn(layout.num_slots + extra, 2, requires_grad=True)
+    groups = layout.padded_groups(2, len(x), width_multiple=4)
+    assert [group.width for group in groups.groups] == [4, 8, 8]
+    back = from_padded(to_padded(x, groups), groups)
+    assert torch.equal(back[:-extra], x[:-extra])
+    assert (back[-extra:] == 0).all()
+    back.sum().backward()
+    assert (x.grad[:-extra] == 1).all()
+    assert (x.grad[-extra:] == 0).all()
+
+
 def test_impossible_lengths_are_refused():
     with pytest.raises(ValueError, match="at least one"):
         Layout.ragged([3, 0])

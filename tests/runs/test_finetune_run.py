@@ -99,7 +99,7 @@ def test_run_folder(finetune: Any) -> None:
     accuracy = np.mean([row["prediction"] == row["label"] for row in rows])
     assert accuracy == scores["scores"]["validation/accuracy"]
     assert state["status"] == "complete"
-    assert set(state["inputs"]) == {"encoder", "task_data"}
+    assert set(state["inputs"]) == {"encoder", "task_data", "task_files"}
     assert state["facts"]["data"]["max_seq_length"] == 72  # what the encoder was trained on, not the task's 128
     assert {key for _, key, _ in losses(folder)} == {"train/loss", "train/learning_rate", "validation/accuracy"}
 
@@ -315,7 +315,7 @@ def test_predictions_for_test_files(finetune: Any, world: Path) -> None:
     folder = finetune("predict_test=true")
     lines = (folder / "test_predictions/SST-2.tsv").read_text().splitlines()
     assert lines == ["index\tprediction", *(f"{i}\t{int(word in GOOD)}" for i, word in enumerate(words))]
-    assert set(read(folder, "run.json")["inputs"]) == {"encoder", "task_data", "test_data"}
+    assert set(read(folder, "run.json")["inputs"]) == {"encoder", "task_data", "task_files", "test_data"}
     path.write_text("index\tsentence\n0\tthe film\n")
     with pytest.raises(RunConflictError, match="input test_data"):
         finetune("predict_test=true")

@@ -1,9 +1,8 @@
 """Which examples meet in a batch: pure functions of lengths, seed and epoch.
 
 Unusual: training batches hold examples of similar length. Attention and recurrent heads pad inside a batch, so on a CPU
-    this
-is worth a factor of two to three; the price is that batches are not uniform draws. Examples are shuffled first, sorted
-only inside pools of `POOL_BATCHES` batches, and the batches are shuffled again.
+this is worth a factor of two to three; the price is that batches are not uniform draws. Examples are shuffled first,
+sorted only inside pools of `POOL_BATCHES` batches, and the batches are shuffled again.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from clozelab.data.readers.labelled import subset
 from clozelab.data.readers.preview import Preview, TaskPreview
 from clozelab.data.readers.rows import Rows, TokenRows
 from clozelab.data.readers.tagged import TaggedRows, TaggedSplit, build_rows
-from clozelab.datamodules.finetuning import FinetuningDataModule, fingerprint_of
+from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.metrics.entities import OUTSIDE, scheme_of, split_tag, to_iob2
 
 log = logging.getLogger(__name__)
@@ -56,9 +55,9 @@ class ConllDataModule(FinetuningDataModule):
         self.layout = ColumnFormat(file_format, word_column, tag_column)
         self.entity_tags, self.document_context = entity_tags, document_context
 
-    @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint_of(self._settings(self.train_path) | {"validation": file_sha256(self.validation_path)})
+    @property
+    def sources(self) -> dict[str, Any]:
+        return self._file_settings(self.train_path) | {"validation": file_sha256(self.validation_path)}
 
     def setup(self, stage: str | None = None) -> None:
         """Read and tokenise both splits; does nothing the second time."""
@@ -107,15 +106,13 @@ class ConllDataModule(FinetuningDataModule):
         self.refuse_damaged(path, split.counts.get("damaged_sentences", 0), "sentences")
         return split.rows, split
 
-    def _settings(self, path: Path) -> dict[str, Any]:
+    def _file_settings(self, path: Path) -> dict[str, Any]:
         return {
             "version": FORMAT_VERSION,
             "file": file_sha256(path),
             "layout": asdict(self.layout),
             "entity_tags": self.entity_tags,
             "document_context": self.document_context,
-            "tokenizer": self.inputs.tokenizer.fingerprint,
-            "max_seq_length": self.max_seq_length,
         }
 
     def _load(
@@ -125,7 +122,8 @@ class ConllDataModule(FinetuningDataModule):
 
         `require_tags` False is for prediction: tags are not read, and every word has the first label.
         """
-        settings = self._settings(path) | {"labels": label_names, "max_examples": max_examples}
+        settings = self._file_settings(path) | self.tokenization
+        settings |= {"labels": label_names, "max_examples": max_examples}
         key = content_key(settings | ({} if require_tags else {"require_tags": False}))
 
         def build() -> tuple[Arrays, Facts]:

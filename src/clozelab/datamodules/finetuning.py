@@ -2,10 +2,9 @@
 
 One Lightning epoch is the stretch between two evaluations, so that evaluations fall on exact steps, the last one
 included; an epoch over the examples is this module's own count. A batch is a dictionary: input_ids, token_type_ids,
-    position_ids
-int64[T], layout, the task's targets and `example_index` [B]; in training also global_examples, global_targets and
-global_tokens, the batch's size over all ranks (targets: the predictions that the loss is a mean of), and local_weight,
-0.0 on a rank that got no example of it.
+position_ids int64[T], layout, the task's targets and `example_index` [B]; in training also global_examples,
+global_targets and global_tokens, the batch's size over all ranks (targets: the predictions that the loss is a mean of),
+and local_weight, 0.0 on a rank that got no example of it.
 """
 
 from __future__ import annotations
@@ -161,8 +160,23 @@ class FinetuningDataModule(LightningDataModule):
 
     @property
     @abstractmethod
+    def sources(self) -> dict[str, Any]:
+        """The files' content and how it is read: the same whatever the encoder; raises for a missing file."""
+
+    @property
+    def tokenization(self) -> dict[str, Any]:
+        """What the encoder adds: the other part of what the rows are made from."""
+        return {"tokenizer": self.inputs.tokenizer.fingerprint, "max_seq_length": self.max_seq_length}
+
+    @cached_property
     def fingerprint(self) -> str:
-        """Names the content of everything this data is made from; cheap, and raises for a missing file."""
+        """Names everything the rows are made from; cheap."""
+        return fingerprint_of(self.sources | self.tokenization)
+
+    @cached_property
+    def source_fingerprint(self) -> str:
+        """Names the sources alone: runs of different encoders may be compared where it is equal."""
+        return fingerprint_of(self.sources)
 
     @cached_property
     def synthetic(self) -> str | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from clozelab.data.readers.glue import TsvFormat, read_tsv
 from clozelab.data.readers.labelled import LabelledRows, WindowRule, load_labelled
 from clozelab.data.readers.preview import Preview, TaskPreview
 from clozelab.data.readers.rows import Rows, join_rows
-from clozelab.datamodules.finetuning import FinetuningDataModule, fingerprint_of
+from clozelab.datamodules.finetuning import FinetuningDataModule
 
 log = logging.getLogger(__name__)
 LONG_DOCUMENTS = ("truncate", "windows")
@@ -72,21 +71,19 @@ class GlueDataModule(FinetuningDataModule):
         self.window_rule = WindowRule(window_stride, window_pooling) if long_documents == "windows" else None
         self.extra_paths = {name: self.require(file) for name, file in (extra_validation_files or {}).items()}
 
-    @cached_property
-    def fingerprint(self) -> str:
+    @property
+    def sources(self) -> dict[str, Any]:
         layout = self.layout
         facts: dict[str, Any] = {
             "files": [file_sha256(path) for path in (self.train_path, self.validation_path)],
             "layout": [layout.text_columns, layout.label_column, layout.columns, self.labels],
-            "tokenizer": self.inputs.tokenizer.fingerprint,
-            "max_seq_length": self.max_seq_length,
         }
         if layout.numeric_labels or self.extra_paths:
             facts["numeric_labels"] = layout.numeric_labels
             facts["extra_validation"] = {name: file_sha256(path) for name, path in self.extra_paths.items()}
         if self.window_rule is not None:
             facts["windows"] = asdict(self.window_rule)
-        return fingerprint_of(facts)
+        return facts
 
     def setup(self, stage: str | None = None) -> None:
         """Read and tokenise both splits; does nothing the second time."""

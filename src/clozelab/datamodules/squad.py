@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from clozelab.data.readers.rows import Rows, join_rows
 from clozelab.data.readers.squad import read_squad
 from clozelab.data.readers.squad_features import WindowSettings
 from clozelab.data.readers.squad_split import SquadSplit, load_squad
-from clozelab.datamodules.finetuning import FinetuningDataModule, fingerprint_of
+from clozelab.datamodules.finetuning import FinetuningDataModule
 
 log = logging.getLogger(__name__)
 
@@ -55,17 +54,18 @@ class SquadDataModule(FinetuningDataModule):
         self.extra_paths = [self.require(file) for file in train_extra]
         self.with_unanswerable = with_unanswerable
 
-    @cached_property
-    def fingerprint(self) -> str:
-        facts: dict[str, Any] = {
-            "files": [file_sha256(path) for path in (self.train_path, self.validation_path)],
-            "settings": [self.settings.max_seq_length, self.settings.doc_stride, self.settings.max_query_length],
-            "tokenizer": self.inputs.tokenizer.fingerprint,
-        }
+    @property
+    def sources(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"files": [file_sha256(path) for path in (self.train_path, self.validation_path)]}
         if self.extra_paths or self.with_unanswerable:
             facts["train_extra"] = [file_sha256(path) for path in self.extra_paths]
             facts["with_unanswerable"] = self.with_unanswerable
-        return fingerprint_of(facts)
+        return facts
+
+    @property
+    def tokenization(self) -> dict[str, Any]:
+        lengths = [self.settings.max_seq_length, self.settings.doc_stride, self.settings.max_query_length]
+        return {"settings": lengths, "tokenizer": self.inputs.tokenizer.fingerprint}
 
     def setup(self, stage: str | None = None) -> None:
         """Read and tokenise both splits; does nothing the second time."""

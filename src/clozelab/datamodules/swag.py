@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from clozelab.data.readers.labelled import LabelledRows
 from clozelab.data.readers.preview import Preview, TaskPreview
 from clozelab.data.readers.rows import GroupedRows, Rows
 from clozelab.data.readers.swag import ChoiceFormat, Fold, load_choices, read_choices
-from clozelab.datamodules.finetuning import FinetuningDataModule, fingerprint_of
+from clozelab.datamodules.finetuning import FinetuningDataModule
 
 log = logging.getLogger(__name__)
 
@@ -57,17 +56,10 @@ class SwagDataModule(FinetuningDataModule):
         self.published_train_examples = published_train_examples
         self.folds = None if folds is None or held_out_fold is None else (folds, held_out_fold)
 
-    @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint_of(
-            {
-                "files": [file_sha256(path) for path in (self.train_path, self.validation_path)],
-                "layout": asdict(self.layout),
-                "folds": self.folds,
-                "tokenizer": self.inputs.tokenizer.fingerprint,
-                "max_seq_length": self.max_seq_length,
-            }
-        )
+    @property
+    def sources(self) -> dict[str, Any]:
+        files = [file_sha256(path) for path in (self.train_path, self.validation_path)]
+        return {"files": files, "layout": asdict(self.layout), "folds": self.folds}
 
     def setup(self, stage: str | None = None) -> None:
         """Read and tokenise both splits; does nothing the second time."""

@@ -19,7 +19,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from clozelab.ledger.redaction import digested, hidden_environment, redacted
 
-RESULTS_VERSION = 2
+RESULTS_VERSION = 3
 """Raised when a change of code changes results: then no older run is taken for the same."""
 
 NEUTRAL_KEYS = frozenset(

@@ -22,7 +22,7 @@ from clozelab.config import SCHEMAS
 from clozelab.ledger.sweep import compose, without_hydra
 
 CONFIGURATION_ERRORS: tuple[type[Exception], ...] = (HydraException, OmegaConfBaseException, YAMLError)
-SCALE_OWNED = ("learning_rate", "epochs")
+SCALE_OWNED = ("learning_rate", "epochs", "global_batch_size")
 """Keys of a task that a scale may replace."""
 
 
@@ -45,7 +45,10 @@ def explain(error: BaseException, verb: str, *, config_name: str | None = None, 
         return text
     stage = verb if f"{verb}_schema" in SCHEMAS else "pretrain"  # which the verbs without a configuration ask
     where = f"see `clozelab {stage} --cfg job`"
-    near = nearest_key(found[1], known_keys(config_name or stage, folder))
+    known = known_keys(config_name or stage, folder)
+    if found[1] in known:  # the key is right, something in its value is not
+        return f"{found[1]}: {str(error.__cause__ or text).strip().splitlines()[0]}"
+    near = nearest_key(found[1], known)
     return f"{stage} has no key {found[1]!r}; " + (f"did you mean {near!r}? ({where})" if near else where)
 
 

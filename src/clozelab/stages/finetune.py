@@ -44,7 +44,8 @@ def main(cfg: DictConfig) -> None:
     folder = require_encoder(cfg.encoder)
     inputs = {"encoder": encoder_fingerprint(folder)}
     data = build_data(cfg, folder, encoder_source(cfg, folder, inputs["encoder"], hardware))
-    inputs |= {"task_data": data.fingerprint} | ({"test_data": data.require_test_files()} if cfg.predict_test else {})
+    inputs |= {"task_files": data.source_fingerprint, "task_data": data.fingerprint}
+    inputs |= {"test_data": data.require_test_files()} if cfg.predict_test else {}
     about = {key: cfg.task[key] for key in ("name", "title", "stand_in_for")} | {"synthetic": data.synthetic}
     about |= {"baselines": data.baselines} if data.baselines else {}
     # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, as they share an encoder.

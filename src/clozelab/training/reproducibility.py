@@ -35,8 +35,8 @@ def seed_initialisation(seed: int) -> None:
 def _seed_generators(value: int) -> None:
     """torch.manual_seed, without what it does for accelerators that are not there.
 
-    For each kind of them it notes the seed and formats a stack trace, again at every call: 1 to 2 ms, as much as a tenth
-    of a small model's step.
+    For each kind of them it notes the seed and formats a stack trace, again at every call: 1 to 2 ms, as much as a
+    tenth of a small model's step.
     """
     if torch.accelerator.is_available():
         torch.manual_seed(value)

@@ -60,7 +60,7 @@ def test_equal_protocols_are_compared(experiment: Experiment, root: Path) -> Non
         ("config_resolved__epochs", 5.0, "epochs 5.0 against none"),
         ("config_resolved__max_train_examples", 100, "max_train_examples 100 against none"),
         ("config_resolved__task__data__max_length", 64, "task.data.max_length 64 against none"),
-        ("inputs__task_data", "0123", "input task_data 0123 against none"),
+        ("inputs__task_files", "0123", "input task_files 0123 against none"),
         ("facts__precision", "32-true", "precision 32-true against none"),
     ],
 )

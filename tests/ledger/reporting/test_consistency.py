@@ -88,14 +88,16 @@ def test_names_of_a_row_may_differ(root: Path) -> None:
 
 def test_other_data_and_other_precision(root: Path) -> None:
     for folder in root.glob("finetune/*/*/mrpc/*"):
-        change(folder, lambda state: state["inputs"].update(task_data="a" * 64))
-    change(finetuned(root, "ltr", (1, 2)), lambda state: state["inputs"].update(task_data="b" * 64))
+        change(folder, lambda state: state["inputs"].update(task_files="a" * 64))
+    change(finetuned(root, "ltr", (1, 2)), lambda state: state["inputs"].update(task_files="b" * 64))
+    # The same files in another encoder's vocabulary.
+    change(finetuned(root, "ltr", (1, 1)), lambda state: state["inputs"].update(task_data="c" * 64))
     for folder in root.glob("pretrain/*/*"):
         change(folder, lambda state: state["facts"].update(precision="bf16-mixed"))
     change(root / "pretrain" / "ltr" / "seed-1", lambda state: state["facts"].update(precision="32-true"))
     precision, data = inconsistencies(collect(root))
     assert precision.startswith("pre-training runs differ in precision: ") and "32-true (1 runs" in precision
-    assert data.startswith("fine-tuning runs on mrpc differ in input task_data: ")
+    assert data.startswith("fine-tuning runs on mrpc differ in input task_files: ")
 
 
 def test_incomplete_runs_do_not_count(root: Path) -> None:

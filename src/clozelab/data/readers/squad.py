@@ -2,9 +2,8 @@
 passage.
 
 Unusual: an `answer_start` that does not point at its text is repaired to the nearest place where the text stands; where
-    the
-text does not occur in the passage at all, a training question is skipped and counted. A question asked for scoring is
-never skipped: the scorer compares texts and needs no offset.
+the text does not occur in the passage at all, a training question is skipped and counted. A question asked for scoring
+is never skipped: the scorer compares texts and needs no offset.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`hydra/sweeper=grid`, the usual one: every combination of a sweep's values.
 
-Unusual: Hydra's own sweeper does the work, without its rehearsal. It composes each job once for validation and hands the
-words to the launcher, which composes it again; our launchers compose and check all jobs before they start the first.
-For the 120 jobs of a demo the rehearsal took ten seconds.
+Unusual: Hydra's own sweeper does the work, without its rehearsal. It composes each job once for validation and hands
+the words to the launcher, which composes it again; our launchers compose and check all jobs before they start the
+first. For the 120 jobs of a demo the rehearsal took ten seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class GridSweeper(Sweeper):
         # Not a subclass, and imported late: Hydra's search for plugins loads that module anew.
         from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-        self.grid: Any = BasicSweeper(max_batch_size, params)  # type: ignore[arg-type]
+        grid: Any = BasicSweeper
+        self.grid = grid(max_batch_size, params)
         self.grid.validate_batch_is_legal = lambda batch: None  # noqa: ARG005
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:

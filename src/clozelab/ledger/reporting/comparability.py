@@ -110,7 +110,7 @@ def build_comparability(experiment: Experiment, collected: Collected) -> Compara
     return Comparability(
         arms={row.name: row.arm for row in experiment.rows},
         pretrain={arm: _settings(runs, PRETRAIN_MAY_DIFFER, "corpus") for arm, runs in pretrain.items()},
-        finetune={key: _settings(runs, FINETUNE_MAY_DIFFER, "task_data") for key, runs in finetune.items()},
+        finetune={key: _settings(runs, FINETUNE_MAY_DIFFER, "task_files") for key, runs in finetune.items()},
         amounts={arm: _amounts(runs) for arm, runs in pretrain.items()},
         matched_by=experiment.matched_by,
         arm_files=read_deltas(experiment.folder / "arm"),

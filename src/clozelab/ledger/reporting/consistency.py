@@ -46,7 +46,7 @@ def inconsistencies(collected: Collected, experiment: Path | None = None, differ
     for task in sorted({run.task for run in finetune}):
         runs = [run for run in finetune if run.task == task]
         free = (*FINETUNE_MAY_DIFFER, *differ_in, *(RATE_KEYS if _same_rates(runs) else ()))
-        lines += _differing(f"fine-tuning runs on {task}", runs, free, "task_data", rows)
+        lines += _differing(f"fine-tuning runs on {task}", runs, free, "task_files", rows)
     return lines + _shared_encoders(finetune) + _replaced_encoders(pretrain, finetune)
 
 
