@@ -33,7 +33,8 @@ from interleaved import Answers, Side, rate_rows, rate_table, repeated, report, 
 
 TITLE = "Pre-training beside transformers"
 SEQ_LENGTH = 128
-BATCH = {"smoke": 2, "tiny": 64, "mini": 32, "small": 32, "medium": 16, "base": 8, "large": 4}
+BATCH = {"smoke": 2, "tiny": 64, "mini": 64, "small": 64, "medium": 32, "base": 16, "large": 8}
+"""Rows a step, the same on all sides: as many as let the slowest take a step in seconds."""
 SIZES = ("tiny", "mini", "small", "medium", "base")
 PEERS = ("trainer-fp32", "trainer-bf16", "fp32", "bf16")
 
@@ -211,7 +212,7 @@ def compare(sizes: Sequence[str], peers: Sequence[str], threads: int, rounds: in
         names = {"clozelab": "clozelab"} | {f"transformers {peer}": peer for peer in peers}
         sides = {name: Side([__file__, "--worker", side, *options], threads) for name, side in names.items()}
         take_turns(sides, rounds, seconds)
-        lines += rate_rows(size_name(size), sides)
+        lines += rate_rows(f"{size_name(size)}, {BATCH[size]} rows", sides)
     return lines
 
 
