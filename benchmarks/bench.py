@@ -35,8 +35,7 @@ class Effort:
 
 def bench_pretraining(effort: Effort) -> list[str]:
     sizes = ("smoke",) if effort.smoke else pretraining.SIZES
-    peers = ("trainer-fp32", "trainer-bf16")
-    return pretraining.compare(sizes, peers, effort.threads, effort.rounds, effort.seconds)
+    return pretraining.compare(sizes, pretraining.USUAL_PEERS, effort.threads, effort.rounds, effort.seconds)
 
 
 def bench_memory(effort: Effort) -> list[str]:

@@ -3,8 +3,10 @@
 `python benchmarks/pretraining.py` times optimizer steps of clozelab and of `BertForPreTraining` on the same rows
 (sequence length 128, 15 % predicted, NSP labels, BERT's own dropout, vocabulary 30,522) and prints tokens/s as median
 (min-max) and the ratio, pair by pair. Peers: transformers' own Trainer as documented, in fp32 and bf16 (trainer-fp32,
-trainer-bf16), and the same model in the shortest possible loop (fp32, bf16). Times are wall clock around whole steps:
-forward, backward, clip, update.
+trainer-bf16), and the same model in the shortest possible loop (fp32, bf16). `ceiling` is no peer: the tokens/s that the
+same floating-point operations (models/flops.py) would come to as large matrix products and nothing else, in the
+precision that clozelab takes; clozelab's ratio to it is its share of the machine. Times are wall clock around whole
+steps: forward, backward, clip, update.
 """
 
 # ruff: noqa: ARG002  (transformers fixes the signatures of its hooks)
@@ -36,7 +38,9 @@ SEQ_LENGTH = 128
 BATCH = {"smoke": 2, "tiny": 64, "mini": 64, "small": 64, "medium": 32, "base": 16, "large": 8}
 """Rows a step, the same on all sides: as many as let the slowest take a step in seconds."""
 SIZES = ("tiny", "mini", "small", "medium", "base")
-PEERS = ("trainer-fp32", "trainer-bf16", "fp32", "bf16")
+PEERS = ("trainer-fp32", "trainer-bf16", "fp32", "bf16", "ceiling")
+USUAL_PEERS = ("trainer-fp32", "trainer-bf16", "ceiling")
+SIDE_NAMES = {"ceiling": "the matrix products' ceiling"}
 
 
 def make_rows(batch_size: int, seq_length: int = SEQ_LENGTH) -> dict[str, Any]:
@@ -159,6 +163,19 @@ def transformers_step(size: str, is_bf16: bool, batch_size: int | None = None) -
     return lambda: training_step(lambda: model(**inputs).loss, model, optimizer, is_bf16)
 
 
+def serve_ceiling(size: str) -> None:
+    """Answers with the tokens/s that large matrix products alone would come to."""
+    import torch
+
+    from clozelab.models.flops import training_flops_per_token
+    from clozelab.training.runtime import matmul_ceiling
+
+    precision = "bf16-mixed" if clozelab_precision() else "32-true"
+    predicted = float(make_rows(1)["predicted"].mean())
+    flops = training_flops_per_token(clozelab_encoder(size).config, SEQ_LENGTH, predicted)
+    serve(lambda seconds: matmul_ceiling(precision, torch.device("cpu"), seconds) / flops)
+
+
 def serve_trainer(size: str, is_bf16: bool) -> None:
     """transformers' Trainer as its documentation shows it, answering between two of its steps."""
     import torch
@@ -198,6 +215,8 @@ def serve_trainer(size: str, is_bf16: bool) -> None:
 def work(side: str, size: str, threads: int) -> None:
     """The process of one side: builds its model, then answers each line `SECONDS` with tokens/s."""
     start_worker(side == "clozelab", threads)
+    if side == "ceiling":
+        return serve_ceiling(size)
     if side.startswith("trainer-"):
         return serve_trainer(size, is_bf16=side == "trainer-bf16")
     step = clozelab_step(size) if side == "clozelab" else transformers_step(size, is_bf16=side == "bf16")
@@ -209,7 +228,7 @@ def compare(sizes: Sequence[str], peers: Sequence[str], threads: int, rounds: in
     lines = rate_table("tokens/s", rounds, seconds)
     for size in sizes:
         options = ["--sizes", size, "--threads", str(threads)]
-        names = {"clozelab": "clozelab"} | {f"transformers {peer}": peer for peer in peers}
+        names = {"clozelab": "clozelab"} | {SIDE_NAMES.get(peer, f"transformers {peer}"): peer for peer in peers}
         sides = {name: Side([__file__, "--worker", side, *options], threads) for name, side in names.items()}
         take_turns(sides, rounds, seconds)
         lines += rate_rows(f"{size_name(size)}, {BATCH[size]} rows", sides)
@@ -219,7 +238,7 @@ def compare(sizes: Sequence[str], peers: Sequence[str], threads: int, rounds: in
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SHAPES))
-    parser.add_argument("--peers", nargs="+", default=["trainer-fp32", "trainer-bf16"], choices=PEERS)
+    parser.add_argument("--peers", nargs="+", default=list(USUAL_PEERS), choices=PEERS)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)
