@@ -228,6 +228,20 @@ def test_only_the_exception_is_noted(make_runs: Callable[..., Path], writers: An
 
 
 @pytest.mark.usefixtures("without_plots")
+def test_what_pretraining_has_not_learnt_is_said(make_runs: Callable[..., Path]) -> None:
+    root = make_runs({("mlm_nsp", "mrpc"): 70.0, ("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
+    assert "Not learnt" not in written(root).page["problems"]
+    for arm, facts in (("mlm_nsp", {"validation/nsp_accuracy": 0.53}), ("mlm", {"validation/loss": 6.1})):
+        for path in root.glob(f"pretrain/{arm}/*/run.json"):
+            state = json.loads(path.read_text())
+            state["facts"] |= facts
+            path.write_text(json.dumps(state))
+    pairs, plateau = written(root).page["problems"]["Not learnt"]
+    assert pairs.startswith("BERT-Base (mlm_nsp): next-sentence prediction is right for 53.0% of held-out pairs")
+    assert plateau.startswith("No NSP (mlm): a held-out loss of 6.10 nats") and "alone gives 6.20" in plateau
+
+
+@pytest.mark.usefixtures("without_plots")
 def test_results_hold_every_run(make_runs: Callable[..., Path]) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
     with (written(root).folder / "results.csv").open(newline="") as file:

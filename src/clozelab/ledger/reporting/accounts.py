@@ -14,6 +14,10 @@ from clozelab.ledger.reporting.table import Cell, Table
 from clozelab.ledger.reporting.wording import DASH, distinct, duration, percent, rough
 
 AnyRun = PretrainRun | FinetuneRun
+LEARNT_NSP_ACCURACY = 0.55
+"""Of held-out pairs; below it, an arm is said not to have learnt the task (a few hundred pairs decide it to 2 %)."""
+LEARNT_CONTEXT_NATS = 0.2
+"""A token below the unigram entropy; before that, a model is on the plateau where it knows frequencies alone."""
 TIGHTNESS = {
     "masked": (
         "This is a lower bound, not the exact best: alternatives that need two changed decisions are not counted, and "
@@ -111,10 +115,9 @@ def _cost(label: str, runs: Sequence[AnyRun]) -> dict[str, str]:
 
 
 def _mean(facts: Sequence[Mapping[str, Any]], key: str, shape: str = "") -> str:
-    values = [float(one[key]) for one in facts if isinstance(one.get(key), int | float)]
-    if not values:
+    mean = _average(facts, key)
+    if mean is None:
         return DASH
-    mean = sum(values) / len(values)
     return shape.format(mean) if shape else rough(mean)
 
 
@@ -124,6 +127,7 @@ def problems(collected: Collected, table: Table) -> dict[str, list[str]]:
     unequal = inconsistencies(collected, experiment.folder, experiment.differ_in)
     found = {
         "Unequal": [line.replace(root, "") for line in unequal],
+        "Not learnt": _not_learnt(experiment, collected),
         "Missing": _missing(table),
         "Not complete": [line.replace(root, "") for line in _troubled(collected)],
         "Collapsed": _collapsed(table),
@@ -131,6 +135,31 @@ def problems(collected: Collected, table: Table) -> dict[str, list[str]]:
         "Unreadable": [line.replace(root, "") for line in collected.damaged],
     }
     return {heading: lines for heading, lines in found.items() if lines}
+
+
+def _not_learnt(experiment: Experiment, collected: Collected) -> list[str]:
+    """Arms whose pre-training has not taken hold: what depends on it cannot show in their rows."""
+    lines = []
+    for arm, label in arms_run(experiment, collected).items():
+        facts = [run.facts for run in collected.pretrain if run.arm == arm and run.is_complete]
+        accuracy = _average(facts, "validation/nsp_accuracy")
+        if accuracy is not None and accuracy < LEARNT_NSP_ACCURACY:
+            lines.append(
+                f"{label} ({arm}): next-sentence prediction is right for {accuracy:.1%} of held-out pairs, where "
+                "guessing is right for 50%; what it gives or costs cannot show at this budget"
+            )
+        loss, entropy = _average(facts, "validation/loss"), _average(facts, "unigram_entropy")
+        if loss is not None and entropy is not None and loss > entropy - LEARNT_CONTEXT_NATS:
+            lines.append(
+                f"{label} ({arm}): a held-out loss of {loss:.2f} nats, where knowing each token's frequency alone "
+                f"gives {entropy:.2f}: its encoder has learnt next to nothing of context"
+            )
+    return lines
+
+
+def _average(facts: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    values = [float(one[key]) for one in facts if isinstance(one.get(key), int | float)]
+    return sum(values) / len(values) if values else None
 
 
 def _missing(table: Table) -> list[str]:

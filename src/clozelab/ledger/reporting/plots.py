@@ -166,13 +166,27 @@ def _draw_column(axes: Any, table: Table, column: DataColumn, style: str) -> Non
             axes.plot(paper, height, marker="D", markersize=6, markerfacecolor="none", markeredgecolor=colour)
     if column.majority is not None:
         axes.axvline(column.majority, color=faint, linestyle=(0, (1, 2)), linewidth=1.2)
-    low, high = axes.get_xlim()
     if column.unit == PERCENT:
-        axes.set_xlim(max(low, -2.0), min(high, 102.0))
+        _cut_at_percent(axes, table, column, style)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=column.unit == PERCENT))
     axes.set_title(column.heading, fontsize=10, fontweight="bold", pad=20 if column.role else 6)
     if column.role:
         axes.text(0.5, 1.02, column.role, color=faint, fontsize=8.5, ha="center", va="bottom", transform=axes.transAxes)
+
+
+def _cut_at_percent(axes: Any, table: Table, column: DataColumn, style: str) -> None:
+    """Show what a percentage can be; an interval that goes on ends in an arrow."""
+    low, high = (min(max(edge, -2.0), 102.0) for edge in axes.get_xlim())
+    axes.set_xlim(low, high)
+    for height, row in enumerate(table.experiment.rows):
+        cell = table.cells[row.name, column.key]
+        if cell.estimate is None or cell.is_collapsed or not cell.estimate.half_width:
+            continue
+        colour = _row_colour(table.experiment.rows, row, style)
+        ends = (cell.estimate.mean - cell.estimate.half_width, cell.estimate.mean + cell.estimate.half_width)
+        for edge, marker, is_cut in ((low, "<", ends[0] < low), (high, ">", ends[1] > high)):
+            if is_cut:
+                axes.plot(edge, height, marker=marker, markersize=5, color=colour, clip_on=False)
 
 
 def _legend(columns: Sequence[DataColumn], style: str, collapsed: bool) -> list[Line2D]:
