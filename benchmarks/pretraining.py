@@ -3,8 +3,8 @@
 `python benchmarks/pretraining.py` times optimizer steps of clozelab and of `BertForPreTraining` on the same rows
 (sequence length 128, 15 % predicted, NSP labels, BERT's own dropout, vocabulary 30,522) and prints tokens/s as median
 (min-max) and the ratio, pair by pair. Peers: transformers' own Trainer as documented, in fp32 and bf16 (trainer-fp32,
-trainer-bf16), and the same model in the shortest possible loop (fp32, bf16). `ceiling` is no peer: the tokens/s that the
-same floating-point operations (models/flops.py) would come to as large matrix products and nothing else, in the
+trainer-bf16), and the same model in the shortest possible loop (fp32, bf16). `ceiling` is no peer: the tokens/s that
+the same floating-point operations (models/flops.py) would come to as large matrix products and nothing else, in the
 precision that clozelab takes; clozelab's ratio to it is its share of the machine. Times are wall clock around whole
 steps: forward, backward, clip, update.
 """
@@ -214,7 +214,7 @@ def serve_trainer(size: str, is_bf16: bool) -> None:
 
 def work(side: str, size: str, threads: int) -> None:
     """The process of one side: builds its model, then answers each line `SECONDS` with tokens/s."""
-    start_worker(side == "clozelab", threads)
+    start_worker(side in ("clozelab", "ceiling"), threads)
     if side == "ceiling":
         return serve_ceiling(size)
     if side.startswith("trainer-"):

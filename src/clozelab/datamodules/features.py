@@ -33,7 +33,7 @@ from clozelab.models.features import feature_layers
 
 log = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised when this code makes other features of the same rows: older cache folders are then not found."""
 
 

@@ -47,7 +47,7 @@ def explain(error: BaseException, verb: str, *, config_name: str | None = None, 
     where = f"see `clozelab {stage} --cfg job`"
     known = known_keys(config_name or stage, folder)
     if found[1] in known:  # the key is right, something in its value is not
-        return f"{found[1]}: {str(error.__cause__ or text).strip().splitlines()[0]}"
+        return f"{found[1]}: {(str(error.__cause__ or '').strip() or text).splitlines()[0]}"
     near = nearest_key(found[1], known)
     return f"{stage} has no key {found[1]!r}; " + (f"did you mean {near!r}? ({where})" if near else where)
 

@@ -6,6 +6,8 @@ anywhere and going on gives the same bits, and so does the same seed twice.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 _MASK = (1 << 64) - 1
@@ -38,7 +40,12 @@ def _seed_generators(value: int) -> None:
     For each kind of them it notes the seed and formats a stack trace, again at every call: 1 to 2 ms, as much as a
     tenth of a small model's step.
     """
-    if torch.accelerator.is_available():
+    if _has_accelerator():
         torch.manual_seed(value)
     else:
         torch.default_generator.manual_seed(value)
+
+
+@cache
+def _has_accelerator() -> bool:
+    return torch.accelerator.is_available()

@@ -100,6 +100,19 @@ def test_other_data_and_other_precision(root: Path) -> None:
     assert data.startswith("fine-tuning runs on mrpc differ in input task_files: ")
 
 
+def test_rows_cut_to_other_lengths_and_records_without_a_files_hash(root: Path) -> None:
+    folders = sorted(root.glob("finetune/*/*/mrpc/*"))
+    for folder in folders:
+        change(folder, lambda state: state["inputs"].update(task_data="a" * 64))
+        change(folder, lambda state: state["facts"].update(data={"max_seq_length": 384}))
+    assert inconsistencies(collect(root)) == []
+    change(folders[0], lambda state: state["inputs"].update(task_data="b" * 64))
+    change(folders[0], lambda state: state["facts"].update(data={"max_seq_length": 64}))
+    data, cut = inconsistencies(collect(root))
+    assert data.startswith("fine-tuning runs on mrpc differ in input task_data: ")
+    assert "differ in the length that rows are cut to: " in cut and "64 tokens (1 runs" in cut
+
+
 def test_incomplete_runs_do_not_count(root: Path) -> None:
     def edit(state: dict[str, Any]) -> None:
         state["status"] = "failed"

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import random
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +59,9 @@ def write_world(
     folder = Path(output_dir)
     if is_written(folder, settings):
         return folder
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as second_core:
-        entropy = second_core.submit(_known_entropy, settings)  # a third of the work, and it needs none of the files
-        files = _all_files(settings)
-        _refuse_foreign_files(folder, files)
-        _write_files(folder, files, _manifest(settings, files, entropy.result()))
+    files = _all_files(settings)
+    _refuse_foreign_files(folder, files)
+    _write_files(folder, files, _manifest(settings, files))
     return folder
 
 
@@ -134,14 +130,11 @@ def _all_files(settings: dict[str, Any]) -> dict[str, str]:
     return files | baseline_files(files)
 
 
-def _known_entropy(settings: dict[str, Any]) -> dict[str, float]:
-    if not settings["entropy_documents"]:
-        return {}
-    return known_entropy(tell_document, f"{settings['world_seed']}/held out", settings["entropy_documents"])
-
-
-def _manifest(settings: dict[str, Any], files: dict[str, str], entropy: dict[str, float]) -> dict[str, Any]:
+def _manifest(settings: dict[str, Any], files: dict[str, str]) -> dict[str, Any]:
     lines = [line for line in files[CORPUS].splitlines() if line]
+    entropy = {"unigram_entropy": unigram_entropy(lines)}
+    if settings["entropy_documents"]:
+        entropy |= known_entropy(tell_document, f"{settings['world_seed']}/held out", settings["entropy_documents"])
     return {
         "about": "Synthetic: text and tasks made by clozelab.data.microworld. No real person, place or event.",
         "settings": settings,
@@ -151,7 +144,7 @@ def _manifest(settings: dict[str, Any], files: dict[str, str], entropy: dict[str
             "sentences": len(lines),
             "words": sum(len(x.split()) for x in lines),
         },
-        "entropy_nats_per_word": {"unigram_entropy": unigram_entropy(lines)} | entropy,
+        "entropy_nats_per_word": entropy,
         "sha256": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())},
     }
 

@@ -26,6 +26,7 @@ from rich.table import Table
 from clozelab.ledger.launching.forking import ForkServer, Started, die_with_launcher
 
 POLL_SECONDS = 0.1
+REDRAW_SECONDS = 0.5
 SHOWN_ROWS = 24
 SHOWN_LINES = 8
 """Of one job's error."""
@@ -106,6 +107,7 @@ class ProcessPool:
         self.at_once = at_once
         self.grace_seconds = grace_seconds
         self.console = console
+        self._drawn = float("-inf")
 
     def run(self) -> None:
         """Run every waiting job to its end.
@@ -163,6 +165,7 @@ class ProcessPool:
 
     def _stop_all(self, signals: list[int]) -> None:
         """Stop what runs, if anything does; a second signal ends the wait."""
+        self._collect()
         running = [job for job in self.jobs if job.state == "running" and job.process is not None]
         for job in [job for job in running if getattr(job.process, "survives", False)]:
             running.remove(job)
@@ -198,8 +201,10 @@ class ProcessPool:
             yield live
 
     def _show(self, live: Live | None) -> None:
-        if live is not None:
+        """Seldom: the cores are the jobs'."""
+        if live is not None and time.monotonic() - self._drawn >= REDRAW_SECONDS:
             live.update(self._table(), refresh=True)
+            self._drawn = time.monotonic()
 
     def _table(self) -> Table:
         counts = {state: sum(job.state == state for job in self.jobs) for state in ("waiting", *STYLES)}

@@ -15,7 +15,9 @@ from typing import Any
 
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.reporting.consistency import (
+    FINETUNE_DATA,
     FINETUNE_MAY_DIFFER,
+    PRETRAIN_DATA,
     PRETRAIN_MAY_DIFFER,
     compared,
 )
@@ -109,8 +111,8 @@ def build_comparability(experiment: Experiment, collected: Collected) -> Compara
     free = {name for name, other in FOLLOWS.items() if other in experiment.differ_in} | set(experiment.differ_in)
     return Comparability(
         arms={row.name: row.arm for row in experiment.rows},
-        pretrain={arm: _settings(runs, PRETRAIN_MAY_DIFFER, "corpus") for arm, runs in pretrain.items()},
-        finetune={key: _settings(runs, FINETUNE_MAY_DIFFER, "task_files") for key, runs in finetune.items()},
+        pretrain={arm: _settings(runs, PRETRAIN_MAY_DIFFER, PRETRAIN_DATA) for arm, runs in pretrain.items()},
+        finetune={key: _settings(runs, FINETUNE_MAY_DIFFER, FINETUNE_DATA) for key, runs in finetune.items()},
         amounts={arm: _amounts(runs) for arm, runs in pretrain.items()},
         matched_by=experiment.matched_by,
         arm_files=read_deltas(experiment.folder / "arm"),
@@ -119,7 +121,7 @@ def build_comparability(experiment: Experiment, collected: Collected) -> Compara
     )
 
 
-def _settings(runs: Sequence[PretrainRun | FinetuneRun], may_differ: tuple[str, ...], data: str) -> Settings:
+def _settings(runs: Sequence[PretrainRun | FinetuneRun], may_differ: tuple[str, ...], data: Sequence[str]) -> Settings:
     all_values = [compared(run.state, may_differ, data) for run in runs]
     keys = set().union(*all_values)
     return {key: frozenset(str(values.get(key, "none")) for values in all_values) for key in keys}

@@ -164,7 +164,8 @@ def score_rows(one: Record, two: Record) -> list[list[str]]:
 def has_other_text(one: Record, two: Record) -> bool:
     """Whether the runs read other data, so that what was held out differs as well."""
     inputs = [record.state.get("inputs", {}) for record in (one, two)]
-    return any(inputs[0].get(key) != inputs[1].get(key) for key in ("corpus", "task_files"))
+    data = "task_files" if all("task_files" in one for one in inputs) else "task_data"
+    return any(inputs[0].get(key) != inputs[1].get(key) for key in ("corpus", data))
 
 
 def has_other_targets(one: Record, two: Record) -> bool:

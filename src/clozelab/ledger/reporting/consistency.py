@@ -26,6 +26,9 @@ FINETUNE_MAY_DIFFER = (
     "predict_test",
     *(key for key, option in CONDITIONAL_KEYS.items() if option == "predict_test"),
 )
+PRETRAIN_DATA = ("corpus",)
+FINETUNE_DATA = ("task_files", "task_data")
+"""The task's files, whatever vocabulary their tokens are of; records before results_version 3 have the tokens only."""
 SHOWN_VALUES = 3
 Declared = Mapping[str, frozenset[str]]
 """Arm or row -> dotted keys (or parts) that its file sets, with what follows from them."""
@@ -42,11 +45,12 @@ def inconsistencies(collected: Collected, experiment: Path | None = None, differ
     pretrain = [run for run in collected.pretrain if run.is_complete]
     finetune = [run for run in collected.finetune if run.is_complete]
     arms, rows = (_declared(experiment / group) if experiment else {} for group in ("arm", "row"))
-    lines = _differing("pre-training runs", pretrain, (*PRETRAIN_MAY_DIFFER, *differ_in), "corpus", arms)
+    lines = _differing("pre-training runs", pretrain, (*PRETRAIN_MAY_DIFFER, *differ_in), PRETRAIN_DATA, arms)
     for task in sorted({run.task for run in finetune}):
         runs = [run for run in finetune if run.task == task]
         free = (*FINETUNE_MAY_DIFFER, *differ_in, *(RATE_KEYS if _same_rates(runs) else ()))
-        lines += _differing(f"fine-tuning runs on {task}", runs, free, "task_files", rows)
+        lines += _differing(f"fine-tuning runs on {task}", runs, free, FINETUNE_DATA, rows)
+        lines += _cut_differently(task, runs)
     return lines + _shared_encoders(finetune) + _replaced_encoders(pretrain, finetune)
 
 
@@ -64,7 +68,7 @@ def _same_rates(runs: Sequence[FinetuneRun]) -> bool:
 
 
 def _differing(
-    what: str, runs: Sequence[PretrainRun | FinetuneRun], free: Iterable[str], data: str, declared: Declared
+    what: str, runs: Sequence[PretrainRun | FinetuneRun], free: Iterable[str], data: Sequence[str], declared: Declared
 ) -> list[str]:
     """Lines for the settings, input data and precision that are not the same in all runs, or, for those that an arm or
     row declares, not in all of its own."""
@@ -96,19 +100,32 @@ def _unequal_lines(
     return lines
 
 
+def _cut_differently(task: str, runs: Sequence[FinetuneRun]) -> list[str]:
+    """Rows are cut to what an encoder was trained on, which no setting says."""
+    lengths: dict[str, list[str]] = {}
+    for run in runs:
+        if length := run.state.get("facts", {}).get("data", {}).get("max_seq_length"):
+            lengths.setdefault(f"{length} tokens", []).append(_name(run))
+    group = "the length that rows are cut to", ""
+    return _unequal_lines(f"fine-tuning runs on {task}", {group: runs}, {group: lengths})
+
+
 def _delta(run: PretrainRun | FinetuneRun) -> str:
     return run.arm if isinstance(run, PretrainRun) else run.row
 
 
-def compared(state: Mapping[str, Any], free: tuple[str, ...], data: str) -> dict[str, Any]:
+def compared(state: Mapping[str, Any], free: tuple[str, ...], data: Sequence[str]) -> dict[str, Any]:
     """Dotted key -> value of all that should be equal; `free` names whole parts or single values.
+
+    Of the inputs, the first one of `data` that the record has.
 
     How the work was laid out on a machine is not of it (fingerprint.LAYOUT_KEYS); precision is.
     """
     values = flatten({key: value for key, value in state.get("config_resolved", {}).items() if key not in free})
     values = {key: value for key, value in values.items() if not is_within(key, free) and not is_of_no_account(key)}
     inputs, facts = state.get("inputs", {}), state.get("facts", {})
-    values |= {f"input {data}": str(inputs[data])[:12]} if data in inputs else {}
+    name = next((name for name in data if name in inputs), None)
+    values |= {f"input {name}": str(inputs[name])[:12]} if name else {}
     values |= {"precision": facts["precision"]} if "precision" in facts else {}
     return values | ({"results_version": state["results_version"]} if "results_version" in state else {})
 

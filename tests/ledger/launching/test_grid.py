@@ -1,0 +1,47 @@
+"""Tests of clozelab.ledger.launching.grid: Hydra's own sweeper, with its checks where they are needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.plugins import Plugins
+from hydra.errors import ConfigCompositionException
+from hydra.types import HydraContext
+from omegaconf import open_dict
+
+from clozelab.ledger import sweep
+from clozelab.ledger.launching import plugins
+
+
+def sweeper(*words: str) -> Any:
+    """The sweeper that Hydra would make for `finetune -m WORDS`, set up."""
+    plugins.register()
+    config = sweep.compose("finetune", words, sweep=True)
+    loader = sweep.make_loader()
+    with open_dict(config.hydra):
+        config.hydra.sweeper.params = None
+    context = HydraContext(config_loader=loader, callbacks=None)  # type: ignore[arg-type]
+    return Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=lambda _: None, config=config)
+
+
+def test_grid_is_the_usual_sweeper_and_leaves_checking_to_our_launcher() -> None:
+    usual = sweeper()
+    assert type(usual).__name__ == "GridSweeper"
+    usual.grid.validate_batch_is_legal([["seed=x"]])
+
+
+def test_a_launcher_that_does_not_check_ahead_keeps_the_rehearsal() -> None:
+    with pytest.raises(ConfigCompositionException, match="seed"):
+        sweeper("hydra/launcher=basic").grid.validate_batch_is_legal([["seed=1"], ["seed=x"]])
+
+
+@pytest.mark.parametrize("wrong", ["max_batch_size: x", "param: {seed: '1,2'}"])
+def test_its_settings_are_typed(wrong: str, tmp_path: Path) -> None:
+    text = "defaults: [finetune, _self_]\nhydra: {sweeper: {%s}}\n"
+    (tmp_path / "right.yaml").write_text(text % "params: {seed: '1,2'}")
+    sweep.compose("right", folder=tmp_path, sweep=True)
+    (tmp_path / "wrong.yaml").write_text(text % wrong)
+    with pytest.raises(ConfigCompositionException):
+        sweep.compose("wrong", folder=tmp_path, sweep=True)
