@@ -88,7 +88,7 @@ def test_attention_across_sequences(subject: Subject, monkeypatch: pytest.Monkey
     else:
 
         def one(q: Any, k: Any, v: Any, layout: Layout, prob: float, is_causal: bool) -> Any:
-            single = Layout.rectangle([layout.num_slots], layout.num_slots)
+            single = Layout.rectangle([layout.num_slots], len(q))
             rows = attention.dense_rows(
                 single, num_heads=q.shape[1], dtype=q.dtype, device=q.device, is_causal=is_causal
             )
