@@ -189,6 +189,7 @@ def _plain_verb(verb: str, words: list[str]) -> int:
 def _hydra_verb(verb: str, words: list[str]) -> int:
     import hydra
     from hydra._internal import utils as hydra_utils
+    from hydra._internal.hydra import Hydra
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
@@ -214,12 +215,15 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     task.clozelab_verb = verb  # type: ignore[attr-defined]  # the launcher starts `python -m clozelab VERB`
     sys.argv = [f"clozelab {verb}", *words]
     launcher.Launched.reset()
-    report: Any = hydra_utils.run_and_report
+    app: Any = Hydra
+    report, get_mode = hydra_utils.run_and_report, Hydra.get_mode
     hydra_utils.run_and_report = lambda func: func()  # ours says what is wrong, see _guarded
+    if "hydra.mode=RUN" in words:  # a sweep's job: said already, and Hydra would compose everything to find it out
+        app.get_mode = lambda *_, **__: RunMode.RUN
     try:
         hydra.main(version_base="1.3", config_path=str(config.CONF_DIR), config_name=verb)(task)()
     finally:
-        sys.argv, hydra_utils.run_and_report = original, report
+        sys.argv, hydra_utils.run_and_report, app.get_mode = original, report, get_mode
     return status or launcher.Launched.check()
 
 

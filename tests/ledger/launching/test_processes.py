@@ -167,7 +167,7 @@ def test_forked_jobs(tmp_path: Path) -> None:
 def test_terminal_table(tmp_path: Path) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100)
-    jobs = [job(tmp_path, "slow", "echo working; sleep 0.5")]
+    jobs = [job(tmp_path, "slow", "echo working; sleep 1")]
     ProcessPool(jobs, at_once=1, grace_seconds=1, console=console).run()
     assert "working" in screen.getvalue() and "1 running" in screen.getvalue()
 

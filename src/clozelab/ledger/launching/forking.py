@@ -67,6 +67,7 @@ class ForkServer:
         self.context: ForkServerContext = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(list(preload))
         os.environ.update(environment)
+        forkserver.ensure_running()  # its imports take seconds; the launcher still has things to check meanwhile
 
     def start(self, words: Sequence[str], log: Path) -> Started:
         """Run one job; its output goes to `log`."""

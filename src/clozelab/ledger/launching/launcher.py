@@ -67,6 +67,9 @@ class SweepLauncher(Launcher):
         self.rows: list[dict[str, object]] = []
         """What the tracker shows of the sweep's jobs so far; a search launches several times."""
 
+    def get_ready(self, num_jobs: int) -> None:
+        """Begin what takes time before a first job can start; all jobs are composed and checked meanwhile."""
+
     @abstractmethod
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
         """Run every waiting job to its end; `composed` are the jobs' configurations. Raises Stopped on a signal."""
@@ -87,8 +90,13 @@ class SweepLauncher(Launcher):
         _hide_secrets(Path(str(self.config.hydra.sweep.dir)) / "multirun.yaml")
         Launched.jobs += len(job_overrides)
         composer = JobComposer(self.context.config_loader, self.config)
-        composed = [composer.compose(overrides) for overrides in job_overrides]
-        planned = [plan_job(one, overrides) for one, overrides in zip(composed, job_overrides, strict=True)]
+        composed: list[DictConfig] = []
+        planned: list[PlannedJob] = []
+        for overrides in job_overrides:
+            composed.append(composer.compose(overrides))
+            planned.append(plan_job(composed[-1], overrides))
+            if planned[-1].status != "complete" and all(plan.status == "complete" for plan in planned[:-1]):
+                self.get_ready(len(job_overrides))
         _check_folders(planned)
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
         console = Console(stderr=True)
@@ -165,23 +173,27 @@ class ProcessLauncher(SweepLauncher):
             raise ValueError(f"hydra.launcher.jobs_at_once is {jobs_at_once!r}: give a positive number or auto")
         self.jobs_at_once = jobs_at_once
         self.grace_seconds, self.fork = float(grace_seconds), fork
+        self.server: ForkServer | None = None
+
+    def get_ready(self, num_jobs: int) -> None:
+        assert self.config is not None
+        trainer = self.config.get("trainer")
+        one_cpu_process = trainer and trainer.accelerator == "cpu" and trainer.devices * trainer.num_nodes == 1
+        if self.fork and one_cpu_process and num_jobs > 1:
+            modules = ["clozelab.ledger.launching.preloaded", f"clozelab.stages.{self.verb}"]
+            self.server = ForkServer("clozelab.cli", modules, self._environment(num_jobs))
 
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:  # noqa: ARG002
         at_once, threads = share_cores(self.jobs_at_once, self.config, len(jobs))
         for job in jobs:
-            job.environment = {key: os.environ.get(key, str(threads)) for key in THREAD_VARIABLES}
+            job.environment = self._environment(len(jobs))
         console.print(f"{self.verb}: {len(jobs)} jobs, {at_once} at a time with {threads} thread(s) each")
-        server = self._fork_server(jobs)
-        ProcessPool(jobs, at_once=at_once, grace_seconds=self.grace_seconds, console=console, server=server).run()
+        pool = ProcessPool(jobs, at_once=at_once, grace_seconds=self.grace_seconds, console=console, server=self.server)
+        pool.run()
 
-    def _fork_server(self, jobs: Sequence[Job]) -> ForkServer | None:
-        assert self.config is not None
-        trainer = self.config.get("trainer")
-        one_cpu_process = trainer and trainer.accelerator == "cpu" and trainer.devices * trainer.num_nodes == 1
-        waiting = [job for job in jobs if job.state == "waiting"]
-        if not self.fork or not one_cpu_process or len(waiting) < 2:
-            return None
-        return ForkServer("clozelab.cli", [f"clozelab.stages.{self.verb}"], waiting[0].environment)
+    def _environment(self, num_jobs: int) -> dict[str, str]:
+        _, threads = share_cores(self.jobs_at_once, self.config, num_jobs)
+        return {key: os.environ.get(key, str(threads)) for key in THREAD_VARIABLES}
 
 
 def share_cores(jobs_at_once: int | str, config: Any, num_jobs: int) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from clozelab.ledger.launching.forking import ForkServer, Started, die_with_launcher
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.02
 REDRAW_SECONDS = 0.5
 SHOWN_ROWS = 24
 SHOWN_LINES = 8
