@@ -39,10 +39,11 @@ def explain(error: BaseException, verb: str, *, config_name: str | None = None, 
         return choice
     found = re.match(r"Could not override '([^']+)'", text)
     if found is None:
-        cause = error.__cause__
-        if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
-            text += "\n" + str(cause).strip()
-        return text
+        cause = error.__cause__ if isinstance(error, HydraException) else None
+        wrong = cause if isinstance(cause, OmegaConfBaseException) else error
+        if isinstance(wrong, OmegaConfBaseException) and wrong.full_key:
+            return f"{wrong.full_key}: {str(wrong).strip().splitlines()[0]}"
+        return text if wrong is error else f"{text}\n{str(wrong).strip()}"
     stage = verb if f"{verb}_schema" in SCHEMAS else "pretrain"  # which the verbs without a configuration ask
     where = f"see `clozelab {stage} --cfg job`"
     known = known_keys(config_name or stage, folder)

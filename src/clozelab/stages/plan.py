@@ -7,6 +7,7 @@ from pathlib import Path
 
 from clozelab.ledger.lists import make_console, make_table, say
 from clozelab.ledger.plan import make_steps, runs_root
+from clozelab.ledger.planning.budget import check_matching, parse_budget
 from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
 from clozelab.ledger.words import parse, wants_help
 
@@ -34,6 +35,11 @@ def main(words: Sequence[str]) -> int:
         return 0
     said = parse("plan", words, names=(1, 1), keys=("budget", "matched_by"), flags=("no-measure", "dry-run"),
                  takes_overrides=True)  # fmt: skip
+    budget = parse_budget(said.values["budget"]) if "budget" in said.values else None
+    if matched_by := said.values.get("matched_by"):
+        check_matching(matched_by)
+        if budget is None:
+            raise ValueError(f"matched_by={matched_by} divides a budget among the arms: say budget=TIME too")
     folder = find_experiment(said.names[0])
     steps = make_steps(folder, said.overrides)
     if "dry-run" in said.flags:
@@ -42,11 +48,9 @@ def main(words: Sequence[str]) -> int:
         return dry_run(steps)
     from clozelab.ledger.collect import collect
     from clozelab.ledger.planning import costing
-    from clozelab.ledger.planning.budget import parse_budget
     from clozelab.ledger.reporting import detectable  # torch and scipy: not for --help and mistakes
     from clozelab.ledger.sweep import compose
 
-    budget = parse_budget(said.values["budget"]) if "budget" in said.values else None
     sweep = next(step for step in steps if step.folder is not None)
     cache_dir = Path(str(compose(sweep.config_name, sweep.overrides, folder=folder, sweep=True).cache_dir))
     console = make_console()
@@ -56,7 +60,7 @@ def main(words: Sequence[str]) -> int:
         console.print(make_table(headings, rows, console.width))
     for line in costing.sums(found):
         say(console, line)
-    shares = {} if budget is None else costing.affordable(found, budget, said.values.get("matched_by"))
+    shares = {} if budget is None else costing.affordable(found, budget, matched_by)
     for name, part in shares.items():
         console.print(make_table(*costing.share_table(name, part), console.width))
     say(console, detectable.describe(load_experiment(folder), done, found.num_seeds))

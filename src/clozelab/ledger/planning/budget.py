@@ -86,14 +86,19 @@ def parse_budget(text: str) -> float:
     return seconds
 
 
+def check_matching(matched_by: str) -> None:
+    """ValueError for a quantity that arms cannot be matched by."""
+    if matched_by not in MATCHINGS:
+        raise ValueError(f"matched_by={matched_by}: arms can be matched by {', '.join(MATCHINGS)}")
+
+
 def divide(arms: Sequence[Arm], core_seconds: float, matched_by: str) -> list[Share]:
     """What each run of each arm gets of `core_seconds` (wall time times jobs at a time), one quantity being equal.
 
     Raises:
         ValueError: an arm has no speed, or the quantity does not exist.
     """
-    if matched_by not in MATCHINGS:
-        raise ValueError(f"matched_by={matched_by}: arms can be matched by {', '.join(MATCHINGS)}")
+    check_matching(matched_by)
     seconds = [training_seconds(arm) for arm in arms]
     if any(one is None for one in seconds):
         raise ValueError("no speed is known yet: leave --no-measure out")
