@@ -15,7 +15,7 @@ from clozelab.ledger.plan import make_steps
 from clozelab.ledger.planning import timing
 from clozelab.ledger.planning.budget import Share, divide, makespan, parse_budget, pretraining_seconds
 from clozelab.ledger.planning.costing import cost
-from clozelab.ledger.planning.jobs import Arm, arms, sample_rows, sweep_plan, trained_parameters
+from clozelab.ledger.planning.jobs import ADAM_COPIES, Arm, arms, sample_rows, sweep_plan, trained_parameters
 from clozelab.ledger.planning.timing import Speed, measured_speeds
 from clozelab.ledger.reporting.experiment import find_experiment
 from clozelab.models.config import BertConfig
@@ -173,6 +173,8 @@ def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert found.pretrain_seconds == pytest.approx(3 * (pretraining_seconds(found.arms[0]) or 0.0))
     assert sum(job.count for job in found.tasks) == 120 and not any(job.is_counted for job in found.tasks)
     assert found.run_bytes > 2 * sum(arm.checkpoint_bytes for arm in found.arms)
+    kept = 5  # encoders on the way, beside the last one
+    assert all(arm.encoder_bytes == (kept + 1) * arm.checkpoint_bytes / ADAM_COPIES for arm in found.arms)
 
 
 def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

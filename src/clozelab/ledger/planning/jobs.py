@@ -33,8 +33,8 @@ FLOAT_BYTES = 4
 SAMPLE_ROWS = 500
 CHARACTERS_A_TOKEN = 4.2
 """Of English prose in a vocabulary of thousands of word pieces, special tokens included."""
-PREDICTION_BYTES, NBEST_BYTES = 90, 4000
-"""Of one example in predictions.jsonl, of one question's nbest_predictions.json."""
+PREDICTION_BYTES, NBEST_BYTES, RECORD_BYTES = 105, 3700, 25_000
+"""Of one example in predictions.jsonl, of one question in nbest_predictions.json, of what every run folder records."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ class Arm:
 
     @property
     def encoder_bytes(self) -> int:
-        return FLOAT_BYTES * self.trained_parameters
+        """The trained encoder with its heads, and those kept on the way."""
+        return (1 + len(self.config["keep_encoders"])) * FLOAT_BYTES * self.trained_parameters
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class TaskJob:
     @property
     def result_bytes(self) -> int:
         is_span = "span_extraction" in str(self.config["task"]["module"]["_target_"])
-        return (self.validation_examples or 0) * (NBEST_BYTES if is_span else PREDICTION_BYTES)
+        return RECORD_BYTES + (self.validation_examples or 0) * (NBEST_BYTES if is_span else PREDICTION_BYTES)
 
 
 def sweep_plan(step: Step) -> SweepPlan:
