@@ -26,7 +26,7 @@ check: $(STAMP)  ## format, lint, types, import contract
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP)  ## speed, memory and overhead beside the peers, in one interleaved run (15 minutes on two cores)
+bench: $(STAMP)  ## speed, memory and overhead beside the peers, in one interleaved run (17 minutes on two cores)
 	$(BIN)/python benchmarks/bench.py
 
 bench-finetuning: $(STAMP)  ## the same for fine-tuning and prediction; needs real task files (CLOZELAB_SHARED)
