@@ -71,7 +71,7 @@ def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type
         (["pretrain", "sed=3"], 1, "pretrain has no key 'sed'; did you mean 'seed'?"),
         (["pretrain", "+sed=3"], 1, "did you mean 'seed'?"),
         (["pretrain", "-m", "sed=3,4"], 1, "did you mean 'seed'?"),
-        (["pretrain", "seed=abc"], 1, "error: seed: Value 'abc' of type 'str' could not be converted to Integer"),
+        (["pretrain", "seed=abc"], 1, "error: seed=abc: Value 'abc' of type 'str' could not be converted to Integer"),
         (["reproduce", "table5_pretraining_tasks", "scale=demo", "sed=3"], 1, "did you mean 'seed'?"),
         (["reproduce", "table5_pretraining_tasks", "another"], 1, "reproduce takes one experiment"),
         (["finetune", "task.epochs=7"], 1, "would change nothing"),

@@ -218,7 +218,9 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     app: Any = Hydra
     report, get_mode = hydra_utils.run_and_report, Hydra.get_mode
     hydra_utils.run_and_report = lambda func: func()  # ours says what is wrong, see _guarded
-    if "hydra.mode=RUN" in words:  # a sweep's job: said already, and Hydra would compose everything to find it out
+    if [word for word in words if word.startswith("hydra.mode=")][-1:] == [
+        "hydra.mode=RUN"
+    ]:  # a sweep's job: said already, and Hydra would compose everything to find it out
         app.get_mode = lambda *_, **__: RunMode.RUN
     try:
         hydra.main(version_base="1.3", config_path=str(config.CONF_DIR), config_name=verb)(task)()
@@ -232,7 +234,7 @@ def _job(verb: str, cfg: DictConfig) -> int:
     from clozelab.config import check_schema
     from clozelab.ledger.fingerprint import require_encoder
     from clozelab.ledger.launching.forking import die_with_first_rank
-    from clozelab.ledger.mistakes import refuse_idle_overrides
+    from clozelab.ledger.mistakes import check_words
     from clozelab.ledger.run import is_settled
     from clozelab.ledger.targets import check_targets
 
@@ -240,7 +242,7 @@ def _job(verb: str, cfg: DictConfig) -> int:
     check_schema(verb, cfg)
     check_targets(cfg, signatures=False)
     if verb == "finetune":
-        refuse_idle_overrides(cfg)
+        check_words(cfg)
     if verb in RUN_STAGES and is_settled(cfg.run_dir, stage=verb, config=cfg):
         print(f"complete already: {cfg.run_dir}")
         return 0

@@ -257,7 +257,6 @@ def test_saved_model_predicts_the_same_in_transformers(finetune: Any) -> None:
     [
         (["encoder=nowhere"], r"nowhere.*(config\.json|encoder)"),
         (["encoder=null"], "encoder is not set"),
-        (["run_dir='${runs_dir}/${row}'"], "would be filed as the row mlm_nsp: say row=NAME"),
         (["task=rte"], r"(?s)glue/RTE/train\.tsv.*expected layout.*how to get it: RTE\.zip"),
         (["task.data.labels=['1','2']"], r"train\.tsv:2: label '0' .*\['1', '2'\]"),
         (["task.data.label_column=gold"], "has no column 'gold'"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,12 @@ def explain(error: BaseException, verb: str, *, config_name: str | None = None, 
         return choice
     found = re.match(r"Could not override '([^']+)'", text)
     if found is None:
-        cause = error.__cause__ if isinstance(error, HydraException) else None
-        wrong = cause if isinstance(cause, OmegaConfBaseException) else error
-        if isinstance(wrong, OmegaConfBaseException) and wrong.full_key:
-            return f"{wrong.full_key}: {str(wrong).strip().splitlines()[0]}"
-        return text if wrong is error else f"{text}\n{str(wrong).strip()}"
+        cause = error.__cause__
+        if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
+            reason = str(cause).strip()
+            word = text.removeprefix("Error merging override ")
+            return f"{word}: {reason.splitlines()[0]}" if word != text else f"{text}\n{reason}"
+        return text
     stage = verb if f"{verb}_schema" in SCHEMAS else "pretrain"  # which the verbs without a configuration ask
     where = f"see `clozelab {stage} --cfg job`"
     known = known_keys(config_name or stage, folder)
@@ -91,11 +92,33 @@ def nearest_key(key: str, known: Sequence[str]) -> str | None:
     return next(iter(elsewhere or difflib.get_close_matches(key, known, n=1)), None)
 
 
-def refuse_idle_overrides(config: DictConfig) -> None:
-    """ValueError for a task's value on the command line that the scale replaces: it would change nothing."""
+def check_words(config: DictConfig) -> None:
+    """ValueError for words of a fine-tuning's command line that change nothing, or that file its scores wrongly."""
     if not HydraConfig.initialized():
         return
     given = {word.lstrip("+").partition("=")[0] for word in HydraConfig.get().overrides.task}
+    _refuse_idle(config, given)
+    _refuse_unnamed_encoder(config, given)
+
+
+def _refuse_unnamed_encoder(config: DictConfig, given: Collection[str]) -> None:
+    """A given encoder's scores must not stand under the name of the arm whose encoder it replaces."""
+    if "encoder" not in given or config.encoder_arm is None:
+        return
+    if "row" in HydraConfig.get().runtime.choices:
+        raise ValueError(
+            f"encoder={config.encoder}: the row {config.row} stands for the encoder that the arm {config.encoder_arm} "
+            "has trained; take row=given where the experiment has it, or `clozelab finetune encoder=FOLDER row=NAME`"
+        )
+    if not {"row", "encoder_arm"} & set(given):
+        raise ValueError(
+            f"encoder={config.encoder} has no name yet, and its scores would be filed as the row {config.row}: say "
+            "row=NAME too"
+        )
+
+
+def _refuse_idle(config: DictConfig, given: Collection[str]) -> None:
+    """A task's value that the scale replaces."""
     for key in SCALE_OWNED:
         if f"task.{key}" in given and config[key] != config.task[key]:
             raise ValueError(

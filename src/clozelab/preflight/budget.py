@@ -24,7 +24,10 @@ def check_disk(subject: Subject) -> Iterator[Finding]:
     """Free space against what all runs leave, and one checkpoint more while it is written."""
     room, arms = subject.room, subject.arms
     sizes = [parameter_count(arm.config) for arm in arms]
-    kept = sum((CHECKPOINT_BYTES + WEIGHT_BYTES) * size * arm.num_runs for size, arm in zip(sizes, arms, strict=True))
+    kept = sum(
+        (CHECKPOINT_BYTES + WEIGHT_BYTES * arm.num_encoders) * size * arm.num_runs
+        for size, arm in zip(sizes, arms, strict=True)
+    )
     largest = max(sizes, default=0)
     kept += room.num_finetunings * (FINETUNING_BYTES + (WEIGHT_BYTES * largest if room.saves_models else 0))
     wanted = DISK_MARGIN * (max(0, kept - room.used_bytes) + CHECKPOINT_BYTES * largest)

@@ -58,6 +58,8 @@ class Arm:
     warmup_fraction: float
     corpus: Corpus
     num_runs: int = 1
+    num_encoders: int = 1
+    """That each run leaves: the trained one, and those kept on the way."""
     tokens_per_second: float | None = None
     """Of an earlier run of this arm."""
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import nn
 
 from clozelab.ledger.targets import locate
@@ -15,8 +13,7 @@ from clozelab.modules.finetuning import check_metric
 
 
 def check_finetuning(cfg: DictConfig) -> None:
-    """ValueError naming a wrong row, strategy, precision, head, initialisation, metric, optimizer or schedule."""
-    _check_row(cfg)
+    """ValueError naming a wrong strategy, precision, head, initialisation, metric, optimizer or schedule."""
     if cfg.trainer.strategy == "fsdp":
         raise ValueError("fine-tuning runs on one device or with trainer=ddp; trainer=fsdp is for pre-training")
     if cfg.trainer.precision == "bf16-true":
@@ -30,14 +27,3 @@ def check_finetuning(cfg: DictConfig) -> None:
     check_metric(cfg.task.metric, module.score_keys(cfg.task.module, cfg.task.data))
     optimizer = instantiate(cfg.optimizer, _convert_="all")([("probe", nn.Parameter(torch.zeros(1)))])
     instantiate(cfg.schedule, _convert_="all")(optimizer, total_steps=1)
-
-
-def _check_row(cfg: DictConfig) -> None:
-    """A given encoder's scores must not be filed under the name of the arm whose encoder it replaces."""
-    raw: Any = OmegaConf.to_container(cfg, resolve=False)
-    replaced = raw["row"] == "${encoder_arm}" and "${encoder_arm}" not in str(raw["encoder"])
-    if replaced and "${row}" in raw["run_dir"]:
-        raise ValueError(
-            f"encoder={cfg.encoder} has no name yet, and its scores would be filed as the row {cfg.row}: say row=NAME "
-            "too (or run_dir=FOLDER)"
-        )

@@ -80,7 +80,8 @@ class Gathering:
             is_causal=objective.is_causal,
         )  # fmt: skip
         warmup = float(plain["schedule"].get("warmup_fraction", 0.0))
-        return Arm(cfg.arm, objective, config, plain["phases"], warmup, corpus, count, self._speeds.get(cfg.arm))
+        encoders, speed = 1 + len(cfg.keep_encoders), self._speeds.get(cfg.arm)
+        return Arm(cfg.arm, objective, config, plain["phases"], warmup, corpus, count, encoders, speed)
 
     def _corpus(self, cfg: DictConfig) -> Corpus | None:
         """The prepared corpus of a configuration; None where it is not prepared yet."""

@@ -143,6 +143,40 @@ def test_a_job_that_is_forked_as_its_launcher_is_killed_does_not_begin(tmp_path:
         assert began.exists() is not kill
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux's")
+def test_a_server_that_still_imports_leaves_interrupts_to_its_launcher_and_ends_with_it(tmp_path: Path) -> None:
+    import subprocess
+
+    importing = tmp_path / "importing"
+    (tmp_path / "slow_import.py").write_text(
+        f"import time\nfrom pathlib import Path\nPath({str(importing)!r}).touch()\ntime.sleep(60)\n"
+    )
+    script = (
+        "import time\nfrom multiprocessing import forkserver\nfrom clozelab.ledger.launching.forking import ForkServer\n"
+        "ForkServer('slow_import', ['clozelab.ledger.launching.preloaded', 'slow_import'], {})\n"
+        "print(forkserver._forkserver._forkserver_pid, flush=True)\ntime.sleep(60)\n"
+    )
+    paths = f"{Path(__file__).parents[3] / 'src'}{os.pathsep}{tmp_path}"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    server = int(parent.stdout.readline())
+    while not importing.exists():
+        assert parent.poll() is None and _is_running(server)
+        time.sleep(0.02)
+    os.kill(server, signal.SIGINT)
+    time.sleep(0.3)
+    assert _is_running(server)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 5
+    while _is_running(server) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not _is_running(server)
+
+
 def _is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -115,6 +115,7 @@ def _let_server_end() -> None:
 
 def _run(module: str, words: list[str], log: str) -> None:
     """In the forked process: a session of its own, output to the log, then the job."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setsid()
     _let_server_end()
     die_with_parent()

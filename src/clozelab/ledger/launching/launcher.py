@@ -25,6 +25,7 @@ from rich.console import Console
 from clozelab.ledger.host import usable_cores
 from clozelab.ledger.launching.forking import ForkServer
 from clozelab.ledger.launching.processes import Job, ProcessPool, Stopped
+from clozelab.ledger.mistakes import check_words
 from clozelab.ledger.redaction import redacted, redacted_words
 from clozelab.ledger.reporting.tracked import track_sweep
 from clozelab.ledger.run import read_state
@@ -67,8 +68,13 @@ class SweepLauncher(Launcher):
         self.rows: list[dict[str, object]] = []
         """What the tracker shows of the sweep's jobs so far; a search launches several times."""
 
-    def get_ready(self, num_jobs: int) -> None:
-        """Begin what takes time before a first job can start; all jobs are composed and checked meanwhile."""
+    def get_ready(self, config: DictConfig, num_jobs: int) -> None:
+        """Begin what takes time before a first job can start; all jobs are composed and checked meanwhile.
+
+        Args:
+            config: of the first job that is not complete.
+            num_jobs: of the sweep.
+        """
 
     @abstractmethod
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
@@ -94,9 +100,12 @@ class SweepLauncher(Launcher):
         planned: list[PlannedJob] = []
         for overrides in job_overrides:
             composed.append(composer.compose(overrides))
+            if self.verb == "finetune":
+                with hydra_config(composed[-1]):
+                    check_words(without_hydra(composed[-1]))
             planned.append(plan_job(composed[-1], overrides))
             if planned[-1].status != "complete" and all(plan.status == "complete" for plan in planned[:-1]):
-                self.get_ready(len(job_overrides))
+                self.get_ready(composed[-1], len(job_overrides))
         _check_folders(planned)
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
         console = Console(stderr=True)
@@ -175,18 +184,16 @@ class ProcessLauncher(SweepLauncher):
         self.grace_seconds, self.fork = float(grace_seconds), fork
         self.server: ForkServer | None = None
 
-    def get_ready(self, num_jobs: int) -> None:
-        assert self.config is not None
-        trainer = self.config.get("trainer")
-        one_cpu_process = trainer and trainer.accelerator == "cpu" and trainer.devices * trainer.num_nodes == 1
-        if self.fork and one_cpu_process and num_jobs > 1:
+    def get_ready(self, config: DictConfig, num_jobs: int) -> None:
+        if self.fork and num_jobs > 1 and is_one_cpu_process(config):
             modules = ["clozelab.ledger.launching.preloaded", f"clozelab.stages.{self.verb}"]
             self.server = ForkServer("clozelab.cli", modules, self._environment(num_jobs))
 
-    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:  # noqa: ARG002
+    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
         at_once, threads = share_cores(self.jobs_at_once, self.config, len(jobs))
-        for job in jobs:
+        for job, config in zip(jobs, composed, strict=True):
             job.environment = self._environment(len(jobs))
+            job.words = job.words if is_one_cpu_process(config) else None
         console.print(f"{self.verb}: {len(jobs)} jobs, {at_once} at a time with {threads} thread(s) each")
         pool = ProcessPool(jobs, at_once=at_once, grace_seconds=self.grace_seconds, console=console, server=self.server)
         pool.run()
@@ -194,6 +201,12 @@ class ProcessLauncher(SweepLauncher):
     def _environment(self, num_jobs: int) -> dict[str, str]:
         _, threads = share_cores(self.jobs_at_once, self.config, num_jobs)
         return {key: os.environ.get(key, str(threads)) for key in THREAD_VARIABLES}
+
+
+def is_one_cpu_process(config: DictConfig) -> bool:
+    """Whether a job may be forked: a fork must not inherit a GPU context, and ranks start from a command line."""
+    trainer = config.get("trainer")
+    return bool(trainer) and trainer.accelerator == "cpu" and trainer.devices * trainer.num_nodes == 1
 
 
 def share_cores(jobs_at_once: int | str, config: Any, num_jobs: int) -> tuple[int, int]:

@@ -48,10 +48,21 @@ class RemoteProcess(ABC):
     """It goes on when we stop (a job of a batch system)."""
     reason = ""
     """Why it failed, where its log cannot say."""
+    ask_seconds = 1.0
+    """Between two questions: they cost whoever has the job."""
+    _asked = float("-inf")
+    _status: int | None = None
+
+    def poll(self) -> int | None:
+        """Exit status as of the last question; None while it waits or runs."""
+        if self._status is None and time.monotonic() - self._asked >= self.ask_seconds:
+            self._asked = time.monotonic()
+            self._status = self.ask()
+        return self._status
 
     @abstractmethod
-    def poll(self) -> int | None:
-        """Exit status; None while it waits or runs. Called several times a second."""
+    def ask(self) -> int | None:
+        """Exit status now; None while it waits or runs."""
 
     @abstractmethod
     def send_signal(self, number: int) -> None:

@@ -96,17 +96,19 @@ def _start(ray: Any, task: Any, remote: RemoteJob) -> RemoteProcess:
 class RayTask(RemoteProcess):
     """A job that Ray has."""
 
+    ask_seconds = 0.2
+
     def __init__(self, ray: Any, reference: Any) -> None:
         self.ray, self.reference = ray, reference
-        self._status: int | None = None
 
-    def poll(self) -> int | None:
-        if self._status is None and self.ray.wait([self.reference], timeout=0)[0]:
-            try:
-                self._status = int(self.ray.get(self.reference))
-            except Exception as error:  # the worker died, the node is gone, the task was cancelled
-                self._status, self.reason = LOST, f"Ray lost it: {str(error).strip().splitlines()[0]}"
-        return self._status
+    def ask(self) -> int | None:
+        if not self.ray.wait([self.reference], timeout=0)[0]:
+            return None
+        try:
+            return int(self.ray.get(self.reference))
+        except Exception as error:  # the worker died, the node is gone, the task was cancelled
+            self.reason = f"Ray lost it: {str(error).strip().splitlines()[0]}"
+            return LOST
 
     def send_signal(self, number: int) -> None:
         self.ray.cancel(self.reference, force=number == signal.SIGKILL)

@@ -190,15 +190,9 @@ class SubmittedJob(RemoteProcess):
 
     def __init__(self, job: Any, cluster: str) -> None:
         self.job, self.survives = job, cluster == "slurm"
-        self._asked = 0.0
-        self._status: int | None = None
 
-    def poll(self) -> int | None:
-        if self._status is None and time.monotonic() - self._asked >= 1.0:
-            self._asked = time.monotonic()
-            if self.job.done():
-                self._status = self._outcome()
-        return self._status
+    def ask(self) -> int | None:
+        return self._outcome() if self.job.done() else None
 
     def _outcome(self) -> int:
         """The first status that is not 0, over all ranks."""
