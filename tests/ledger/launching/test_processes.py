@@ -152,7 +152,8 @@ def test_a_server_that_still_imports_leaves_interrupts_to_its_launcher_and_ends_
         f"import time\nfrom pathlib import Path\nPath({str(importing)!r}).touch()\ntime.sleep(60)\n"
     )
     script = (
-        "import time\nfrom multiprocessing import forkserver\nfrom clozelab.ledger.launching.forking import ForkServer\n"
+        "import time\nfrom multiprocessing import forkserver\n"
+        "from clozelab.ledger.launching.forking import ForkServer\n"
         "ForkServer('slow_import', ['clozelab.ledger.launching.preloaded', 'slow_import'], {})\n"
         "print(forkserver._forkserver._forkserver_pid, flush=True)\ntime.sleep(60)\n"
     )
