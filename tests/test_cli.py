@@ -75,14 +75,15 @@ def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type
         (["reproduce", "table5_pretraining_tasks", "scale=demo", "sed=3"], 1, "did you mean 'seed'?"),
         (["reproduce", "table5_pretraining_tasks", "another"], 1, "reproduce takes one experiment"),
         (["finetune", "task.epochs=7"], 1, "would change nothing"),
-        (["finetune", "-m", "encoder=nowhere", "hydra/launcher=basic"], 1, "nowhere"),
+        (["finetune", "-m", "encoder=nowhere", "row=x", "hydra/launcher=basic"], 1, "nowhere"),
+        (["finetune", "-m", "encoder=F", "seed=1,2"], 1, "say row=NAME too"),
         (["pretrain", "model=tyni"], 1, "there is no model 'tyni'; did you mean 'tiny'?"),
         (["pretrain", "scale=labtop"], 1, "there is no scale 'labtop'; did you mean 'laptop'? (there are demo, gpu30,"),
         (["pretrain", "-m", "scale=labtop,demo"], 1, "there is no scale 'labtop'; did you mean 'laptop'?"),
         (["reproduce", "table5_pretraining_tasks", "scale=labtop"], 1, "there is no scale 'labtop'; did you mean"),
         (["pretrain", "+learning_rat=1"], 1, "learning_rat"),
         (["pretrain", "optimizer._target_=os.system"], 1, "not allowed"),
-        (["finetune", "encoder=nowhere", "task=mrpc"], 1, "nowhere"),
+        (["finetune", "encoder=nowhere", "row=x", "task=mrpc"], 1, "nowhere"),
         (["reproduce", "table5"], 1, "no experiment 'table5'"),
         (["reproduce", "table5_pretraining_tasks", "--dri-run"], 1, "--dri-run"),
         (["report", "table5_pretraining_tasks", "scale=demo"], 1, "no run below"),
@@ -128,7 +129,7 @@ def test_list_and_dry_run(clozelab, tmp_path: Path) -> None:  # type: ignore[no-
 
 
 def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    done = clozelab("finetune", "-m", "task=mrpc", "seed=1,2", "encoder=nowhere", "hydra.launcher.fork=false")
+    done = clozelab("finetune", "-m", "task=mrpc", "seed=1,2", "encoder=nowhere", "row=x", "hydra.launcher.fork=false")
     assert done.returncode == 1
     assert "2 failed" in done.stderr and "nowhere" in done.stderr and "log: " in done.stderr
     logs = list((tmp_path / "runs" / "adhoc" / "demo" / "launcher" / "logs").glob("*.log"))
@@ -137,7 +138,7 @@ def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(clozelab, tmp_pat
 
 def test_a_sweep_leaves_no_secret_behind(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     words = ["logger=wandb", "logger.mode=disabled", "logger.project=sk-abcdefghijklmnop", "+logger.api_key=hunter2"]
-    clozelab("finetune", "-m", "task=mrpc", "seed=7", "encoder=nowhere", "hydra.launcher.fork=false", *words)
+    clozelab("finetune", "-m", "task=mrpc", "seed=7", "encoder=nowhere", "row=x", "hydra.launcher.fork=false", *words)
     written = (tmp_path / "runs/adhoc/demo/launcher/multirun.yaml").read_text()
     assert "seed=7" in written and "logger.project=***" in written  # the control: the command line is there
     assert "hunter2" not in written and "sk-abc" not in written
@@ -145,7 +146,7 @@ def test_a_sweep_leaves_no_secret_behind(clozelab, tmp_path: Path) -> None:  # t
 
 def test_another_launcher_fails_if_any_job_fails(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """The last job is a complete run and exits well; the first one's failure must not be forgotten."""
-    words = ["-m", "hydra/launcher=basic", "seed=1,2", "encoder=nowhere"]
+    words = ["-m", "hydra/launcher=basic", "seed=1,2", "encoder=nowhere", "row=x"]
     assert clozelab("finetune", *words).returncode == 1
 
 

@@ -234,7 +234,7 @@ def _job(verb: str, cfg: DictConfig) -> int:
     from clozelab.config import check_schema
     from clozelab.ledger.fingerprint import require_encoder
     from clozelab.ledger.launching.forking import die_with_first_rank
-    from clozelab.ledger.mistakes import check_words
+    from clozelab.ledger.override_checks import check_overrides
     from clozelab.ledger.run import is_settled
     from clozelab.ledger.targets import check_targets
 
@@ -242,7 +242,7 @@ def _job(verb: str, cfg: DictConfig) -> int:
     check_schema(verb, cfg)
     check_targets(cfg, signatures=False)
     if verb == "finetune":
-        check_words(cfg)
+        check_overrides(cfg)
     if verb in RUN_STAGES and is_settled(cfg.run_dir, stage=verb, config=cfg):
         print(f"complete already: {cfg.run_dir}")
         return 0

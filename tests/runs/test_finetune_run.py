@@ -389,7 +389,7 @@ def test_generated_task_files_are_named_in_the_scores(finetune: Any, world: Path
 def test_two_processes_equal_one(finetune: Any, save_encoder: Any, tmp_path: Path) -> None:
     """gloo, dropout 0, batches that two ranks share unevenly: the same losses, and each example is scored once."""
     save_encoder(tmp_path / "encoder", TOKENIZER, **(SHAPE | NO_DROPOUT))
-    words = [f"encoder={tmp_path / 'encoder'}", "global_batch_size=9", "epochs=1", "trainer.threads=1"]
+    words = [f"encoder={tmp_path / 'encoder'}", "row=x", "global_batch_size=9", "epochs=1", "trainer.threads=1"]
     one = finetune(*words, name="one")
     settings = yaml.safe_load((one / "config.yaml").read_text())
     paths = [f"{key}={settings[key]}" for key in ("data_dir", "cache_dir")]

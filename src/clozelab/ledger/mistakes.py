@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
@@ -22,8 +21,6 @@ from clozelab.config import SCHEMAS
 from clozelab.ledger.sweep import compose, without_hydra
 
 CONFIGURATION_ERRORS: tuple[type[Exception], ...] = (HydraException, OmegaConfBaseException, YAMLError)
-SCALE_OWNED = ("learning_rate", "epochs", "global_batch_size")
-"""Keys of a task that a scale may replace."""
 
 
 def explain(error: BaseException, verb: str, *, config_name: str | None = None, folder: Path | None = None) -> str:
@@ -44,6 +41,8 @@ def explain(error: BaseException, verb: str, *, config_name: str | None = None, 
             reason = str(cause).strip()
             word = text.removeprefix("Error merging override ")
             return f"{word}: {reason.splitlines()[0]}" if word != text else f"{text}\n{reason}"
+        if isinstance(error, OmegaConfBaseException) and error.full_key:
+            return f"{error.full_key}: {text.splitlines()[0]}"
         return text
     stage = verb if f"{verb}_schema" in SCHEMAS else "pretrain"  # which the verbs without a configuration ask
     where = f"see `clozelab {stage} --cfg job`"
@@ -90,38 +89,3 @@ def nearest_key(key: str, known: Sequence[str]) -> str | None:
         return beside[near[0]]
     elsewhere = [name for name in known if name.rpartition(".")[2] == last]
     return next(iter(elsewhere or difflib.get_close_matches(key, known, n=1)), None)
-
-
-def check_words(config: DictConfig) -> None:
-    """ValueError for words of a fine-tuning's command line that change nothing, or that file its scores wrongly."""
-    if not HydraConfig.initialized():
-        return
-    given = {word.lstrip("+").partition("=")[0] for word in HydraConfig.get().overrides.task}
-    _refuse_idle(config, given)
-    _refuse_unnamed_encoder(config, given)
-
-
-def _refuse_unnamed_encoder(config: DictConfig, given: Collection[str]) -> None:
-    """A given encoder's scores must not stand under the name of the arm whose encoder it replaces."""
-    if "encoder" not in given or config.encoder_arm is None:
-        return
-    if "row" in HydraConfig.get().runtime.choices:
-        raise ValueError(
-            f"encoder={config.encoder}: the row {config.row} stands for the encoder that the arm {config.encoder_arm} "
-            "has trained; take row=given where the experiment has it, or `clozelab finetune encoder=FOLDER row=NAME`"
-        )
-    if not {"row", "encoder_arm"} & set(given):
-        raise ValueError(
-            f"encoder={config.encoder} has no name yet, and its scores would be filed as the row {config.row}: say "
-            "row=NAME too"
-        )
-
-
-def _refuse_idle(config: DictConfig, given: Collection[str]) -> None:
-    """A task's value that the scale replaces."""
-    for key in SCALE_OWNED:
-        if f"task.{key}" in given and config[key] != config.task[key]:
-            raise ValueError(
-                f"task.{key}={config.task[key]} would change nothing: {key} is {config[key]} here, which scale="
-                f"{config.scale.name} or another override sets. Say {key}={config.task[key]} instead"
-            )

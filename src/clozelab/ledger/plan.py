@@ -18,12 +18,11 @@ from omegaconf import OmegaConf
 
 from clozelab.data.readers.files import require_file
 from clozelab.ledger.mistakes import CONFIGURATION_ERRORS, explain
+from clozelab.ledger.override_checks import GIVEN_ROW
 from clozelab.ledger.sweep import compose, hydra_config, make_loader, sweep_overrides
 
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune"}
 STAGES = ("prepare", *SWEEPS)
-GIVEN_ROW = "given"
-"""The row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then."""
 
 
 @dataclass(frozen=True)

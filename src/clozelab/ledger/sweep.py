@@ -29,6 +29,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab import config as schema
+from clozelab.ledger.override_checks import check_overrides
 from clozelab.ledger.run import is_settled, read_state
 from clozelab.ledger.sharing import find_equal_run, missing_encoders, shared_run_is_there
 
@@ -163,10 +164,12 @@ class JobComposer:
 
 
 def plan_job(composed: DictConfig, overrides: Sequence[str]) -> PlannedJob:
-    """Where a composed job runs and how its folder stands."""
+    """Where a composed job runs and how its folder stands. ValueError for overrides that cannot be meant."""
     stage = str(composed.hydra.job.name)
     with hydra_config(composed):
         task_config = without_hydra(composed)
+        if stage == "finetune":
+            check_overrides(task_config)
         run_dir = str(task_config.get("run_dir") or "")
         status, source = job_status(stage, task_config, run_dir) if run_dir else ("new", "")
     return PlannedJob(tuple(overrides), run_dir, status, source)

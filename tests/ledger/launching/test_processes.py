@@ -178,6 +178,46 @@ def test_a_server_that_still_imports_leaves_interrupts_to_its_launcher_and_ends_
     assert not _is_running(server)
 
 
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_signal_to_the_whole_group_and_passed_on_lets_jobs_save(tmp_path: Path, forks: bool) -> None:
+    """As `timeout` and batch systems send it, with `clozelab reproduce` between them and the launcher."""
+    import subprocess
+
+    (tmp_path / "slow_save.py").write_text(
+        "import signal, sys, time\nfrom pathlib import Path\n"
+        "def main(words):\n"
+        "    stop = []\n    signal.signal(signal.SIGTERM, lambda *_: stop.append(1))\n"
+        "    Path(words[0] + '.began').touch()\n"
+        "    while not stop:\n        time.sleep(0.01)\n"
+        "    time.sleep(1.5)\n    Path(words[0] + '.saved').touch()\n    return 0\n"
+        "if __name__ == '__main__':\n    sys.exit(main(sys.argv[1:]))\n"
+    )
+    script = (
+        "import io, sys\nfrom pathlib import Path\nfrom rich.console import Console\n"
+        "from clozelab.ledger.launching.forking import ForkServer\n"
+        "from clozelab.ledger.launching.processes import Job, ProcessPool\n"
+        f"server = ForkServer('slow_save', ['clozelab.ledger.launching.preloaded'], {{}}) if {forks} else None\n"
+        "jobs = [Job(n, [sys.executable, 'slow_save.py', n], Path(n + '.log'), words=[n]) for n in 'ab']\n"
+        "ProcessPool(jobs, at_once=2, grace_seconds=20, console=Console(file=io.StringIO()), server=server).run()\n"
+    )
+    paths = f"{Path(__file__).parents[3] / 'src'}{os.pathsep}{tmp_path}"
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": paths},
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )
+    while not all((tmp_path / f"{name}.began").exists() for name in "ab"):
+        assert launcher.poll() is None
+        time.sleep(0.02)
+    os.killpg(launcher.pid, signal.SIGTERM)
+    time.sleep(0.1)
+    launcher.send_signal(signal.SIGTERM)
+    launcher.wait()
+    assert all((tmp_path / f"{name}.saved").exists() for name in "ab")
+
+
 def _is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -115,8 +115,9 @@ def _let_server_end() -> None:
 
 def _run(module: str, words: list[str], log: str) -> None:
     """In the forked process: a session of its own, output to the log, then the job."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _let_server_end()
     die_with_parent()
     launcher = multiprocessing.parent_process()

@@ -25,7 +25,6 @@ from rich.console import Console
 from clozelab.ledger.host import usable_cores
 from clozelab.ledger.launching.forking import ForkServer
 from clozelab.ledger.launching.processes import Job, ProcessPool, Stopped
-from clozelab.ledger.mistakes import check_words
 from clozelab.ledger.redaction import redacted, redacted_words
 from clozelab.ledger.reporting.tracked import track_sweep
 from clozelab.ledger.run import read_state
@@ -100,9 +99,6 @@ class SweepLauncher(Launcher):
         planned: list[PlannedJob] = []
         for overrides in job_overrides:
             composed.append(composer.compose(overrides))
-            if self.verb == "finetune":
-                with hydra_config(composed[-1]):
-                    check_words(without_hydra(composed[-1]))
             planned.append(plan_job(composed[-1], overrides))
             if planned[-1].status != "complete" and all(plan.status == "complete" for plan in planned[:-1]):
                 self.get_ready(composed[-1], len(job_overrides))

@@ -6,8 +6,9 @@ import signal
 
 from clozelab.ledger.launching.forking import die_with_parent
 
-# Ctrl-C is the launcher's to handle; where it ends, for whatever reason, nobody waits for these imports any more.
+# What reaches the whole group is the launcher's to handle; where it ends, for whatever reason, so do we at once.
 signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 die_with_parent(signal.SIGKILL)
 
 from clozelab import config

@@ -27,6 +27,7 @@ from clozelab.ledger.launching.forking import ForkServer, Started, die_with_laun
 
 POLL_SECONDS = 0.02
 REDRAW_SECONDS = 0.5
+SAME_SIGNAL_SECONDS = 1.0
 SHOWN_ROWS = 24
 SHOWN_LINES = 8
 """Of one job's error."""
@@ -174,7 +175,7 @@ class ProcessPool:
                 job.message = "" if status == 0 else reason or failure_message(job.log, status)
                 self._say(job)
 
-    def _stop_all(self, signals: list[int]) -> None:
+    def _stop_all(self, signals: list[float]) -> None:
         """Stop what runs, if anything does; a second signal ends the wait."""
         self._collect()
         running = [job for job in self.jobs if job.state == "running" and job.process is not None]
@@ -282,12 +283,16 @@ def _fresh(job: Job) -> Started:
 
 
 @contextmanager
-def _counted_signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM are noted here, not raised: an exception in the middle of a start would lose its process."""
-    received: list[int] = []
+def _counted_signals() -> Iterator[list[float]]:
+    """SIGINT and SIGTERM are noted here, not raised: an exception in the middle of a start would lose its process.
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
+    One that reaches us twice, by our group and passed on by `clozelab reproduce`, is noted once.
+    """
+    received: list[float] = []
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        if not received or time.monotonic() - received[-1] >= SAME_SIGNAL_SECONDS:
+            received.append(time.monotonic())
 
     try:
         before = [(number, signal.signal(number, note)) for number in (signal.SIGINT, signal.SIGTERM)]
