@@ -55,6 +55,19 @@ def test_a_given_encoder_needs_no_pretraining(name: str) -> None:
         make_steps(TABLE5, ["encoder=/x"])
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("table2_squad_v1", ["row=large_extra", "encoder=/x", "finetune.task.data.train_extra=[FILE]"]),
+        ("table7_feature_based_ner", ["encoder=/x", "row=last,concat_last_four", "pretrain_seed=1", "seed=1"]),
+    ],
+)
+def test_documented_commands_compose(name: str, words: list[str]) -> None:
+    folder = EXPERIMENTS_DIR / name
+    (step,) = make_steps(folder, words)
+    assert list(sweep.expand(step.config_name, step.overrides, folder=folder))
+
+
 def test_given_encoder_is_fine_tuned_by_the_papers_protocol() -> None:
     words = ["row=given", "encoder=/x", "scale=laptop", "task=rte", "seed=1", "runs_dir=R"]
     jobs = list(sweep.expand("sweep_finetune", words, folder=EXPERIMENTS_DIR / "table1_glue"))
