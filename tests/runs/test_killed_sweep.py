@@ -202,12 +202,15 @@ def test_two_launches_at_once_never_write_one_folder(workplace: Path, tmp_path: 
 
 def test_a_failed_job_does_not_stop_the_others_and_is_tried_again(workplace: Path, tmp_path: Path) -> None:
     words = [word.replace("seed=1,2", "seed=1") for word in commands(workplace, tmp_path)[0]]
-    blocker = tmp_path / "killed/demo/pretrain/mlm/seed-1"
-    blocker.mkdir(parents=True)
-    (blocker / "checkpoints").write_text("in the way of the folder of checkpoints")
-    assert start(words).wait(timeout=WHOLE_SWEEP_SECONDS) == 1
+    blocked = tmp_path / "killed/demo/pretrain/mlm/seed-1"
+    sweep = start(words)
+    while not (blocked / "run.json").exists():  # before that, a folder with something in it would not be claimed
+        assert sweep.poll() is None
+        time.sleep(0.005)
+    (blocked / "checkpoints").write_text("in the way of the folder of checkpoints")
+    assert sweep.wait(timeout=WHOLE_SWEEP_SECONDS) == 1
     states = {path.parent.parent.name: json.loads(path.read_text()) for path in tmp_path.rglob("run.json")}
     assert states["ltr"]["status"] == "complete" and states["mlm"]["status"] == "failed" and states["mlm"]["error"]
-    (blocker / "checkpoints").unlink()
+    (blocked / "checkpoints").unlink()
     assert start(words).wait(timeout=WHOLE_SWEEP_SECONDS) == 0
     assert {json.loads(path.read_text())["status"] for path in tmp_path.rglob("run.json")} == {"complete"}
