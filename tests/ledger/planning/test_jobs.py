@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import zstandard
 
 from clozelab.ledger.plan import make_steps
 from clozelab.ledger.planning import timing
@@ -127,14 +128,17 @@ def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None
 
 def test_rows_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("id\tsentence\tlabel\n1\tabcd\t0\n2\tabcdefgh\t1\n")
-    assert sample_rows(tmp_path / "train.tsv", ("sentence",)) == (2, 6.0)
+    assert sample_rows(tmp_path / "train.tsv", ("sentence",), None) == (2, 6.0)
     question = {"question": "who?", "answers": []}
     content = {"data": [{"paragraphs": [{"context": "x" * 96, "qas": [question, question]}]}]}
     (tmp_path / "dev.json").write_text(json.dumps(content))
-    assert sample_rows(tmp_path / "dev.json", ()) == (2, 100.0)
-    (tmp_path / "ner.txt").write_text("ab O\ncde B-X\n\nf O\n")
-    assert sample_rows(tmp_path / "ner.txt", ()) == (2, 4.5)
-    assert sample_rows(tmp_path / "none.tsv", ()) is None
+    assert sample_rows(tmp_path / "dev.json", (), None) == (2, 100.0)
+    (tmp_path / "ner.conll").write_text("ab O\ncde B-X\n\nf O\n")
+    assert sample_rows(tmp_path / "ner.conll", (), 0) == (2, 4.5)
+    packed = zstandard.compress(b"# text = ab cde\n1\tab\tX\n2\tcde\tX\n\n1\tf\tX\n")
+    (tmp_path / "tags.conllu.zst").write_bytes(packed)
+    assert sample_rows(tmp_path / "tags.conllu.zst", (), 1) == (2, 4.5)
+    assert sample_rows(tmp_path / "none.tsv", (), None) is None
 
 
 class Worker:

@@ -18,6 +18,7 @@ from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from clozelab.data.readers.files import text_lines
 from clozelab.ledger.launching.launcher import share_cores
 from clozelab.ledger.plan import Step
 from clozelab.ledger.sweep import hydra_config, make_loader, sweep_overrides, without_hydra
@@ -238,11 +239,14 @@ def task_jobs(plan: SweepPlan, pretrained: Sequence[Arm]) -> list[TaskJob]:
 def _task_job(config: dict[str, Any], count: int, by_name: Mapping[str, Arm], fallback: Arm) -> TaskJob:
     arm = by_name.get(str(config["encoder_arm"]), fallback)
     data, folder = config["task"]["data"], Path(str(config["data_dir"]))
-    train = sample_rows(folder / str(data["train_file"]), _columns(data))
-    validation = sample_rows(folder / str(data["validation_file"]), _columns(data))
+    columns = tuple(data.get("text_columns") or ()), data.get("word_column")
+    train = sample_rows(folder / str(data["train_file"]), *columns)
+    validation = sample_rows(folder / str(data["validation_file"]), *columns)
     limit = config["max_train_examples"]
     longest = min(int(data["max_seq_length"]), max(phase["seq_length"] for phase in arm.phases))
     length = train[1] / CHARACTERS_A_TOKEN + 2 if train else longest / 2
+    if data.get("document_context"):
+        length = longest  # neighbouring sentences fill the row
     windows = 1.0
     if length > longest and "doc_stride" in data:
         windows = 1.0 + -(-(length - longest) // min(int(data["doc_stride"]), longest // 2))
@@ -261,27 +265,23 @@ def _task_job(config: dict[str, Any], count: int, by_name: Mapping[str, Arm], fa
     )
 
 
-def _columns(data: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(data.get("text_columns") or ())
-
-
 @cache
-def sample_rows(path: Path, text_columns: tuple[str, ...]) -> tuple[int, float] | None:
+def sample_rows(path: Path, text_columns: tuple[str, ...], word_column: int | None) -> tuple[int, float] | None:
     """(examples in a task's file, mean characters of the first ones); None where the file is not there.
 
-    Counts lines (sentences of a tagged file, questions of SQuAD's JSON): what the readers leave out is counted, too.
+    Counts lines (questions of SQuAD's JSON): what the readers leave out is counted, too. With a `word_column` it is a
+    tagged file, one word a line, and its sentences are counted.
     """
     if not path.is_file():
         return None
     try:
         if path.suffix == ".json":
             return _questions(path)
-        with path.open(encoding="utf-8", errors="replace") as file:
-            lines = file.read().split("\n")
+        lines = [line or "" for _, line in text_lines(path)]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if path.suffix == ".txt":
-        return _sentences(lines)
+    if word_column is not None:
+        return _sentences(lines, word_column)
     rows = [line for line in lines if line.strip()]
     separator = "," if path.suffix == ".csv" else "\t"
     sample = list(
@@ -306,13 +306,14 @@ def _questions(path: Path) -> tuple[int, float]:
     return len(lengths), sum(lengths) / max(1, len(lengths))
 
 
-def _sentences(lines: Sequence[str]) -> tuple[int, float]:
+def _sentences(lines: Sequence[str], word_column: int) -> tuple[int, float]:
     lengths: list[int] = [0]
     for line in lines:
-        if line.strip():
-            lengths[-1] += len(line.split()[0]) + 1
-        elif lengths[-1]:
+        cells = line.split()
+        if not cells and lengths[-1]:
             lengths.append(0)
+        if len(cells) > word_column and line[0] != "#":
+            lengths[-1] += len(cells[word_column]) + 1
     found = [length for length in lengths if length]
     return len(found), sum(found) / max(1, len(found))
 
