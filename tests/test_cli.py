@@ -45,6 +45,13 @@ def test_help_is_fast_and_light(clozelab) -> None:  # type: ignore[no-untyped-de
     assert time.perf_counter() - started < 5.0  # two interpreters on a busy machine
 
 
+def test_help_of_a_verb_imports_no_torch() -> None:
+    code = "import sys; from clozelab.cli import main\n"
+    code += f"for verb in {[*PLAIN_VERBS]}: main([verb, '--help']); assert 'torch' not in sys.modules, verb"
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(SRC)}, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+
+
 @pytest.mark.parametrize("verb", [*HYDRA_VERBS, *PLAIN_VERBS])
 def test_help_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type: ignore[no-untyped-def]
     done = clozelab(verb, "--help")

@@ -218,9 +218,8 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     app: Any = Hydra
     report, get_mode = hydra_utils.run_and_report, Hydra.get_mode
     hydra_utils.run_and_report = lambda func: func()  # ours says what is wrong, see _guarded
-    if [word for word in words if word.startswith("hydra.mode=")][-1:] == [
-        "hydra.mode=RUN"
-    ]:  # a sweep's job: said already, and Hydra would compose everything to find it out
+    modes = [word for word in words if word.startswith("hydra.mode=")]
+    if modes[-1:] == ["hydra.mode=RUN"]:  # a sweep's job: Hydra would compose everything to find that out
         app.get_mode = lambda *_, **__: RunMode.RUN
     try:
         hydra.main(version_base="1.3", config_path=str(config.CONF_DIR), config_name=verb)(task)()

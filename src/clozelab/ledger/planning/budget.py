@@ -6,8 +6,10 @@ import heapq
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clozelab.ledger.planning.jobs import Arm, TaskJob
+if TYPE_CHECKING:  # which imports torch: not for `clozelab plan --help` and mistakes
+    from clozelab.ledger.planning.jobs import Arm, TaskJob
 
 START_SECONDS = {"pretrain": 2.5, "finetune": 0.9}
 """Between the launcher's decision and the first step, and after the last one: imports, reading the corpus, writing."""
