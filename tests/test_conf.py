@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue
 
 from clozelab.config import CONF_DIR, check_schema, fallback
 from clozelab.ledger import sweep
 from clozelab.ledger.fingerprint import canonical
+from clozelab.ledger.mistakes import explain
 from clozelab.ledger.targets import check_targets
 
 
@@ -19,9 +21,14 @@ def members(group: str) -> list[str]:
     return sorted(path.stem for path in (CONF_DIR / group).glob("*.yaml"))
 
 
+MUST_SAY = {"corpus=text": ("corpus.sources.0.path=my/texts",)}
+"""What a choice cannot do without."""
+
+
 def composed(stage: str, *overrides: str) -> DictConfig:
     """The resolved configuration of a stage; every mandatory value is there, every target's address is allowed."""
-    whole = sweep.compose(stage, list(overrides))
+    said = [word for override in overrides for word in MUST_SAY.get(override, ())]
+    whole = sweep.compose(stage, [*said, *overrides])
     with sweep.hydra_config(whole):
         plain = sweep.without_hydra(whole)
         check_schema(stage, plain)
@@ -74,6 +81,14 @@ def test_a_scale_brings_its_corpus_and_tasks(scale: str) -> None:
     assert composed("prepare", f"scale={scale}", "corpus=text").corpus.name == "text"
     for task in config.scale.finetune.tasks.split(","):
         composed("finetune", f"scale={scale}", f"task={task}")
+
+
+@pytest.mark.parametrize("stage", ["prepare", "pretrain"])
+def test_own_text_has_to_be_named(stage: str) -> None:
+    """Once it was data_dir/corpus, whatever lay there."""
+    with pytest.raises(MissingMandatoryValue) as caught:
+        OmegaConf.to_container(sweep.compose(stage, ["corpus=text"]).corpus, resolve=True, throw_on_missing=True)
+    assert explain(caught.value, stage) == "corpus.sources.0.path has no value; give one: corpus.sources.0.path=..."
 
 
 def test_targets_fit_their_signatures() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,40 @@ def test_steps_and_overrides() -> None:
 def test_overrides_that_no_stage_takes(word: str) -> None:
     with pytest.raises(ValueError, match="no stage takes"):
         make_steps(TABLE5, [word])
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("finetune.sed=1", "finetune has no key 'sed'; did you mean 'seed'"),
+        ("pretrain.task=mrpc", "pretrain has no key 'task'"),
+        ("prepare.sed=1", "prepare has no key 'sed'"),
+        ("pretrain.seed=x,1", "seed=x: Value 'x'"),
+        ("finetune.nothing=glob(*)", "finetune has no key 'nothing'"),
+    ],
+)
+def test_an_override_for_one_stage_is_refused_in_its_name(word: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"{word}: {said}")):
+        make_steps(TABLE5, [word])
+
+
+def test_lists_of_values_that_only_a_sweeper_knows() -> None:
+    """They go to the stages that have the key, untried."""
+    _, pretrain, finetune = make_steps(TABLE5, ["task=glob(m*)", "finetune.learning_rate=interval(1e-5,1e-4)"])
+    assert pretrain.overrides == ()
+    assert finetune.overrides == ("task=glob(m*)", "learning_rate=interval(1e-5,1e-4)")
+
+
+def test_later_overrides_see_the_first_choice_of_a_list() -> None:
+    step = make_steps(TABLE5, ["finetune.task=squad_v1,mrpc", "finetune.task.data.doc_stride=64"])[-1]
+    assert step.overrides == ("task=squad_v1,mrpc", "task.data.doc_stride=64")
+
+
+def test_nothing_is_said_to_a_stage_that_does_not_run() -> None:
+    folder = EXPERIMENTS_DIR / "table4_swag"
+    for word in ("pretrain.seed=3", "prepare.corpus=text"):
+        with pytest.raises(ValueError, match="there is nothing to"):
+            make_steps(folder, ["encoder=/x", word])
 
 
 def test_corpus_follows_the_users_choice() -> None:

@@ -104,6 +104,11 @@ def canonical(config: DictConfig) -> dict[str, Any]:
     return _mapping(config, "", _idle(config))
 
 
+def no_value(key: str) -> str:
+    """What to say of a key that has to be given and is not."""
+    return f"{key} has no value; give one: {key}=..."
+
+
 def _idle(config: DictConfig) -> frozenset[str]:
     return NEUTRAL_KEYS | {key for key, option in CONDITIONAL_KEYS.items() if not OmegaConf.select(config, option)}
 
@@ -126,7 +131,7 @@ def _value(node: DictConfig | ListConfig, key: Any, where: str, neutral: frozens
     try:
         value = node[key]
     except MissingMandatoryValue as error:
-        raise ValueError(f"{where} has no value; give one: {where}=...") from error
+        raise ValueError(no_value(where)) from error
     if where in IDENTITY_KEYS and not (isinstance(text, str) and "oc.env" in text):
         return value
     if hides and isinstance(text, str) and _is_from_environment(node, key, text, value):

@@ -14,10 +14,11 @@ from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from clozelab.config import SCHEMAS
+from clozelab.ledger.fingerprint import no_value
 from clozelab.ledger.sweep import compose, without_hydra
 
 CONFIGURATION_ERRORS: tuple[type[Exception], ...] = (HydraException, OmegaConfBaseException, YAMLError)
@@ -41,6 +42,8 @@ def explain(error: BaseException, verb: str, *, config_name: str | None = None, 
             reason = str(cause).strip()
             word = text.removeprefix("Error merging override ")
             return f"{word}: {reason.splitlines()[0]}" if word != text else f"{text}\n{reason}"
+        if isinstance(error, MissingMandatoryValue):
+            return no_value(re.sub(r"\[(\d+)\]", r".\1", str(error.full_key)))
         if isinstance(error, OmegaConfBaseException) and error.full_key:
             return f"{error.full_key}: {text.splitlines()[0]}"
         return text

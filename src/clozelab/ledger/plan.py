@@ -13,16 +13,19 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ValueType
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from clozelab.data.readers.files import require_file
-from clozelab.ledger.mistakes import CONFIGURATION_ERRORS, explain
+from clozelab.ledger.mistakes import CONFIGURATION_ERRORS, explain, known_keys
 from clozelab.ledger.override_checks import GIVEN_ROW
 from clozelab.ledger.sweep import compose, hydra_config, make_loader, sweep_overrides
 
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune"}
 STAGES = ("prepare", *SWEEPS)
+ENUMERABLE = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)
+"""Lists of values that are known without a sweeper; glob() and interval() are not."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -
     for word in words:
         stage, bare = _addressed(word)
         if stage is not None:
+            if (error := _refusal(stage, names, folder, bare, shared[stage])) is not None:
+                raise ValueError(f"{word}: {_explained(error, stage, names, folder)}")
             shared[stage].append(bare)
             continue
         errors: list[Exception] = []
@@ -95,11 +100,12 @@ def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -
                 errors.append(error)
         if len(errors) == len(STAGES):
             # The sweeps have all keys that prepare has, and more: their refusal says most.
-            verb = next(reversed(names))
-            raise ValueError(
-                f"no stage takes {word!r}: {explain(errors[-1], verb, config_name=names[verb], folder=folder)}"
-            )
+            raise ValueError(f"no stage takes {word!r}: {_explained(errors[-1], next(reversed(names)), names, folder)}")
     return shared
+
+
+def _explained(error: Exception, stage: str, names: dict[str, str], folder: Path) -> str:
+    return explain(error, stage, config_name=names.get(stage), folder=folder if stage in names else None)
 
 
 def _addressed(word: str) -> tuple[str | None, str]:
@@ -111,21 +117,29 @@ def _addressed(word: str) -> tuple[str | None, str]:
 
 def _refusal(stage: str, names: dict[str, str], folder: Path, word: str, before: Sequence[str]) -> Exception | None:
     """Why a stage does not take an override after the ones before it; None where it does."""
-    if stage in SWEEPS and stage not in names:
-        return ValueError(f"the experiment has no {stage} sweep")
+    if stage not in names and (stage in SWEEPS or "pretrain" not in names):
+        return ValueError(f"there is nothing to {stage} here")
     name, where = (names[stage], folder) if stage in names else (stage, None)
     try:
         parsed = OverridesParser.create().parse_override(word)
         if stage == "prepare" and parsed.is_sweep_override():
             return ValueError("prepare runs once; it takes no list of values")
-        compose(name, [*before, word], folder=where, sweep=stage in SWEEPS)
-        if parsed.is_sweep_override():
-            # A master configuration leaves lists of values out: try the first of them.
-            first = next(iter(parsed.sweep_string_iterator()))
-            compose(name, [*before, f"{parsed.get_key_element()}={first}"], folder=where, sweep=stage in SWEEPS)
+        if parsed.is_sweep_override() and parsed.value_type not in ENUMERABLE:
+            key = parsed.get_key_element()
+            return None if key in known_keys(name, where) else ValueError(f"{stage} has no key {key!r}")
+        # A master configuration leaves lists of values out: try the first of each.
+        compose(name, [_first(one) for one in (*before, word)], folder=where, sweep=stage in SWEEPS)
     except CONFIGURATION_ERRORS as error:
         return error
     return None
+
+
+def _first(word: str) -> str:
+    """An override with the first of its values where it is a list of them."""
+    parsed = OverridesParser.create().parse_override(word)
+    if parsed.value_type not in ENUMERABLE:
+        return word
+    return f"{parsed.get_key_element()}={next(iter(parsed.sweep_string_iterator()))}"
 
 
 def choice(folder: Path, config_name: str, overrides: Sequence[str], group: str) -> str:

@@ -51,6 +51,7 @@ def check_pretraining(cfg: DictConfig, plain: dict[str, Any], hardware: Hardware
     check_validation(plain["validation"], plain["phases"], cfg.model.max_position_embeddings)
     check_position_growth(cfg.position_growth, plain["phases"], hardware.strategy)
     for key, least in (
+        ("seed", 0),
         ("checkpoint_interval_steps", 1),
         ("gradient_clip_norm", 0),
         ("trainer.log_interval_steps", 1),

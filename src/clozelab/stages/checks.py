@@ -13,7 +13,7 @@ from clozelab.modules.finetuning import check_metric
 
 
 def check_finetuning(cfg: DictConfig) -> None:
-    """ValueError naming a wrong strategy, precision, head, initialisation, metric, optimizer or schedule."""
+    """ValueError naming a wrong strategy, seed, precision, head, initialisation, metric, optimizer or schedule."""
     if cfg.trainer.strategy == "fsdp":
         raise ValueError("fine-tuning runs on one device or with trainer=ddp; trainer=fsdp is for pre-training")
     if cfg.trainer.precision == "bf16-true":
@@ -21,6 +21,9 @@ def check_finetuning(cfg: DictConfig) -> None:
             "trainer.precision=bf16-true is for pre-training: fine-tuning's steps are too small for weights of 8 bits,"
             " and its losses are fp32; choose bf16-mixed, or 32-true (on TPUs the only one)"
         )
+    for key in ("seed", "pretrain_seed"):
+        if cfg[key] < 0:
+            raise ValueError(f"{key} is {cfg[key]}: it must be at least 0")
     module = locate(cfg.task.module["_target_"], "task.module")
     module.check_head(cfg.head)
     check_initialisation(cfg.initialisation)

@@ -73,7 +73,7 @@ def test_stand_ins_stand_apart(make_runs: Callable[..., Path]) -> None:
     text = texts(written(full(make_runs)))["report.md"]
     own, apart = text.split("### ")[1:3]
     assert "| | MNLI-m, paper | QNLI, paper | MRPC, paper | MRPC, ours |" in own  # MNLI and QNLI have no run
-    assert re.search(r"\| BERT-Base \| 84\.4 \| 88\.4 \| 86\.7 \| (59|60)\.\d ± \d", own)
+    assert re.search(r"\| MLM & NSP \| 84\.4 \| 88\.4 \| 86\.7 \| (59|60)\.\d ± \d", own)
     assert "SNLI-95k (stand-in for MNLI-m), ours" in apart
     assert not re.search(r"8\d\.\d", apart)  # no number of the paper
 
@@ -167,10 +167,10 @@ def test_known_bounds_and_distances(make_runs: Callable[..., Path], writers: Any
         writers.pretrain(root, arm, 1, generator={"_target_": "clozelab.data.x"}, known=known)
     report = written(root)
     text = texts(report)["report.md"]
-    assert "| arm | held-out loss | no model below | above that by at most | unigram entropy |" in text
-    assert "| No NSP (mlm) | 4.400 | 0.53 \u00b1 0.02 | 3.87 | 6.200 |" in text
-    assert "| LTR & No NSP (ltr) | 4.400 | 1.08 \u00b1 0.00 | 3.32 | 6.200 |" in text
-    assert "| BERT-Base (mlm_nsp) | 4.400 | \u2013 | \u2013 | 6.200 |" in text
+    assert "| arm | encoder | held-out loss | no model below | above that by at most | unigram entropy |" in text
+    assert "| No NSP (mlm) | L2 H128, 1.53 M | 4.400 | 0.53 \u00b1 0.02 | 3.87 | 6.200 |" in text
+    assert "| LTR & No NSP (ltr) | L2 H128, 1.53 M | 4.400 | 1.08 \u00b1 0.00 | 3.32 | 6.200 |" in text
+    assert "| MLM & NSP (mlm_nsp) | L2 H128, 1.53 M | 4.400 | \u2013 | \u2013 | 6.200 |" in text
     assert (
         "No masked model can be below 0.53 \u00b1 0.02 on average" in text and "lower bound, not the exact best" in text
     )
@@ -186,7 +186,10 @@ def test_known_bounds_and_distances(make_runs: Callable[..., Path], writers: Any
 def test_real_corpora_have_no_bound(make_runs: Callable[..., Path]) -> None:
     report = written(make_runs({("mlm", "mrpc"): 70.0}))
     assert not report.page["bounds"] and "no model below" not in texts(report)["report.md"]
-    assert "| arm | held-out loss | unigram entropy | token accuracy | NSP accuracy |" in texts(report)["report.md"]
+    assert (
+        "| arm | encoder | held-out loss | unigram entropy | token accuracy | NSP accuracy |"
+        in texts(report)["report.md"]
+    )
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -237,7 +240,7 @@ def test_what_pretraining_has_not_learnt_is_said(make_runs: Callable[..., Path])
             state["facts"] |= facts
             path.write_text(json.dumps(state))
     pairs, plateau = written(root).page["problems"]["Not learnt"]
-    assert pairs.startswith("BERT-Base (mlm_nsp): next-sentence prediction is right for 53.0% of held-out pairs")
+    assert pairs.startswith("MLM & NSP (mlm_nsp): next-sentence prediction is right for 53.0% of held-out pairs")
     assert plateau.startswith("No NSP (mlm): a held-out loss of 6.10 nats") and "alone gives 6.20" in plateau
 
 

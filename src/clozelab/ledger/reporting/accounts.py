@@ -53,8 +53,9 @@ def arms_run(experiment: Experiment, collected: Collected) -> dict[str, str]:
 
 
 def learnt(arm: str, label: str, collected: Collected) -> dict[str, str]:
-    """What an arm's finished pre-training runs reached on held-out text, as means over seeds."""
-    facts = [run.facts for run in collected.pretrain if run.arm == arm and run.is_complete]
+    """How large an arm's encoder is and what its finished runs reached on held-out text, as means over seeds."""
+    runs = [run for run in collected.pretrain if run.arm == arm and run.is_complete]
+    facts = [run.facts for run in runs]
     known = [one["known_loss"] for one in facts if one.get("known_loss")]
     distances = [
         {"above": one["validation/loss"] - one["known_loss"]["nats"]}
@@ -63,6 +64,7 @@ def learnt(arm: str, label: str, collected: Collected) -> dict[str, str]:
     ]
     return {
         "label": f"{label} ({arm})",
+        "encoder": distinct(_size(run) for run in runs),
         "loss": _mean(facts, "validation/loss", "{:.3f}"),
         "entropy": _mean(facts, "unigram_entropy", "{:.3f}"),
         "bound": distinct(f"{one['nats']:.2f} \u00b1 {one['standard_error']:.2f}" for one in known),
@@ -70,6 +72,13 @@ def learnt(arm: str, label: str, collected: Collected) -> dict[str, str]:
         "accuracy": _mean(facts, "validation/accuracy", "{:.1%}"),
         "nsp": _mean(facts, "validation/nsp_accuracy", "{:.1%}"),
     }
+
+
+def _size(run: PretrainRun) -> str:
+    """L2 H128, 1.53 M: rows are named as in the paper, whatever the scale makes of them."""
+    model, parameters = run.state["config_resolved"]["model"], run.facts.get("parameters")
+    shape = f"L{model['num_hidden_layers']} H{model['hidden_size']}"
+    return f"{shape}, {rough(parameters)}" if parameters else shape
 
 
 def known_losses(collected: Collected) -> list[dict[str, Any]]:
