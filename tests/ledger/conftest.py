@@ -11,6 +11,14 @@ from typing import Any
 import pytest
 
 ARMS = ("mlm_nsp", "mlm", "ltr")
+SECOND_SCORES = {
+    "mnli": "mismatched_accuracy",
+    "mrpc": "f1",
+    "qqp": "accuracy",
+    "stsb": "pearson",
+    "squad_v1": "exact_match",
+}
+"""Task -> another score of its runs."""
 ROWS = (*ARMS, "ltr_bilstm", "random", "random_bilstm")
 TASKS: dict[str, dict[str, Any]] = {
     "mnli": {"title": "MNLI-m", "stand_in_for": None, "metric": "validation/accuracy"},
@@ -18,6 +26,10 @@ TASKS: dict[str, dict[str, Any]] = {
     "mrpc": {"title": "MRPC", "stand_in_for": None, "metric": "validation/accuracy"},
     "sst2": {"title": "SST-2", "stand_in_for": None, "metric": "validation/accuracy"},
     "snli_95k": {"title": "SNLI-95k", "stand_in_for": "mnli", "metric": "validation/accuracy"},
+    "qqp": {"title": "QQP", "stand_in_for": None, "metric": "validation/f1"},
+    "cola": {"title": "CoLA", "stand_in_for": None, "metric": "validation/matthews"},
+    "stsb": {"title": "STS-B", "stand_in_for": None, "metric": "validation/spearman"},
+    "rte": {"title": "RTE", "stand_in_for": None, "metric": "validation/accuracy"},
     "qnli_derived": {"title": "QNLI-derived", "stand_in_for": "qnli", "metric": "validation/accuracy"},
     "squad_v1": {"title": "SQuAD F1", "stand_in_for": None, "metric": "validation/f1"},
 }
@@ -43,11 +55,18 @@ def write_run(folder: Path, stage: str, config: dict[str, Any], status: str = "c
 
 
 def write_pretrain(
-    root: Path, arm: str, seed: int, *, status: str = "complete", generator: Any = None, known: Any = None
+    root: Path,
+    arm: str,
+    seed: int,
+    *,
+    status: str = "complete",
+    generator: Any = None,
+    known: Any = None,
+    model: Mapping[str, int] | None = None,
 ) -> None:
     folder = root / "pretrain" / arm / f"seed-{seed}"
-    model = {"num_hidden_layers": 2, "hidden_size": 128}
-    config = {"arm": arm, "seed": seed, "model": model, "corpus": {"name": "text", "generator": generator}}
+    shape = model or {"num_hidden_layers": 2, "hidden_size": 128}
+    config = {"arm": arm, "seed": seed, "model": dict(shape), "corpus": {"name": "text", "generator": generator}}
     facts = {
         "steps": 100,
         "tokens": 1_000_000,
@@ -60,16 +79,18 @@ def write_pretrain(
     write_run(folder, "pretrain", config, status, **facts)
     lines = ["step,tokens,seconds,key,value"]
     for step in range(1, 11):
-        loss = 4.0 + 3.0 * math.exp(-step / (3 + ARMS.index(arm))) + 0.02 * seed
+        pace = 3 + (ARMS.index(arm) if arm in ARMS else 0)
+        loss = 4.0 + 3.0 * math.exp(-step / pace) + 0.02 * seed
         lines.append(f"{step * 10},{step * 100_000},{step}.0,validation/loss,{loss}")
     (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
 
 
 def write_finetune(root: Path, row: str, task: str, seeds: tuple[int, int], score: float, **extra: Any) -> None:
-    """`score` in percent; written in the unit that the task's scorer uses."""
-    folder = root / "finetune" / row / f"pretrain-seed-{seeds[0]}" / task / f"seed-{seeds[1]}"
+    """`score` in percent, written in the unit that the task's scorer uses; `config` adds settings, `sub` a folder."""
+    folder = root / "finetune" / row / f"pretrain-seed-{seeds[0]}" / task / extra.pop("sub", "") / f"seed-{seeds[1]}"
     about = TASKS[task]
     config = {"row": row, "pretrain_seed": seeds[0], "seed": seeds[1], "task": {"name": task, **about}}
+    config |= extra.pop("config", {})
     status = extra.pop("status", "complete")
     write_run(folder, "finetune", config, status)
     if status != "complete":
@@ -78,6 +99,15 @@ def write_finetune(root: Path, row: str, task: str, seeds: tuple[int, int], scor
     scores = {name: score, "validation/exact_match": score / 2} if task == "squad_v1" else {name: score / 100}
     saved = {"metric": name, "best_step": 10, "scores": scores, "majority_baseline": None, "collapsed": False} | extra
     (folder / "scores.json").write_text(json.dumps(saved))
+
+
+def write_scored(root: Path, row: str, task: str, seeds: tuple[int, int], score: float) -> None:
+    """A run with every score that its task has: `score` percent and, for the second one, a point less."""
+    factor = 1.0 if task == "squad_v1" else 0.01
+    scores = {TASKS[task]["metric"]: score * factor}
+    if task in SECOND_SCORES:
+        scores[f"validation/{SECOND_SCORES[task]}"] = (score - 1.0) * factor
+    write_finetune(root, row, task, seeds, score, scores=scores)
 
 
 @pytest.fixture
@@ -111,5 +141,6 @@ def writers() -> Any:
     class Writers:
         pretrain = staticmethod(write_pretrain)
         finetune = staticmethod(write_finetune)
+        scored = staticmethod(write_scored)
 
     return Writers

@@ -13,13 +13,30 @@ from scipy import stats
 
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.fingerprint import flatten
-from clozelab.ledger.reporting.accounts import place
-from clozelab.ledger.reporting.consistency import FINETUNE_MAY_DIFFER
+from clozelab.ledger.reporting.accounts import AnyRun, place
+from clozelab.ledger.reporting.consistency import FINETUNE_MAY_DIFFER, PRETRAIN_MAY_DIFFER
 from clozelab.ledger.reporting.experiment import Experiment
-from clozelab.ledger.reporting.table import Cell, DataColumn, Table
+from clozelab.ledger.reporting.table import Cell, DataColumn, Seeds, Table
 from clozelab.metrics.statistics import ONE_RUN, PRETRAINING_SEEDS
 
 SEED_KEYS = ("seed", "pretrain_seed")
+NONE = "(none)"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A run of a cell and how it counts there.
+
+    Attributes:
+        score: in the column's unit; None where the run has none.
+        why_not: empty where it is in the mean.
+        part: the column of a mean that it is in; empty for any other cell. A run may be in several.
+    """
+
+    run: AnyRun
+    score: float | None
+    why_not: str
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -27,8 +44,8 @@ class Explanation:
     """One row on one data set.
 
     Attributes:
-        runs: of the row on the task, with how each counts: "", or why it does not.
-        encoders: the pre-training runs behind them.
+        runs: of the row: on the task, on the tasks of a mean, or the pre-training runs where the column is their fact.
+        encoders: the pre-training runs behind fine-tuning runs.
         arithmetic: how the mean and its interval come about, line by line.
         apart: (key, this row's value, other rows' values) of what differs between the rows of this column.
     """
@@ -36,7 +53,7 @@ class Explanation:
     column: DataColumn
     cell: Cell
     paper: float | None
-    runs: list[tuple[FinetuneRun, str]]
+    runs: list[Listed]
     encoders: list[PretrainRun]
     arithmetic: list[str]
     apart: list[tuple[str, str, str]]
@@ -67,7 +84,9 @@ def find_columns(table: Table, name: str) -> list[DataColumn]:
     if with_results:
         return with_results
     papers = [one.column.name for one in table.with_results if one.column is not None]
-    known = list(dict.fromkeys([*papers, *(key for one in table.with_results for key in (one.task, one.heading))]))
+    known = list(
+        dict.fromkeys([*papers, *(key for one in table.with_results for key in (one.task, one.heading) if key)])
+    )
     if found:
         raise ValueError(f"column {name!r} has no run; with runs there are: {', '.join(known) or 'none'}")
     raise ValueError(_unknown("column", name, known))
@@ -76,39 +95,85 @@ def find_columns(table: Table, name: str) -> list[DataColumn]:
 def explain(table: Table, collected: Collected, row: str, column: DataColumn) -> Explanation:
     """Take a cell apart."""
     cell = table.cells[row, column.key]
-    mine = [run for run in collected.finetune if (run.row, run.task) == (row, column.task)]
-    runs = [(run, _why_not(run, cell, column)) for run in sorted(mine, key=lambda run: (run.pretrain_seed, run.seed))]
-    arms = {str(run.state["config_resolved"].get("encoder_arm")) for run in mine}
-    seeds = {run.pretrain_seed for run in mine}
+    if column.column is not None and column.column.is_pretraining:
+        runs = _pretraining(table, collected, row, column)
+    else:
+        runs = [
+            one for part, its_cell in _parts(cell, column) for one in _of_task(collected, row, part, its_cell, cell)
+        ]
+    tuned = [one.run for one in runs if isinstance(one.run, FinetuneRun)]
+    arms = {str(run.state["config_resolved"].get("encoder_arm")) for run in tuned}
+    seeds = {run.pretrain_seed for run in tuned}
     encoders = [run for run in collected.pretrain if run.arm in arms and run.seed in seeds]
-    others = [run for run in collected.finetune if run.task == column.task and run.row != row and run.is_complete]
-    return Explanation(
-        column, cell, table.paper_value(row, column), runs, encoders, arithmetic(cell), _apart(mine, others)
-    )
+    paper = table.paper_value(row, column)
+    return Explanation(column, cell, paper, runs, encoders, arithmetic(cell), _apart(table, collected, row, column))
+
+
+def _parts(cell: Cell, column: DataColumn) -> list[tuple[DataColumn, Cell]]:
+    """The columns of single scores that a cell is made of: its own, or a mean's parts."""
+    return [part for group in cell.groups for part in group] or [(column, cell)]
+
+
+def _pretraining(table: Table, collected: Collected, row: str, column: DataColumn) -> list[Listed]:
+    """The row's pre-training runs, with the fact that the column shows."""
+    arm = _arm(table, row)
+    runs = sorted((run for run in collected.pretrain if run.arm == arm), key=lambda run: run.seed)
+    listed = []
+    for run in runs:
+        value = run.facts.get(column.metric)
+        why = _unfinished(run) or ("" if value is not None else f"has no {column.metric}")
+        listed.append(Listed(run, None if value is None else float(value), why))
+    return listed
+
+
+def _of_task(collected: Collected, row: str, column: DataColumn, cell: Cell, whole: Cell) -> list[Listed]:
+    """The row's runs on a column's task; `whole` is the mean that they go into, or the cell itself."""
+    mine = [run for run in collected.finetune if (run.row, run.task) == (row, column.task)]
+    part = _part_name(column) if whole.groups else ""
+    listed = []
+    for run in sorted(mine, key=lambda run: (run.pretrain_seed, run.seed, run.learning_rate or 0.0)):
+        why = _why_not(run, cell, column)
+        if not why and (run.pretrain_seed, run.seed) not in whole.scores:
+            why = "another part of the mean has no run with its seeds"
+        listed.append(Listed(run, run.scores.get(column.metric), why, part))
+    return listed
 
 
 def _why_not(run: FinetuneRun, cell: Cell, column: DataColumn) -> str:
     """Why a run is not in the cell's mean; empty where it is."""
-    if not run.is_complete:
-        return f"not complete ({run.state['status']})"
-    if column.metric not in run.scores:
-        return f"has no {column.metric}"
-    if cell.scores.get((run.pretrain_seed, run.seed)) != run.scores[column.metric]:
-        return "another learning rate is better" if run.learning_rate is not None else "another run has its seeds"
-    return ""
+    counts = cell.runs.get((run.pretrain_seed, run.seed))
+    if counts is run:
+        return ""
+    if run.is_complete and column.metric in run.scores:
+        chosen = next((one.learning_rate for one in cell.runs.values()), None)
+        return f"learning rate {run.learning_rate}, and the cell is of {chosen}"
+    return _unfinished(run) or f"has no {column.metric}"
+
+
+def _unfinished(run: AnyRun) -> str:
+    return "" if run.is_complete else f"not complete ({run.state['status']})"
+
+
+def _part_name(column: DataColumn) -> str:
+    return f"{column.heading} {column.metric.removeprefix('validation/')}"
+
+
+def _arm(table: Table, row: str) -> str | None:
+    return next(one.arm for one in table.experiment.rows if one.name == row)
 
 
 def run_rows(found: Explanation, collected: Collected) -> list[list[str]]:
-    """Folder, score, commit, fingerprint and note of every run, those that trained the encoders last."""
+    """Folder, part of a mean, score, commit, fingerprint and note of every run; those of the encoders last."""
     rows = []
-    for run, why in found.runs:
-        score = run.scores.get(found.column.metric)
-        note = "; ".join(filter(None, (why and f"does not count: {why}", "collapsed" if run.collapsed else "")))
-        rows.append([place(run, collected), "" if score is None else f"{score:.2f}", *_origin(run.state), note])
-    fresh = all(run.state["config_resolved"].get("initialisation") == "random" for run, _ in found.runs)
-    for one in found.encoders:
-        note = f"{one.state['status']}{', gave only shape and vocabulary' if fresh else ''}"
-        rows.append([place(one, collected), "", *_origin(one.state), note])
+    for one in found.runs:
+        score = "" if one.score is None else f"{one.score:.2f}"
+        collapsed = isinstance(one.run, FinetuneRun) and one.run.collapsed
+        note = "; ".join(filter(None, (one.why_not and f"does not count: {one.why_not}", "collapsed" * collapsed)))
+        rows.append([place(one.run, collected), one.part, score, *_origin(one.run.state), note])
+    fresh = all(one.run.state["config_resolved"].get("initialisation") == "random" for one in found.runs)
+    for run in found.encoders:
+        note = f"{run.state['status']}{', gave only shape and vocabulary' if fresh else ''}"
+        rows.append([place(run, collected), "", "", *_origin(run.state), note])
     return rows
 
 
@@ -125,15 +190,13 @@ def arithmetic(cell: Cell) -> list[str]:
     by_seed: dict[int, list[float]] = {}
     for (first, _), score in sorted(cell.scores.items()):
         by_seed.setdefault(first, []).append(score)
-    lines = [
-        f"pre-training seed {seed}: mean of {_listed(scores)} = {np.mean(scores):.2f}"
-        for seed, scores in by_seed.items()
-    ]
+    of_parts = [_mean_of_parts(cell, seeds) for seeds in sorted(cell.scores)] if cell.groups else []
+    lines = of_parts + [f"pre-training seed {seed}: {_averaged(scores)}" for seed, scores in by_seed.items()]
     if found.basis == ONE_RUN:
         return [*lines, f"one run: {found.mean:.2f}, no interval"]
     is_over_seeds = found.basis == PRETRAINING_SEEDS
     values = [float(np.mean(scores)) for scores in by_seed.values()] if is_over_seeds else list(cell.scores.values())
-    lines = lines if is_over_seeds else [f"one pre-training seed; fine-tuning seeds: {_listed(values)}"]
+    lines = lines if is_over_seeds else [*of_parts, f"one pre-training seed; fine-tuning seeds: {_listed(values)}"]
     count, deviation = len(values), float(np.std(values, ddof=1))
     quantile = float(stats.t.ppf(0.975, count - 1))
     half = quantile * deviation / math.sqrt(count)
@@ -145,25 +208,62 @@ def arithmetic(cell: Cell) -> list[str]:
     ]
 
 
+def _mean_of_parts(cell: Cell, seeds: Seeds) -> str:
+    """How one pair of seeds gets its mean of columns; in brackets what is averaged first."""
+    groups = [
+        " and ".join(f"{_part_name(column)} {part.scores[seeds]:.2f}" for column, part in group)
+        for group in cell.groups
+    ]
+    shown = [f"[{text}]" if len(group) > 1 else text for group, text in zip(cell.groups, groups, strict=True)]
+    return f"seeds {seeds[0]}/{seeds[1]}: mean of {', '.join(shown)} = {cell.scores[seeds]:.2f}"
+
+
+def _averaged(scores: Sequence[float]) -> str:
+    return f"{scores[0]:.2f}" if len(scores) == 1 else f"mean of {_listed(scores)} = {np.mean(scores):.2f}"
+
+
 def _listed(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.2f}" for value in values)
 
 
-def _apart(mine: Sequence[FinetuneRun], others: Sequence[FinetuneRun]) -> list[tuple[str, str, str]]:
-    """Settings of this row that some other row of the column has otherwise, seeds aside."""
-    configs = {run.row: _settings(run.state["config_resolved"]) for run in (*others, *mine)}
-    if not mine:
-        return []
-    own = configs.pop(mine[0].row)
-    keys = dict.fromkeys(key for config in (own, *configs.values()) for key in config)
+def _apart(table: Table, collected: Collected, row: str, column: DataColumn) -> list[tuple[str, str, str]]:
+    """Settings of this row that some other row of the column has otherwise, seeds aside, by the runs that count.
+
+    Where the parts of a mean do not agree, each line names the part's task.
+    """
+    found: dict[tuple[str, str, str], list[str]] = {}
+    tasks = dict.fromkeys(part.task for part, _ in _parts(table.cells[row, column.key], column))
+    for task in tasks:
+        runs = {one.name: _counting(table, collected, one.name, column, task) for one in table.experiment.rows}
+        own = runs.pop(row)
+        for line in _differing(own, [run for others in runs.values() for run in others]) if own else []:
+            found.setdefault(line, []).append(task)
+    intended = {*PRETRAIN_MAY_DIFFER, *FINETUNE_MAY_DIFFER, "head", "initialisation"}
+    lines = sorted((line for line in found if line[0] != "row"), key=lambda line: line[0] not in intended)
+    where = {line: "" if len(found[line]) == len(tasks) else f" ({', '.join(found[line])})" for line in lines}
+    return [(f"{line[0]}{where[line]}", *line[1:]) for line in lines]
+
+
+def _counting(table: Table, collected: Collected, row: str, column: DataColumn, task: str) -> Sequence[AnyRun]:
+    """The runs on a task, or of pre-training, behind a row's cell of the column; where none counts, those there are."""
+    cell = table.cells[row, column.key]
+    if column.column is not None and column.column.is_pretraining:
+        return [run for run in collected.pretrain if run.arm == _arm(table, row) and (run.seed, 0) in cell.scores]
+    for part, its_cell in _parts(cell, column):
+        if part.task == task and its_cell.runs:
+            return list(its_cell.runs.values())
+    return [run for run in collected.finetune if (run.row, run.task) == (row, task)]
+
+
+def _differing(own: Sequence[AnyRun], others: Sequence[AnyRun]) -> list[tuple[str, str, str]]:
+    """(key, own values, other values) of every setting with more than one value."""
+    mine, theirs = ([_settings(run.state["config_resolved"]) for run in runs] for runs in (own, others))
     found = []
-    for key in keys:
-        theirs = dict.fromkeys(str(config.get(key, "(none)")) for config in configs.values())
-        if set(theirs) - {str(own.get(key, "(none)"))}:
-            found.append((key, str(own.get(key, "(none)")), ", ".join(theirs)))
-    names = (*FINETUNE_MAY_DIFFER, "head", "initialisation")
-    intended = [one for one in found if one[0] in names and one[0] != "row"]
-    return intended + [one for one in found if one[0] not in names]
+    for key in dict.fromkeys(key for config in (*mine, *theirs) for key in config):
+        here, there = (dict.fromkeys(str(one.get(key, NONE)) for one in configs) for configs in (mine, theirs))
+        if len(here | there) > 1:
+            found.append((key, ", ".join(here), ", ".join(there)))
+    return found
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:

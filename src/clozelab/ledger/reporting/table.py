@@ -80,6 +80,8 @@ class Cell:
     """The run behind each score; empty for a fact of pre-training and for a mean of columns."""
     num_unscored: int = 0
     """Complete runs that have no such score."""
+    groups: tuple[tuple[tuple[DataColumn, Cell], ...], ...] = ()
+    """Of a mean of columns: its parts, those that are averaged first together."""
 
     @property
     def is_collapsed(self) -> bool:
@@ -200,7 +202,9 @@ def _mean_columns(
         for row in experiment.rows:
             cells.setdefault((row.name, f"paper:{column.name}"), EMPTY)
             if ours is not None:
-                cells[row.name, ours.key] = _mean_cell([_mean_cell([cell_of(row.name, p) for p in g]) for g in groups])
+                parts = tuple(tuple((part, cell_of(row.name, part)) for part in group) for group in groups)
+                whole = _mean_cell([_mean_cell([cell for _, cell in group]) for group in parts])
+                cells[row.name, ours.key] = replace(whole, groups=parts)
         if ours is None or not ours.is_paper:
             made.append(DataColumn(column.name, f"paper:{column.name}", "", column, is_paper=True))
         made += [ours] if ours is not None else []
