@@ -32,6 +32,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "rte": {"title": "RTE", "stand_in_for": None, "metric": "validation/accuracy"},
     "qnli_derived": {"title": "QNLI-derived", "stand_in_for": "qnli", "metric": "validation/accuracy"},
     "squad_v1": {"title": "SQuAD F1", "stand_in_for": None, "metric": "validation/f1"},
+    "squad_v2": {"title": "SQuAD 2.0 F1", "stand_in_for": None, "metric": "validation/f1"},
 }
 
 

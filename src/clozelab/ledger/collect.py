@@ -16,6 +16,9 @@ from typing import Any
 from clozelab.ledger.run import RUN_FILE, read_state
 
 CURVE_KEYS = ("validation/loss", "validation/accuracy", "validation/nsp_accuracy")
+PERCENT, SHARE, NATS, LOGITS, NO_UNIT = "percent", "share", "nats", "logits", ""
+THRESHOLDS = ("threshold", "best_exact_thresh", "best_f1_thresh")
+"""Of SQuAD 2.0: the odds of "no answer" above which there is none, a difference of logits."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,16 @@ def read_scores(path: Path) -> dict[str, Any]:
 def is_percent(keys: Iterable[str]) -> bool:
     """Whether scores of these names are in percent: SQuAD's official scorers', all others' are shares of one."""
     return any(key.rpartition("/")[2] in ("exact_match", "exact") for key in keys)
+
+
+def unit_of(key: str) -> str:
+    """The unit of a held-out figure or score, as it is shown to readers; a perplexity has none."""
+    name = key.removeprefix("validation/").partition("/")[0]
+    if name.endswith("loss"):
+        return NATS
+    if name in THRESHOLDS:
+        return LOGITS
+    return NO_UNIT if name.endswith("perplexity") else PERCENT
 
 
 def read_curves(path: Path) -> dict[str, list[tuple[int, float]]]:

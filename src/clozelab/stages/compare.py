@@ -19,13 +19,14 @@ from clozelab.ledger.reporting.comparing import (
     point_rows,
     score_rows,
     title,
+    with_unit,
 )
 from clozelab.ledger.words import parse, wants_help
 
 HELP = """clozelab compare RUN RUN [data_dir=FOLDER] [--plot FILE]
 
 Two run folders: the configuration and inputs that differ, held-out figures at the last evaluation and at equal tokens,
-scores (of the best evaluation, in percent), and, for two fine-tuning runs on one task, a paired test on their common
+scores (of the best evaluation), and, for two fine-tuning runs on one task, a paired test on their common
 examples: McNemar's exact test of right and wrong answers, a paired bootstrap for other scores. It is about these two
 runs: another seed may differ more than they do.
 
@@ -59,7 +60,7 @@ def main(words: Sequence[str]) -> int:
 
         curves = [(f"{letter} {title(record)}", main_curve(record)) for letter, record in (("A", one), ("B", two))]
         lines = [(label, [(tokens, value) for _, tokens, value in curve]) for label, (_, curve) in curves]
-        Path(said.options["plot"]).write_bytes(draw_two(lines, curves[0][1][0]))
+        Path(said.options["plot"]).write_bytes(draw_two(lines, with_unit(curves[0][1][0])))
         say(console, f"Plot: {Path(said.options['plot']).resolve()}")
     return 0
 
@@ -78,7 +79,7 @@ def show_figures(one: Record, two: Record, console: Console) -> None:
     if has_other_targets(one, two):
         say(console, "The objectives predict other tokens: their losses cannot be compared.", style="yellow")
     if rows := score_rows(one, two):
-        headings = [Heading("score, percent, best evaluation"), *(Heading(name, True) for name in ("A", "B", "B - A"))]
+        headings = [Heading("score, best evaluation"), *(Heading(name, True) for name in ("A", "B", "B - A"))]
         console.print(make_table(headings, rows, console.width))
         say(console, evaluation_words(one, two), style="dim")
 

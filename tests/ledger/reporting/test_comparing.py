@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,9 +93,11 @@ def test_figures_on_other_data_are_not_offered_in_silence(root: Path, capsys: py
 def test_scores_in_percent(root: Path) -> None:
     one, two = open_run(str(run_of(root, "mlm"))), open_run(str(run_of(root, "ltr")))
     ((name, first, _),) = final_scores(one, two)
-    assert name == "accuracy" and 55.0 < first < 65.0
+    assert name == "validation/accuracy" and 55.0 < first < 65.0
     questions = final_scores(*(open_run(str(run_of(root, row, "squad_v1"))) for row in ("mlm", "ltr")))
-    assert {name for name, *_ in questions} == {"f1", "exact_match"} and all(a < 65.0 for _, a, _ in questions)
+    assert {name for name, *_ in questions} == {"validation/f1", "validation/exact_match"} and all(
+        a < 65.0 for _, a, _ in questions
+    )
 
 
 def test_it_says_which_evaluation_and_which_unit(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +111,7 @@ def test_it_says_which_evaluation_and_which_unit(root: Path, capsys: pytest.Capt
     main([str(folder) for folder in folders["mrpc"]])
     out = capsys.readouterr().out
     assert "held out, last evaluation" in out and "accuracy, percent" in out and "70.34" in out and "0.7034" not in out
-    assert "score, percent, best evaluation" in out
+    assert "score, best evaluation" in out
     assert "each run's best evaluation by accuracy (A: step 5 of 9, B: step 10), as in reports" in out
     main([str(folder) for folder in folders["squad_v1"]])
     out = capsys.readouterr().out
@@ -116,6 +119,27 @@ def test_it_says_which_evaluation_and_which_unit(root: Path, capsys: pytest.Capt
     main([str(root / "pretrain" / arm / "seed-1") for arm in ("mlm", "ltr")])
     out = capsys.readouterr().out
     assert "loss, nats" in out and "best evaluation" not in out
+
+
+def test_units_are_each_runs_own(root: Path, writers: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """SQuAD 1.1 and 2.0 name one score differently, both in percent; the threshold of 2.0 is in neither."""
+    scores = {"validation/f1": 55.3, "validation/exact": 50.0, "validation/threshold": -3.25}
+    first, second = run_of(root, "mlm", "squad_v1"), run_of(root, "mlm", "squad_v2")
+    for row in ("mlm", "ltr"):
+        writers.finetune(root, row, "squad_v2", (1, 1), 55.3, scores=scores)
+    for folder, exact in ((first, "exact_match"), (second, "exact"), (run_of(root, "ltr", "squad_v2"), "exact")):
+        figures = {"f1": 55.3, exact: 50.0} | ({"threshold": -3.25} if exact == "exact" else {})
+        lines = "".join(f"10,1000,1.0,validation/{key},{value}\n" for key, value in figures.items())
+        (folder / "metrics.csv").write_text("step,tokens,seconds,key,value\n" + lines)
+    main([str(first), str(second)])
+    assert re.search(r"f1, percent +55\.30 +55\.30", capsys.readouterr().out)
+    main([str(second), str(run_of(root, "ltr", "squad_v2"))])
+    out = capsys.readouterr().out
+    assert out.count("threshold, logits") == 2 and "threshold, percent" not in out and "-325" not in out
+    shares = run_of(root, "mlm") / "metrics.csv"
+    shares.write_text("step,tokens,seconds,key,value\n10,1000,1.0,validation/f1,0.8\n")
+    (pair,) = points(open_run(str(first)), open_run(str(shares.parent)))
+    assert pair.ends == (55.3, 80.0), "a share beside a percentage"
 
 
 def test_classes_get_mcnemar(root: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.ledger.collect import is_percent, read_scores
+from clozelab.ledger.collect import PERCENT, is_percent, read_scores, unit_of
 from clozelab.ledger.fingerprint import flatten
 from clozelab.ledger.inventory import Record, read_record
 from clozelab.ledger.reporting.wording import rough, signed
@@ -77,7 +77,7 @@ def _short(key: str, value: Any) -> str:
 
 
 def read_validation(folder: Path) -> dict[str, Curve]:
-    """Every held-out figure of a metrics.csv; half a line at its end is left out."""
+    """Every held-out figure of a metrics.csv in the unit of `unit_of`; half a line at its end is left out."""
     curves: dict[str, Curve] = {}
     path = folder / "metrics.csv"
     if path.is_file():
@@ -87,7 +87,18 @@ def read_validation(folder: Path) -> dict[str, Curve]:
                     curves.setdefault(row["key"], []).append(
                         (int(row["step"]), int(row["tokens"]), float(row["value"]))
                     )
-    return curves
+    return curves if is_percent(curves) else {key: _in_percent(key, curve) for key, curve in curves.items()}
+
+
+def _in_percent(key: str, curve: Curve) -> Curve:
+    """Shares of one as percent; any other figure as it is."""
+    factor = 100.0 if unit_of(key) == PERCENT else 1.0
+    return [(step, tokens, factor * value) for step, tokens, value in curve]
+
+
+def with_unit(key: str) -> str:
+    """`f1, percent`; a perplexity has its name alone."""
+    return ", ".join(filter(None, (key.removeprefix("validation/"), unit_of(key))))
 
 
 def points(one: Record, two: Record) -> list[Point]:
@@ -111,34 +122,22 @@ def _point(key: str, first: Curve, second: Curve) -> Point:
 
 
 def final_scores(one: Record, two: Record) -> list[tuple[str, float, float]]:
-    """(score, first, second) in percent of two complete fine-tuning runs; empty for others."""
+    """(score's key, first, second) of two complete fine-tuning runs, in the unit of `unit_of`; empty for others."""
     if any(record.stage != "finetune" or record.status != "complete" for record in (one, two)):
         return []
     first, second = (read_scores(record.folder / "scores.json")["scores"] for record in (one, two))
-    return [(key.removeprefix("validation/"), first[key], second[key]) for key in first if key in second]
+    return [(key, first[key], second[key]) for key in first if key in second]
 
 
 def point_rows(one: Record, two: Record) -> list[list[str]]:
-    """`points` as a table's cells, each with its unit; shares of one are shown in percent, as scores are."""
-    found = points(one, two)
-    has_percent = is_percent(point.key for point in found)
+    """`points` as a table's cells, each with its unit."""
     rows = []
-    for point in found:
-        name = point.key.removeprefix("validation/")
-        unit, factor, decimals = _unit(name, has_percent)
-        values = [f"{factor * value:.{decimals}f}" for value in (*point.ends, *(point.common or ()))]
+    for point in points(one, two):
+        decimals = 2 if unit_of(point.key) == PERCENT else 4
+        values = [f"{value:.{decimals}f}" for value in (*point.ends, *(point.common or ()))]
         common = [rough(point.tokens or 0), *values[2:]] if point.common else [""] * 3
-        rows.append([f"{name}{unit}", *values[:2], *common])
+        rows.append([with_unit(point.key), *values[:2], *common])
     return rows
-
-
-def _unit(name: str, has_percent: bool) -> tuple[str, float, int]:
-    """(what follows the name, factor, decimals) of a held-out figure of metrics.csv."""
-    if name.endswith("loss"):
-        return ", nats", 1.0, 4
-    if name.endswith("perplexity"):
-        return "", 1.0, 4
-    return ", percent", 1.0 if has_percent else 100.0, 2
 
 
 def evaluation_words(one: Record, two: Record) -> str:
@@ -157,8 +156,8 @@ def evaluation_words(one: Record, two: Record) -> str:
 
 
 def score_rows(one: Record, two: Record) -> list[list[str]]:
-    """`final_scores` as a table's cells."""
-    return [[key, f"{a:.2f}", f"{b:.2f}", signed(b - a)] for key, a, b in final_scores(one, two)]
+    """`final_scores` as a table's cells, each with its unit."""
+    return [[with_unit(key), f"{a:.2f}", f"{b:.2f}", signed(b - a)] for key, a, b in final_scores(one, two)]
 
 
 def has_other_text(one: Record, two: Record) -> bool:
