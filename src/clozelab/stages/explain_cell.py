@@ -67,9 +67,8 @@ def show(found: Explanation, collected: Collected, console: Console) -> None:
     if not found.cell.groups:
         headings, rows = [headings[0], *headings[2:]], [[row[0], *row[2:]] for row in rows]
     console.print(make_table(headings, rows, console.width))
-    is_fact = found.column.column is not None and found.column.column.is_pretraining
     for first, second in found.cell.missing:
-        also = "" if is_fact else f", fine-tuning seed {second}"
+        also = "" if found.column.is_pretraining else f", fine-tuning seed {second}"
         say(console, f"missing: pre-training seed {first}{also}", style="yellow")
     for line in found.arithmetic:
         say(console, line)

@@ -250,7 +250,7 @@ def test_results_hold_every_run(make_runs: Callable[..., Path]) -> None:
     with (written(root).folder / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 6 + 2
-    scores = [float(row["score_percent"]) for row in rows if row["stage"] == "finetune"]
+    scores = [float(row["score"]) for row in rows if row["stage"] == "finetune"]
     assert scores == pytest.approx([70.0, 70.0], abs=0.6)
     assert all((root / row["folder"] / "run.json").is_file() for row in rows)
 

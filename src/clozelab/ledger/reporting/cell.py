@@ -95,7 +95,7 @@ def find_columns(table: Table, name: str) -> list[DataColumn]:
 def explain(table: Table, collected: Collected, row: str, column: DataColumn) -> Explanation:
     """Take a cell apart."""
     cell = table.cells[row, column.key]
-    if column.column is not None and column.column.is_pretraining:
+    if column.is_pretraining:
         runs = _pretraining(table, collected, row, column)
     else:
         runs = [
@@ -247,8 +247,8 @@ def _apart(table: Table, collected: Collected, row: str, column: DataColumn) -> 
 def _counting(table: Table, collected: Collected, row: str, column: DataColumn, task: str) -> Sequence[AnyRun]:
     """The runs on a task, or of pre-training, behind a row's cell of the column; where none counts, those there are."""
     cell = table.cells[row, column.key]
-    if column.column is not None and column.column.is_pretraining:
-        return [run for run in collected.pretrain if run.arm == _arm(table, row) and (run.seed, 0) in cell.scores]
+    if column.is_pretraining:
+        return list(cell.encoders.values())
     for part, its_cell in _parts(cell, column):
         if part.task == task and its_cell.runs:
             return list(its_cell.runs.values())

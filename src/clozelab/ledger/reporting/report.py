@@ -7,25 +7,20 @@ while runs are going on. What the pages say is in page.py, how they look in temp
 from __future__ import annotations
 
 import base64
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
-from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun, collect
-from clozelab.ledger.reporting.accounts import AnyRun, arm_labels, place
+from clozelab.ledger.collect import Collected, collect
+from clozelab.ledger.reporting.accounts import arm_labels
 from clozelab.ledger.reporting.experiment import Experiment
 from clozelab.ledger.reporting.page import build_page
 from clozelab.ledger.reporting.plots import STYLES, draw_curves, draw_table
+from clozelab.ledger.reporting.results import write_results
 from clozelab.ledger.reporting.table import Table, build_table
 from clozelab.ledger.reporting.verdicts import Judgement, judge
-
-RESULT_FIELDS = (
-    "stage", "status", "name", "task", "pretrain_seed", "seed", "metric", "score_percent", "majority_percent",
-    "collapsed", "tokens", "tokens_per_second", "hours", "commit", "folder",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,53 +60,8 @@ def write_report(experiment: Experiment, root: Path, folder: Path, *, scale: str
     for name in ("report.md", "report.html"):
         text = environment.get_template(f"{name}.j2").render(page)
         (folder / name).write_text(text, encoding="utf-8")
-    write_results(folder / "results.csv", collected)
+    write_results(folder / "results.csv", collected, table, scale)
     return Report(folder, table, judgements, page)
-
-
-def write_results(path: Path, collected: Collected) -> None:
-    """Every run, complete or not, as one line."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, RESULT_FIELDS, lineterminator="\n")
-        writer.writeheader()
-        for one in collected.pretrain:
-            writer.writerow(_common(one, collected) | _pretrain_result(one))
-        for run in collected.finetune:
-            writer.writerow(_common(run, collected) | _finetune_result(run))
-
-
-def _common(run: AnyRun, collected: Collected) -> dict[str, Any]:
-    return {
-        "stage": run.state["stage"],
-        "status": run.state["status"],
-        "seed": run.seed,
-        "hours": f"{float(run.state.get('seconds', 0.0)) / 3600:.4f}",
-        "commit": (run.state.get("git") or {}).get("commit", ""),
-        "folder": place(run, collected),
-    }
-
-
-def _pretrain_result(run: PretrainRun) -> dict[str, Any]:
-    loss = run.facts.get("validation/loss")
-    return {
-        "name": run.arm,
-        "metric": "" if loss is None else f"validation/loss={loss:.4f}",
-        "tokens": run.facts.get("tokens", ""),
-        "tokens_per_second": run.facts.get("tokens_per_second", ""),
-    }
-
-
-def _finetune_result(run: FinetuneRun) -> dict[str, Any]:
-    score = run.scores.get(run.metric)
-    return {
-        "name": run.row,
-        "task": run.task,
-        "pretrain_seed": run.pretrain_seed,
-        "metric": run.metric,
-        "score_percent": "" if score is None else f"{score:.4f}",
-        "majority_percent": "" if run.majority is None else f"{run.majority:.4f}",
-        "collapsed": run.collapsed if run.is_complete else "",
-    }
 
 
 def _plots(experiment: Experiment, collected: Collected, table: Table, folder: Path) -> dict[str, dict[str, str]]:

@@ -58,6 +58,11 @@ class DataColumn:
         return self.column.unit if self.column else PERCENT
 
     @property
+    def is_pretraining(self) -> bool:
+        """Whether its cells are facts of the rows' pre-training."""
+        return self.column is not None and self.column.is_pretraining
+
+    @property
     def decimals(self) -> int:
         """How many are shown: a perplexity of 3.99 against 3.54 is what the paper argues with."""
         return 1 if self.unit == PERCENT else 2
@@ -80,6 +85,8 @@ class Cell:
     """The run behind each score; empty for a fact of pre-training and for a mean of columns."""
     num_unscored: int = 0
     """Complete runs that have no such score."""
+    encoders: Mapping[Seeds, PretrainRun] = field(default_factory=dict)
+    """The run behind each fact of pre-training."""
     groups: tuple[tuple[tuple[DataColumn, Cell], ...], ...] = ()
     """Of a mean of columns: its parts, those that are averaged first together."""
 
@@ -176,12 +183,13 @@ def _pretraining_columns(
 
 def _pretraining_cell(runs: list[PretrainRun], metric: str) -> Cell:
     complete = [run for run in runs if run.is_complete]
-    scores = {(run.seed, 0): float(run.facts[metric]) for run in complete if metric in run.facts}
+    encoders = {(run.seed, 0): run for run in complete if metric in run.facts}
+    scores = {seeds: float(run.facts[metric]) for seeds, run in encoders.items()}
     missing = tuple((run.seed, 0) for run in runs if (run.seed, 0) not in scores)
     found = estimate(scores) if scores else None
     num_unscored = len(complete) - len(scores)
     note = f"{num_unscored} run(s) lack {metric}" if num_unscored else ""
-    return Cell(scores, found, None, 0, missing, note, scores, num_unscored=num_unscored)
+    return Cell(scores, found, None, 0, missing, note, scores, num_unscored=num_unscored, encoders=encoders)
 
 
 def _mean_columns(
