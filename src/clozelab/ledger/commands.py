@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.ledger.fingerprint import LATER_KEYS, canonical, flatten
@@ -39,29 +39,16 @@ def remake(experiment: Path, state: Mapping[str, Any], run_dir: Path, runs_dir: 
         chosen["task"] = config["task"]["name"]
     words = [f"scale={scale}", *(f"{key}={value}" for key, value in chosen.items())]
     extra, lacking = _differing_overrides(experiment, SWEEPS[stage], words, config)
-    paths = _places(run_dir, runs_dir)
+    paths = places(run_dir, runs_dir)
     line = ["clozelab", stage, "--config-dir", _shown(experiment), "--config-name", SWEEPS[stage]]
     return shlex.join([*line, *words, *extra, *paths, "hydra.mode=RUN"]), lacking
 
 
-def reproduce_again(experiment: Path, state: Mapping[str, Any], run_dir: Path, root: Path, scale: str) -> str:
-    """The `reproduce` command behind a report, from one of its pre-training runs; `root` holds all its runs.
-
-    Overrides of the fine-tuning sweep alone are not known from it, nor one that cannot be composed now.
-    """
-    words = [f"scale={scale}", *(f"{key}={state['config_resolved'].get(key)}" for key in KEYS["pretrain"])]
-    extra, _ = _differing_overrides(experiment, SWEEPS["pretrain"], words, state["config_resolved"])
-    # A corpus is prepared and a scale is shared by all stages; any other setting was this stage's.
-    routed = [word if word.startswith(("corpus.", "scale.")) else f"pretrain.{word}" for word in extra]
-    paths = _places(run_dir, str(root.parent.parent))
-    return shlex.join(["clozelab", "reproduce", experiment.name, f"scale={scale}", *routed, *paths])
-
-
-def _places(run_dir: Path, runs_dir: str) -> list[str]:
+def places(run_dir: Path, runs_dir: str) -> list[str]:
     """Where data and runs lie, as overrides; nothing of a place that is the usual one, seen from here."""
-    places = {"data_dir": _data_dir(run_dir), "runs_dir": runs_dir}
-    usual = {key: (default_path(key), str(Path(default_path(key)).absolute())) for key in places}
-    return [f"{key}={place}" for key, place in places.items() if place and place not in usual[key]]
+    found = {"data_dir": said_in_config(run_dir, "data_dir"), "runs_dir": runs_dir}
+    usual = {key: (default_path(key), str(Path(default_path(key)).absolute())) for key in found}
+    return [f"{key}={place}" for key, place in found.items() if place and place not in usual[key]]
 
 
 def _differing_overrides(
@@ -69,15 +56,16 @@ def _differing_overrides(
 ) -> tuple[list[str], str]:
     """(further overrides that make the composed configuration the recorded one, what even they do not)."""
     try:
-        differing = _differing(experiment, name, words, recorded)
-        extra = [f"{key}={_value(value)}" for key, value in differing.items()]
-        if not differing:
+        found = differing(compose(name, words, folder=experiment), recorded)
+        extra = [f"{key}={as_word(value)}" for key, value in found.items()]
+        if not found:
             return [], ""
-        if len(extra) <= MAX_OVERRIDES and not _differing(experiment, name, [*words, *extra], recorded):
+        again = [*words, *extra]
+        if len(extra) <= MAX_OVERRIDES and not differing(compose(name, again, folder=experiment), recorded):
             return extra, ""
         return (
             [],
-            f"the sweep now says otherwise for {', '.join(differing)}; the run's own settings are in {CONFIG_FILE}",
+            f"the sweep now says otherwise for {', '.join(found)}; the run's own settings are in {CONFIG_FILE}",
         )
     except (ValueError, OmegaConfBaseException, OSError) as error:
         return [], f"cannot be composed now: {' '.join(str(error).split())}"
@@ -85,23 +73,28 @@ def _differing_overrides(
         return [], f"cannot be composed now: {type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _differing(experiment: Path, name: str, words: list[str], recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted key -> recorded value of what the composed configuration has otherwise."""
-    composed = compose(name, words, folder=experiment)
+def differing(composed: DictConfig, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted key -> recorded value of what a composed configuration (with its `hydra` node) has otherwise."""
     with hydra_config(composed):
         now = flatten(json.loads(json.dumps(canonical(without_hydra(composed)))))
     then = {key: value for key, value in flatten(dict(recorded)).items() if LATER_KEYS.get(key, ...) != value}
     return {key: then.get(key) for key in [*then, *(set(now) - set(then))] if now.get(key, ...) != then.get(key, ...)}
 
 
-def _value(value: Any) -> str:
+def as_word(value: Any) -> str:
+    """A recorded value as the command line has it."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _data_dir(run_dir: Path) -> str:
-    """Where the run looked for data, as it was said; empty where its configuration cannot be read."""
+def is_shared(word: str) -> bool:
+    """Whether an override is for every stage of a reproduction, `prepare` among them."""
+    return word.startswith(("corpus.", "scale."))
+
+
+def said_in_config(run_dir: Path, key: str) -> str:
+    """A path as it was said to the run; empty where its configuration cannot be read or does not have it."""
     try:
-        return str(OmegaConf.to_container(OmegaConf.load(run_dir / CONFIG_FILE))["data_dir"])  # type: ignore[call-overload,index]
+        return str(OmegaConf.to_container(OmegaConf.load(run_dir / CONFIG_FILE))[key] or "")  # type: ignore[call-overload,index]
     except (OSError, OmegaConfBaseException, KeyError, TypeError, ValueError):
         return ""
 

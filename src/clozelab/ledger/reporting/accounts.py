@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
-from clozelab.ledger.commands import reproduce_again
 from clozelab.ledger.reporting.consistency import inconsistencies
 from clozelab.ledger.reporting.experiment import Experiment
 from clozelab.ledger.reporting.table import Cell, Table
 from clozelab.ledger.reporting.wording import DASH, distinct, duration, percent, rough
+from clozelab.ledger.reproduction import reproduce_again
 
 AnyRun = PretrainRun | FinetuneRun
 LEARNT_NSP_ACCURACY = 0.55
@@ -229,7 +229,7 @@ def provenance(experiment: Experiment, collected: Collected, table: Table, scale
         str(state[key])[:16].replace("T", " ") for state in states for key in ("started", "finished") if state.get(key)
     )
     return [
-        ("Command", _command(experiment, collected, scale)),
+        *_commands(experiment, collected, scale),
         ("Commit", distinct(_commit(state.get("git")) for state in states)),
         ("Versions", distinct(", ".join(map(" ".join, state.get("versions", {}).items())) for state in states)),
         ("Machine", distinct(_host(state.get("host", {})) for state in states)),
@@ -239,11 +239,12 @@ def provenance(experiment: Experiment, collected: Collected, table: Table, scale
     ]
 
 
-def _command(experiment: Experiment, collected: Collected, scale: str) -> str:
-    for run in collected.pretrain:
-        if run.is_complete:
-            return reproduce_again(experiment.folder, run.state, run.dir, collected.root, scale)
-    return f"clozelab reproduce {experiment.name} scale={scale}"
+def _commands(experiment: Experiment, collected: Collected, scale: str) -> list[tuple[str, str]]:
+    """The commands behind the runs, each followed by what it does not say."""
+    lines = []
+    for again in reproduce_again(experiment.folder, collected, scale):
+        lines += [("Command", again.line)] + ([("Not in the command", again.lacking)] if again.lacking else [])
+    return lines
 
 
 def _commit(git: Mapping[str, Any] | None) -> str:

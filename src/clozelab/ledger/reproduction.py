@@ -1,0 +1,202 @@
+"""The `reproduce` commands that make a report's runs, proved by composing what they would run.
+
+A command names what its runs have otherwise than the sweeps: arms, rows, tasks and seeds, and settings. Every setting
+that any run has is composed once. A row with an encoder from elsewhere has a command of its own.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.types import RunMode
+
+from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
+from clozelab.ledger.commands import as_word, differing, is_shared, places, said_in_config
+from clozelab.ledger.fingerprint import flatten
+from clozelab.ledger.plan import SWEEPS
+from clozelab.ledger.sweep import JobComposer, make_loader, sweep_overrides
+
+AnyRun = PretrainRun | FinetuneRun
+MAX_OVERRIDES = 24
+"""More make no command that anyone would want to read."""
+SHOWN = 5
+SEED_KEYS = ("seed", "pretrain_seed")
+Settings = dict[str, Any]
+"""Dotted key -> value, as a run's record has it."""
+
+
+@dataclass(frozen=True)
+class Again:
+    """A command line, and what even it does not say; the second is empty where the command is proved."""
+
+    line: str
+    lacking: str = ""
+
+
+def reproduce_again(experiment: Path, collected: Collected, scale: str) -> list[Again]:
+    """The commands behind all runs, whatever became of them; of a sweep under way, those that there are so far.
+
+    Args:
+        experiment: its folder.
+        collected: its runs at one scale.
+        scale: the scale's name.
+    """
+    pretrain, tuned = collected.pretrain, collected.finetune
+    given: dict[tuple[str, str], list[FinetuneRun]] = {}
+    for run in tuned:
+        if _is_given(run):
+            given.setdefault((run.row, said_in_config(run.dir, "encoder")), []).append(run)
+    own = [run for run in tuned if not _is_given(run)]
+    commands = [_own(experiment, collected, scale, pretrain, own)] if pretrain or own or not given else []
+    return commands + [_with_encoder(experiment, collected, scale, *key, mine) for key, mine in given.items()]
+
+
+def _is_given(run: FinetuneRun) -> bool:
+    config = run.state["config_resolved"]
+    return "encoder_arm" in config and config["encoder_arm"] is None
+
+
+def _own(
+    experiment: Path, collected: Collected, scale: str, pretrain: list[PretrainRun], tuned: list[FinetuneRun]
+) -> Again:
+    words, lacking = [], []
+    stages: dict[str, Sequence[AnyRun]] = {"pretrain": pretrain, "finetune": tuned}
+    for stage, runs in stages.items():
+        if runs:
+            found, lacks = _overrides(experiment, stage, [f"scale={scale}"], runs)
+            # A corpus is prepared and a scale is shared by all stages; any other setting is its stage's.
+            words += [word if is_shared(word) else f"{stage}.{word}" for word in found]
+            lacking += [f"{stage}: {lacks}"] if lacks else []
+    seeds = [word for word in words if word.startswith("pretrain.seed=")]
+    if seeds and not tuned and (experiment / f"{SWEEPS['finetune']}.yaml").is_file():
+        words += [seeds[0].replace("pretrain.seed", "finetune.pretrain_seed")]  # what fine-tuning would look for
+    return _command(experiment, collected, scale, words, [*pretrain, *tuned], lacking)
+
+
+def _with_encoder(
+    experiment: Path, collected: Collected, scale: str, row: str, encoder: str, runs: list[FinetuneRun]
+) -> Again:
+    words, lacks = _overrides(experiment, "finetune", [f"scale={scale}", f"row={row}"], runs)
+    unknown = [] if encoder else [f"which encoder row {row} began from"]
+    lacking = [*unknown, *([f"finetune: {lacks}"] if lacks else [])]
+    choice = [f"row={row}", f"encoder={encoder or 'FOLDER'}"]
+    return _command(experiment, collected, scale, [*choice, *(f"finetune.{word}" for word in words)], runs, lacking)
+
+
+def _command(
+    experiment: Path, collected: Collected, scale: str, words: list[str], runs: Sequence[AnyRun], lacking: list[str]
+) -> Again:
+    root = str(collected.root.parent.parent)
+    where = places(runs[0].dir, root) if runs else []
+    line = ["clozelab", "reproduce", experiment.name, f"scale={scale}", *dict.fromkeys(words), *where]
+    return Again(shlex.join(line), "; ".join(lacking))
+
+
+def _overrides(experiment: Path, stage: str, words: list[str], runs: Sequence[AnyRun]) -> tuple[list[str], str]:
+    """(overrides that make a stage's sweep these runs, what even they do not)."""
+    settings = {run.dir: flatten(dict(run.state["config_resolved"])) for run in runs}
+    try:
+        loader = make_loader(experiment)
+        master = loader.load_configuration(SWEEPS[stage], list(words), run_mode=RunMode.MULTIRUN)
+        jobs = [dict(_pair(word) for word in job) for job in sweep_overrides(loader, master)]
+        swept = [key for key in jobs[0] if key not in dict(map(_pair, words))]
+        if "learning_rate" not in swept and _several_rates(runs):
+            swept.append("learning_rate")
+        lists = _lists(swept, jobs, settings.values())
+        extra, lacking = _extra(JobComposer(loader, master), words, swept, _telling(runs, settings), settings)
+        return [*lists, *extra], lacking
+    except Exception as error:  # Hydra's errors are of many kinds, and all mean that
+        return [], f"cannot be composed now: {' '.join(str(error).split())}"
+
+
+def _pair(word: str) -> tuple[str, str]:
+    key, _, value = word.lstrip("+").partition("=")
+    return key, value
+
+
+def _several_rates(runs: Sequence[AnyRun]) -> bool:
+    """Whether some runs have all in common but the learning rate, which is then a list on the command line."""
+    names = [(run.row, run.task, run.pretrain_seed, run.seed) for run in runs if isinstance(run, FinetuneRun)]
+    return len(set(names)) < len(names)
+
+
+def _lists(swept: Sequence[str], jobs: Sequence[Mapping[str, str]], settings: Iterable[Settings]) -> list[str]:
+    """`key=a,b` for what the runs have other values of than the sweep, in the sweep's order."""
+    found, known = [], list(settings)
+    for key in swept:
+        usual = {_plain(job[key]): job[key] for job in jobs if key in job}
+        ours = {_plain(value): as_word(value) for one in known if (value := _of_job(one, key)) is not None}
+        if ours and ours.keys() != usual.keys():
+            more = sorted(ours.keys() - usual.keys(), key=lambda value: (isinstance(value, str), value))
+            found.append(f"{key}={','.join(ours[one] for one in [*(one for one in usual if one in ours), *more])}")
+    return found
+
+
+def _plain(value: Any) -> float | str:
+    """A value as a key: 5.0e-5 and 5e-05 are one."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def _of_job(settings: Settings, key: str) -> Any:
+    """A run's value of what a sweep chooses a job by; a task is chosen by its name."""
+    return settings.get(key, settings.get(f"{key}.name"))
+
+
+def _telling(runs: Sequence[AnyRun], settings: Mapping[Path, Settings]) -> list[AnyRun]:
+    """A few runs that have every value of every setting among them, seeds aside: each the one with most to add."""
+    left = {
+        run.dir: {(key, repr(value)) for key, value in settings[run.dir].items() if key not in SEED_KEYS}
+        for run in runs
+    }
+    chosen = []
+    while any(left.values()):
+        best = max(runs, key=lambda run: len(left[run.dir]))
+        chosen.append(best)
+        seen = set(left[best.dir])
+        left = {folder: pairs - seen for folder, pairs in left.items()}
+    return chosen
+
+
+def _first(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+    return ", ".join(keys[:SHOWN]) + more
+
+
+def _extra(
+    composer: JobComposer, words: list[str], swept: Sequence[str], runs: Sequence[AnyRun], settings: Mapping[Path, Any]
+) -> tuple[list[str], str]:
+    """(settings to give so that the sweep's jobs are these runs, what they do not make equal).
+
+    The upper keys first: what is interpolated from them then needs no word of its own.
+    """
+    extra: dict[str, str] = {}
+    unclear: dict[str, None] = {}
+    while True:
+        wanted: dict[str, set[str]] = {}
+        for run in runs:
+            job = [f"{key}={as_word(value)}" for key in swept if (value := _of_job(settings[run.dir], key)) is not None]
+            composed = composer.compose([*words, *job, *(f"{key}={value}" for key, value in extra.items())])
+            found = differing(composed, run.state["config_resolved"])
+            if absent := [key for key in found if key not in settings[run.dir]]:
+                return [], f"the sweep now has what its runs do not say: {_first(absent)}"
+            for key in found.keys() - unclear.keys():
+                wanted.setdefault(key, set()).add(as_word(found[key]))
+        if not wanted:
+            break
+        top = min(key.count(".") for key in wanted)
+        now = {key: values for key, values in sorted(wanted.items()) if key.count(".") == top}
+        # A word that some runs need and others do not fit is none for a command.
+        unclear |= {key: None for key, values in now.items() if len(values) > 1 or key in extra}
+        extra = {key: value for key, value in extra.items() if key not in unclear}
+        extra |= {key: values.pop() for key, values in now.items() if key not in unclear}
+        if len(extra) > MAX_OVERRIDES:
+            return [], f"its runs have other settings than the sweep, too many for a command: {_first([*extra])}"
+    lacking = f"its runs differ from the sweep, and not all in one way, in {_first([*unclear])}" if unclear else ""
+    return [f"{key}={value}" for key, value in extra.items()], lacking
