@@ -16,8 +16,7 @@ ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")
 
 @pytest.fixture
 def tex(make_runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> str:
-    for name in ("draw_table", "draw_curves"):
-        monkeypatch.setattr(f"clozelab.ledger.reporting.report.{name}", lambda *_: None)
+    monkeypatch.setattr("clozelab.ledger.reporting.report._plots", lambda *_: {})
     tasks = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
     root = make_runs({(row, task): 60.0 + index for index, row in enumerate(ROWS) for task in tasks})
     words = ["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}"]

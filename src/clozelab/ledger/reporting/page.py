@@ -15,6 +15,7 @@ from clozelab.ledger.collect import Collected
 from clozelab.ledger.reporting.accounts import arms_run, costs, known_losses, learnt, problems, provenance, seed_counts
 from clozelab.ledger.reporting.claims import MONOTONE, SPREAD
 from clozelab.ledger.reporting.experiment import PERCENT, Experiment
+from clozelab.ledger.reporting.points import find_lines, find_races, race_page
 from clozelab.ledger.reporting.table import Cell, DataColumn, Table
 from clozelab.ledger.reporting.verdicts import (
     FAILS,
@@ -25,11 +26,20 @@ from clozelab.ledger.reporting.verdicts import (
     Judgement,
     summarise,
 )
-from clozelab.ledger.reporting.wording import DASH, distinct, half_width, interval, percent, probability, rough, signed
+from clozelab.ledger.reporting.wording import (
+    DASH,
+    distinct,
+    half_width,
+    interval,
+    percent,
+    probability,
+    rough,
+    signed,
+    with_direction,
+)
 from clozelab.metrics.statistics import FINETUNING_SEEDS, MOST_SEEDS, ONE_RUN, PRETRAINING_SEEDS
 
 QUESTION = re.compile(r"^\*\*The question\.\*\*\s*(.+?)(?:\n\s*\n|\Z)", re.DOTALL | re.MULTILINE)
-LOWER_IS_BETTER = ("perplexity", "loss")
 VERDICTS = (HOLDS, FAILS, INCONCLUSIVE, ONE_SEED, NOT_COMPARABLE)
 INTERVALS = {
     PRETRAINING_SEEDS: (
@@ -92,6 +102,7 @@ def build_page(
         "interval": _interval_words(table),
         "reading": _reading(experiment, judgements),
         "groups": _groups(table, collected.synthetic),
+        "races": [race_page(race, table) for race in find_races(find_lines(experiment, collected), table)],
         "judgements": [_judgement(one, table, _axis(judgements)) for one in judgements],
         "axis": f"{_axis(judgements):.0f}",
         "arms": [learnt(arm, label, collected) for arm, label in arms_run(experiment, collected).items()],
@@ -215,13 +226,12 @@ def _heading(column: DataColumn, table: Table) -> dict[str, Any]:
     has_results = table.has_results(column)
     metric = column.metric.rpartition("/")[2].replace("_", " ")
     metric = {"f1": "F1", "matthews": "Matthews"}.get(metric, metric)
-    metric += ", lower is better" if metric in LOWER_IS_BETTER else ""
     note = "" if column.is_paper else column.role or "not in the paper's table"
     absent = "held-out text of the paper's" if column.column and column.column.is_pretraining else "no run"
     return {
         "name": column.heading,
         "note": note if has_results or not column.is_paper else absent,
-        "metric": metric,
+        "metric": with_direction(metric),
         "examples": f"{column.num_examples:,} examples" if column.num_examples else "",
         "has_paper": column.is_paper,
         "has_ours": has_results or not column.is_paper,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from clozelab.metrics.statistics import Estimate
 
+LOWER_IS_BETTER = ("perplexity", "loss")
 MINUS, PLUS_MINUS, DASH = "\u2212", "\u00b1", "\u2013"
 
 
@@ -66,3 +67,8 @@ def half_width(estimate: Estimate | None, decimals: int = 1) -> str:
 def distinct(values: Iterable[str]) -> str:
     """Every value once, in order; a dash for none."""
     return "; ".join(dict.fromkeys(value for value in values if value)) or DASH
+
+
+def with_direction(metric: str) -> str:
+    """A metric's name; where less of it is better, that too."""
+    return f"{metric}, lower is better" if metric in LOWER_IS_BETTER else metric
