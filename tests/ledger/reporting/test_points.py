@@ -13,7 +13,7 @@ import pytest
 from clozelab.ledger.collect import collect
 from clozelab.ledger.reporting.accounts import arm_labels
 from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
-from clozelab.ledger.reporting.points import find_lines, find_races, sentence
+from clozelab.ledger.reporting.points import Race, find_lines, find_races, sentence
 from clozelab.ledger.reporting.report import Report, write_report
 from clozelab.ledger.reporting.table import build_table
 
@@ -46,11 +46,15 @@ def make_figure(
     return root
 
 
-def said(root: Path) -> list[str]:
+def races(root: Path) -> list[Race]:
     collected = collect(root)
     experiment = load_experiment(find_experiment(FIGURE_5))
     table = build_table(experiment, collected)
-    return [sentence(race) for race in find_races(find_lines(experiment, collected), table)]
+    return find_races(find_lines(experiment, collected), table)
+
+
+def said(root: Path) -> list[str]:
+    return [sentence(race) for race in races(root)]
 
 
 def written(root: Path, name: str = FIGURE_5) -> Report:
@@ -91,7 +95,7 @@ def test_a_crossing_that_intervals_support(tmp_path: Path, writers: Any) -> None
     root = make_figure(tmp_path, writers, (-5.0, -3.0, 0.1, 4.0, 5.0, 6.0))
     assert said(root)[0] == (
         "The mean difference mlm \u2212 ltr changes sign between 100 k tokens and 250 k tokens; intervals lie below "
-        "zero at 50 k tokens, 100 k tokens and above zero from 500 k tokens on: they support a crossing."
+        "zero at 50 k tokens and 100 k tokens and above zero from 500 k tokens on: they support a crossing."
     )
 
 
@@ -115,7 +119,7 @@ def test_a_change_of_sign_is_not_yet_a_crossing(
 def test_no_change_of_sign(tmp_path: Path, writers: Any) -> None:
     text = said(make_figure(tmp_path, writers, (0.2, 3.0, 0.2, 4.0, 5.0, 6.0)))[0]
     assert "does not change sign within the run (mlm is ahead at every point)" in text
-    assert text.endswith("intervals lie above zero at 100 k tokens, 500 k tokens, 750 k tokens, 1 M tokens.")
+    assert text.endswith("intervals lie above zero at 100 k tokens, 500 k tokens, 750 k tokens and 1 M tokens.")
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -127,6 +131,9 @@ def test_one_seed_shows_no_crossing(tmp_path: Path, writers: Any) -> None:
     text = said(root)[0]
     assert "changes sign between 100 k tokens and 250 k tokens" in text
     assert text.endswith("with one pre-training seed an arm, that may be the luck of two runs and shows no crossing.")
+    leads = races(root)[0].leads
+    assert all(abs(lead.link.difference.mean) > lead.link.difference.half_width for lead in leads)
+    assert [lead.side for lead in leads] == [0] * 6  # of no other runs
     point = written(root).page["races"][0]["points"][0]
     assert point["interval"] and point["note"] == "fine-tuning seeds only"
 

@@ -210,7 +210,8 @@ def _where(leads: Sequence[Lead], side: int) -> str:
     count = sum(there)
     if there[-1] and all(there[-count:]):
         return f"from {leads[-count].place} on" if count > 1 else f"at {leads[-1].place}"
-    return f"at {', '.join(lead.place for lead, is_there in zip(leads, there, strict=True) if is_there)}"
+    *most, last = (lead.place for lead, is_there in zip(leads, there, strict=True) if is_there)
+    return f"at {', '.join(most)} and {last}" if most else f"at {last}"
 
 
 def race_page(race: Race, table: Table) -> dict[str, Any]:
