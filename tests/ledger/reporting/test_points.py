@@ -3,19 +3,23 @@ another."""
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from clozelab.ledger.collect import collect
 from clozelab.ledger.reporting.accounts import arm_labels
 from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
+from clozelab.ledger.reporting.latex import write_latex
 from clozelab.ledger.reporting.points import Race, find_lines, find_races, sentence
 from clozelab.ledger.reporting.report import Report, write_report
 from clozelab.ledger.reporting.table import build_table
+from clozelab.ledger.reporting.terminal import print_page
 
 FIGURE_5 = "figure5_training_steps"
 PERCENTS = (5, 10, 25, 50, 75, 100)
@@ -159,6 +163,12 @@ def test_the_report_shows_points_and_names_arms(tmp_path: Path, writers: Any) ->
     assert "SNLI-95k (stand-in for MNLI-m). The mean difference" in text
     assert "| 5 % | 50 k | 57.0 \u00b1 2.2 | 62.0 \u00b1 2.5 | \u22125.0 | [\u22125.7, \u22124.3] |  |" in text
     assert "<h2>Along pre-training</h2>" in report.html.read_text()
+    tex = write_latex(report.page, tmp_path / "report.tex").read_text()
+    assert r"5 \% & 50 k & 57.0 $\pm$ 2.2 & 62.0 $\pm$ 2.5 & $-$5.0 & [$-$5.7, $-$4.3] \\" in tex
+    assert r"The mean difference mlm $-$ ltr changes sign" in tex
+    console = Console(width=400, file=io.StringIO())
+    print_page(report.page, console)
+    assert report.page["races"][0]["sentence"] in console.file.getvalue()
     # A whole run is not "MLM after 5 %".
     assert [arm["label"] for arm in report.page["arms"]] == ["mlm", "ltr"]
     assert report.page["costs"][0]["label"] == "pre-training mlm"

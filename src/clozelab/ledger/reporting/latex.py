@@ -13,6 +13,7 @@ from typing import Any
 from clozelab.ledger.reporting.experiment import PERCENT
 from clozelab.ledger.reporting.wording import DASH, in_units
 
+INTERVALS = "Intervals are not corrected for the number of points."
 SETS_A_TABLE = 4
 """Data sets side by side; more do not fit on a page."""
 _SPECIAL = {
@@ -78,6 +79,8 @@ def write_latex(page: Mapping[str, Any], path: Path) -> Path:
             number += 1
             label = f"tab:{page['name']}-{number}".replace("_", "-")
             lines += ["", *_scores(page, group, shown[start : start + SETS_A_TABLE], label)]
+    for number, race in enumerate(page["races"], 1):
+        lines += ["", *_race(page, race, f"tab:{page['name']}-points-{number}".replace("_", "-"))]
     if page["judgements"]:
         lines += ["", *_verdicts(page)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -117,6 +120,19 @@ def _value(cell: Mapping[str, str], kind: str, notes: Notes) -> str:
         return escape(cell["paper"])
     note = f"collapsed: {cell['note']}" if cell["half"] == "collapsed" else cell["note"]
     return escape(f"{cell['mean']} {cell['half']}".strip()) + notes.mark(note)
+
+
+def _race(page: Mapping[str, Any], race: Mapping[str, Any], label: str) -> list[str]:
+    """Two arms along their pre-training, and what is said of one overtaking the other."""
+    notes = Notes()
+    keys = ("fraction", "tokens", "first", "second", "difference", "interval")
+    body = []
+    for one in race["points"]:
+        cells = [escape(one[key] or DASH) for key in keys]
+        body.append([*cells[:-1], cells[-1] + notes.mark(one["note"])])
+    names = ("of the steps", "tokens", race["first"], race["second"], race["name"], "95 % interval")
+    caption = f"{page['title']}: {race['judged_on']}, percent, differences in points. {race['sentence']} {INTERVALS}"
+    return _table(caption, label, "rrrrrr", [_line([escape(name) for name in names])], body, notes)
 
 
 def _verdicts(page: Mapping[str, Any]) -> list[str]:

@@ -115,7 +115,10 @@ def draw_table(table: Table, style: str) -> Picture | None:
         grid[0, 0].set_yticks(range(len(rows)), [row.label for row in rows])
         grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
         collapsed = any(table.cells[row.name, one.key].is_collapsed for row in rows for one in columns)
-        figure.legend(handles=_legend(columns, style, collapsed), loc="outside lower center", ncols=3, fontsize=9)
+        has_paper = any(table.paper_value(row.name, one) is not None for row in rows for one in columns)
+        figure.legend(
+            handles=_legend(columns, style, collapsed, has_paper), loc="outside lower center", ncols=3, fontsize=9
+        )
         return saved(figure)
 
 
@@ -164,11 +167,11 @@ def _cut_at_percent(axes: Any, table: Table, column: DataColumn, style: str) -> 
                 axes.plot(edge, height, marker=marker, markersize=5, color=colour, clip_on=False)
 
 
-def _legend(columns: Sequence[DataColumn], style: str, collapsed: bool) -> list[Line2D]:
+def _legend(columns: Sequence[DataColumn], style: str, collapsed: bool, has_paper: bool) -> list[Line2D]:
     ink, faint = STYLES[style]["ink"], STYLES[style]["faint"]
     unit = ", percent" if all(column.unit == PERCENT for column in columns) else ""
     entries = [Line2D([], [], color=ink, marker="o", label=f"ours{unit}, with 95 % interval")]
-    if any(column.is_paper for column in columns):
+    if has_paper:
         entries.append(Line2D([], [], color=ink, marker="D", markerfacecolor="none", linestyle="", label="the paper"))
     if any(column.majority is not None for column in columns):
         entries.append(Line2D([], [], color=faint, linestyle=(0, (1, 2)), label="always the most frequent label"))
