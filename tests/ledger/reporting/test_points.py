@@ -16,6 +16,7 @@ from clozelab.ledger.collect import collect
 from clozelab.ledger.reporting.accounts import arm_labels
 from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
 from clozelab.ledger.reporting.latex import write_latex
+from clozelab.ledger.reporting.point_plots import races_to_draw
 from clozelab.ledger.reporting.points import Race, find_lines, find_races, sentence
 from clozelab.ledger.reporting.report import Report, write_report
 from clozelab.ledger.reporting.table import build_table
@@ -152,6 +153,17 @@ def test_points_that_are_not_there_or_not_comparable(tmp_path: Path, writers: An
         path.write_text(json.dumps(state))
     assert said(root)[0].startswith("mlm \u2212 ltr: not comparable (arms not matched: 1 M against 2 M tokens")
     assert "arms not matched" in written(root).page["races"][0]["points"][0]["note"]
+
+
+def test_differences_are_drawn_where_two_arms_can_be_compared(tmp_path: Path, writers: Any) -> None:
+    root = make_figure(tmp_path, writers, (-5.0, None, None, 4.0, None, None))
+    found = races(root)
+    assert races_to_draw(found) == {"mnli": found[0]} and len(found[0].leads) == 2
+    assert races_to_draw([*found, *found]) == {}  # three arms or more
+    for path in root.glob("pretrain/ltr/*/run.json"):
+        path.unlink()
+    assert races(root) and races_to_draw(races(root)) == {}
+    assert (written(root).folder / "points.svg").is_file()  # the scores are
 
 
 @pytest.mark.usefixtures("without_plots")

@@ -31,7 +31,7 @@ def draw_lines(lines: Sequence[Line], races: Sequence[Race], table: Table, style
     columns = [one for one in table.with_results if one.tasks]
     if not lines or not columns:
         return None
-    leads = {race.column.key: race for race in races} if len(races) == len({r.column.key for r in races}) else {}
+    leads = races_to_draw(races)
     heights = (3.0, 1.7) if leads else (3.0,)
     across, down = min(ACROSS, len(columns)), -(-len(columns) // ACROSS)
     with plt.rc_context(settings(style)):
@@ -46,11 +46,18 @@ def draw_lines(lines: Sequence[Line], races: Sequence[Race], table: Table, style
             _draw_scores(panels[0], lines, table, column, style)
             if column.key in leads:
                 _draw_leads(panels[1], leads[column.key], style)
+                panels[1].set_xlim(panels[0].get_xlim())
             last = [axes for axes in panels if axes.get_visible()][-1]
             last.set_xlabel("tokens seen in pre-training" if _has_tokens(lines) else "percent of pre-training's steps")
         grid[0, 0].set_ylabel("percent")
         figure.legend(handles=_line_legend(lines, columns, table, style), loc="outside lower center", ncols=4)
         return saved(figure)
+
+
+def races_to_draw(races: Sequence[Race]) -> dict[str, Race]:
+    """Key of a data set -> its one race, with something to compare; none where more than two arms race."""
+    found = {race.column.key: race for race in races}
+    return {key: race for key, race in found.items() if race.comparable} if len(found) == len(races) else {}
 
 
 def _has_tokens(lines: Sequence[Line]) -> bool:
