@@ -5,25 +5,76 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clozelab.ledger.reporting.latex import escape
+from clozelab.ledger.reporting.latex import Notes, escape
 from clozelab.stages.report import main
 
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")
 
 
 @pytest.fixture
-def tex(make_runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> str:
-    for name in ("draw_table", "draw_curves"):
-        monkeypatch.setattr(f"clozelab.ledger.reporting.report.{name}", lambda *_: None)
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clozelab.ledger.reporting.report._plots", lambda *_: {})
+
+
+@pytest.fixture
+def tex(make_runs: Callable[..., Path], without_pictures: None) -> str:
     tasks = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
     root = make_runs({(row, task): 60.0 + index for index, row in enumerate(ROWS) for task in tasks})
     words = ["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}"]
     assert main(words) == 0 and not (root / "report/report.tex").exists()
     assert main([*words, "--latex"]) == 0
     return (root / "report/report.tex").read_text()
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_notes_stand_below(make_runs: Callable[..., Path], writers: Any) -> None:
+    """A cell that is not whole must not look whole, and a verdict stands with its reservations."""
+    root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2), finetune_seeds=(1, 2))
+    for seeds in ((1, 1), (1, 2), (2, 1), (2, 2)):
+        writers.finetune(root, "random", "mrpc", seeds, 68.4, collapsed=True)
+    writers.finetune(root, "ltr_bilstm", "mrpc", (1, 1), 61.0)
+    assert main(["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}", "--latex"]) == 0
+    scores, *_, verdicts = (root / "report/report.tex").read_text().split(r"\begin{table}")[1:]
+    below = dict(re.findall(r"\\textsuperscript\{(\w+)\} (.+?)\\par", scores.split(r"\end{tabular}")[1]))
+    marked = dict(re.findall(r"(?m)^(.+?) & .*\\textsuperscript\{(\w+)\}", scores.split(r"\end{tabular}")[0]))
+    assert below[marked["No pre-training"]] == "collapsed: every run"
+    assert below[marked["+ BiLSTM"]] == "1 of 4 runs; one run"
+    assert set(below) == set(marked.values()) and "No NSP" not in marked
+    letter = re.search(r"the BiLSTM costs MRPC .*\\textsuperscript\{(\w+)\}", verdicts)
+    said = "one run; needs 2 or more pre-training seeds; 3 run(s) of + BiLSTM missing"
+    assert letter is not None and rf"\textsuperscript{{{letter[1]}}} {said}\par" in verdicts
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_captions_say_the_unit(make_runs: Callable[..., Path], writers: Any) -> None:
+    root = make_runs({}, pretrain_seeds=())
+    for arm in ("mlm_nsp", "mlm"):
+        writers.pretrain(root, arm, 1, known={"validation/perplexity": 5.0})
+    for path in root.rglob("run.json"):  # as arms of table 6
+        text = path.read_text().replace('"arm": "mlm_nsp"', '"arm": "base"').replace('"arm": "mlm"', '"arm": "wide"')
+        path.write_text(text)
+    (root.parents[1] / "table6_model_size").mkdir()
+    root = root.rename(root.parents[1] / "table6_model_size" / "demo")
+    assert main(["table6_model_size", "scale=demo", f"runs_dir={root.parents[1]}", "--latex"]) == 0
+    text = (root / "report/report.tex").read_text()
+    assert "Stand-ins and other data sets, perplexity. " in text
+    assert "differences in points (LM perplexity: perplexity)." in text
+    assert (
+        "Differences between two rows, in points (LM perplexity: perplexity)."
+        in (root / "report/report.md").read_text()
+    )
+
+
+def test_a_note_has_one_letter() -> None:
+    notes = Notes()
+    marks = [notes.mark(f"note {number}") for number in range(28)]
+    assert marks[0] == r"\textsuperscript{a}" and marks[26] == r"\textsuperscript{aa}" and len(set(marks)) == 28
+    assert notes.mark("note 1") == marks[1] and notes.mark("") == "" and len(notes.lines()) == 29
+    assert Notes().lines() == []
 
 
 def bare(text: str) -> str:

@@ -35,13 +35,12 @@ def written(root: Path) -> Report:
 @pytest.fixture
 def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spares a test about words the second that pictures take."""
-    for name in ("draw_table", "draw_curves"):
-        monkeypatch.setattr(f"clozelab.ledger.reporting.report.{name}", lambda *_: None)
+    monkeypatch.setattr("clozelab.ledger.reporting.report._plots", lambda *_: {})
 
 
 def texts(report: Report) -> dict[str, str]:
     """What a reader of each written page sees, without the embedded pictures."""
-    pages = {path.name: path.read_text() for path in report.folder.iterdir() if path.suffix != ".png"}
+    pages = {path.name: path.read_text() for path in report.folder.iterdir() if path.suffix not in (".png", ".svg")}
     return {name: re.sub(r'"data:[^"]*"', '""', text) for name, text in pages.items()}
 
 
@@ -54,7 +53,8 @@ def test_files(make_runs: Callable[..., Path], writers: Any) -> None:
     writers.finetune(root, "ltr", "mrpc", (1, 9), 0.0, status="failed")
     report = written(root)
     names = {path.name for path in report.folder.iterdir()}
-    plots = {"curves.png", "curves-dark.png", "table.png", "table-dark.png"}
+    stems = ("curves", "curves-dark", "table", "table-dark")
+    plots = {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg")}
     assert names == {"report.md", "report.html", "results.csv"} | plots
     for text in (texts(report)["report.md"], texts(report)["report.html"]):
         assert "Ablation over the pre-training tasks" in text
@@ -119,7 +119,11 @@ def test_html_is_self_contained_and_well_formed(make_runs: Callable[..., Path]) 
     page = Page()
     page.feed(report.html.read_text())
     assert not page.open
-    assert len(page.links) == 4 and all(link.startswith("data:image/png;base64,") for link in page.links)
+    shown = [link for link in page.links if link.startswith("data:image/svg+xml;base64,")]
+    assert len(shown) == 4
+    # The rest names files that lie beside it: nothing is fetched to show the page.
+    assert sorted(set(page.links) - set(shown)) == ["curves.png", "curves.svg", "table.png", "table.svg"]
+    assert all((report.folder / link).is_file() for link in page.links if link not in shown)
     html = texts(report)["report.html"]
     assert "prefers-color-scheme: dark" in html and "viewport" in html and "http" not in html
     assert "LTR &amp; No NSP" in html  # escaped

@@ -130,7 +130,7 @@ def test_a_sweep_and_a_report_in_wandb(tmp_path: Path, offline: None, monkeypatc
         command = track_sweep(config, "pretrain", tmp_path / "sweep", rows, [])
         assert command is not None and str(tmp_path / "sweep") in command
         (tmp_path / "report").mkdir()
-        for name in ("report.html", "report.md", "table.png", "other.txt"):
+        for name in ("report.html", "report.md", "table.png", "table.svg", "other.txt"):
             (tmp_path / "report" / name).write_text("x")
         (tmp_path / "report" / "results.csv").write_text("name,score\na,1\n")
         report: Any = SimpleNamespace(folder=tmp_path / "report", judgements=[SimpleNamespace(verdict="holds")])
@@ -153,4 +153,4 @@ def test_a_sweep_and_a_report_in_wandb(tmp_path: Path, offline: None, monkeypatc
     kept = {one.artifact.type: one.artifact for one in reported if one.HasField("artifact")}
     assert kept["report"].name == "e-demo-report"
     names = {entry.path for entry in kept["report"].manifest.contents}
-    assert names == {"report.html", "report.md", "results.csv", "table.png"}
+    assert names == {"report.html", "report.md", "results.csv", "table.png", "table.svg"}

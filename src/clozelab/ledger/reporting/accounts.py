@@ -8,7 +8,8 @@ from typing import Any
 
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.reporting.consistency import inconsistencies
-from clozelab.ledger.reporting.experiment import Experiment
+from clozelab.ledger.reporting.experiment import Experiment, Row
+from clozelab.ledger.reporting.points import find_lines
 from clozelab.ledger.reporting.table import Cell, Table
 from clozelab.ledger.reporting.wording import DASH, distinct, duration, percent, rough
 from clozelab.ledger.reproduction import reproduce_again
@@ -18,6 +19,8 @@ LEARNT_NSP_ACCURACY = 0.55
 """Of held-out pairs; below it, an arm is said not to have learnt the task (a few hundred pairs decide it to 2 %)."""
 LEARNT_CONTEXT_NATS = 0.2
 """A token below the unigram entropy; before that, a model is on the plateau where it knows frequencies alone."""
+SAME_SIZE = 1.02
+"""Encoders whose parameters differ by no more than that factor: a head of one's own does not make another size."""
 TIGHTNESS = {
     "masked": (
         "This is a lower bound, not the exact best: alternatives that need two changed decisions are not counted, and "
@@ -36,20 +39,25 @@ def place(run: AnyRun, collected: Collected) -> str:
 
 
 def arm_labels(experiment: Experiment) -> dict[str, str]:
-    """Arm -> label of the first row that uses it, in the table's order."""
+    """Arm -> label of the first row that uses it, in the table's order; its own name where that row is but one point
+    of its pre-training."""
+    points = {row for line in find_lines(experiment) for row in line.rows.values()}
     labels: dict[str, str] = {}
     for row in experiment.rows:
         if row.arm is not None:
-            labels.setdefault(row.arm, row.label)
+            labels.setdefault(row.arm, row.arm if row.name in points else row.label)
     return labels
 
 
 def arms_run(experiment: Experiment, collected: Collected) -> dict[str, str]:
     """Arm -> label, of every arm with a run: the table's first, then any other."""
-    labels = arm_labels(experiment) | {
-        run.arm: run.arm for run in collected.pretrain if run.arm not in arm_labels(experiment)
-    }
+    known = arm_labels(experiment)
+    labels = known | {run.arm: run.arm for run in collected.pretrain if run.arm not in known}
     return {arm: label for arm, label in labels.items() if any(run.arm == arm for run in collected.pretrain)}
+
+
+def _full_label(arm: str, label: str) -> str:
+    return label if label == arm else f"{label} ({arm})"
 
 
 def learnt(arm: str, label: str, collected: Collected) -> dict[str, str]:
@@ -63,7 +71,7 @@ def learnt(arm: str, label: str, collected: Collected) -> dict[str, str]:
         if one.get("known_loss") and "validation/loss" in one
     ]
     return {
-        "label": f"{label} ({arm})",
+        "label": _full_label(arm, label),
         "encoder": distinct(_size(run) for run in runs),
         "loss": _mean(facts, "validation/loss", "{:.3f}"),
         "entropy": _mean(facts, "unigram_entropy", "{:.3f}"),
@@ -79,6 +87,24 @@ def _size(run: PretrainRun) -> str:
     model, parameters = run.state["config_resolved"]["model"], run.facts.get("parameters")
     shape = f"L{model['num_hidden_layers']} H{model['hidden_size']}"
     return f"{shape}, {rough(parameters)}" if parameters else shape
+
+
+def encoder_sizes(collected: Collected) -> dict[str, float]:
+    """Arm -> parameters of its encoder, as a mean over the runs that know them."""
+    facts: dict[str, list[Mapping[str, Any]]] = {}
+    for run in collected.pretrain:
+        facts.setdefault(run.arm, []).append(run.facts)
+    found = {arm: _average(mine, "parameters") for arm, mine in facts.items()}
+    return {arm: size for arm, size in found.items() if size}
+
+
+def rows_by_size(experiment: Experiment, collected: Collected) -> list[Row]:
+    """The rows to compare by the size of their encoders: of points of one run the last; none where sizes are alike."""
+    earlier = {row for line in find_lines(experiment) for row in list(line.rows.values())[:-1]}
+    sizes = encoder_sizes(collected)
+    rows = [row for row in experiment.rows if row.arm in sizes and row.name not in earlier]
+    known = [sizes[str(row.arm)] for row in rows]
+    return rows if known and max(known) > SAME_SIZE * min(known) else []
 
 
 def known_losses(collected: Collected) -> list[dict[str, Any]]:
@@ -154,14 +180,14 @@ def _not_learnt(experiment: Experiment, collected: Collected) -> list[str]:
         accuracy = _average(facts, "validation/nsp_accuracy")
         if accuracy is not None and accuracy < LEARNT_NSP_ACCURACY:
             lines.append(
-                f"{label} ({arm}): next-sentence prediction is right for {accuracy:.1%} of held-out pairs, where "
-                "guessing is right for 50%; what it gives or costs cannot show at this budget"
+                f"{_full_label(arm, label)}: next-sentence prediction is right for {accuracy:.1%} of held-out pairs, "
+                "where guessing is right for 50%; what it gives or costs cannot show at this budget"
             )
         loss, entropy = _average(facts, "validation/loss"), _average(facts, "unigram_entropy")
         if loss is not None and entropy is not None and loss > entropy - LEARNT_CONTEXT_NATS:
             lines.append(
-                f"{label} ({arm}): a held-out loss of {loss:.2f} nats, where knowing each token's frequency alone "
-                f"gives {entropy:.2f}: its encoder has learnt next to nothing of context"
+                f"{_full_label(arm, label)}: a held-out loss of {loss:.2f} nats, where knowing each token's frequency "
+                f"alone gives {entropy:.2f}: its encoder has learnt next to nothing of context"
             )
     return lines
 

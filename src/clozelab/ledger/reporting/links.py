@@ -192,6 +192,12 @@ def _links(claim: Claim, column: DataColumn, table: Table, *, with_column: bool 
     return tuple(links)
 
 
+def link_between(first: str, second: str, column: DataColumn, table: Table) -> Link:
+    """The difference of two rows on one data set that no claim need be about."""
+    claim = Claim("", "", ORDER, (first, second), column.heading, "higher", None)
+    return _links(claim, column, table)[0]
+
+
 def _is_chain(claim: Claim) -> bool:
     return claim.kind not in (ORDER, CONTRAST)
 

@@ -13,8 +13,10 @@ from typing import Any
 
 from clozelab.ledger.collect import Collected
 from clozelab.ledger.reporting.accounts import arms_run, costs, known_losses, learnt, problems, provenance, seed_counts
-from clozelab.ledger.reporting.claims import MONOTONE, SPREAD
+from clozelab.ledger.reporting.claims import SPREAD
 from clozelab.ledger.reporting.experiment import PERCENT, Experiment
+from clozelab.ledger.reporting.judged import POINTS, axis_of, judgement_page, unit_of
+from clozelab.ledger.reporting.points import find_lines, find_races, race_page
 from clozelab.ledger.reporting.table import Cell, DataColumn, Table
 from clozelab.ledger.reporting.verdicts import (
     FAILS,
@@ -25,11 +27,18 @@ from clozelab.ledger.reporting.verdicts import (
     Judgement,
     summarise,
 )
-from clozelab.ledger.reporting.wording import DASH, distinct, half_width, interval, percent, probability, rough, signed
-from clozelab.metrics.statistics import FINETUNING_SEEDS, MOST_SEEDS, ONE_RUN, PRETRAINING_SEEDS
+from clozelab.ledger.reporting.wording import (
+    DASH,
+    distinct,
+    half_width,
+    in_units,
+    percent,
+    rough,
+    with_direction,
+)
+from clozelab.metrics.statistics import FINETUNING_SEEDS, ONE_RUN, PRETRAINING_SEEDS
 
 QUESTION = re.compile(r"^\*\*The question\.\*\*\s*(.+?)(?:\n\s*\n|\Z)", re.DOTALL | re.MULTILINE)
-LOWER_IS_BETTER = ("perplexity", "loss")
 VERDICTS = (HOLDS, FAILS, INCONCLUSIVE, ONE_SEED, NOT_COMPARABLE)
 INTERVALS = {
     PRETRAINING_SEEDS: (
@@ -73,6 +82,7 @@ def build_page(
     experiment: Experiment, collected: Collected, table: Table, judgements: Sequence[Judgement], scale: str
 ) -> dict[str, Any]:
     """Everything the templates show."""
+    axis = axis_of(judgements)
     return {
         "title": experiment.title,
         "name": experiment.name,
@@ -91,9 +101,12 @@ def build_page(
         ],
         "interval": _interval_words(table),
         "reading": _reading(experiment, judgements),
+        "units": in_units(PERCENT, {one.heading: one.unit for one in table.with_results}),
+        "difference_units": in_units(POINTS, {one.judged_on: unit_of(one) for one in judgements}),
         "groups": _groups(table, collected.synthetic),
-        "judgements": [_judgement(one, table, _axis(judgements)) for one in judgements],
-        "axis": f"{_axis(judgements):.0f}",
+        "races": [race_page(race, table) for race in find_races(find_lines(experiment, collected), table)],
+        "judgements": [judgement_page(one, table, axis=axis, basis=_basis(table)) for one in judgements],
+        "axis": f"{axis:.0f}",
         "arms": [learnt(arm, label, collected) for arm, label in arms_run(experiment, collected).items()],
         "bounds": known_losses(collected),
         "costs": costs(experiment, collected),
@@ -215,13 +228,13 @@ def _heading(column: DataColumn, table: Table) -> dict[str, Any]:
     has_results = table.has_results(column)
     metric = column.metric.rpartition("/")[2].replace("_", " ")
     metric = {"f1": "F1", "matthews": "Matthews"}.get(metric, metric)
-    metric += ", lower is better" if metric in LOWER_IS_BETTER else ""
     note = "" if column.is_paper else column.role or "not in the paper's table"
     absent = "held-out text of the paper's" if column.column and column.column.is_pretraining else "no run"
     return {
         "name": column.heading,
         "note": note if has_results or not column.is_paper else absent,
-        "metric": metric,
+        "metric": with_direction(metric),
+        "unit": column.unit,
         "examples": f"{column.num_examples:,} examples" if column.num_examples else "",
         "has_paper": column.is_paper,
         "has_ours": has_results or not column.is_paper,
@@ -258,86 +271,3 @@ def _cell_note(cell: Cell, column: DataColumn, basis: str) -> str:
         without = f", {percent(cell.without_collapsed, column.decimals)} without" if cell.without_collapsed else ""
         notes.append(f"{cell.num_collapsed} {'collapsed' if cell.runs else 'with collapsed parts'}{without}")
     return "; ".join(note for note in notes if note)
-
-
-def _axis(judgements: Sequence[Judgement]) -> float:
-    """Half the width of the claims' common axis in points: shows every mean, and cuts an interval that dwarfs them."""
-    judgements = [one for one in judgements if _in_points(one)]
-    differences = [one.difference for one in judgements if one.difference]
-    means = [abs(one.mean) for one in differences]
-    means += [max(abs(one.claim.paper_delta or 0.0), one.claim.points) for one in judgements]
-    ends = [abs(end) for one in differences for end in (one.low, one.high) if end is not None]
-    return max(1.0, min(1.05 * max([*means, *ends], default=0.0), 2.0 * max(means, default=0.0)))
-
-
-def _in_points(one: Judgement) -> bool:
-    """Whether the difference is in percent points, as the common axis is."""
-    return one.column is None or one.column.unit == PERCENT
-
-
-def _judgement(one: Judgement, table: Table, axis: float) -> dict[str, Any]:
-    difference, decimals = one.difference, one.column.decimals if one.column else 1
-    is_size = one.column is None or one.column.is_paper
-    corrected = f"corrected {probability(one.corrected).removeprefix('p ').removeprefix('= ')}"
-    return {
-        "text": one.claim.text,
-        "compared": _compared(one, table),
-        # A stand-in judges the direction alone: the paper's size is about other data.
-        "paper": signed(one.claim.paper_delta, decimals) if is_size and one.claim.paper_delta is not None
-        else one.claim.in_words(),
-        "judged_on": one.judged_on,
-        "ours": signed(difference.mean if difference else None, decimals),
-        "interval": interval(difference, decimals),
-        "shown": f"weakest: {one.shown}" if one.shown else "",
-        "p": f"{probability(one.p)}, {corrected}" if one.p is not None else "",
-        "corrected": probability(one.corrected),
-        "basis": difference.basis if difference and difference.basis != _basis(table) else "",
-        "marks": {key: _share(value, axis) for key, value in _marks(one).items() if value is not None},
-        "verdict": one.verdict,
-        "kind": one.verdict.split()[0],
-        "needs": one.needs,
-        "needs_short": _needs_short(one),
-        "note": one.note,
-    }  # fmt: skip
-
-
-def _compared(one: Judgement, table: Table) -> str:
-    """What stands against what, in the labels of the table."""
-    claim, label = one.claim, table.experiment.label
-    if claim.kind == MONOTONE:
-        return f"{', '.join(map(label, claim.rows))}: {claim.direction}"
-    if claim.kind == SPREAD:
-        return f"{', '.join(map(label, claim.rows))}: within {claim.points:g} of each other"
-    text = f"{label(claim.rows[0])} against {label(claim.rows[1])}"
-    if claim.against is None:
-        return text
-    first, second, column = claim.against
-    return f"{text} on {claim.column}, less {label(first)} against {label(second)} on {column}"
-
-
-def _marks(one: Judgement) -> dict[str, float | None]:
-    """What is drawn on the axis of points; nothing for a difference in another unit."""
-    if not _in_points(one):
-        return {}
-    marks: dict[str, float | None] = {
-        "paper": None if one.column and not one.column.is_paper else one.claim.paper_delta
-    }
-    if one.claim.kind == SPREAD:
-        marks |= {"least": -one.claim.points, "most": one.claim.points}
-    if one.difference is not None:
-        marks["ours"] = one.difference.mean
-        if one.difference.low is not None and one.difference.high is not None:
-            marks |= {"low": one.difference.low, "high": one.difference.high}
-    return marks
-
-
-def _needs_short(one: Judgement) -> str:
-    """The same for a narrow page."""
-    if one.verdict == ONE_SEED or not one.needs:
-        return ""
-    return f"~{one.decisive_seeds} seeds" if one.decisive_seeds else f">{MOST_SEEDS} seeds"
-
-
-def _share(value: float, axis: float) -> float:
-    """Where a value lies on the axis, in percent of its width."""
-    return round(min(100.0, max(0.0, 50.0 + 50.0 * value / axis)), 2)

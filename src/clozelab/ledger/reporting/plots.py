@@ -1,57 +1,34 @@
-"""The report's two pictures: learning curves against tokens, and the table as dots with intervals.
-
-Each is drawn twice, for a light and a dark page. A colour means a pre-trained encoder, the same one in both pictures;
-what has no pre-training is grey.
-"""
+"""The pictures that every report has: learning curves against tokens, and the table as dots with intervals."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from clozelab.ledger.collect import PretrainRun
-from clozelab.ledger.reporting.experiment import PERCENT, Row
+from clozelab.ledger.reporting.drawing import (
+    STYLES,
+    WIDTH,
+    Picture,
+    colour_of,
+    row_colour,
+    saved,
+    settings,
+    write_title,
+)
+from clozelab.ledger.reporting.experiment import PERCENT
 from clozelab.ledger.reporting.table import DataColumn, Table
 
-WIDTH = 10.5  # inches; the page is about a hundred pixels an inch wide
 LABEL_GAP = 0.055  # of the axes' height: two labels closer than that would overlap
-# Okabe and Ito's hues, told apart by colour-blind readers too; darker on white and lighter on black, so that text in
-# these colours can be read.
-COLOURS = {
-    "light": ("#0072b2", "#c24e00", "#007a59", "#a8487f", "#8a6a00", "#3d7fa6"),
-    "dark": ("#56b4e9", "#ff9147", "#2fc79b", "#e398c2", "#e8b93c", "#a5d8f5"),
-}
-STYLES: dict[str, dict[str, str]] = {
-    "light": {"paper": "#ffffff", "ink": "#1a1a1a", "faint": "#5f6570"},
-    "dark": {"paper": "#16181c", "ink": "#e6e6e6", "faint": "#a0a6b0"},
-}
-BASE_STYLE = {
-    "font.size": 10.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "grid.linewidth": 0.6,
-    "ytick.left": False,
-    "legend.frameon": False,
-    "savefig.dpi": 200,
-}
 
 
-def draw_curves(runs: Sequence[PretrainRun], labels: dict[str, str], style: str) -> bytes | None:
-    """Held-out loss of each pre-training run against tokens, as PNG; None where no run has a curve.
+def draw_curves(runs: Sequence[PretrainRun], labels: dict[str, str], style: str) -> Picture | None:
+    """Held-out loss of each pre-training run against tokens, or None where no run has a curve.
 
     Args:
         runs: of every arm and seed.
@@ -64,17 +41,17 @@ def draw_curves(runs: Sequence[PretrainRun], labels: dict[str, str], style: str)
     arms = list(dict.fromkeys([*labels, *(run.arm for run in drawn)]))
     ends: dict[str, list[float]] = {}
     furthest = max(tokens for run in drawn for tokens, _ in run.curves["validation/loss"])
-    with plt.rc_context(_rc(style)):
+    with plt.rc_context(settings(style)):
         figure, axes = plt.subplots(figsize=(WIDTH, 4.6), layout="constrained")
         for run in drawn:
             tokens, losses = zip(*run.curves["validation/loss"], strict=True)
-            colour = _colour(arms.index(run.arm), style)
+            colour = colour_of(arms.index(run.arm), style)
             axes.plot(tokens, losses, color=colour, linewidth=1.6, alpha=0.9)
             # Leads the eye to the label where a run has not come as far as the others.
             axes.plot([tokens[-1], furthest], [losses[-1]] * 2, color=colour, linewidth=1.0, linestyle=(0, (1, 3)))
             ends.setdefault(run.arm, []).append(losses[-1])
         marks = [
-            (sum(ends[arm]) / len(ends[arm]), labels.get(arm, arm), _colour(index, style))
+            (sum(ends[arm]) / len(ends[arm]), labels.get(arm, arm), colour_of(index, style))
             for index, arm in enumerate(arms)
             if arm in ends
         ]
@@ -91,7 +68,7 @@ def draw_curves(runs: Sequence[PretrainRun], labels: dict[str, str], style: str)
         axes.set_xlim(0.0, furthest)
         axes.xaxis.set_major_formatter(EngFormatter())
         _label_ends(axes, marks)
-        return _png(figure)
+        return saved(figure)
 
 
 def known_heights(runs: Sequence[PretrainRun]) -> dict[str, float]:
@@ -120,15 +97,15 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
     return placed
 
 
-def draw_table(table: Table, style: str) -> bytes | None:
-    """Every row on every data set as a dot with its interval; the paper's value as a hollow diamond. PNG or None."""
+def draw_table(table: Table, style: str) -> Picture | None:
+    """Every row on every data set as a dot with its interval; the paper's value as a hollow diamond; None for none."""
     rows = table.experiment.rows
     columns = sorted(table.with_results, key=lambda one: not one.is_paper)
     if not columns:
         return None
     down = -(-len(columns) // 5)
     across = max(3, -(-len(columns) // down))  # a lone data set need not fill the page
-    with plt.rc_context(_rc(style)):
+    with plt.rc_context(settings(style)):
         size = (WIDTH, 0.6 + (0.9 + 0.3 * len(rows)) * down)
         figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, sharey=True, layout="constrained")
         for axes, column in zip(grid.flat, columns, strict=False):
@@ -138,14 +115,17 @@ def draw_table(table: Table, style: str) -> bytes | None:
         grid[0, 0].set_yticks(range(len(rows)), [row.label for row in rows])
         grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
         collapsed = any(table.cells[row.name, one.key].is_collapsed for row in rows for one in columns)
-        figure.legend(handles=_legend(columns, style, collapsed), loc="outside lower center", ncols=3, fontsize=9)
-        return _png(figure)
+        has_paper = any(table.paper_value(row.name, one) is not None for row in rows for one in columns)
+        figure.legend(
+            handles=_legend(columns, style, collapsed, has_paper), loc="outside lower center", ncols=3, fontsize=9
+        )
+        return saved(figure)
 
 
 def _draw_column(axes: Any, table: Table, column: DataColumn, style: str) -> None:
     faint = STYLES[style]["faint"]
     for height, row in enumerate(table.experiment.rows):
-        colour = _row_colour(table.experiment.rows, row, style)
+        colour = row_colour(table.experiment.rows, row, style)
         cell = table.cells[row.name, column.key]
         estimate = cell.estimate
         if estimate is None:
@@ -169,9 +149,7 @@ def _draw_column(axes: Any, table: Table, column: DataColumn, style: str) -> Non
     if column.unit == PERCENT:
         _cut_at_percent(axes, table, column, style)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=column.unit == PERCENT))
-    axes.set_title(column.heading, fontsize=10, fontweight="bold", pad=20 if column.role else 6)
-    if column.role:
-        axes.text(0.5, 1.02, column.role, color=faint, fontsize=8.5, ha="center", va="bottom", transform=axes.transAxes)
+    write_title(axes, column, style)
 
 
 def _cut_at_percent(axes: Any, table: Table, column: DataColumn, style: str) -> None:
@@ -182,17 +160,18 @@ def _cut_at_percent(axes: Any, table: Table, column: DataColumn, style: str) -> 
         cell = table.cells[row.name, column.key]
         if cell.estimate is None or cell.is_collapsed or not cell.estimate.half_width:
             continue
-        colour = _row_colour(table.experiment.rows, row, style)
+        colour = row_colour(table.experiment.rows, row, style)
         ends = (cell.estimate.mean - cell.estimate.half_width, cell.estimate.mean + cell.estimate.half_width)
         for edge, marker, is_cut in ((low, "<", ends[0] < low), (high, ">", ends[1] > high)):
             if is_cut:
                 axes.plot(edge, height, marker=marker, markersize=5, color=colour, clip_on=False)
 
 
-def _legend(columns: Sequence[DataColumn], style: str, collapsed: bool) -> list[Line2D]:
+def _legend(columns: Sequence[DataColumn], style: str, collapsed: bool, has_paper: bool) -> list[Line2D]:
     ink, faint = STYLES[style]["ink"], STYLES[style]["faint"]
-    entries = [Line2D([], [], color=ink, marker="o", label="ours, percent, with 95 % interval")]
-    if any(column.is_paper for column in columns):
+    unit = ", percent" if all(column.unit == PERCENT for column in columns) else ""
+    entries = [Line2D([], [], color=ink, marker="o", label=f"ours{unit}, with 95 % interval")]
+    if has_paper:
         entries.append(Line2D([], [], color=ink, marker="D", markerfacecolor="none", linestyle="", label="the paper"))
     if any(column.majority is not None for column in columns):
         entries.append(Line2D([], [], color=faint, linestyle=(0, (1, 2)), label="always the most frequent label"))
@@ -201,41 +180,17 @@ def _legend(columns: Sequence[DataColumn], style: str, collapsed: bool) -> list[
     return entries
 
 
-def _row_colour(rows: Sequence[Row], row: Row, style: str) -> str:
-    arms = list(dict.fromkeys(one.arm for one in rows if one.arm is not None))
-    return STYLES[style]["faint"] if row.arm is None else _colour(arms.index(row.arm), style)
-
-
-def _colour(index: int, style: str) -> str:
-    return COLOURS[style][index % len(COLOURS[style])]
-
-
-def _rc(style: str) -> Any:
-    colours = STYLES[style]
-    return {
-        **BASE_STYLE,
-        **dict.fromkeys(("figure.facecolor", "axes.facecolor"), colours["paper"]),
-        **dict.fromkeys(("text.color", "axes.labelcolor", "ytick.color"), colours["ink"]),
-        **dict.fromkeys(("axes.edgecolor", "xtick.color", "grid.color"), colours["faint"]),
-    }
-
-
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    plt.close(figure)
-    return buffer.getvalue()
-
-
 def draw_two(curves: Sequence[tuple[str, Sequence[tuple[int, float]]]], name: str, style: str = "light") -> bytes:
     """Curves of (label, [(tokens, value)]) on one pair of axes, as PNG; `name` is what the values are."""
-    with plt.rc_context(_rc(style)):
+    with plt.rc_context(settings(style)):
         figure, axes = plt.subplots(figsize=(WIDTH, 4.6), layout="constrained")
         for index, (label, curve) in enumerate(curves):
             tokens, values = zip(*curve, strict=True)
-            axes.plot(tokens, values, color=_colour(index, style), linewidth=1.6, marker="o", markersize=3, label=label)
+            axes.plot(
+                tokens, values, color=colour_of(index, style), linewidth=1.6, marker="o", markersize=3, label=label
+            )
         axes.set_xlabel("tokens seen")
         axes.set_ylabel(name)
         axes.xaxis.set_major_formatter(EngFormatter())
         axes.legend()
-        return _png(figure)
+        return saved(figure).png

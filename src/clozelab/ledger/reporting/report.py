@@ -7,17 +7,22 @@ while runs are going on. What the pages say is in page.py, how they look in temp
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
 from clozelab.ledger.collect import Collected, collect
-from clozelab.ledger.reporting.accounts import arm_labels
+from clozelab.ledger.reporting.accounts import arm_labels, encoder_sizes, rows_by_size
+from clozelab.ledger.reporting.drawing import STYLES, Picture
 from clozelab.ledger.reporting.experiment import Experiment
 from clozelab.ledger.reporting.page import build_page
-from clozelab.ledger.reporting.plots import STYLES, draw_curves, draw_table
+from clozelab.ledger.reporting.plots import draw_curves, draw_table
+from clozelab.ledger.reporting.point_plots import draw_lines, draw_sizes
+from clozelab.ledger.reporting.points import find_lines, find_races
 from clozelab.ledger.reporting.results import write_results
 from clozelab.ledger.reporting.table import Table, build_table
 from clozelab.ledger.reporting.verdicts import Judgement, judge
@@ -65,15 +70,25 @@ def write_report(experiment: Experiment, root: Path, folder: Path, *, scale: str
 
 
 def _plots(experiment: Experiment, collected: Collected, table: Table, folder: Path) -> dict[str, dict[str, str]]:
-    """Write NAME.png and NAME-dark.png of every plot there is data for; returns name -> style -> base64."""
-    drawn = {
-        "table": {style: draw_table(table, style) for style in STYLES},
-        "curves": {style: draw_curves(collected.pretrain, arm_labels(experiment), style) for style in STYLES},
+    """Write NAME.png and NAME.svg, and the same with -dark, of every plot there is data for.
+
+    Returns name -> style -> the SVG as base64: sharp at any size, and smaller than the PNG.
+    """
+    lines = find_lines(experiment, collected)
+    races = find_races(lines, table)
+    rows, sizes = rows_by_size(experiment, collected), encoder_sizes(collected)
+    draw: dict[str, Callable[[str], Picture | None]] = {
+        "table": lambda style: draw_table(table, style),
+        "points": lambda style: draw_lines(lines, races, table, style),
+        "sizes": lambda style: draw_sizes(rows, sizes, table, style),
+        "curves": lambda style: draw_curves(collected.pretrain, arm_labels(experiment), style),
     }
     plots: dict[str, dict[str, str]] = {}
-    for name, images in drawn.items():
-        for style, image in images.items():
-            if image is not None:
-                (folder / f"{name}{'' if style == 'light' else f'-{style}'}.png").write_bytes(image)
-                plots.setdefault(name, {})[style] = base64.b64encode(image).decode()
+    for name, style in product(draw, STYLES):
+        picture = draw[name](style)
+        if picture is not None:
+            stem = name if style == "light" else f"{name}-{style}"
+            (folder / f"{stem}.png").write_bytes(picture.png)
+            (folder / f"{stem}.svg").write_bytes(picture.svg)
+            plots.setdefault(name, {})[style] = base64.b64encode(picture.svg).decode()
     return plots

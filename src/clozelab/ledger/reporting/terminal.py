@@ -27,6 +27,8 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
             console.print(f"\n[bold]{escape(group['title'])}[/]")
             for columns in _fitting(group, console.width):
                 console.print(_scores(group, columns))
+    for race in page["races"]:
+        console.print(escape(f"{race['judged_on']}. {race['sentence']}"), highlight=False)
     console.print(_claims(page))
     if page["bounds"]:
         console.print(_learnt(page))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WANDB = "clozelab.training.tracking.build_wandb_logger"
 ID_FACT = "tracker_id"
 ID_FILE = "wandb_id.txt"
-REPORT_FILES = ("report.html", "report.md", "results.csv", "*.png")
+REPORT_FILES = ("report.html", "report.md", "results.csv", "*.png", "*.svg")
 
 
 def tracker_nodes(logger: Mapping[str, Any] | None) -> list[Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from clozelab.metrics.statistics import Estimate
 
+LOWER_IS_BETTER = ("perplexity", "loss")
 MINUS, PLUS_MINUS, DASH = "\u2212", "\u00b1", "\u2013"
 
 
@@ -66,3 +67,21 @@ def half_width(estimate: Estimate | None, decimals: int = 1) -> str:
 def distinct(values: Iterable[str]) -> str:
     """Every value once, in order; a dash for none."""
     return "; ".join(dict.fromkeys(value for value in values if value)) or DASH
+
+
+def in_units(common: str, units: Mapping[str, str]) -> str:
+    """`percent (LM perplexity: perplexity)`: what numbers are in, and which of them are in something else.
+
+    Args:
+        common: the unit of most.
+        units: name of a column -> its unit.
+    """
+    others = {name: unit for name, unit in units.items() if unit != common}
+    if others and len(others) == len(units):
+        return distinct(others.values())
+    return common + (f" ({'; '.join(f'{name}: {unit}' for name, unit in others.items())})" if others else "")
+
+
+def with_direction(metric: str) -> str:
+    """A metric's name; where less of it is better, that too."""
+    return f"{metric}, lower is better" if metric in LOWER_IS_BETTER else metric

@@ -1,0 +1,201 @@
+"""Scores along pre-training: which rows belong together, how far each is, and what is said of one arm overtaking
+another."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from clozelab.ledger.collect import collect
+from clozelab.ledger.reporting.accounts import arm_labels
+from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
+from clozelab.ledger.reporting.latex import write_latex
+from clozelab.ledger.reporting.point_plots import races_to_draw
+from clozelab.ledger.reporting.points import Race, find_lines, find_races, sentence
+from clozelab.ledger.reporting.report import Report, write_report
+from clozelab.ledger.reporting.table import build_table
+from clozelab.ledger.reporting.terminal import print_page
+
+FIGURE_5 = "figure5_training_steps"
+PERCENTS = (5, 10, 25, 50, 75, 100)
+WOBBLE = (0.0, 0.3, -0.3)
+"""Of the difference, from seed to seed."""
+
+
+@pytest.fixture
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spares a test about words the seconds that pictures take."""
+    monkeypatch.setattr("clozelab.ledger.reporting.report._plots", lambda *_: {})
+
+
+def make_figure(
+    root: Path, writers: Any, leads: Sequence[float | None], seeds: Sequence[int] = (1, 2, 3), task: str = "mnli"
+) -> Path:
+    """Runs in which MLM leads LTR by so many points after each of PERCENTS; None: LTR has no run there."""
+    for arm in ("mlm", "ltr"):
+        for seed in seeds:
+            writers.pretrain(root, arm, seed)
+    for number, (percent, lead) in enumerate(zip(PERCENTS, leads, strict=True)):
+        for seed in seeds:
+            both = {"mlm": None if lead is None else lead + WOBBLE[seed % 3], "ltr": 0.0}
+            for arm, ahead in both.items():
+                if ahead is not None:
+                    score = 60.0 + 2.0 * number + seed + ahead
+                    writers.finetune(root, f"{arm}_{percent:02d}", task, (seed, 1), score)
+    return root
+
+
+def races(root: Path) -> list[Race]:
+    collected = collect(root)
+    experiment = load_experiment(find_experiment(FIGURE_5))
+    table = build_table(experiment, collected)
+    return find_races(find_lines(experiment, collected), table)
+
+
+def said(root: Path) -> list[str]:
+    return [sentence(race) for race in races(root)]
+
+
+def written(root: Path, name: str = FIGURE_5) -> Report:
+    return write_report(load_experiment(find_experiment(name)), root, root / "report", scale="demo")
+
+
+def test_lines_are_rows_that_differ_in_the_fraction_alone() -> None:
+    lines = find_lines(load_experiment(find_experiment(FIGURE_5)))
+    assert [line.name for line in lines] == ["mlm", "ltr"]
+    assert list(lines[0].rows) == [0.05, 0.1, 0.25, 0.5, 0.75, 1.0]
+    assert lines[1].rows[0.05] == "ltr_05" and lines[1].rows[1.0] == "ltr_100"
+    # Two rows of table 5 share an arm and differ in their head.
+    assert find_lines(load_experiment(find_experiment("table5_pretraining_tasks"))) == []
+
+
+def test_tokens_are_those_of_the_step(tmp_path: Path, writers: Any) -> None:
+    """Steps of a later phase are longer: tokens are read from the curves and not shared out evenly."""
+    root = make_figure(tmp_path, writers, [None] * 6, seeds=(1,))
+    for arm in ("mlm", "ltr"):
+        lines = [f"{step},{1000 * step if step <= 50 else 50_000 + 19_000 * (step - 50)}" for step in (20, 40, 50, 90)]
+        text = "step,tokens,seconds,key,value\n" + "".join(f"{line},1.0,train/loss,2.0\n" for line in lines)
+        (root / "pretrain" / arm / "seed-1" / "metrics.csv").write_text(text + "95,1")
+    found = find_lines(load_experiment(find_experiment(FIGURE_5)), collect(root))[0].tokens
+    assert found == {0.05: 5_000, 0.1: 10_000, 0.25: 25_000, 0.5: 50_000, 0.75: 525_000, 1.0: 1_000_000}
+
+
+def test_unknown_tokens_are_not_made_up(tmp_path: Path, writers: Any) -> None:
+    root = make_figure(tmp_path, writers, [1.0] * 6)
+    for path in root.glob("pretrain/mlm/*/metrics.csv"):
+        path.unlink()
+    lines = find_lines(load_experiment(find_experiment(FIGURE_5)), collect(root))
+    assert lines[0].tokens == {} and len(lines[1].tokens) == 6
+    assert "from 5 % of the steps on" in said(root)[0]
+    assert (written(root).folder / "points.png").is_file()
+
+
+def test_a_crossing_that_intervals_support(tmp_path: Path, writers: Any) -> None:
+    root = make_figure(tmp_path, writers, (-5.0, -3.0, 0.1, 4.0, 5.0, 6.0))
+    assert said(root)[0] == (
+        "The mean difference mlm \u2212 ltr changes sign between 100 k tokens and 250 k tokens; intervals lie below "
+        "zero at 50 k tokens and 100 k tokens and above zero from 500 k tokens on: they support a crossing."
+    )
+
+
+@pytest.mark.parametrize(
+    ("leads", "sure"),
+    [
+        ((-0.2, -0.1, 0.1, 0.2, 0.1, 0.2), "no interval excludes zero, so they do not support a crossing."),
+        (
+            (-0.2, -0.1, 0.1, 4.0, 5.0, 6.0),
+            "zero from 500 k tokens on and nowhere below it, so they do not support a crossing.",
+        ),
+    ],
+)
+def test_a_change_of_sign_is_not_yet_a_crossing(
+    tmp_path: Path, writers: Any, leads: Sequence[float], sure: str
+) -> None:
+    text = said(make_figure(tmp_path, writers, leads))[0]
+    assert "changes sign between 100 k tokens and 250 k tokens" in text and text.endswith(sure)
+
+
+def test_no_change_of_sign(tmp_path: Path, writers: Any) -> None:
+    text = said(make_figure(tmp_path, writers, (0.2, 3.0, 0.2, 4.0, 5.0, 6.0)))[0]
+    assert "does not change sign within the run (mlm is ahead at every point)" in text
+    assert text.endswith("intervals lie above zero at 100 k tokens, 500 k tokens, 750 k tokens and 1 M tokens.")
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_one_seed_shows_no_crossing(tmp_path: Path, writers: Any) -> None:
+    root = make_figure(tmp_path, writers, (-5.0, -3.0, 3.0, 4.0, 5.0, 6.0), seeds=(1,))
+    for percent, lead in zip(PERCENTS, (-5.0, -3.0, 3.0, 4.0, 5.0, 6.0), strict=True):
+        writers.finetune(root, f"mlm_{percent:02d}", "mnli", (1, 2), 60.1 + lead)
+        writers.finetune(root, f"ltr_{percent:02d}", "mnli", (1, 2), 60.0)
+    text = said(root)[0]
+    assert "changes sign between 100 k tokens and 250 k tokens" in text
+    assert text.endswith("with one pre-training seed an arm, that may be the luck of two runs and shows no crossing.")
+    leads = races(root)[0].leads
+    assert all(abs(lead.link.difference.mean) > lead.link.difference.half_width for lead in leads)
+    assert [lead.side for lead in leads] == [0] * 6  # of no other runs
+    point = written(root).page["races"][0]["points"][0]
+    assert point["interval"] and point["note"] == "fine-tuning seeds only"
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_points_that_are_not_there_or_not_comparable(tmp_path: Path, writers: Any) -> None:
+    root = make_figure(tmp_path, writers, (None, -3.0, None, 4.0, None, None))
+    assert "changes sign between 100 k tokens and 500 k tokens" in said(root)[0]
+    for path in root.glob("pretrain/ltr/*/run.json"):
+        state = json.loads(path.read_text())
+        state["facts"]["tokens"] = 2_000_000
+        path.write_text(json.dumps(state))
+    assert said(root)[0].startswith("mlm \u2212 ltr: not comparable (arms not matched: 1 M against 2 M tokens")
+    assert "arms not matched" in written(root).page["races"][0]["points"][0]["note"]
+
+
+def test_differences_are_drawn_where_two_arms_can_be_compared(tmp_path: Path, writers: Any) -> None:
+    root = make_figure(tmp_path, writers, (-5.0, None, None, 4.0, None, None))
+    found = races(root)
+    assert races_to_draw(found) == {"mnli": found[0]} and len(found[0].leads) == 2
+    assert races_to_draw([*found, *found]) == {}  # three arms or more
+    for path in root.glob("pretrain/ltr/*/run.json"):
+        path.unlink()
+    assert races(root) and races_to_draw(races(root)) == {}
+    assert (written(root).folder / "points.svg").is_file()  # the scores are
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_the_report_shows_points_and_names_arms(tmp_path: Path, writers: Any) -> None:
+    root = make_figure(tmp_path, writers, (-5.0, -3.0, 0.1, 4.0, 5.0, 6.0), task="snli_95k")
+    report = written(root)
+    text = (report.folder / "report.md").read_text()
+    assert "## Along pre-training" in text and "changes sign between" in text
+    assert "SNLI-95k (stand-in for MNLI-m). The mean difference" in text
+    assert "| 5 % | 50 k | 57.0 \u00b1 2.2 | 62.0 \u00b1 2.5 | \u22125.0 | [\u22125.7, \u22124.3] |  |" in text
+    assert "<h2>Along pre-training</h2>" in report.html.read_text()
+    tex = write_latex(report.page, tmp_path / "report.tex").read_text()
+    assert r"5 \% & 50 k & 57.0 $\pm$ 2.2 & 62.0 $\pm$ 2.5 & $-$5.0 & [$-$5.7, $-$4.3] \\" in tex
+    assert r"The mean difference mlm $-$ ltr changes sign" in tex
+    console = Console(width=400, file=io.StringIO())
+    print_page(report.page, console)
+    assert report.page["races"][0]["sentence"] in console.file.getvalue()
+    # A whole run is not "MLM after 5 %".
+    assert [arm["label"] for arm in report.page["arms"]] == ["mlm", "ltr"]
+    assert report.page["costs"][0]["label"] == "pre-training mlm"
+    for path in root.glob("pretrain/ltr/*/run.json"):
+        path.write_text(path.read_text().replace('"validation/loss": 4.4', '"validation/loss": 6.1'))
+    assert written(root).page["problems"]["Not learnt"][0].startswith("ltr: a held-out loss of 6.10")
+
+
+def test_other_arms_keep_the_label_of_their_first_row() -> None:
+    labels: Mapping[str, str] = arm_labels(load_experiment(find_experiment("table5_pretraining_tasks")))
+    assert labels == {"mlm_nsp": "MLM & NSP", "mlm": "No NSP", "ltr": "LTR & No NSP"}
+
+
+def test_no_points_no_section(tmp_path: Path, writers: Any) -> None:
+    writers.pretrain(tmp_path, "mlm", 1)
+    report = written(tmp_path, "table5_pretraining_tasks")
+    assert "Along pre-training" not in report.html.read_text() + (report.folder / "report.md").read_text()
+    assert not (report.folder / "points.png").exists() and not (report.folder / "sizes.png").exists()
