@@ -118,6 +118,11 @@ def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None
         "flops": lambda one: one.flops, "time": lambda one: one.seconds,
     }  # fmt: skip
     assert [quantity[matched_by](one) for one in found] == pytest.approx([quantity[matched_by](found[0])] * 3)
+    # What an arm has to say of the scale's 2,400 steps, also where it says something already.
+    assert [2400 * one.steps_factor for one in found] == pytest.approx([one.steps for one in found], abs=1)
+    shorter = [replace(arm, config={**arm.config, "steps_factor": 0.5}) for arm in shapes]
+    again = divide(shorter, 7200.0, matched_by)
+    assert [one.steps_factor for one in again] == pytest.approx([one.factor / 2 for one in found])
     if matched_by == "time":
         assert found[1].tokens > found[2].tokens
     with pytest.raises(ValueError, match="matched_by=epochs"):
@@ -201,7 +206,8 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert "smallest detectable difference: 11.5 points" in out and "assumed" in out
     assert "got 50% of a core" in out and "rule of thumb" not in out and "are guesses" in out
     assert main([*words, "budget=20min", "matched_by=time"]) == 0
-    assert "equal steps" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "equal steps" not in out and "steps_factor" in out
     with pytest.raises(ValueError, match="fine-tuning alone takes"):
         main([*words, "budget=1s"])
     with pytest.raises(ValueError, match="did you mean 'seed'"):

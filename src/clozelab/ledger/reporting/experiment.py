@@ -17,6 +17,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.reporting.claims import Claim, checked, load_claim
+from clozelab.ledger.reporting.declared import RATE_KEYS, STEP_KEYS
 
 OUR_SPLIT = "dev"
 PERCENT = "percent"
@@ -102,6 +103,13 @@ class Experiment:
     """Why nothing has to, where nothing has to."""
     differ_in: tuple[str, ...] = ()
     """Settings that the rows are about, beyond what their files set."""
+
+    @property
+    def free_keys(self) -> frozenset[str]:
+        """Settings in which any two rows or arms may differ, whatever their files say."""
+        rates = RATE_KEYS if "learning_rate" in self.differ_in else ()
+        steps = () if "steps" in self.matched_by else STEP_KEYS
+        return frozenset((*self.differ_in, *rates, *steps))
 
     def label(self, row: str) -> str:
         return next((one.label for one in self.rows if one.name == row), row)
