@@ -11,7 +11,7 @@ from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.collect import Collected, FinetuneRun
 from clozelab.ledger.reporting.experiment import load_experiment
 from clozelab.ledger.reporting.table import Cell, Table, build_table
-from clozelab.ledger.reporting.verdicts import NOT_COMPARABLE, judge
+from clozelab.ledger.reporting.verdicts import HOLDS, NOT_COMPARABLE, ONE_SEED, judge
 
 
 def run(row: str, task: str, metric: str, scores: dict[str, float], **changes: Any) -> FinetuneRun:
@@ -82,7 +82,7 @@ def test_the_papers_average_and_a_mean_that_lacks_a_part() -> None:
     assert "Average" in without and "GLUE score without WNLI" not in without, "a mean over fewer is another number"
 
 
-def test_another_split_stands_apart_and_judges_nothing() -> None:
+def test_another_split_stands_apart_and_judges_direction_only() -> None:
     scores = {"validation/accuracy": 80.0, "validation/mismatched_accuracy": 81.0}
     runs = [run(row, "mnli", "validation/accuracy", scores) for row in ("large", "mlm_nsp")]
     runs += [run(row, "rte", "validation/accuracy", {"validation/accuracy": 70.0}) for row in ("large", "mlm_nsp")]
@@ -95,9 +95,40 @@ def test_another_split_stands_apart_and_judges_nothing() -> None:
     assert all(one.role == "dev; the paper's numbers are on test" for one in ours.values())
     paper = [table.paper_value("large", one) for one in table.columns if one.is_paper]
     assert paper == [86.7, 85.9, 72.1, 92.7, 94.9, 60.5, 86.5, 89.3, 70.1, 82.1, None]
-    judgements = judge(table)
-    assert {one.verdict for one in judgements} == {NOT_COMPARABLE}
-    assert "paper's numbers are on test" in judgements[0].note
+    everywhere, rte, cola, average = judge(table)
+    note = "dev; the paper's numbers are on test: direction only"
+    assert (everywhere.verdict, rte.verdict) == (ONE_SEED, ONE_SEED)  # as any other data set with a seed
+    assert rte.note.startswith(note) and everywhere.note.count(note) == 1
+    assert {cola.verdict, average.verdict} == {NOT_COMPARABLE}
+
+
+def test_the_size_of_another_split_is_not_compared() -> None:
+    """Six seeds of a sure difference: the claim holds, and the paper's 3.7 points on test stand nowhere beside it."""
+    runs = [
+        run(row, "rte", "validation/accuracy", {"validation/accuracy": score + wobble * (seed % 3)}, pretrain_seed=seed)
+        for row, score, wobble in (("large", 73.0, 0.1), ("mlm_nsp", 70.0, 0.2))
+        for seed in range(1, 7)
+    ]
+    table = table_of("table1_glue", *runs)
+    found = next(one for one in judge(table) if one.claim.id == "large_helps_small_data")
+    assert (found.verdict, found.judged_on, found.claim.paper_delta) == (HOLDS, "RTE (dev)", 3.7)
+    assert found.paper_size is None and found.note == "dev; the paper's numbers are on test: direction only"
+
+
+def test_a_cell_of_one_split_against_a_cell_of_another_is_refused(tmp_path: Path) -> None:
+    """Whatever the columns are called: what the scores say of themselves decides."""
+    (tmp_path / "paper.yaml").write_text(
+        "title: T\nsource: S\nsplit: dev\ncolumns:\n"
+        "  - {name: dev, metric: validation/accuracy, task: rte, stand_ins: [], benchmarks: []}\n"
+        "  - {name: test, metric: test/accuracy, task: rte, stand_ins: [], benchmarks: []}\n"
+        "rows:\n  - {row: a, label: A, arm: null, cells: [1, 1]}\n  - {row: b, label: B, arm: null, cells: [1, 1]}\n"
+        "claims:\n  - {id: c, text: t, paper_delta: 1, direction: lower, compare: [a, b, dev], against: [a, b, test]}\n"
+    )
+    scores = {"validation/accuracy": 70.0, "test/accuracy": 60.0}
+    runs = [run(row, "rte", "validation/accuracy", scores) for row in ("a", "b")]
+    (found,) = judge(build_table(load_experiment(tmp_path), Collected(Path("x"), [], runs, [])))
+    assert found.verdict == NOT_COMPARABLE
+    assert "another split: cells of validation against cells of test" in found.note
 
 
 def test_stand_in_speaks_for_one_column_only() -> None:

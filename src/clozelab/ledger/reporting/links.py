@@ -225,10 +225,14 @@ def _absent(terms: Sequence[Term], cells: Sequence[Cell], table: Table) -> str:
 
 
 def _barred(terms: Sequence[Term], table: Table) -> str:
-    """Another split, another metric or another protocol; empty where the cells may be compared."""
+    """Another split, another metric or another protocol; empty where the cells may be compared.
+
+    Cells that are all of one split may be, whatever split the paper's numbers are on: only their size says nothing.
+    """
+    splits = dict.fromkeys(column.metric.partition("/")[0] for _, _, column in terms if column.metric)
+    if len(splits) > 1:
+        return f"another split: cells of {' against cells of '.join(splits)}"
     for _, _, column in terms:
-        if column.is_other_split:
-            return column.role
         if column.column and column.tasks and column.metric != column.column.metric:
             return f"another metric: {column.metric}, where the claim is about {column.column.metric}"
     for (_, first, column), (_, second, _) in zip(terms[::2], terms[1::2], strict=True):

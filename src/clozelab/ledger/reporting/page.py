@@ -66,7 +66,10 @@ SEEDS = (
     "How many pre-training seeds would decide a claim is a forecast: the number at which a corrected interval of the "
     "present mean and spread would exclude zero (or the margin). Both are estimated from few seeds."
 )
-STAND_INS = "A stand-in or generated data set judges the direction of a claim and never its size."
+STAND_INS = (
+    "A stand-in or generated data set judges the direction of a claim and never its size; so does another split than "
+    "the paper's."
+)
 
 
 def build_page(
@@ -115,7 +118,7 @@ def _reading(experiment: Experiment, judgements: Sequence[Judgement]) -> list[st
     rule = f"arms that differ in {matched} of pre-training by more than 2 %" if matched else "nothing else"
     reason = f" (arms are not matched here: {experiment.matched_reason})" if experiment.matched_reason else ""
     barred = (
-        "Not comparable: a row or a data set has no run, the numbers are on another split or of another metric, the "
+        "Not comparable: a row or a data set has no run, the cells are of two splits or of another metric, the "
         f"rows were made by another protocol than what they are about, or {rule}{reason}."
     )
     lines = [*READING, correction]
@@ -265,7 +268,7 @@ def _axis(judgements: Sequence[Judgement]) -> float:
     judgements = [one for one in judgements if _in_points(one)]
     differences = [one.difference for one in judgements if one.difference]
     means = [abs(one.mean) for one in differences]
-    means += [max(abs(one.claim.paper_delta or 0.0), one.claim.points) for one in judgements]
+    means += [max(abs(one.paper_size or 0.0), one.claim.points) for one in judgements]
     ends = [abs(end) for one in differences for end in (one.low, one.high) if end is not None]
     return max(1.0, min(1.05 * max([*means, *ends], default=0.0), 2.0 * max(means, default=0.0)))
 
@@ -277,14 +280,11 @@ def _in_points(one: Judgement) -> bool:
 
 def _judgement(one: Judgement, table: Table, axis: float) -> dict[str, Any]:
     difference, decimals = one.difference, one.column.decimals if one.column else 1
-    is_size = one.column is None or one.column.is_paper
     corrected = f"corrected {probability(one.corrected).removeprefix('p ').removeprefix('= ')}"
     return {
         "text": one.claim.text,
         "compared": _compared(one, table),
-        # A stand-in judges the direction alone: the paper's size is about other data.
-        "paper": signed(one.claim.paper_delta, decimals) if is_size and one.claim.paper_delta is not None
-        else one.claim.in_words(),
+        "paper": one.claim.in_words() if one.paper_size is None else signed(one.paper_size, decimals),
         "judged_on": one.judged_on,
         "ours": signed(difference.mean if difference else None, decimals),
         "interval": interval(difference, decimals),
@@ -319,9 +319,7 @@ def _marks(one: Judgement) -> dict[str, float | None]:
     """What is drawn on the axis of points; nothing for a difference in another unit."""
     if not _in_points(one):
         return {}
-    marks: dict[str, float | None] = {
-        "paper": None if one.column and not one.column.is_paper else one.claim.paper_delta
-    }
+    marks: dict[str, float | None] = {"paper": one.paper_size}
     if one.claim.kind == SPREAD:
         marks |= {"least": -one.claim.points, "most": one.claim.points}
     if one.difference is not None:

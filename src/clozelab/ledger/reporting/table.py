@@ -101,9 +101,9 @@ class Table:
     comparability: Comparability = field(default_factory=Comparability)
 
     def of_column(self, column: Column) -> list[DataColumn]:
-        """The data sets with results that speak for a column of the paper: its own first."""
+        """The data sets with results that speak for a column of the paper: its own first, of whatever split."""
         mine = [one for one in self.columns if one.column == column and self.has_results(one)]
-        return sorted(mine, key=lambda one: not one.is_paper)
+        return sorted(mine, key=_rank)
 
     @property
     def with_results(self) -> list[DataColumn]:
