@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from clozelab.ledger.reporting.verdicts import HOLDS, NOT_COMPARABLE, ONE_SEED, 
 
 def run(row: str, task: str, metric: str, scores: dict[str, float], **changes: Any) -> FinetuneRun:
     state = {"status": "complete", "stage": "finetune"}
-    about = {"pretrain_seed": 1, "seed": 1, "title": task.upper(), "learning_rate": 1e-4} | changes
-    return FinetuneRun(dir=Path("x"), row=row, task=task, state=state, metric=metric, scores=scores, **about)
+    about = {"pretrain_seed": 1, "seed": 1, "title": task.upper(), "learning_rate": 1e-4, "state": state} | changes
+    return FinetuneRun(dir=Path("x"), row=row, task=task, metric=metric, scores=scores, **about)
 
 
 def table_of(name: str, *runs: FinetuneRun) -> Table:
@@ -34,6 +35,35 @@ def test_one_task_fills_several_columns() -> None:
     means = [table.cells["large", one.key].estimate for one in table.columns]
     assert [one and one.mean for one in means] == [70.0, 80.0, None, None]
     assert [table.paper_value("large_extra", one) for one in table.columns] == [84.2, 91.1, 85.1, 91.8]
+
+
+@pytest.mark.parametrize(
+    ("table", "task", "about", "names"),
+    [
+        ("table2_squad_v1", "squad_v1", {"synthetic": "microworld"}, ["microworld dev EM", "microworld SQuAD F1"]),
+        ("table3_squad_v2", "squad_v2_partial", {}, ["squad_v2_partial dev EM", "SQuAD F1"]),
+    ],
+)
+def test_a_score_is_not_called_by_anothers_name(table: str, task: str, about: dict[str, Any], names: list[str]) -> None:
+    """The task's title says F1, which is the score that it is selected by."""
+    scores = {"validation/exact_match": 70.0, "validation/exact": 70.0, "validation/f1": 80.0}
+    about |= {"title": "SQuAD F1", "num_examples": 900}
+    found = table_of(table, run("large", task, "validation/f1", scores, **about))
+    assert [one.heading for one in found.with_results] == names
+    assert [one.num_examples for one in found.with_results] == [900, 900]  # both are over the same questions
+    of = {one.judged_on for one in judge(found) if one.claim.column == "dev EM"}
+    assert of == ({names[0]} if table == "table2_squad_v1" else set())
+
+
+@pytest.mark.parametrize("synthetic", [None, "microworld"])
+def test_examples_are_those_of_the_scores_own_file(synthetic: str | None) -> None:
+    data = {"extra_validation_files": {"mismatched": "dev_mismatched.tsv"}}
+    state = {"status": "complete", "stage": "finetune", "config_resolved": {"task": {"data": data}}}
+    scores = {"validation/accuracy": 80.0, "validation/mismatched_accuracy": 81.0}
+    one = run("large", "mnli", "validation/accuracy", scores, num_examples=9815, synthetic=synthetic, state=state)
+    table = table_of("table1_glue", replace(one, title="MNLI-m"))
+    names = [f"{synthetic} MNLI-m", f"{synthetic} MNLI-mm"] if synthetic else ["MNLI-m (dev)", "MNLI-mm (dev)"]
+    assert [(one.heading, one.num_examples) for one in table.with_results] == [(names[0], 9815), (names[1], None)]
 
 
 GLUE_SCORES = {
