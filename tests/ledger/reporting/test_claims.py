@@ -31,6 +31,7 @@ SPREAD_ENTRY = "{id: b, text: t, paper_delta: null, rows: [small, base], column:
 CONTRAST_ENTRY = (
     "{id: c, text: t, paper_delta: -3, compare: [base, small, MNLI], against: [base, small, MRPC], direction: lower}"
 )
+EACH_ENTRY = "{id: e, text: t, paper_delta: null, compare: [large, [small, base], MNLI], direction: higher}"
 ORDER_ENTRY = "{id: d, text: t, paper_delta: 2.0, compare: [base, small, all], direction: higher}"
 
 
@@ -57,6 +58,12 @@ def test_three_kinds_of_columns(tmp_path: Path) -> None:
     assert not columns["Average"].accepts("", None)
 
 
+def test_a_row_against_each_of_several(tmp_path: Path) -> None:
+    (found,) = claims_of(tmp_path, EACH_ENTRY)
+    assert (found.kind, found.rows) == (ORDER, ("large", "small", "base"))
+    assert found.pairs == [("large", "small"), ("large", "base")] and not found.is_lower
+
+
 @pytest.mark.parametrize(
     ("entry", "old", "new", "message"),
     [
@@ -75,6 +82,13 @@ def test_three_kinds_of_columns(tmp_path: Path) -> None:
         (CONTRAST_ENTRY, "small, MRPC]", "small, MNLI]", "against is the same difference as compare"),
         (CONTRAST_ENTRY, "against: [base, small, MRPC]", "against: [base, MRPC]", r"against is \[row, row, column\]"),
         (CONTRAST_ENTRY, "direction: lower", "direction: within", "direction is 'within'; it is one of lower, higher"),
+        (EACH_ENTRY, "null", "1.0", "paper_delta is 1.0; of several differences it is null"),
+        (EACH_ENTRY, "[small, base]", "[small]", "with different rows in the list"),
+        (EACH_ENTRY, "[small, base]", "[small, small]", "with different rows in the list"),
+        (EACH_ENTRY, "[small, base]", "[small, large]", "compares 'large' with itself"),
+        (EACH_ENTRY, "[small, base]", "[small, bas]", "'bas' is none of the rows .*did you mean 'base'"),
+        (EACH_ENTRY, "MNLI]", "MNL]", "'MNL' is none of the columns .*did you mean 'MNLI'"),
+        (CONTRAST_ENTRY, "[base, small, MRPC]", "[base, [small, large], MRPC]", "is none of the rows"),
         (ORDER_ENTRY, "base, small", "base, base", "compares 'base' with itself"),
         (ORDER_ENTRY, "paper_delta: 2.0", "paper_delta: lots", "paper_delta is 'lots'; it is a number"),
     ],

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from clozelab.ledger.reporting.claims import ALL_COLUMNS, CONTRAST, ORDER, SPREAD, Claim
+from clozelab.ledger.reporting.claims import ALL_COLUMNS, CONTRAST, SPREAD, Claim
 from clozelab.ledger.reporting.copies import copied_seeds
 from clozelab.ledger.reporting.experiment import Column
 from clozelab.ledger.reporting.table import Cell, DataColumn, Table
@@ -183,17 +183,12 @@ def _case_of_all(claim: Claim, table: Table) -> Case:
 
 def _links(claim: Claim, column: DataColumn, table: Table, *, with_column: bool = False) -> tuple[Link, ...]:
     links = []
+    label = table.experiment.label
     for first, second in claim.pairs:
-        names = (
-            [f"{table.experiment.label(first)} {MINUS} {table.experiment.label(second)}"] if _is_chain(claim) else []
-        )
+        names = [] if claim.rows == (first, second) else [f"{label(first)} {MINUS} {label(second)}"]
         names += [column.heading] if with_column else []
         links.append(_link(claim, ((1.0, first, column), (-1.0, second, column)), " on ".join(names), table))
     return tuple(links)
-
-
-def _is_chain(claim: Claim) -> bool:
-    return claim.kind not in (ORDER, CONTRAST)
 
 
 def _link(claim: Claim, terms: tuple[Term, ...], name: str, table: Table) -> Link:

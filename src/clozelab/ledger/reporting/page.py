@@ -308,7 +308,8 @@ def _compared(one: Judgement, table: Table) -> str:
         return f"{', '.join(map(label, claim.rows))}: {claim.direction}"
     if claim.kind == SPREAD:
         return f"{', '.join(map(label, claim.rows))}: within {claim.points:g} of each other"
-    text = f"{label(claim.rows[0])} against {label(claim.rows[1])}"
+    others = claim.rows[1:]
+    text = f"{label(claim.rows[0])} against {'each of ' if len(others) > 1 else ''}{', '.join(map(label, others))}"
     if claim.against is None:
         return text
     first, second, column = claim.against

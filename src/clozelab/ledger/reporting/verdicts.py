@@ -200,7 +200,7 @@ def _notes(
     for link in case.links:
         notes += _cautions(link, table)
     notes += [_without_collapsed(weakest, table)] if weakest else []
-    if verdict == ONE_SEED and case.claim.kind == ORDER:
+    if verdict == ONE_SEED and case.claim.kind == ORDER and len(case.links) == 1:
         notes.append(_on_examples(case.links[0], table))
     return notes
 
