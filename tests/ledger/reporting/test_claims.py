@@ -113,6 +113,9 @@ def test_bad_claims(tmp_path: Path, entry: str, old: str, new: str, message: str
         ("3.99, 78.5]", "3.99, 79.0]", r"rows\.1: Average is 79\.0, and the mean of its 2 columns is 78\.50"),
         ("name: MRPC", "name: MNLI", r"columns: name 'MNLI' is there twice"),
         ("split: dev", "split: dev\nmatched_by: luck", r"matched_by is 'luck'; it is one of steps, tokens"),
+        ("split: dev", "split: dev\nseeds: many", r"seeds is 'many'; it is the number of runs"),
+        ("split: dev", "split: dev\nseeds: 0", r"seeds is 0; it is the number of runs"),
+        ("split: dev", "split: dev\naveraging: average", r"averaging is 'average'; it is one of mean, median, best"),
         ("split: dev", "split: dev\ndiffer_in: epochs", r"differ_in is 'epochs'; it is a list"),
     ],
 )
@@ -142,6 +145,22 @@ def test_what_arms_are_matched_by(tmp_path: Path) -> None:
     assert matched("matched_by: tokens") == ("tokens",)
     assert matched("matched_by: none\nmatched_by_reason: it is about steps") == ()
     assert load_experiment(tmp_path).matched_reason == "it is about steps"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "is_mean"),
+    [
+        ("", "", True),
+        ("seeds: 5\naveraging: mean", "means of 5 runs a cell", True),
+        ("seeds: 5\naveraging: median", "medians of 5 runs a cell", False),
+        ("averaging: best", "the best of several runs a cell", False),
+        ("seeds: 1", "over 1 run a cell", True),
+    ],
+)
+def test_what_the_papers_cells_are_of_its_runs(tmp_path: Path, lines: str, words: str, is_mean: bool) -> None:
+    claims_of(tmp_path, head=HEAD.replace("split: dev", f"split: dev\n{lines}"))
+    found = load_experiment(tmp_path)
+    assert (found.statistic, found.is_mean) == (words, is_mean)
 
 
 def test_table_1s_averages_follow_from_its_cells() -> None:

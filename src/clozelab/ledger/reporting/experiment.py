@@ -30,6 +30,8 @@ MATCHES: dict[str, tuple[str, ...]] = {
 }
 """What `matched_by` may say -> what of two arms' pre-training has to agree."""
 STEPS_AND_TOKENS = ("steps", "tokens")
+AVERAGES = {"mean": "means", "median": "medians", "best": "the best"}
+"""What `averaging` may say of the paper's cells -> in words. Ours are means."""
 ROUNDING = 0.1 + 1e-9
 """Largest difference between a mean of printed numbers and a printed mean, each rounded to one decimal."""
 
@@ -103,6 +105,23 @@ class Experiment:
     """Why nothing has to, where nothing has to."""
     differ_in: tuple[str, ...] = ()
     """Settings that the rows are about, beyond what their files set."""
+    seeds: int | None = None
+    """Runs behind each of the paper's cells; None where it does not say."""
+    averaging: str = ""
+    """What of them a cell is, one of AVERAGES; empty where the paper does not say."""
+
+    @property
+    def statistic(self) -> str:
+        """What the paper's cells are, in words; empty where it does not say."""
+        if not self.seeds and not self.averaging:
+            return ""
+        of = f"{AVERAGES[self.averaging]} of " if self.averaging else "over "
+        return f"{of}{self.seeds or 'several'} run{'' if self.seeds == 1 else 's'} a cell"
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether the paper's cells may be held against means, as far as it says."""
+        return self.averaging in ("", "mean")
 
     @property
     def free_keys(self) -> frozenset[str]:
@@ -148,7 +167,7 @@ def load_experiment(folder: Path) -> Experiment:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(plain, dict):
         raise ValueError(f"{path}: not a mapping")
-    optional = ("matched_by", "matched_by_reason", "differ_in")
+    optional = ("matched_by", "matched_by_reason", "differ_in", "seeds", "averaging")
     needed = {"title", "source", "split", "columns", "rows", "claims"}
     top = checked(plain, needed, str(path), optional=optional)
     for key in ("columns", "rows", "claims"):
@@ -168,7 +187,17 @@ def load_experiment(folder: Path) -> Experiment:
     claims = tuple(load_claim(entry, names, units, f"{path}: claims.{i}") for i, entry in enumerate(top["claims"]))
     _check_unique([claim.id for claim in claims], f"{path}: claims", "id")
     heading = str(top["title"]), str(top["source"]), split
-    return Experiment(folder, folder.name, *heading, columns, rows, claims, **matching)
+    return Experiment(folder, folder.name, *heading, columns, rows, claims, **matching, **_averaging(top, str(path)))
+
+
+def _averaging(top: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What the paper's cells are of how many runs."""
+    seeds, averaging = top.get("seeds"), top.get("averaging") or ""
+    if seeds is not None and (not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1):
+        raise ValueError(f"{where}: seeds is {seeds!r}; it is the number of runs behind each of the paper's cells")
+    if averaging and averaging not in AVERAGES:
+        raise ValueError(f"{where}: averaging is {averaging!r}; it is one of {', '.join(AVERAGES)}")
+    return {"seeds": seeds, "averaging": averaging}
 
 
 def _matching(top: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -81,6 +81,7 @@ def build_page(
         "name": experiment.name,
         "source": experiment.source,
         "split": experiment.split,
+        "statistic": f"; the paper's numbers are {experiment.statistic}" if experiment.statistic else "",
         "scale": scale,
         "question": _question(experiment.folder),
         "synthetic": collected.synthetic,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from clozelab.ledger.reporting.claims import ALL_COLUMNS, ORDER, SPREAD, Claim
 from clozelab.ledger.reporting.example_notes import compare_examples
+from clozelab.ledger.reporting.experiment import AVERAGES
 from clozelab.ledger.reporting.links import Case, Correction, Link, correct, find_cases
 from clozelab.ledger.reporting.table import DataColumn, Table
 from clozelab.ledger.reporting.wording import interval, signed
@@ -120,7 +121,7 @@ def _judgement(case: Case, correction: Correction, table: Table) -> Judgement:
         decisive_seeds=count,
         needs=needs,
         family=correction.size,
-        paper_size=None if _why_no_size(case) else case.claim.paper_delta,
+        paper_size=None if _why_no_size(case, table) else case.claim.paper_delta,
     )
 
 
@@ -188,7 +189,7 @@ def _notes(
 ) -> list[str]:
     if case.claim.column == ALL_COLUMNS:
         return _notes_on_all(case, verdicts)
-    notes = [_why_no_size(case)] if case.links and not case.links[0].barred else []
+    notes = [_why_no_size(case, table)] if case.links and not case.links[0].barred else []
     if verdict == NOT_COMPARABLE:
         reasons = [link.barred for link in case.links if link.barred]
         reasons = reasons or [link.absent for link in case.links] or list(case.silent)
@@ -219,11 +220,13 @@ def _notes_on_all(case: Case, verdicts: Sequence[str]) -> list[str]:
     ]
 
 
-def _why_no_size(case: Case) -> str:
+def _why_no_size(case: Case, table: Table) -> str:
     """Why our difference is not held against the size of the paper's; empty where it is."""
     column = case.column
     if column is None or column.is_paper:
-        return ""
+        if table.experiment.is_mean:
+            return ""
+        return f"the paper's numbers are {AVERAGES[table.experiment.averaging]} of its runs, ours means: direction only"
     if column.is_other_split:
         return f"{column.role}: direction only"
     if column.column and column.column.is_pretraining:
