@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from clozelab.ledger.planning.costing import cost
 from clozelab.ledger.planning.jobs import ADAM_COPIES, Arm, arms, sample_rows, sweep_plan, trained_parameters
 from clozelab.ledger.planning.timing import Speed, measured_speeds
 from clozelab.ledger.reporting.experiment import find_experiment
+from clozelab.metrics.statistics import smallest_detectable_difference
 from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
 from clozelab.stages.plan import main
@@ -204,6 +206,11 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert "741,248" in out and "pre-training: 6 jobs" in out and "fine-tuning: 8 jobs" in out
     assert all(f"equal {name}" in out for name in ("steps", "tokens", "flops", "time"))
     assert "smallest detectable difference: 11.5 points" in out and "assumed" in out
+    line = " ".join(out.split())
+    said = re.search(r"for all (\d+) that the claims rest on, the hardest step of which takes ([\d.]+) points", line)
+    assert said is not None and said[1] == "11"
+    corrected = smallest_detectable_difference(1.0, 2, confidence=1.0 - 0.05 / 11)
+    assert float(said[2]) == pytest.approx(corrected, abs=0.05) and corrected > 100.0
     assert "got 50% of a core" in out and "rule of thumb" not in out and "are guesses" in out
     assert main([*words, "budget=20min", "matched_by=time"]) == 0
     out = capsys.readouterr().out

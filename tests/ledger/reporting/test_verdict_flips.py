@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from clozelab.ledger.collect import collect
+from clozelab.ledger.reporting.detectable import family_size
 from clozelab.ledger.reporting.experiment import Experiment, find_experiment, load_experiment
 from clozelab.ledger.reporting.table import build_table
 from clozelab.ledger.reporting.verdicts import FAILS, HOLDS, INCONCLUSIVE, NOT_COMPARABLE, ONE_SEED, Judgement, judge
@@ -196,6 +197,7 @@ def test_a_shared_difference_is_tested_once(experiment: Experiment, lab: Lab) ->
     # 9 claims of the table, of which one is about five tasks and shares two of them; chain 2, alike 1 (another
     # hypothesis than zero), difference of differences 1, perplexity 1, average 1, each 1; chain's and each's other one
     # is among the five.
+    assert {one.family for one in found.values()} == {family_size(experiment)}  # as `plan` counts it beforehand
     assert {one.family for one in found.values()} == {8 + 3 + 1 + 1 + 1 + 1 + 1 + 1}
 
 
