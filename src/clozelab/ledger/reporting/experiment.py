@@ -173,7 +173,7 @@ def load_experiment(folder: Path) -> Experiment:
     for key in ("columns", "rows", "claims"):
         if not isinstance(top[key], list):
             raise ValueError(f"{path}: {key} is {top[key]!r}; it is a list ([] for none)")
-    matching = _matching(top, str(path))
+    optional_values = _matching(top, str(path)) | _averaging(top, str(path))
     split = str(top["split"])
     columns = tuple(_column(entry, split, f"{path}: columns.{i}") for i, entry in enumerate(top["columns"]))
     _check_columns(columns, str(path))
@@ -187,7 +187,7 @@ def load_experiment(folder: Path) -> Experiment:
     claims = tuple(load_claim(entry, names, units, f"{path}: claims.{i}") for i, entry in enumerate(top["claims"]))
     _check_unique([claim.id for claim in claims], f"{path}: claims", "id")
     heading = str(top["title"]), str(top["source"]), split
-    return Experiment(folder, folder.name, *heading, columns, rows, claims, **matching, **_averaging(top, str(path)))
+    return Experiment(folder, folder.name, *heading, columns, rows, claims, **optional_values)
 
 
 def _averaging(top: Mapping[str, Any], where: str) -> dict[str, Any]:
