@@ -243,6 +243,8 @@ class PretrainConfig(StageConfig):
     model: ModelConfig = field(default_factory=ModelConfig)
     size: SizeConfig = field(default_factory=SizeConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    steps_factor: float = MISSING
+    """Times the steps of every phase of the scale: how an arm trains for longer or shorter than others."""
     phases: list[PhaseConfig] = MISSING
     position_growth: str = MISSING
     """What the positions that a longer phase adds start as: none (their initialisation) | tile (copies)."""
@@ -296,6 +298,8 @@ class FinetuneConfig(StageConfig):
     encoder_arm: str | None = MISSING
     encoder_fraction: float = MISSING
     """After which fraction of its steps the arm's encoder is taken; below 1 it has to have been kept."""
+    steps_factor: float = MISSING
+    """The arm's, where it is not 1: an encoder kept on its way lies under the number of its step."""
     pretrain_seed: int = MISSING
     initialisation: str = MISSING
     """pretrained | random (the no-pre-training floor: same shape and vocabulary, fresh weights)."""
@@ -347,6 +351,23 @@ def scaled(value: int, *ratios: Any) -> int:
     return int(product)
 
 
+def scaled_phases(phases: Sequence[Mapping[str, Any]], factor: float) -> Sequence[Mapping[str, Any]]:
+    """`${scaled_phases:${scale.pretrain.phases},${steps_factor}}`: phases with a multiple of their steps, at least one.
+
+    At 1 it is the very node that was given, so that an override of `phases.0.steps` still finds it; otherwise the list
+    refuses one, which would be lost.
+
+    Raises:
+        ValueError: the factor is not above 0.
+    """
+    if not 0.0 < float(factor) < math.inf:
+        raise ValueError(f"steps_factor is {factor}: it is a number above 0 (0.5 for half of the scale's steps)")
+    if float(factor) == 1.0:
+        return phases
+    made = [{**phase, "steps": max(1, round(phase["steps"] * float(factor)))} for phase in phases]
+    return OmegaConf.create(made, flags={"readonly": True})
+
+
 def kept_step(fraction: float, total_steps: int) -> int:
     """The step after which the encoder of a fraction of the run is kept.
 
@@ -363,7 +384,7 @@ def kept_step(fraction: float, total_steps: int) -> int:
 
 
 def encoder_place(fraction: float, phases: Sequence[Mapping[str, Any]]) -> str:
-    """`${encoder_place:${encoder_fraction},${scale.pretrain.phases}}`: the encoder's folder inside its run's folder."""
+    """`${encoder_place:${encoder_fraction},PHASES}`: the encoder's folder inside its run's folder."""
     total_steps = sum(int(phase["steps"]) for phase in phases)
     return "encoder" if float(fraction) == 1.0 else f"encoders/step-{kept_step(fraction, total_steps)}"
 
@@ -403,5 +424,5 @@ def register() -> None:
     store = ConfigStore.instance()
     for name, schema in SCHEMAS.items():
         store.store(name=name, node=schema, provider="clozelab")
-    for resolver in (fallback, at_least, scaled, encoder_place):
+    for resolver in (fallback, at_least, scaled, scaled_phases, encoder_place):
         OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)

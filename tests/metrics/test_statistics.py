@@ -189,11 +189,13 @@ def test_seeds_needed() -> None:
         seeds_needed(1.0, -1.0)
 
 
+@pytest.mark.parametrize("tests", [1, 13])
 @pytest.mark.parametrize("n", [2, 3, 5])
-def test_smallest_detectable_difference_is_found_that_often(n: int) -> None:
-    truth = smallest_detectable_difference(2.0, n, power=0.8)
+def test_smallest_detectable_difference_is_found_that_often(n: int, tests: int) -> None:
+    """Also by the hardest step of a correction for several tests."""
+    truth = smallest_detectable_difference(2.0, n, confidence=1.0 - 0.05 / tests, power=0.8)
     values = np.random.default_rng(1).normal(truth, 2.0, size=(20_000, n))
-    low = values.mean(1) - stats.t.ppf(0.975, n - 1) * values.std(1, ddof=1) / np.sqrt(n)
+    low = values.mean(1) - stats.t.ppf(1.0 - 0.025 / tests, n - 1) * values.std(1, ddof=1) / np.sqrt(n)
     assert (low > 0).mean() == pytest.approx(0.8, abs=0.015)
 
 

@@ -286,6 +286,20 @@ def test_encoders_on_the_way_are_kept_and_change_nothing(
     run_here(workplace, second, **changes)  # complete
 
 
+def test_an_arm_of_other_steps_is_the_run_with_those_steps(workplace: Path, tmp_path: Path) -> None:
+    """From the scale's phases and a factor: schedule, kept encoders and the record count the steps that are taken."""
+    said, factor = tmp_path / "said", tmp_path / "factor"
+    keep = {"keep_encoders": "[0.5]"}
+    run_here(workplace, said, phases=PHASES.replace("steps: 5", "steps: 2"), **keep)
+    words = [word for word in overrides(workplace, factor, **keep) if not word.startswith("phases=")]
+    pretrain.main(composed([*words, f"scale.pretrain.phases={PHASES}", "steps_factor=0.4"]))
+    assert state(factor)["fingerprint"] == state(said)["fingerprint"]
+    assert [phase["steps"] for phase in state(factor)["config_resolved"]["phases"]] == [2, 2]
+    assert state(factor)["facts"]["steps"] == 4 and (factor / "encoders" / "step-2" / "config.json").is_file()
+    ours, theirs = tensors(factor), tensors(said)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs) and rows(factor) == rows(said)
+
+
 def test_ltr_encoder_remembers_its_mask(workplace: Path, tmp_path: Path) -> None:
     phases = "[{seq_length: 16, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
     run_here(workplace, tmp_path / "run", objective="ltr", phases=phases)

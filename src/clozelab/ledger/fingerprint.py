@@ -37,6 +37,7 @@ NEUTRAL_KEYS = frozenset(
         "share_runs",
         "scale",  # every value that counts is interpolated where it is used
         "size",  # likewise
+        "steps_factor",  # likewise
         "task.always",  # likewise
         "task.data.how_to_get",
         "task.title",

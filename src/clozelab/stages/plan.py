@@ -18,7 +18,8 @@ Counts parameters and FLOPs, measures tokens per second once a shape (a few step
 and says how many jobs there are, how long they take, what they leave on disk, and the smallest difference that the
 seeds can be expected to show. Overrides are those of `clozelab reproduce`.
 
-  budget=2h        for the whole experiment: what each arm can afford
+  budget=2h        for the whole experiment: what each arm can afford, and the steps_factor for it, a line of
+                   arm/NAME.yaml or pretrain.arm=NAME pretrain.steps_factor=... (with matched_by in paper.yaml)
   matched_by=      what arms get equal shares of: steps, tokens, flops or time (default: each in turn)
   --no-measure     only speeds that are in the cache
   --dry-run        list every job with its state, as `clozelab reproduce --dry-run` does

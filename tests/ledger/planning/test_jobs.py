@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from clozelab.ledger.planning.costing import cost
 from clozelab.ledger.planning.jobs import ADAM_COPIES, Arm, arms, sample_rows, sweep_plan, trained_parameters
 from clozelab.ledger.planning.timing import Speed, measured_speeds
 from clozelab.ledger.reporting.experiment import find_experiment
+from clozelab.metrics.statistics import smallest_detectable_difference
 from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
 from clozelab.stages.plan import main
@@ -118,6 +120,11 @@ def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None
         "flops": lambda one: one.flops, "time": lambda one: one.seconds,
     }  # fmt: skip
     assert [quantity[matched_by](one) for one in found] == pytest.approx([quantity[matched_by](found[0])] * 3)
+    # What an arm has to say of the scale's 2,400 steps, also where it says something already.
+    assert [2400 * one.steps_factor for one in found] == pytest.approx([one.steps for one in found], abs=1)
+    shorter = [replace(arm, config={**arm.config, "steps_factor": 0.5}) for arm in shapes]
+    again = divide(shorter, 7200.0, matched_by)
+    assert [one.steps_factor for one in again] == pytest.approx([one.factor / 2 for one in found])
     if matched_by == "time":
         assert found[1].tokens > found[2].tokens
     with pytest.raises(ValueError, match="matched_by=epochs"):
@@ -199,9 +206,15 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert "741,248" in out and "pre-training: 6 jobs" in out and "fine-tuning: 8 jobs" in out
     assert all(f"equal {name}" in out for name in ("steps", "tokens", "flops", "time"))
     assert "smallest detectable difference: 11.5 points" in out and "assumed" in out
+    line = " ".join(out.split())
+    said = re.search(r"for all (\d+) that the claims rest on, the hardest step of which takes ([\d.]+) points", line)
+    assert said is not None and said[1] == "11"
+    corrected = smallest_detectable_difference(1.0, 2, confidence=1.0 - 0.05 / 11)
+    assert float(said[2]) == pytest.approx(corrected, abs=0.05) and corrected > 100.0
     assert "got 50% of a core" in out and "rule of thumb" not in out and "are guesses" in out
     assert main([*words, "budget=20min", "matched_by=time"]) == 0
-    assert "equal steps" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "equal steps" not in out and "steps_factor" in out
     with pytest.raises(ValueError, match="fine-tuning alone takes"):
         main([*words, "budget=1s"])
     with pytest.raises(ValueError, match="did you mean 'seed'"):

@@ -31,6 +31,7 @@ SPREAD_ENTRY = "{id: b, text: t, paper_delta: null, rows: [small, base], column:
 CONTRAST_ENTRY = (
     "{id: c, text: t, paper_delta: -3, compare: [base, small, MNLI], against: [base, small, MRPC], direction: lower}"
 )
+EACH_ENTRY = "{id: e, text: t, paper_delta: null, compare: [large, [small, base], MNLI], direction: higher}"
 ORDER_ENTRY = "{id: d, text: t, paper_delta: 2.0, compare: [base, small, all], direction: higher}"
 
 
@@ -57,6 +58,12 @@ def test_three_kinds_of_columns(tmp_path: Path) -> None:
     assert not columns["Average"].accepts("", None)
 
 
+def test_a_row_against_each_of_several(tmp_path: Path) -> None:
+    (found,) = claims_of(tmp_path, EACH_ENTRY)
+    assert (found.kind, found.rows) == (ORDER, ("large", "small", "base"))
+    assert found.pairs == [("large", "small"), ("large", "base")] and not found.is_lower
+
+
 @pytest.mark.parametrize(
     ("entry", "old", "new", "message"),
     [
@@ -75,6 +82,13 @@ def test_three_kinds_of_columns(tmp_path: Path) -> None:
         (CONTRAST_ENTRY, "small, MRPC]", "small, MNLI]", "against is the same difference as compare"),
         (CONTRAST_ENTRY, "against: [base, small, MRPC]", "against: [base, MRPC]", r"against is \[row, row, column\]"),
         (CONTRAST_ENTRY, "direction: lower", "direction: within", "direction is 'within'; it is one of lower, higher"),
+        (EACH_ENTRY, "null", "1.0", "paper_delta is 1.0; of several differences it is null"),
+        (EACH_ENTRY, "[small, base]", "[small]", "with different rows in the list"),
+        (EACH_ENTRY, "[small, base]", "[small, small]", "with different rows in the list"),
+        (EACH_ENTRY, "[small, base]", "[small, large]", "compares 'large' with itself"),
+        (EACH_ENTRY, "[small, base]", "[small, bas]", "'bas' is none of the rows .*did you mean 'base'"),
+        (EACH_ENTRY, "MNLI]", "MNL]", "'MNL' is none of the columns .*did you mean 'MNLI'"),
+        (CONTRAST_ENTRY, "[base, small, MRPC]", "[base, [small, large], MRPC]", "is none of the rows"),
         (ORDER_ENTRY, "base, small", "base, base", "compares 'base' with itself"),
         (ORDER_ENTRY, "paper_delta: 2.0", "paper_delta: lots", "paper_delta is 'lots'; it is a number"),
     ],
@@ -99,6 +113,9 @@ def test_bad_claims(tmp_path: Path, entry: str, old: str, new: str, message: str
         ("3.99, 78.5]", "3.99, 79.0]", r"rows\.1: Average is 79\.0, and the mean of its 2 columns is 78\.50"),
         ("name: MRPC", "name: MNLI", r"columns: name 'MNLI' is there twice"),
         ("split: dev", "split: dev\nmatched_by: luck", r"matched_by is 'luck'; it is one of steps, tokens"),
+        ("split: dev", "split: dev\nseeds: many", r"seeds is 'many'; it is the number of runs"),
+        ("split: dev", "split: dev\nseeds: 0", r"seeds is 0; it is the number of runs"),
+        ("split: dev", "split: dev\naveraging: average", r"averaging is 'average'; it is one of mean, median, best"),
         ("split: dev", "split: dev\ndiffer_in: epochs", r"differ_in is 'epochs'; it is a list"),
     ],
 )
@@ -128,6 +145,22 @@ def test_what_arms_are_matched_by(tmp_path: Path) -> None:
     assert matched("matched_by: tokens") == ("tokens",)
     assert matched("matched_by: none\nmatched_by_reason: it is about steps") == ()
     assert load_experiment(tmp_path).matched_reason == "it is about steps"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "is_mean"),
+    [
+        ("", "", True),
+        ("seeds: 5\naveraging: mean", "means of 5 runs a cell", True),
+        ("seeds: 5\naveraging: median", "medians of 5 runs a cell", False),
+        ("averaging: best", "the best of several runs a cell", False),
+        ("seeds: 1", "over 1 run a cell", True),
+    ],
+)
+def test_what_the_papers_cells_are_of_its_runs(tmp_path: Path, lines: str, words: str, is_mean: bool) -> None:
+    claims_of(tmp_path, head=HEAD.replace("split: dev", f"split: dev\n{lines}"))
+    found = load_experiment(tmp_path)
+    assert (found.statistic, found.is_mean) == (words, is_mean)
 
 
 def test_table_1s_averages_follow_from_its_cells() -> None:

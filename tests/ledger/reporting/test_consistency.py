@@ -72,6 +72,39 @@ def test_learning_rates_of_which_the_best_is_taken(root: Path) -> None:
     ]
 
 
+def test_what_may_differ_between_rows_is_one_inside_a_row(root: Path) -> None:
+    """As table 7's epochs: a row by its own recipe, and not half of it by another."""
+
+    def trained(epochs: float, rate: float) -> Callable[[dict[str, Any]], None]:
+        return lambda state: state["config_resolved"].update(epochs=epochs, learning_rate=rate)
+
+    free = {"epochs", "learning_rate"}
+    for row, recipe in {"mlm": (3.0, 1e-5), "ltr": (9.0, 1e-3)}.items():
+        for folder in root.glob(f"finetune/{row}/*/mrpc/*"):
+            change(folder, trained(*recipe))
+    assert len(inconsistencies(collect(root))) == 2 and inconsistencies(collect(root), free=free) == []
+    change(finetuned(root, "ltr", (2, 1)), trained(1.0, 1e-4))
+    epochs, rate = inconsistencies(collect(root), free=free)
+    assert epochs.startswith("fine-tuning runs on mrpc of ltr differ in epochs: ") and "1.0 (1 runs" in epochs
+    assert rate.startswith("fine-tuning runs on mrpc of ltr differ in learning_rate: 0.001 (3 runs")
+
+
+def test_a_row_may_search_its_own_rates(root: Path) -> None:
+    def at(rate: float) -> Callable[[dict[str, Any]], None]:
+        return lambda state: state["config_resolved"].update(learning_rate=rate)
+
+    for folder in list(root.glob("finetune/ltr/*/mrpc/*")):
+        shutil.copytree(folder, folder.parent / "rate-2" / folder.name)
+        change(folder.parent / "rate-2" / folder.name, at(2e-5))
+        change(folder, at(1e-5))
+    for folder in root.glob("finetune/mlm/*/mrpc/*"):
+        change(folder, at(5e-5))
+    assert inconsistencies(collect(root), free={"learning_rate"}) == []
+    shutil.rmtree(finetuned(root, "ltr", (2, 1)))
+    (line,) = inconsistencies(collect(root), free={"learning_rate"})
+    assert "of ltr differ in learning_rate: 1e-05/2e-05 (6 runs" in line and "2e-05 (1 runs" in line
+
+
 def test_a_setting_that_only_some_have(root: Path) -> None:
     change(finetuned(root, "mlm", (1, 1)), lambda state: state["config_resolved"].update(extra=1))
     (line,) = inconsistencies(collect(root))

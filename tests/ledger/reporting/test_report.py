@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -63,6 +64,18 @@ def test_files(make_runs: Callable[..., Path], writers: Any) -> None:
         assert "finetune/ltr/pretrain-seed-1/mrpc/seed-9 (failed): ValueError: broken on purpose" in text
         assert "1 failed" in text and "holds" in text
         assert "0123456789ab" in text and "torch 2.13.0" in text and "A processor" in text
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_what_the_papers_numbers_are_stands_above_the_table(make_runs: Callable[..., Path]) -> None:
+    root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0})
+    assert "numbers are" not in texts(written(root))["report.md"].split("### ")[0]
+    medians = replace(load_experiment(find_experiment("table5_pretraining_tasks")), seeds=5, averaging="median")
+    found = texts(write_report(medians, root, root / "report", scale="demo"))
+    assert "averaged inside each; the paper's numbers are medians of 5 runs a cell." in found["report.md"]
+    assert "are medians of 5 runs a cell." in found["report.html"]
+    (claim,) = (line for line in found["report.md"].splitlines() if "left-to-right costs MRPC" in line)
+    assert "| lower |" in claim and "9.0" not in claim
 
 
 @pytest.mark.usefixtures("without_plots")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,13 @@ from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.collect import Collected, FinetuneRun
 from clozelab.ledger.reporting.experiment import load_experiment
 from clozelab.ledger.reporting.table import Cell, Table, build_table
-from clozelab.ledger.reporting.verdicts import NOT_COMPARABLE, judge
+from clozelab.ledger.reporting.verdicts import HOLDS, NOT_COMPARABLE, ONE_SEED, judge
 
 
 def run(row: str, task: str, metric: str, scores: dict[str, float], **changes: Any) -> FinetuneRun:
     state = {"status": "complete", "stage": "finetune"}
-    about = {"pretrain_seed": 1, "seed": 1, "title": task.upper(), "learning_rate": 1e-4} | changes
-    return FinetuneRun(dir=Path("x"), row=row, task=task, state=state, metric=metric, scores=scores, **about)
+    about = {"pretrain_seed": 1, "seed": 1, "title": task.upper(), "learning_rate": 1e-4, "state": state} | changes
+    return FinetuneRun(dir=Path("x"), row=row, task=task, metric=metric, scores=scores, **about)
 
 
 def table_of(name: str, *runs: FinetuneRun) -> Table:
@@ -34,6 +35,35 @@ def test_one_task_fills_several_columns() -> None:
     means = [table.cells["large", one.key].estimate for one in table.columns]
     assert [one and one.mean for one in means] == [70.0, 80.0, None, None]
     assert [table.paper_value("large_extra", one) for one in table.columns] == [84.2, 91.1, 85.1, 91.8]
+
+
+@pytest.mark.parametrize(
+    ("table", "task", "about", "names"),
+    [
+        ("table2_squad_v1", "squad_v1", {"synthetic": "microworld"}, ["microworld dev EM", "microworld SQuAD F1"]),
+        ("table3_squad_v2", "squad_v2_partial", {}, ["squad_v2_partial dev EM", "SQuAD F1"]),
+    ],
+)
+def test_a_score_is_not_called_by_anothers_name(table: str, task: str, about: dict[str, Any], names: list[str]) -> None:
+    """The task's title says F1, which is the score that it is selected by."""
+    scores = {"validation/exact_match": 70.0, "validation/exact": 70.0, "validation/f1": 80.0}
+    about |= {"title": "SQuAD F1", "num_examples": 900}
+    found = table_of(table, run("large", task, "validation/f1", scores, **about))
+    assert [one.heading for one in found.with_results] == names
+    assert [one.num_examples for one in found.with_results] == [900, 900]  # both are over the same questions
+    of = {one.judged_on for one in judge(found) if one.claim.column == "dev EM"}
+    assert of == ({names[0]} if table == "table2_squad_v1" else set())
+
+
+@pytest.mark.parametrize("synthetic", [None, "microworld"])
+def test_examples_are_those_of_the_scores_own_file(synthetic: str | None) -> None:
+    data = {"extra_validation_files": {"mismatched": "dev_mismatched.tsv"}}
+    state = {"status": "complete", "stage": "finetune", "config_resolved": {"task": {"data": data}}}
+    scores = {"validation/accuracy": 80.0, "validation/mismatched_accuracy": 81.0}
+    one = run("large", "mnli", "validation/accuracy", scores, num_examples=9815, synthetic=synthetic, state=state)
+    table = table_of("table1_glue", replace(one, title="MNLI-m"))
+    names = [f"{synthetic} MNLI-m", f"{synthetic} MNLI-mm"] if synthetic else ["MNLI-m (dev)", "MNLI-mm (dev)"]
+    assert [(one.heading, one.num_examples) for one in table.with_results] == [(names[0], 9815), (names[1], None)]
 
 
 GLUE_SCORES = {
@@ -82,7 +112,7 @@ def test_the_papers_average_and_a_mean_that_lacks_a_part() -> None:
     assert "Average" in without and "GLUE score without WNLI" not in without, "a mean over fewer is another number"
 
 
-def test_another_split_stands_apart_and_judges_nothing() -> None:
+def test_another_split_stands_apart_and_judges_direction_only() -> None:
     scores = {"validation/accuracy": 80.0, "validation/mismatched_accuracy": 81.0}
     runs = [run(row, "mnli", "validation/accuracy", scores) for row in ("large", "mlm_nsp")]
     runs += [run(row, "rte", "validation/accuracy", {"validation/accuracy": 70.0}) for row in ("large", "mlm_nsp")]
@@ -95,9 +125,40 @@ def test_another_split_stands_apart_and_judges_nothing() -> None:
     assert all(one.role == "dev; the paper's numbers are on test" for one in ours.values())
     paper = [table.paper_value("large", one) for one in table.columns if one.is_paper]
     assert paper == [86.7, 85.9, 72.1, 92.7, 94.9, 60.5, 86.5, 89.3, 70.1, 82.1, None]
-    judgements = judge(table)
-    assert {one.verdict for one in judgements} == {NOT_COMPARABLE}
-    assert "paper's numbers are on test" in judgements[0].note
+    everywhere, rte, cola, average = judge(table)
+    note = "dev; the paper's numbers are on test: direction only"
+    assert (everywhere.verdict, rte.verdict) == (ONE_SEED, ONE_SEED)  # as any other data set with a seed
+    assert rte.note.startswith(note) and everywhere.note.count(note) == 1
+    assert {cola.verdict, average.verdict} == {NOT_COMPARABLE}
+
+
+def test_the_size_of_another_split_is_not_compared() -> None:
+    """Six seeds of a sure difference: the claim holds, and the paper's 3.7 points on test stand nowhere beside it."""
+    runs = [
+        run(row, "rte", "validation/accuracy", {"validation/accuracy": score + wobble * (seed % 3)}, pretrain_seed=seed)
+        for row, score, wobble in (("large", 73.0, 0.1), ("mlm_nsp", 70.0, 0.2))
+        for seed in range(1, 7)
+    ]
+    table = table_of("table1_glue", *runs)
+    found = next(one for one in judge(table) if one.claim.id == "large_helps_small_data")
+    assert (found.verdict, found.judged_on, found.claim.paper_delta) == (HOLDS, "RTE (dev)", 3.7)
+    assert found.paper_size is None and found.note == "dev; the paper's numbers are on test: direction only"
+
+
+def test_a_cell_of_one_split_against_a_cell_of_another_is_refused(tmp_path: Path) -> None:
+    """Whatever the columns are called: what the scores say of themselves decides."""
+    (tmp_path / "paper.yaml").write_text(
+        "title: T\nsource: S\nsplit: dev\ncolumns:\n"
+        "  - {name: dev, metric: validation/accuracy, task: rte, stand_ins: [], benchmarks: []}\n"
+        "  - {name: test, metric: test/accuracy, task: rte, stand_ins: [], benchmarks: []}\n"
+        "rows:\n  - {row: a, label: A, arm: null, cells: [1, 1]}\n  - {row: b, label: B, arm: null, cells: [1, 1]}\n"
+        "claims:\n  - {id: c, text: t, paper_delta: 1, direction: lower, compare: [a, b, dev], against: [a, b, test]}\n"
+    )
+    scores = {"validation/accuracy": 70.0, "test/accuracy": 60.0}
+    runs = [run(row, "rte", "validation/accuracy", scores) for row in ("a", "b")]
+    (found,) = judge(build_table(load_experiment(tmp_path), Collected(Path("x"), [], runs, [])))
+    assert found.verdict == NOT_COMPARABLE
+    assert "another split: cells of validation against cells of test" in found.note
 
 
 def test_stand_in_speaks_for_one_column_only() -> None:

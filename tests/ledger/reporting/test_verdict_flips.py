@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from clozelab.ledger.collect import collect
+from clozelab.ledger.reporting.detectable import family_size
 from clozelab.ledger.reporting.experiment import Experiment, find_experiment, load_experiment
 from clozelab.ledger.reporting.table import build_table
 from clozelab.ledger.reporting.verdicts import FAILS, HOLDS, INCONCLUSIVE, NOT_COMPARABLE, ONE_SEED, Judgement, judge
@@ -24,6 +25,7 @@ MORE = """
   - {id: alike, text: t, paper_delta: null, rows: [mlm_nsp, mlm], column: SST-2, direction: within, points: 1.0}
   - {id: more, text: t, paper_delta: -1, compare: [mlm, mlm_nsp, QNLI], against: [mlm, mlm_nsp, MRPC], direction: lower}
   - {id: perplexity, text: t, paper_delta: -0.5, compare: [mlm_nsp, mlm, perplexity], direction: lower}
+  - {id: each, text: t, paper_delta: null, compare: [mlm, [ltr, ltr_bilstm], SST-2], direction: higher}
   - {id: average, text: t, paper_delta: -1, compare: [ltr, mlm, Average], direction: lower}
 """
 COLUMNS = """  - {name: perplexity, from: pretrain, metric: validation/perplexity}
@@ -193,8 +195,10 @@ def test_the_correction_can_take_a_verdict_away(experiment: Experiment, lab: Lab
 def test_a_shared_difference_is_tested_once(experiment: Experiment, lab: Lab) -> None:
     found = verdicts(experiment, lab.write(AS_CLAIMED, PERPLEXITIES))
     # 9 claims of the table, of which one is about five tasks and shares two of them; chain 2, alike 1 (another
-    # hypothesis than zero), difference of differences 1, perplexity 1, average 1; chain's second is among the five.
-    assert {one.family for one in found.values()} == {8 + 3 + 1 + 1 + 1 + 1 + 1}
+    # hypothesis than zero), difference of differences 1, perplexity 1, average 1, each 1; chain's and each's other one
+    # is among the five.
+    assert {one.family for one in found.values()} == {family_size(experiment)}  # as `plan` counts it beforehand
+    assert {one.family for one in found.values()} == {8 + 3 + 1 + 1 + 1 + 1 + 1 + 1}
 
 
 def test_a_mean_needs_all_its_parts(experiment: Experiment, lab: Lab) -> None:
@@ -219,3 +223,15 @@ def test_a_perplexity_is_the_arms_and_not_in_percent(experiment: Experiment, lab
     assert len(cells["mlm"].scores) == len(SEEDS) and cells["random"].missing == ()
     (column,) = (one for one in table.columns if one.key == "pretrain:perplexity")
     assert (column.decimals, column.unit, column.is_paper) == (2, "perplexity", False)
+
+
+def test_a_row_against_each_of_several_is_held_up_by_the_best_of_them(experiment: Experiment, lab: Lab) -> None:
+    def each(bilstm: float, wobble: float = 0.1) -> Judgement:
+        means = scores(mlm_nsp=85.0, mlm=80.0, ltr=60.0, ltr_bilstm=bilstm)
+        return verdicts(experiment, lab.write(means, PERPLEXITIES, wobble))["each"]
+
+    assert each(70.0).verdict == HOLDS
+    assert each(90.0).verdict == FAILS
+    found = each(79.9, wobble=0.5)
+    assert (found.verdict, found.shown) == (INCONCLUSIVE, "No NSP − + BiLSTM")
+    assert "of 2 differences 1 holds, 1 inconclusive" in found.note

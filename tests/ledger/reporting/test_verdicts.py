@@ -378,3 +378,19 @@ def test_the_second_stand_in_never_stands_beside_the_first(
         "no run on sst2, the counterpart of MRPC in QNLI",
         "no run on snli_95k, the counterpart of QNLI-derived in MNLI-m",
     }
+
+
+@pytest.mark.parametrize("averaging", ["", "mean", "median", "best"])
+def test_a_size_is_held_against_means_only(
+    experiment: Experiment, make_runs: Callable[..., Path], averaging: str
+) -> None:
+    root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0, ("mlm", "snli_95k"): 60.0})
+    found = judged(replace(experiment, averaging=averaging), root)
+    (mrpc,), (mnli,) = found["ltr_hurts_mrpc"], found["nsp_helps_mnli"]
+    assert mrpc.verdict == HOLDS and mnli.paper_size is None  # a stand-in's never is
+    if averaging in ("", "mean"):
+        assert mrpc.paper_size == -9.0 and "direction only" not in mrpc.note
+    else:
+        words = {"median": "medians", "best": "the best"}[averaging]
+        assert mrpc.paper_size is None
+        assert f"the paper's numbers are {words} of its runs, ours means: direction only" in mrpc.note

@@ -32,6 +32,8 @@ class Share:
     flops: float
     seconds: float
     factor: float
+    steps_factor: float
+    """What the arm's configuration has to say for it: of the scale's steps."""
 
     @property
     def ends_early(self) -> bool:
@@ -116,7 +118,8 @@ def divide(arms: Sequence[Arm], core_seconds: float, matched_by: str) -> list[Sh
     amount = core_seconds / cost
     return [
         Share(
-            arm.name, arm.tokens * factor, int(arm.steps * factor), arm.flops * factor, second * factor, factor
+            arm.name, arm.tokens * factor, int(arm.steps * factor), arm.flops * factor, second * factor, factor,
+            factor * arm.config["steps_factor"],
         )
         for arm, second, factor in zip(arms, whole, [amount / planned for planned in amounts], strict=True)
     ]  # fmt: skip

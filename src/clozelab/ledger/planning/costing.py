@@ -168,11 +168,14 @@ def _took(runs: Iterable[AnyRun]) -> str:
 
 
 def share_rows(shares: Sequence[Share]) -> list[list[str]]:
-    """arm, steps, tokens, FLOPs, time of one run under a budget."""
+    """arm, steps, tokens, FLOPs, time of one run under a budget, and the arm's steps_factor that makes it so."""
     return [
-        [one.arm, f"{one.steps:,} ({one.factor:.2f} x)", rough(one.tokens), f"{one.flops:.3g}", duration(one.seconds)]
+        [
+            one.arm, f"{one.steps:,} ({one.factor:.2f} x)", rough(one.tokens), f"{one.flops:.3g}",
+            duration(one.seconds), f"{one.steps_factor:.3g}",
+        ]
         for one in shares
-    ]
+    ]  # fmt: skip
 
 
 def affordable(costing: Costing, budget_seconds: float, matched_by: str | None) -> dict[str, list[Share]]:
@@ -245,7 +248,7 @@ def tables(costing: Costing, collected: Collected) -> Iterator[tuple[list[Headin
 
 def share_table(name: str, shares: Sequence[Share]) -> tuple[list[Heading], list[list[str]]]:
     """Headings and rows of what a budget buys."""
-    columns = [Heading(column, True) for column in ("steps", "tokens", "FLOPs", "time a run")]
+    columns = [Heading(column, True) for column in ("steps", "tokens", "FLOPs", "time a run", "steps_factor")]
     return [Heading(f"equal {name}"), *columns], share_rows(shares)
 
 

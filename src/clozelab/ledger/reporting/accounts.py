@@ -159,7 +159,7 @@ def _mean(facts: Sequence[Mapping[str, Any]], key: str, shape: str = "") -> str:
 def problems(collected: Collected, table: Table) -> dict[str, list[str]]:
     """Heading -> lines, of what a reader has to know is not there or not well."""
     root, experiment = f"{collected.root}/", table.experiment
-    unequal = inconsistencies(collected, experiment.folder, experiment.differ_in)
+    unequal = inconsistencies(collected, experiment.folder, experiment.free_keys)
     found = {
         "Unequal": [line.replace(root, "") for line in unequal],
         "Not learnt": _not_learnt(experiment, collected),

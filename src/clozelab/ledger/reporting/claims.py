@@ -1,6 +1,7 @@
 """What a paper claims about its table, as paper.yaml says it: four kinds, told apart by their keys.
 
-- order: `compare: [row, row, column]`, `direction: lower|higher`: the first row against the second;
+- order: `compare: [row, row, column]`, `direction: lower|higher`: the first row against the second, or against each of
+  several (`compare: [row, [row, row], column]`): better than the best of them is better than each;
 - monotone: `rows: [...]`, `column: C`, `direction: increasing|decreasing`: every row against the one before it;
 - spread: `rows: [...]`, `column: C`, `direction: within`, `points: 1.0`: no two rows differ by more than that;
 - difference of differences: `compare: [a, b, C1]`, `against: [a, b, C2]`, `direction`: the first difference against
@@ -24,6 +25,7 @@ DIRECTIONS = {
     CONTRAST: ("lower", "higher"),
 }
 SHAPE = "[row, row, column]"
+SHAPE_OF_ORDER = f"{SHAPE} or [row, [row, row], column]"
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ class Claim:
         """(row, row) of the differences that the claim is about, first - second."""
         if self.kind == MONOTONE:
             return [(later, earlier) for earlier, later in pairwise(self.rows)]
-        return list(combinations(self.rows, 2)) if self.kind == SPREAD else [(self.rows[0], self.rows[1])]
+        return (
+            list(combinations(self.rows, 2)) if self.kind == SPREAD else [(self.rows[0], row) for row in self.rows[1:]]
+        )
 
     @property
     def is_lower(self) -> bool:
@@ -99,11 +103,14 @@ def load_claim(entry: Any, rows: Iterable[str], units: Mapping[str, str], where:
     kind = CONTRAST if is_contrast else ORDER
     keys = ("id", "text", "paper_delta", "compare", "direction", *(("against",) if is_contrast else ()))
     one = checked(entry, keys, where)
-    first, second, column = _compared(one["compare"], *known, where, "compare", may_be_all=not is_contrast)
     common = _common(one, kind, where)
     if not is_contrast:
-        return Claim(kind=kind, rows=(first, second), column=column, **common)
-    against = _compared(one["against"], *known, where, "against", may_be_all=False)
+        row, others, column = _order(one["compare"], *known, where)
+        if len(others) > 1 and common["paper_delta"] is not None:
+            raise ValueError(f"{where}: paper_delta is {common['paper_delta']}; of several differences it is null")
+        return Claim(kind=kind, rows=(row, *others), column=column, **common)
+    first, second, column = _compared(one["compare"], *known, where, "compare")
+    against = _compared(one["against"], *known, where, "against")
     if units[column] != units[against[2]]:
         raise ValueError(
             f"{where}: compare is in {units[column]} ({column}) and against in {units[against[2]]} ({against[2]}); "
@@ -141,14 +148,27 @@ def _common(one: Mapping[str, Any], kind: str, where: str) -> dict[str, Any]:
     return {"id": str(one["id"]), "text": str(one["text"]), "direction": one["direction"], "paper_delta": delta}
 
 
+def _order(value: Any, rows: list[str], columns: list[str], where: str) -> tuple[str, list[str], str]:
+    """(the row, those that it is compared with, the column)."""
+    others = value[1] if isinstance(value, list) and len(value) == 3 else None
+    if not isinstance(others, list):
+        first, second, column = _compared(value, rows, [*columns, ALL_COLUMNS], where, "compare", SHAPE_OF_ORDER)
+        return first, [second], column
+    if len(others) < 2 or len(set(map(str, others))) < len(others):
+        raise ValueError(f"{where}: compare is {SHAPE_OF_ORDER}, with different rows in the list, not {value!r}")
+    for other in others:
+        _compared([value[0], other, value[2]], rows, [*columns, ALL_COLUMNS], where, "compare", SHAPE_OF_ORDER)
+    return str(value[0]), list(map(str, others)), str(value[2])
+
+
 def _compared(
-    value: Any, rows: list[str], columns: list[str], where: str, key: str, *, may_be_all: bool
+    value: Any, rows: list[str], columns: list[str], where: str, key: str, shape: str = SHAPE
 ) -> tuple[str, str, str]:
     if not isinstance(value, list) or len(value) != 3:
-        raise ValueError(f"{where}: {key} is {SHAPE}, not {value!r}; rows are {rows}, columns {columns}")
+        raise ValueError(f"{where}: {key} is {shape}, not {value!r}; rows are {rows}, columns {columns}")
     for name in value[:2]:
-        _known(name, rows, where, f"{key} is {SHAPE}", "rows")
-    _known(value[2], [*columns, ALL_COLUMNS] if may_be_all else columns, where, f"{key} is {SHAPE}", "columns")
+        _known(name, rows, where, f"{key} is {shape}", "rows")
+    _known(value[2], columns, where, f"{key} is {shape}", "columns")
     if value[0] == value[1]:
         raise ValueError(f"{where}: {key} compares {value[0]!r} with itself")
     return str(value[0]), str(value[1]), str(value[2])

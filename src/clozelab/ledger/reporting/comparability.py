@@ -2,8 +2,8 @@
 
 What two rows or arms are about is what their files (`row/*.yaml`, `arm/*.yaml`) set differently, and what paper.yaml
 lists in `differ_in`. How a row is fine-tuned (PROTOCOL) is never a row's subject unless `differ_in` says so. Arms must
-have seen as much as paper.yaml's `matched_by` asks for: steps and tokens where it says nothing. What is not known of
-an arm cannot be matched.
+have seen as much as paper.yaml's `matched_by` asks for: steps and tokens where it says nothing. Where it asks for
+something else than steps, arms may be of any length. What is not known of an arm cannot be matched.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Comparability:
         amounts: arm -> what one run of it saw and took, as means.
         matched_by: which of the amounts have to agree.
         arm_files, row_files: what their files set.
-        differ_in: settings that may differ by intention in any of them.
+        free_keys: settings that may differ by intention in any of them.
     """
 
     arms: Mapping[str, str | None] = field(default_factory=dict)
@@ -68,14 +68,14 @@ class Comparability:
     matched_by: tuple[str, ...] = ()
     arm_files: Mapping[str, Delta] = field(default_factory=dict)
     row_files: Mapping[str, Delta] = field(default_factory=dict)
-    differ_in: tuple[str, ...] = ()
+    free_keys: frozenset[str] = frozenset()
 
     def why_not(self, first: str, second: str, tasks: Iterable[str]) -> str:
         """Why two rows' scores on these tasks are not comparable; empty where they are."""
         arms = self.arms.get(first), self.arms.get(second)
         reasons = [self._unmatched(arms[0], arms[1])] if arms[0] and arms[1] and arms[0] != arms[1] else []
         about = meant_to_differ(self.row_files.get(first, {}), self.row_files.get(second, {}))
-        free = {*self.differ_in, *(key for key in about if key.split(".")[0] not in PROTOCOL)}
+        free = {*self.free_keys, *(key for key in about if key.split(".")[0] not in PROTOCOL)}
         for task in tasks:
             settings = self.finetune.get((first, task), {}), self.finetune.get((second, task), {})
             reasons.append(_difference("fine-tuned", *settings, free))
@@ -95,7 +95,7 @@ class Comparability:
                 )
         settings = self.pretrain.get(first, {}), self.pretrain.get(second, {})
         about = meant_to_differ(self.arm_files.get(first, {}), self.arm_files.get(second, {}))
-        return _difference("pre-trained", *settings, {*self.differ_in, *about})
+        return _difference("pre-trained", *settings, {*self.free_keys, *about})
 
 
 def build_comparability(experiment: Experiment, collected: Collected) -> Comparability:
@@ -108,7 +108,6 @@ def build_comparability(experiment: Experiment, collected: Collected) -> Compara
     for one in collected.finetune:
         if one.is_complete:
             finetune.setdefault((one.row, one.task), []).append(one)
-    free = {name for name, other in FOLLOWS.items() if other in experiment.differ_in} | set(experiment.differ_in)
     return Comparability(
         arms={row.name: row.arm for row in experiment.rows},
         pretrain={arm: _settings(runs, PRETRAIN_MAY_DIFFER, PRETRAIN_DATA) for arm, runs in pretrain.items()},
@@ -117,7 +116,7 @@ def build_comparability(experiment: Experiment, collected: Collected) -> Compara
         matched_by=experiment.matched_by,
         arm_files=read_deltas(experiment.folder / "arm"),
         row_files=read_deltas(experiment.folder / "row"),
-        differ_in=tuple(sorted(free)),
+        free_keys=experiment.free_keys,
     )
 
 

@@ -31,50 +31,59 @@ FINETUNE_DATA = ("task_files", "task_data")
 """The task's files, whatever vocabulary their tokens are of; records before results_version 3 have the tokens only."""
 SHOWN_VALUES = 3
 Declared = Mapping[str, frozenset[str]]
-"""Arm or row -> dotted keys (or parts) that its file sets, with what follows from them."""
+"""Arm or row -> dotted keys (or parts) in which it may differ from the others, and its own runs may not."""
 
 
-def inconsistencies(collected: Collected, experiment: Path | None = None, differ_in: Sequence[str] = ()) -> list[str]:
+def inconsistencies(collected: Collected, experiment: Path | None = None, free: Iterable[str] = ()) -> list[str]:
     """One line for everything that makes complete runs unequal beyond what their names say.
 
     Args:
         collected: the runs of one experiment at one scale.
         experiment: the experiment's folder, whose arm/ and row/ files say where runs differ by design.
-        differ_in: settings that may differ in any of them, from paper.yaml.
+        free: settings in which any two arms or rows may differ, from paper.yaml.
     """
     pretrain = [run for run in collected.pretrain if run.is_complete]
     finetune = [run for run in collected.finetune if run.is_complete]
-    arms, rows = (_declared(experiment / group) if experiment else {} for group in ("arm", "row"))
-    lines = _differing("pre-training runs", pretrain, (*PRETRAIN_MAY_DIFFER, *differ_in), PRETRAIN_DATA, arms)
+    arms = _declared({run.arm for run in pretrain}, experiment, "arm", free)
+    rows = _declared({run.row for run in finetune}, experiment, "row", free)
+    values = [(run, compared(run.state, PRETRAIN_MAY_DIFFER, PRETRAIN_DATA)) for run in pretrain]
+    lines = _differing("pre-training runs", values, arms)
     for task in sorted({run.task for run in finetune}):
         runs = [run for run in finetune if run.task == task]
-        free = (*FINETUNE_MAY_DIFFER, *differ_in, *(RATE_KEYS if _same_rates(runs) else ()))
-        lines += _differing(f"fine-tuning runs on {task}", runs, free, FINETUNE_DATA, rows)
+        lines += _differing(f"fine-tuning runs on {task}", _finetuned(runs), rows)
         lines += _cut_differently(task, runs)
     return lines + _shared_encoders(finetune) + _replaced_encoders(pretrain, finetune)
 
 
-def _declared(folder: Path) -> Declared:
-    return {name: with_following(delta) for name, delta in read_deltas(folder).items()}
+def _declared(names: Iterable[str], experiment: Path | None, group: str, free: Iterable[str]) -> Declared:
+    """What is each arm's or row's own: what its file sets, and what is free for all of them."""
+    deltas = read_deltas(experiment / group) if experiment else {}
+    return {name: with_following(deltas.get(name, ())).union(free) for name in names}
 
 
-def _same_rates(runs: Sequence[FinetuneRun]) -> bool:
-    """Whether each was fine-tuned at the same learning rates, of which the table takes the best."""
-    rates: dict[tuple[str, int, int], set[tuple[Any, ...]]] = {}
-    for run in runs:
-        values = flatten(run.state["config_resolved"])
-        rates.setdefault((run.row, run.pretrain_seed, run.seed), set()).add(tuple(map(values.get, RATE_KEYS)))
-    return len(set(map(frozenset, rates.values()))) == 1
+def _finetuned(runs: Sequence[FinetuneRun]) -> list[tuple[FinetuneRun, dict[str, Any]]]:
+    """Runs of one task with what should be equal in them; of a learning rate, all that were tried for the row's seeds.
+
+    The table takes the best of them: where all were tried everywhere, runs at different ones are no difference.
+    """
+    found = [(run, compared(run.state, FINETUNE_MAY_DIFFER, FINETUNE_DATA)) for run in runs]
+    tried: dict[tuple[str, int, int, str], set[str]] = {}
+    for run, values in found:
+        for key in values.keys() & set(RATE_KEYS):
+            tried.setdefault((run.row, run.pretrain_seed, run.seed, key), set()).add(str(values[key]))
+    for run, values in found:
+        for key in values.keys() & set(RATE_KEYS):
+            values[key] = "/".join(sorted(tried[run.row, run.pretrain_seed, run.seed, key]))
+    return found
 
 
 def _differing(
-    what: str, runs: Sequence[PretrainRun | FinetuneRun], free: Iterable[str], data: Sequence[str], declared: Declared
+    what: str, found_in: Sequence[tuple[PretrainRun | FinetuneRun, Mapping[str, Any]]], declared: Declared
 ) -> list[str]:
-    """Lines for the settings, input data and precision that are not the same in all runs, or, for those that an arm or
-    row declares, not in all of its own."""
+    """Lines for the settings, input data and precision that are not the same in all runs, or, for those that are an
+    arm's or row's own, not in all of its own."""
     groups: dict[tuple[str, str], list[PretrainRun | FinetuneRun]] = {}
     values: dict[tuple[str, str], dict[str, list[str]]] = {}
-    found_in = [(run, compared(run.state, tuple(free), data)) for run in runs]
     keys = sorted({key for _, found in found_in for key in found})
     for run, found in found_in:
         own = declared.get(_delta(run), frozenset())

@@ -6,6 +6,7 @@ is no difference that anybody meant.
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,11 +22,14 @@ Delta = Mapping[str, str]
 """Dotted key, or a whole part -> what a file says of it, as text."""
 
 RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
+STEP_KEYS = ("phases.*.steps", "validation.interval_steps")
+"""How long pre-training is, and what is counted in its steps."""
 FOLLOWING = {
     "learning_rate": RATE_KEYS,
     "size.depth": ("model",),
     "size.heads": ("model",),
     "size.width": ("model",),
+    "steps_factor": ("phases.*.steps",),
     "task": ("head", "epochs", "global_batch_size", *RATE_KEYS),
     "task.always.epochs": ("epochs",),
     "task.always.global_batch_size": ("global_batch_size",),
@@ -69,8 +73,8 @@ def meant_to_differ(first: Delta, second: Delta) -> frozenset[str]:
 
 
 def is_within(key: str, parts: Iterable[str]) -> bool:
-    """Whether a dotted key is one of these, or inside one."""
-    return any(key == part or key.startswith(f"{part}.") for part in parts)
+    """Whether a dotted key is one of these, or inside one; a `*` stands for anything."""
+    return any(key == part or key.startswith(f"{part}.") or fnmatch.fnmatchcase(key, part) for part in parts)
 
 
 def _plain(path: Path) -> dict[str, Any] | None:

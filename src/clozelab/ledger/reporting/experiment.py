@@ -17,6 +17,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.reporting.claims import Claim, checked, load_claim
+from clozelab.ledger.reporting.declared import RATE_KEYS, STEP_KEYS
 
 OUR_SPLIT = "dev"
 PERCENT = "percent"
@@ -29,6 +30,8 @@ MATCHES: dict[str, tuple[str, ...]] = {
 }
 """What `matched_by` may say -> what of two arms' pre-training has to agree."""
 STEPS_AND_TOKENS = ("steps", "tokens")
+AVERAGES = {"mean": "means", "median": "medians", "best": "the best"}
+"""What `averaging` may say of the paper's cells -> in words. Ours are means."""
 ROUNDING = 0.1 + 1e-9
 """Largest difference between a mean of printed numbers and a printed mean, each rounded to one decimal."""
 
@@ -102,6 +105,30 @@ class Experiment:
     """Why nothing has to, where nothing has to."""
     differ_in: tuple[str, ...] = ()
     """Settings that the rows are about, beyond what their files set."""
+    seeds: int | None = None
+    """Runs behind each of the paper's cells; None where it does not say."""
+    averaging: str = ""
+    """What of them a cell is, one of AVERAGES; empty where the paper does not say."""
+
+    @property
+    def statistic(self) -> str:
+        """What the paper's cells are, in words; empty where it does not say."""
+        if not self.seeds and not self.averaging:
+            return ""
+        of = f"{AVERAGES[self.averaging]} of " if self.averaging else "over "
+        return f"{of}{self.seeds or 'several'} run{'' if self.seeds == 1 else 's'} a cell"
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether the paper's cells may be held against means, as far as it says."""
+        return self.averaging in ("", "mean")
+
+    @property
+    def free_keys(self) -> frozenset[str]:
+        """Settings in which any two rows or arms may differ, whatever their files say."""
+        rates = RATE_KEYS if "learning_rate" in self.differ_in else ()
+        steps = () if "steps" in self.matched_by else STEP_KEYS
+        return frozenset((*self.differ_in, *rates, *steps))
 
     def label(self, row: str) -> str:
         return next((one.label for one in self.rows if one.name == row), row)
@@ -140,13 +167,13 @@ def load_experiment(folder: Path) -> Experiment:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(plain, dict):
         raise ValueError(f"{path}: not a mapping")
-    optional = ("matched_by", "matched_by_reason", "differ_in")
+    optional = ("matched_by", "matched_by_reason", "differ_in", "seeds", "averaging")
     needed = {"title", "source", "split", "columns", "rows", "claims"}
     top = checked(plain, needed, str(path), optional=optional)
     for key in ("columns", "rows", "claims"):
         if not isinstance(top[key], list):
             raise ValueError(f"{path}: {key} is {top[key]!r}; it is a list ([] for none)")
-    matching = _matching(top, str(path))
+    optional_values = _matching(top, str(path)) | _averaging(top, str(path))
     split = str(top["split"])
     columns = tuple(_column(entry, split, f"{path}: columns.{i}") for i, entry in enumerate(top["columns"]))
     _check_columns(columns, str(path))
@@ -160,7 +187,17 @@ def load_experiment(folder: Path) -> Experiment:
     claims = tuple(load_claim(entry, names, units, f"{path}: claims.{i}") for i, entry in enumerate(top["claims"]))
     _check_unique([claim.id for claim in claims], f"{path}: claims", "id")
     heading = str(top["title"]), str(top["source"]), split
-    return Experiment(folder, folder.name, *heading, columns, rows, claims, **matching)
+    return Experiment(folder, folder.name, *heading, columns, rows, claims, **optional_values)
+
+
+def _averaging(top: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What the paper's cells are of how many runs."""
+    seeds, averaging = top.get("seeds"), top.get("averaging") or ""
+    if seeds is not None and (not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1):
+        raise ValueError(f"{where}: seeds is {seeds!r}; it is the number of runs behind each of the paper's cells")
+    if averaging and averaging not in AVERAGES:
+        raise ValueError(f"{where}: averaging is {averaging!r}; it is one of {', '.join(AVERAGES)}")
+    return {"seeds": seeds, "averaging": averaging}
 
 
 def _matching(top: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def axis_of(judgements: Sequence[Judgement]) -> float:
     judgements = [one for one in judgements if _in_points(one)]
     differences = [one.difference for one in judgements if one.difference]
     means = [abs(one.mean) for one in differences]
-    means += [max(abs(one.claim.paper_delta or 0.0), one.claim.points) for one in judgements]
+    means += [max(abs(one.paper_size or 0.0), one.claim.points) for one in judgements]
     ends = [abs(end) for one in differences for end in (one.low, one.high) if end is not None]
     return max(1.0, min(1.05 * max([*means, *ends], default=0.0), 2.0 * max(means, default=0.0)))
 
@@ -38,14 +38,11 @@ def _in_points(one: Judgement) -> bool:
 def judgement_page(one: Judgement, table: Table, *, axis: float, basis: str) -> dict[str, Any]:
     """What a report shows of a judgement; `basis` is what most of its intervals are over."""
     difference, decimals = one.difference, one.column.decimals if one.column else 1
-    is_size = one.column is None or one.column.is_paper
     corrected = f"corrected {probability(one.corrected).removeprefix('p ').removeprefix('= ')}"
     return {
         "text": one.claim.text,
         "compared": _compared(one, table),
-        # A stand-in judges the direction alone: the paper's size is about other data.
-        "paper": signed(one.claim.paper_delta, decimals) if is_size and one.claim.paper_delta is not None
-        else one.claim.in_words(),
+        "paper": one.claim.in_words() if one.paper_size is None else signed(one.paper_size, decimals),
         "judged_on": one.judged_on,
         "ours": signed(difference.mean if difference else None, decimals),
         "interval": interval(difference, decimals),
@@ -59,7 +56,7 @@ def judgement_page(one: Judgement, table: Table, *, axis: float, basis: str) -> 
         "needs": one.needs,
         "needs_short": _needs_short(one),
         "note": one.note,
-    }  # fmt: skip
+    }
 
 
 def _compared(one: Judgement, table: Table) -> str:
@@ -69,7 +66,8 @@ def _compared(one: Judgement, table: Table) -> str:
         return f"{', '.join(map(label, claim.rows))}: {claim.direction}"
     if claim.kind == SPREAD:
         return f"{', '.join(map(label, claim.rows))}: within {claim.points:g} of each other"
-    text = f"{label(claim.rows[0])} against {label(claim.rows[1])}"
+    others = claim.rows[1:]
+    text = f"{label(claim.rows[0])} against {'each of ' if len(others) > 1 else ''}{', '.join(map(label, others))}"
     if claim.against is None:
         return text
     first, second, column = claim.against
@@ -80,9 +78,7 @@ def _marks(one: Judgement) -> dict[str, float | None]:
     """What is drawn on the axis of points; nothing for a difference in another unit."""
     if not _in_points(one):
         return {}
-    marks: dict[str, float | None] = {
-        "paper": None if one.column and not one.column.is_paper else one.claim.paper_delta
-    }
+    marks: dict[str, float | None] = {"paper": one.paper_size}
     if one.claim.kind == SPREAD:
         marks |= {"least": -one.claim.points, "most": one.claim.points}
     if one.difference is not None:

@@ -183,10 +183,9 @@ def _case_of_all(claim: Claim, table: Table) -> Case:
 
 def _links(claim: Claim, column: DataColumn, table: Table, *, with_column: bool = False) -> tuple[Link, ...]:
     links = []
+    label = table.experiment.label
     for first, second in claim.pairs:
-        names = (
-            [f"{table.experiment.label(first)} {MINUS} {table.experiment.label(second)}"] if _is_chain(claim) else []
-        )
+        names = [] if claim.rows == (first, second) else [f"{label(first)} {MINUS} {label(second)}"]
         names += [column.heading] if with_column else []
         links.append(_link(claim, ((1.0, first, column), (-1.0, second, column)), " on ".join(names), table))
     return tuple(links)
@@ -196,10 +195,6 @@ def link_between(first: str, second: str, column: DataColumn, table: Table) -> L
     """The difference of two rows on one data set that no claim need be about."""
     claim = Claim("", "", ORDER, (first, second), column.heading, "higher", None)
     return _links(claim, column, table)[0]
-
-
-def _is_chain(claim: Claim) -> bool:
-    return claim.kind not in (ORDER, CONTRAST)
 
 
 def _link(claim: Claim, terms: tuple[Term, ...], name: str, table: Table) -> Link:
@@ -231,10 +226,14 @@ def _absent(terms: Sequence[Term], cells: Sequence[Cell], table: Table) -> str:
 
 
 def _barred(terms: Sequence[Term], table: Table) -> str:
-    """Another split, another metric or another protocol; empty where the cells may be compared."""
+    """Another split, another metric or another protocol; empty where the cells may be compared.
+
+    Cells that are all of one split may be, whatever split the paper's numbers are on: only their size says nothing.
+    """
+    splits = dict.fromkeys(column.metric.partition("/")[0] for _, _, column in terms if column.metric)
+    if len(splits) > 1:
+        return f"another split: cells of {' against cells of '.join(splits)}"
     for _, _, column in terms:
-        if column.is_other_split:
-            return column.role
         if column.column and column.tasks and column.metric != column.column.metric:
             return f"another metric: {column.metric}, where the claim is about {column.column.metric}"
     for (_, first, column), (_, second, _) in zip(terms[::2], terms[1::2], strict=True):

@@ -75,7 +75,10 @@ SEEDS = (
     "How many pre-training seeds would decide a claim is a forecast: the number at which a corrected interval of the "
     "present mean and spread would exclude zero (or the margin). Both are estimated from few seeds."
 )
-STAND_INS = "A stand-in or generated data set judges the direction of a claim and never its size."
+STAND_INS = (
+    "A stand-in or generated data set judges the direction of a claim and never its size; so does another split than "
+    "the paper's."
+)
 
 
 def build_page(
@@ -88,6 +91,7 @@ def build_page(
         "name": experiment.name,
         "source": experiment.source,
         "split": experiment.split,
+        "statistic": f"; the paper's numbers are {experiment.statistic}" if experiment.statistic else "",
         "scale": scale,
         "question": _question(experiment.folder),
         "synthetic": collected.synthetic,
@@ -128,7 +132,7 @@ def _reading(experiment: Experiment, judgements: Sequence[Judgement]) -> list[st
     rule = f"arms that differ in {matched} of pre-training by more than 2 %" if matched else "nothing else"
     reason = f" (arms are not matched here: {experiment.matched_reason})" if experiment.matched_reason else ""
     barred = (
-        "Not comparable: a row or a data set has no run, the numbers are on another split or of another metric, the "
+        "Not comparable: a row or a data set has no run, the cells are of two splits or of another metric, the "
         f"rows were made by another protocol than what they are about, or {rule}{reason}."
     )
     lines = [*READING, correction]

@@ -110,9 +110,9 @@ class Table:
     comparability: Comparability = field(default_factory=Comparability)
 
     def of_column(self, column: Column) -> list[DataColumn]:
-        """The data sets with results that speak for a column of the paper: its own first."""
+        """The data sets with results that speak for a column of the paper: its own first, of whatever split."""
         mine = [one for one in self.columns if one.column == column and self.has_results(one)]
-        return sorted(mine, key=lambda one: not one.is_paper)
+        return sorted(mine, key=_rank)
 
     @property
     def with_results(self) -> list[DataColumn]:
@@ -310,13 +310,17 @@ def _data_column(
     metric = run.metric
     if column is not None and (is_same_data or column.metric in run.scores or not metric):
         metric = column.metric
-    heading = column.name if is_same_data and column else run.title
+    # The task's title is about its own score; another one goes by its column's name.
+    name = column.name if column is not None and run.metric and metric != run.metric else ""
+    heading = f"{run.task} {name}" if name else run.title
     role = ""
     if synthetic:
-        heading, role = f"{synthetic} {run.title}", f"synthetic, for {column.name}" if column else "synthetic"
+        heading, role = f"{synthetic} {name or run.title}", f"synthetic, for {column.name}" if column else "synthetic"
     elif is_other_split and column is not None:
         heading, role = f"{column.name} ({OUR_SPLIT})", f"{OUR_SPLIT}; the paper's numbers are on {column.split}"
-    elif column is not None and not is_same_data:
+    elif is_same_data and column is not None:
+        heading = column.name
+    elif column is not None:
         role = f"stand-in for {column.name}"
     is_first = all(task != run.task for task, _ in shown)
     shown.add((run.task, metric))
@@ -327,13 +331,20 @@ def _data_column(
         column=column,
         is_paper=is_same_data and not is_other_split,
         majority=run.majority if metric == run.metric else None,
-        num_examples=run.num_examples,
+        num_examples=None if _is_of_another_file(run, metric) else run.num_examples,
         role=role,
         task=run.task,
         baseline=_best_baseline(run, metric),
         is_other_split=is_other_split,
         tasks=(run.task,),
     )
+
+
+def _is_of_another_file(run: FinetuneRun, metric: str) -> bool:
+    """Whether a score is over one of the task's further validation files, such as MNLI's mismatched one."""
+    data = run.state.get("config_resolved", {}).get("task", {}).get("data", {})
+    names = data.get("extra_validation_files") or {}
+    return metric.rpartition("/")[2].startswith(tuple(f"{name}_" for name in names))
 
 
 def _best_baseline(run: FinetuneRun, metric: str) -> tuple[str, float] | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from clozelab.ledger.reporting.claims import ALL_COLUMNS, ORDER, SPREAD, Claim
 from clozelab.ledger.reporting.example_notes import compare_examples
+from clozelab.ledger.reporting.experiment import AVERAGES
 from clozelab.ledger.reporting.links import Case, Correction, Link, correct, find_cases
 from clozelab.ledger.reporting.table import DataColumn, Table
 from clozelab.ledger.reporting.wording import interval, signed
@@ -41,6 +42,7 @@ class Judgement:
         decisive_seeds: pre-training seeds in all that would decide it; None where no number can be given.
         needs: the same in words; empty where more seeds are not what is lacking.
         family: differences that are tested together.
+        paper_size: the paper's difference, where ours may be held against its size; None elsewhere.
     """
 
     claim: Claim
@@ -55,6 +57,7 @@ class Judgement:
     decisive_seeds: int | None = None
     needs: str = ""
     family: int = 0
+    paper_size: float | None = None
 
 
 def judge(table: Table) -> list[Judgement]:
@@ -118,6 +121,7 @@ def _judgement(case: Case, correction: Correction, table: Table) -> Judgement:
         decisive_seeds=count,
         needs=needs,
         family=correction.size,
+        paper_size=None if _why_no_size(case, table) else case.claim.paper_delta,
     )
 
 
@@ -185,7 +189,7 @@ def _notes(
 ) -> list[str]:
     if case.claim.column == ALL_COLUMNS:
         return _notes_on_all(case, verdicts)
-    notes = [_kind_of_data(case)] if case.column and case.links and not case.links[0].barred else []
+    notes = [_why_no_size(case, table)] if case.links and not case.links[0].barred else []
     if verdict == NOT_COMPARABLE:
         reasons = [link.barred for link in case.links if link.barred]
         reasons = reasons or [link.absent for link in case.links] or list(case.silent)
@@ -197,7 +201,7 @@ def _notes(
     for link in case.links:
         notes += _cautions(link, table)
     notes += [_without_collapsed(weakest, table)] if weakest else []
-    if verdict == ONE_SEED and case.claim.kind == ORDER:
+    if verdict == ONE_SEED and case.claim.kind == ORDER and len(case.links) == 1:
         notes.append(_on_examples(case.links[0], table))
     return notes
 
@@ -206,6 +210,8 @@ def _notes_on_all(case: Case, verdicts: Sequence[str]) -> list[str]:
     pairs = list(zip(case.links, verdicts, strict=True))
     names = [link.name or case.judged_on for link in case.links]
     notes = [f"{name}: {one}" for name, (_, one) in zip(names, pairs, strict=True) if one != NOT_COMPARABLE]
+    columns = [column for link in case.links for _, _, column in link.terms]
+    notes += [f"{one.role}: direction only" for one in columns if one.is_other_split]  # said once
     absent = [name for name, (link, _) in zip(names, pairs, strict=True) if link.absent and not link.barred]
     absent += [name for name in case.silent if name not in absent]
     notes += [f"no runs for {', '.join(absent)}"] if absent else []
@@ -214,10 +220,15 @@ def _notes_on_all(case: Case, verdicts: Sequence[str]) -> list[str]:
     ]
 
 
-def _kind_of_data(case: Case) -> str:
+def _why_no_size(case: Case, table: Table) -> str:
+    """Why our difference is not held against the size of the paper's; empty where it is."""
     column = case.column
-    if column is None or column.is_paper or column.is_other_split:
-        return ""
+    if column is None or column.is_paper:
+        if table.experiment.is_mean:
+            return ""
+        return f"the paper's numbers are {AVERAGES[table.experiment.averaging]} of its runs, ours means: direction only"
+    if column.is_other_split:
+        return f"{column.role}: direction only"
     if column.column and column.column.is_pretraining:
         return "our own held-out text: direction only"
     kind = "synthetic" if column.role.startswith("synthetic") else "stand-in"
