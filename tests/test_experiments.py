@@ -127,6 +127,26 @@ def test_paper_yaml_and_readme(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list_experiments())
+def test_every_row_of_its_own_has_a_floor(name: str) -> None:
+    """An arm's rows name one: fresh weights, and the head that they have; it is fine-tuned by the same sweep."""
+    experiment = load_experiment(find_experiment(name))
+    swept = str(master(experiment.folder, "finetune").hydra.sweeper.params.row).split(",")
+    for row in experiment.rows:
+        if row.arm is None:
+            continue
+        assert row.floor is not None and row.floor in swept, row.name
+        own, floor = (plain_row(experiment.folder, one) for one in (row.name, row.floor))
+        assert floor["initialisation"] == "random"
+        assert own.get("head") == floor.get("head") and own.get("defaults") == floor.get("defaults")
+
+
+def plain_row(folder: Path, name: str) -> dict[str, Any]:
+    values = OmegaConf.to_container(OmegaConf.load(folder / "row" / f"{name}.yaml"))
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+@pytest.mark.parametrize("name", list_experiments())
 def test_no_python_and_no_sizes_in_arms(name: str) -> None:
     folder = EXPERIMENTS_DIR / name
     assert not list(folder.rglob("*.py"))
