@@ -98,7 +98,10 @@ def resolved(config: DictConfig, stage: str) -> dict[str, Any]:
 
 
 def number_of_jobs(folder: Path, stage: str, scale: str) -> int:
-    config = OmegaConf.create({"scale": scale_values(scale), "params": master(folder, stage).hydra.sweeper.params})
+    # Rates are chosen by the scale, which only composing anew shows.
+    words = [f"scale={scale}"] if (folder / "rates" / f"scale_{scale}.yaml").is_file() else []
+    params = master(folder, stage, *words).hydra.sweeper.params
+    config = OmegaConf.create({"scale": scale_values(scale), "params": params})
     words = [f"{key}={value}" for key, value in config.params.items()]
     parsed = OverridesParser.create(config_loader=loader(folder)).parse_overrides(words)
     return sum(map(len, BasicSweeper.split_arguments(parsed, None)))
@@ -121,6 +124,26 @@ def test_paper_yaml_and_readme(name: str) -> None:
     readme = (experiment.folder / "README.md").read_text()
     assert all(row.label in readme for row in experiment.rows)
     assert name in (EXPERIMENTS_DIR / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", list_experiments())
+def test_every_row_of_its_own_has_a_floor(name: str) -> None:
+    """An arm's rows name one: fresh weights, and the head that they have; it is fine-tuned by the same sweep."""
+    experiment = load_experiment(find_experiment(name))
+    swept = str(master(experiment.folder, "finetune").hydra.sweeper.params.row).split(",")
+    for row in experiment.rows:
+        if row.arm is None:
+            continue
+        assert row.floor is not None and row.floor in swept, row.name
+        own, floor = (plain_row(experiment.folder, one) for one in (row.name, row.floor))
+        assert floor["initialisation"] == "random"
+        assert own.get("head") == floor.get("head") and own.get("defaults") == floor.get("defaults")
+
+
+def plain_row(folder: Path, name: str) -> dict[str, Any]:
+    values = OmegaConf.to_container(OmegaConf.load(folder / "row" / f"{name}.yaml"))
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
 
 
 @pytest.mark.parametrize("name", list_experiments())
@@ -225,28 +248,32 @@ def test_what_finetuning_reads_is_what_pretraining_writes(name: str) -> None:
         assert run.share_runs
 
 
-def test_the_same_run_in_two_experiments_is_one() -> None:
-    """What the READMEs call shared has the same configuration but for its names, at the paper's scale."""
-
-    def key(name: str, arm: str) -> str:
-        config = at_scale(with_delta(EXPERIMENTS_DIR / name, "pretrain", arm), "paper")
-        return training_key(canonical(config), {}, 1)
-
-    default = key("table5_pretraining_tasks", "mlm_nsp")
-    others = [("table8_masking", "mask80_same10_random10"), ("table6_model_size", "base")]
-    others += [
-        ("roberta_nsp_x_format", "pairs_nsp"),
-        ("table7_feature_based_ner", "mlm_nsp"),
-        ("table1_glue", "mlm_nsp"),
+def shared_arms(scale: str) -> set[frozenset[str]]:
+    """What experiments/README.md calls shared, as "experiment/arm"."""
+    wide = {"table7_feature_based_ner/mlm_nsp", "table8_masking/mask80_same10_random10"}
+    tables = ["table1_glue", "table2_squad_v1", "table3_squad_v2", "table4_swag", "table5_pretraining_tasks"]
+    default = {"roberta_nsp_x_format/pairs_nsp", *(f"{table}/mlm_nsp" for table in tables)}
+    others = [
+        {f"{name}/mlm" for name in ("table5_pretraining_tasks", "figure5_training_steps")}
+        | {"roberta_nsp_x_format/pairs"},
+        {f"{name}/ltr" for name in ("table5_pretraining_tasks", "figure5_training_steps")},
+        {"roberta_nsp_x_format/full_sentences", "masking_rate/rate15"},
     ]
-    assert {key(*one) for one in others} == {default}
-    assert key("table8_masking", "mask100_same0_random0") != default
-    for arm in ("mlm", "ltr"):
-        assert key("figure5_training_steps", arm) == key("table5_pretraining_tasks", arm) != default
-    assert (
-        key("roberta_nsp_x_format", "full_sentences") == key("masking_rate", "rate15") != key("masking_rate", "rate40")
-    )
-    assert key("roberta_nsp_x_format", "pairs") == key("table5_pretraining_tasks", "mlm")
+    if scale in ("demo", "laptop"):
+        return {frozenset(group) for group in (default, wide, *others)}
+    base = {"table6_model_size/base"} if scale in ("gpu_day", "paper") else set()
+    return {frozenset(group) for group in (default | wide | base, *others)}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_same_run_in_two_experiments_is_one(scale: str) -> None:
+    """What is shared has the same configuration but for its names; no other two arms have."""
+    groups: dict[str, set[str]] = {}
+    for name in list_experiments():
+        for arm in deltas(EXPERIMENTS_DIR / name, "pretrain"):
+            config = at_scale(with_delta(EXPERIMENTS_DIR / name, "pretrain", arm), scale)
+            groups.setdefault(training_key(canonical(config), {}, 1), set()).add(f"{name}/{arm}")
+    assert {frozenset(group) for group in groups.values() if len(group) > 1} == shared_arms(scale)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -294,9 +321,30 @@ def test_the_papers_scale_is_the_paper() -> None:
     assert (model["hidden_dropout_prob"], model["initializer_range"]) == (0.1, 0.02)
     assert (model["position_embedding_init"], values["position_growth"]) == ("normal", "none")
     assert (model["num_hidden_layers"], model["hidden_size"], values["corpus"]["vocab_size"]) == (12, 768, 30522)
+    assert values["objective"]["dupe_factor"] == 10  # static masking
     tuned = resolved(at_scale(plain(TABLE5, "finetune", "task=squad_v1"), "paper"), "finetune")
     assert (tuned["learning_rate"], tuned["epochs"], tuned["global_batch_size"]) == (5e-5, 3, 32)
     assert tuned["max_train_examples"] is None
+
+
+def test_the_papers_four_learning_rates_are_tried_in_table_1() -> None:
+    """At scale=paper, for both rows of its own encoder; elsewhere the scale's one rate, which is no word of a job."""
+    folder = EXPERIMENTS_DIR / "table1_glue"
+    words = ["task=rte", "seed=1", "pretrain_seed=1", "runs_dir=R"]
+    places = [job.run_dir.split("/") for job in sweep.expand("sweep_finetune", ["scale=paper", *words], folder=folder)]
+    rates = ["rate-5e-05", "rate-4e-05", "rate-3e-05", "rate-2e-05"]
+    assert [(place[4], place[-2]) for place in places] == list(product(["mlm_nsp", "random"], rates))
+    jobs = list(sweep.expand("sweep_finetune", ["scale=gpu_day", *words], folder=folder))
+    assert [job.run_dir.split("/")[-2] for job in jobs] == ["rate-3e-05"] * 2
+    assert not any(word.startswith("learning_rate=") for job in jobs for word in job.overrides)
+
+
+def test_only_the_papers_scale_masks_statically_and_older_runs_stay_the_same() -> None:
+    config = with_delta(TABLE5, "pretrain", "mlm_nsp")
+    for scale in SCALES:
+        values = canonical(at_scale(config, scale))
+        assert values["objective"].get("dupe_factor") == (10 if scale == "paper" else None)
+        assert ("dupe_factor" in values["objective"]) == (scale == "paper")
 
 
 def test_feature_based_rows_bring_their_own_recipe() -> None:

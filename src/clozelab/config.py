@@ -77,6 +77,8 @@ class ScalePretrainConfig:
     validation_instances: int = MISSING
     validation_seq_length: int = MISSING
     checkpoint_interval_steps: int = MISSING
+    dupe_factor: int | None = None
+    """Static masking in so many copies of each instance; None: a new mask every epoch."""
     keep_encoders: list[float] = MISSING
     """Fractions of the steps after which experiments about the course of training keep the encoder."""
     seeds: str = MISSING
@@ -227,6 +229,8 @@ class ObjectiveConfig:
     input: dict[str, Any] = MISSING
     token: dict[str, Any] = MISSING
     pair: dict[str, Any] | None = None
+    dupe_factor: int | None = MISSING
+    """Static masking: each instance repeats after this many epochs; None: every epoch is new."""
 
 
 @dataclass

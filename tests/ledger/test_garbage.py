@@ -44,7 +44,7 @@ def world(make_runs: Callable[..., Path], writers: Any, tmp_path: Path) -> tuple
         (run / "run.json").write_text(json.dumps(state))
     for run in (scale / "finetune").rglob("run.json"):
         state = json.loads(run.read_text())
-        state["facts"] = {"cache": ["tasks/mrpc-used"]}
+        state["facts"] = {"cache": ["tasks/mrpc-used", "baselines/mrpc-used"]}
         run.write_text(json.dumps(state))
     (scale / "pretrain/ltr/seed-1/.run.json.77.tmp").write_text("{")
     (scale / "pretrain/ltr/seed-2/.encoder.abcd").mkdir()
@@ -53,7 +53,8 @@ def world(make_runs: Callable[..., Path], writers: Any, tmp_path: Path) -> tuple
         (cache / "corpora" / f"text-{name}").mkdir(parents=True)
         (cache / "corpora" / f"text-{name}/manifest.json").write_text(json.dumps({"fingerprint": fingerprint}))
         (cache / "corpora" / f".text-{name}.lock").touch()
-    for name in ("tasks/mrpc-used", "tasks/mrpc-unused", "tasks/.mrpc-half-x1", "corpora/.text-half.tmp"):
+    entries = ("tasks/mrpc-used", "tasks/mrpc-unused", "tasks/.mrpc-half-x1", "corpora/.text-half.tmp")
+    for name in (*entries, "baselines/mrpc-used", "baselines/mrpc-unused"):
         (cache / name).mkdir(parents=True)
         (cache / name / "meta.json").write_text("{}")
     age(tmp_path)
@@ -77,6 +78,7 @@ EXPECTED = {
     "cache/corpora/text-unused",
     "cache/corpora/.text-half.tmp",
     "cache/tasks/mrpc-unused",
+    "cache/baselines/mrpc-unused",
     "cache/tasks/.mrpc-half-x1",
 }
 
@@ -92,7 +94,7 @@ def test_lists_and_deletes_nothing(world: tuple[Path, Path], capsys: pytest.Capt
 def test_deletes_what_it_lists_and_no_result(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     before = {(one.place, one.status, one.score) for one in find_records(world[0])}
     _, out = listed(world, capsys, "--delete")
-    assert "deleted 12," in out
+    assert "deleted 13," in out
     assert not [name for name in EXPECTED if (world[0].parent / name).exists()]
     assert {(one.place, one.status, one.score) for one in find_records(world[0])} == before
     assert (world[0].parent / DEMO / "pretrain/mlm/seed-1/encoder/config.json").is_file()
@@ -139,7 +141,7 @@ def test_runs_that_do_not_say_what_they_used_keep_their_task(
 ) -> None:
     path = next((world[0] / "table5_pretraining_tasks/demo/finetune/mlm").rglob("run.json"))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"facts": {}}))
-    assert listed(world, capsys)[0] == EXPECTED - {"cache/tasks/mrpc-unused"}
+    assert listed(world, capsys)[0] == EXPECTED - {"cache/tasks/mrpc-unused", "cache/baselines/mrpc-unused"}
 
 
 def test_wrong_use() -> None:

@@ -90,6 +90,8 @@ def test_run_folder(finetune: Any) -> None:
     scores, state = read(folder, "scores.json"), read(folder, "run.json")
     assert scores["scores"]["validation/accuracy"] > 0.9
     assert (scores["majority_baseline"], scores["collapsed"], scores["num_examples"]) == (0.5, False, 40)
+    assert scores["baselines"]["bag of words"]["accuracy"] == 1.0  # a single word decides
+    assert any(name.startswith("baselines/sst2-") for name in state["facts"]["cache"])
     assert [entry["step"] for entry in scores["evaluations"]] == [10, 20, 30, 40]
     assert (
         scores["best_step"]

@@ -19,6 +19,7 @@ from clozelab.data.readers.labelled import subset
 from clozelab.data.readers.preview import Preview, TaskPreview
 from clozelab.data.readers.rows import Rows, TokenRows
 from clozelab.data.readers.tagged import TaggedRows, TaggedSplit, build_rows
+from clozelab.datamodules.baselines import Scores, of_tags
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.metrics.entities import OUTSIDE, scheme_of, split_tag, to_iob2
 
@@ -68,6 +69,16 @@ class ConllDataModule(FinetuningDataModule):
             self.validation_rows = self.validation.rows
             self._warn()
             log.info("%s: %s", self.inputs.name, self.facts)
+
+    def compute_baselines(self) -> Scores:
+        train, asked = (self._read(path) for path in (self.train_path, self.validation_path))
+        chosen = [train[i] for i in subset(len(train), self.plan.max_train_examples)]
+        return of_tags(chosen, asked, entity_tags=self.entity_tags)
+
+    def _read(self, path: Path) -> list[tuple[list[str], list[str]]]:
+        """(words, tags) of each sentence, entities in IOB2."""
+        found = read_conll(path, self.layout, require_tags=True)
+        return list(zip(found.words, self._tags(path, found)[0], strict=True))
 
     def preview(self) -> TaskPreview:
         train, validation = (self._preview(path) for path in (self.train_path, self.validation_path))

@@ -24,10 +24,12 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from clozelab.data.readers.cache import content_key
 from clozelab.data.readers.files import baselines_of, file_sha256, generator_of, require_file
 from clozelab.data.readers.preview import TaskPreview
 from clozelab.data.readers.rows import Ints, Rows
 from clozelab.data.tokenizer import WordPieceTokenizer
+from clozelab.datamodules.baselines import BASELINES_VERSION, Scores, cached_scores
 from clozelab.datamodules.bucketing import bucketed_batches, token_budget_batches
 from clozelab.datamodules.prefetch import for_device
 from clozelab.models.encoder import Encoder
@@ -184,9 +186,19 @@ class FinetuningDataModule(LightningDataModule):
         return generator_of(self.inputs.data_dir, (self.train_path, self.validation_path))
 
     @cached_property
-    def baselines(self) -> dict[str, dict[str, float]]:
-        """What simple methods score on the validation split, where a list of them lies beside it."""
-        return baselines_of(self.inputs.data_dir, self.validation_path)
+    def baselines(self) -> Scores:
+        """What simple methods score on the validation split: as a list beside it says, else learnt and computed."""
+        listed = baselines_of(self.inputs.data_dir, self.validation_path)
+        if listed:
+            return listed
+        made_from = {"version": BASELINES_VERSION, "sources": self.source_fingerprint}
+        key = content_key(made_from | {"max_examples": self.plan.max_train_examples})
+        folder = self.inputs.cache_dir / "baselines" / f"{self.inputs.name}-{key}"
+        return cached_scores(folder, self.compute_baselines)
+
+    @abstractmethod
+    def compute_baselines(self) -> Scores:
+        """The same, from the training examples that the plan allows; `setup` has run before, so the files are sound."""
 
     @property
     @abstractmethod

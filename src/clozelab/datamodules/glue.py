@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from clozelab.data.readers.files import file_sha256
-from clozelab.data.readers.glue import TsvFormat, read_tsv
-from clozelab.data.readers.labelled import LabelledRows, WindowRule, load_labelled
+from clozelab.data.readers.glue import TextExamples, TsvFormat, read_tsv
+from clozelab.data.readers.labelled import LabelledRows, WindowRule, load_labelled, subset
 from clozelab.data.readers.preview import Preview, TaskPreview
 from clozelab.data.readers.rows import Rows, join_rows
+from clozelab.datamodules.baselines import Scores, of_labels
 from clozelab.datamodules.finetuning import FinetuningDataModule
 
 log = logging.getLogger(__name__)
@@ -101,6 +102,15 @@ class GlueDataModule(FinetuningDataModule):
                 self.say_what_is_left_out(path, split.num_bad_rows)
                 self.say_what_is_cut(name, split.counts)
 
+    def compute_baselines(self) -> Scores:
+        paths = {"": self.validation_path, **{f"{name}_": path for name, path in self.extra_paths.items()}}
+        train = self._read(self.train_path)
+        train = train.select(subset(len(train), self.plan.max_train_examples))
+        return of_labels(train, {name: self._read(path) for name, path in paths.items()}, self.train.label_names)
+
+    def _read(self, path: Path) -> TextExamples:
+        return read_tsv(path, self.layout, label_names=None, require_labels=True)
+
     def preview(self) -> TaskPreview:
         train, validation = (self._preview(path) for path in (self.train_path, self.validation_path))
         names = None if self.layout.numeric_labels else self.labels or sorted(set(train.labels or ()))
@@ -108,7 +118,7 @@ class GlueDataModule(FinetuningDataModule):
 
     def _preview(self, path: Path) -> Preview:
         # Any label is read: which of them belong there is for the reader of the preview to say.
-        found = read_tsv(path, self.layout, label_names=None, require_labels=True)
+        found = self._read(path)
         parts = (found.first, found.second) if found.second is not None else (found.first,)
         texts = dict(zip(self.layout.text_columns, parts, strict=True))
         return Preview(texts, found.labels, len(found), {"damaged rows": found.num_bad_rows})

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from clozelab.data.readers.files import file_sha256
+from clozelab.data.readers.labelled import subset
 from clozelab.data.readers.preview import Preview, TaskPreview
 from clozelab.data.readers.rows import Rows, join_rows
 from clozelab.data.readers.squad import read_squad
 from clozelab.data.readers.squad_features import WindowSettings
 from clozelab.data.readers.squad_split import SquadSplit, load_squad
+from clozelab.datamodules.baselines import Scores, of_spans
 from clozelab.datamodules.finetuning import FinetuningDataModule
 
 log = logging.getLogger(__name__)
@@ -83,6 +85,11 @@ class SquadDataModule(FinetuningDataModule):
             for name, split in (("training", self.train), ("validation", self.validation)):
                 self.say_what_is_cut(name, split.counts)
             log.info("%s: %s", self.inputs.name, self.facts)
+
+    def compute_baselines(self) -> Scores:
+        train = read_squad(self.train_path, for_training=True, with_unanswerable=self.with_unanswerable)
+        train = train.select(subset(len(train), self.plan.max_train_examples))
+        return of_spans(train, self.validation.require_examples(), with_unanswerable=self.with_unanswerable)
 
     def preview(self) -> TaskPreview:
         train, validation = (self._preview(path) for path in (self.train_path, self.validation_path))

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.data.readers.files import file_sha256
-from clozelab.data.readers.labelled import LabelledRows
+from clozelab.data.readers.labelled import LabelledRows, subset
 from clozelab.data.readers.preview import Preview, TaskPreview
 from clozelab.data.readers.rows import GroupedRows, Rows
-from clozelab.data.readers.swag import ChoiceFormat, Fold, load_choices, read_choices
+from clozelab.data.readers.swag import ChoiceExamples, ChoiceFormat, Fold, load_choices, read_choices
+from clozelab.datamodules.baselines import Scores, of_choices
 from clozelab.datamodules.finetuning import FinetuningDataModule
 
 log = logging.getLogger(__name__)
@@ -74,19 +75,28 @@ class SwagDataModule(FinetuningDataModule):
             self.say_what_is_left_out(self.validation_path, self.validation.num_bad_rows)
             log.info("%s: %s", self.inputs.name, self.facts)
 
+    def compute_baselines(self) -> Scores:
+        train = self._read(self.train_path, True)
+        train = train.select(subset(len(train), self.plan.max_train_examples))
+        return of_choices(train, self._read(self.validation_path, False))
+
     def preview(self) -> TaskPreview:
         names = [str(number) for number in range(len(self.layout.ending_columns))]
         train, validation = self._preview(self.train_path, True), self._preview(self.validation_path, False)
         return TaskPreview(train, validation, names)
 
     def _preview(self, path: Path, is_training: bool) -> Preview:
+        found = self._read(path, is_training)
+        endings = [ending for endings in found.endings for ending in endings]
+        labels = [str(label) for label in found.labels or []]
+        counts = {"damaged rows": found.num_bad_rows}
+        return Preview({"context": found.contexts, "ending": endings}, labels, len(found), counts)
+
+    def _read(self, path: Path, is_training: bool) -> ChoiceExamples:
+        """A split's part of a file."""
         found = read_choices(path, self.layout, require_labels=True)
         fold = None if self.folds is None else Fold(*self.folds, is_training=is_training)
-        part = [i for i, context in enumerate(found.contexts) if fold is None or fold.holds(context)]
-        endings = [ending for i in part for ending in found.endings[i]]
-        labels = [str((found.labels or [])[i]) for i in part]
-        counts = {"damaged rows": found.num_bad_rows}
-        return Preview({"context": [found.contexts[i] for i in part], "ending": endings}, labels, len(part), counts)
+        return found.select([i for i, context in enumerate(found.contexts) if fold is None or fold.holds(context)])
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -75,6 +75,7 @@ CONDITIONAL_KEYS = {
 LATER_KEYS: dict[str, Any] = {
     "encoder_fraction": 1.0,
     "hub": False,
+    "objective.dupe_factor": None,
     "predict_test": False,
     "task.data.extra_validation_files": {},
     "task.data.long_documents": "truncate",

@@ -28,7 +28,7 @@ UNFINISHED = ("failed", "interrupted", "killed")
 QUIET_SECONDS = 3600.0
 """What changed later than this ago may be in somebody's hands."""
 TEMPORARY = (".*.tmp", ".encoder.*", ".model.*")
-CACHE_PARTS = ("corpora", "tasks", "features")
+CACHE_PARTS = ("corpora", "tasks", "features", "baselines")
 
 
 @dataclass(frozen=True)

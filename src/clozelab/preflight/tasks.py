@@ -1,19 +1,19 @@
 """A task's files: labels against the configuration, a canary for exchanged labels, unknown words, cut rows.
 
-The canary is naive Bayes on words, fitted on training rows and tried on validation rows: far too weak to be a result,
-but where it has learnt anything, the names of the classes must mean the same in both files. If another assignment of
+The canary is the bag of words, fitted on training rows and tried on validation rows: far too weak to be a result, but
+where it has learnt anything, the names of the classes must mean the same in both files. If another assignment of
 names fits clearly better than the given one, a label map is wrong.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 
 import numpy as np
 
+from clozelab.data.baselines.bag import guess_classes
 from clozelab.data.random import uniform_u64
 from clozelab.data.readers.preview import Preview
 from clozelab.preflight.findings import ERROR, OK, WARNING, Finding, share
@@ -21,7 +21,6 @@ from clozelab.preflight.subject import Task
 from clozelab.preflight.text import unknown_tokens
 
 CANARY_TRAIN, CANARY_VALIDATION = 4000, 2000
-CANARY_BUCKETS = 1 << 14
 CANARY_SIGMAS = 5.0
 MAX_CANARY_CLASSES = 6
 MIN_CANARY_EXAMPLES = 100
@@ -139,12 +138,11 @@ def check_canary(task: Task) -> Iterator[Finding]:
     known, asked = (_classes(task, names, found) for _, found in _splits(task))
     if known is None or asked is None or min(len(known), len(asked)) < MIN_CANARY_EXAMPLES:
         return  # check_labels has said why
-    train, held_out = (
-        _features(found, limit)
-        for (_, found), limit in zip(_splits(task), (CANARY_TRAIN, CANARY_VALIDATION), strict=True)
-    )
-    truth = asked[held_out.chosen]
-    guess = _naive_bayes(train, known[train.chosen], held_out, len(names))
+    train, held_out = sample(len(known), CANARY_TRAIN), sample(len(asked), CANARY_VALIDATION)
+    truth = asked[held_out]
+    texts = _pairs(preview.train, train), _pairs(preview.validation, held_out)
+    # Balanced: a class must not win by being frequent in one of the files.
+    guess = guess_classes(texts[0], known[train], texts[1], len(names), balanced=True)
     table = np.zeros((len(names), len(names)), dtype=np.int64)
     np.add.at(table, (guess, truth), 1)
     given, best, other = _agreement(table)
@@ -185,40 +183,10 @@ def _classes(task: Task, names: Sequence[str], found: Preview) -> np.ndarray | N
     return np.array([index[label] for label in labels]) if set(labels) <= set(index) else None
 
 
-class _Words:
-    """Which hashed words stand in which of the chosen examples."""
-
-    def __init__(self, chosen: np.ndarray, example: np.ndarray, word: np.ndarray) -> None:
-        self.chosen, self.example, self.word = chosen, example, word
-
-
-def _features(found: Preview, limit: int) -> _Words:
-    """Words by part, and how many words of the second text stand in the first."""
-    chosen = sample(found.num_examples, limit)
-    examples, words = [], []
-    for number, row in enumerate(chosen.tolist()):
-        parts = [set(texts[row].lower().split()) for texts in found.texts.values()]
-        keys = {f"{part} {word}" for part, found_words in enumerate(parts) for word in found_words}
-        if len(parts) == 2:
-            keys.add(f"shared {round(6 * len(parts[0] & parts[1]) / max(1, len(parts[0] | parts[1])))}")
-        examples += [number] * len(keys)
-        words += [_bucket(key) for key in keys]
-    return _Words(chosen, np.array(examples, dtype=np.int64), np.array(words, dtype=np.int64))
-
-
-def _bucket(key: str) -> int:
-    return zlib.crc32(key.encode("utf-8", "surrogatepass")) % CANARY_BUCKETS
-
-
-def _naive_bayes(train: _Words, classes: np.ndarray, held_out: _Words, num_classes: int) -> np.ndarray:
-    """Guessed class of each held-out example; all classes are taken to be as likely."""
-    counts = np.ones((num_classes, CANARY_BUCKETS))
-    np.add.at(counts, (classes[train.example], train.word), 1.0)
-    log_odds = np.log(counts / (np.bincount(classes, minlength=num_classes)[:, None] + 2.0))
-    scores = np.zeros((num_classes, len(held_out.chosen)))
-    for k in range(num_classes):
-        np.add.at(scores[k], held_out.example, log_odds[k, held_out.word])
-    return scores.argmax(axis=0)
+def _pairs(found: Preview, chosen: np.ndarray) -> list[tuple[str, str]]:
+    """The chosen examples; the second side of a single text is empty."""
+    first, second = [*found.texts.values(), [""] * found.num_examples][:2]
+    return [(first[row], second[row]) for row in chosen.tolist()]
 
 
 def sample(number: int, limit: int) -> np.ndarray:

@@ -47,11 +47,11 @@ def main(cfg: DictConfig) -> None:
     inputs |= {"task_files": data.source_fingerprint, "task_data": data.fingerprint}
     inputs |= {"test_data": data.require_test_files()} if cfg.predict_test else {}
     about = {key: cfg.task[key] for key in ("name", "title", "stand_in_for")} | {"synthetic": data.synthetic}
-    about |= {"baselines": data.baselines} if data.baselines else {}
     # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, as they share an encoder.
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     # Before the claim: a folder claimed for bad data would refuse the mended data.
     data.setup()
+    about |= {"baselines": data.baselines}
     tests = data.load_test() if cfg.predict_test else {}
     with Run.claim(cfg.run_dir, stage="finetune", config=cfg, inputs=inputs) as run:
         if run.is_complete:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from clozelab.data.baselines.words import words_of
 from clozelab.data.microworld import lexicon
-from clozelab.data.microworld.entropy import words_of
 from clozelab.data.microworld.world import write_world
 
 CHANCE = {"MRPC": 0.5, "QQP": 0.5, "RTE": 0.5, "QNLI": 0.5, "MNLI": 1 / 3}

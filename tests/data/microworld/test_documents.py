@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from clozelab.data.baselines.words import words_of
 from clozelab.data.microworld import lexicon
 from clozelab.data.microworld.choices import Choices, Unreachable
 from clozelab.data.microworld.documents import Story, tell_document
-from clozelab.data.microworld.entropy import words_of
 from clozelab.data.microworld.grammar import TEMPLATES, render
 
 

@@ -8,6 +8,7 @@ from collections.abc import Hashable
 
 import pytest
 
+from clozelab.data.baselines.words import words_of
 from clozelab.data.microworld.choices import Choices, Decision, Unreachable
 from clozelab.data.microworld.documents import tell_document
 from clozelab.data.microworld.entropy import (
@@ -17,7 +18,6 @@ from clozelab.data.microworld.entropy import (
     retell,
     unigram_entropy,
     word_posterior,
-    words_of,
 )
 
 SEED = "entropy test"

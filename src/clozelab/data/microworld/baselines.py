@@ -1,10 +1,7 @@
-"""How far the surface goes: bag of words and longest overlap, from the files as they are written.
+"""What the surface of a world's tasks gives away, from the files as they are written.
 
-The bag is a multinomial logistic regression (gradient descent with momentum) over the words of each side and over the
-words that both sides share or only one has; so it includes counting the overlap. The overlap baseline is a threshold on
-(or, for SWAG, the largest) share of the second text's words found in the first. For spans: the sentence that shares
-most words with the question, and in it the first phrase that answered such a question in training. For entities: each
-word's most frequent tag in training.
+The methods are those of data/baselines, for real files as well. Beside the bag of words there is the overlap alone: a
+threshold on (or, for SWAG, the largest) share of the second text's words found in the first.
 
 `baselines.json` beside a task's files holds them: validation file -> baseline -> score of scores.json, in the unit of
 the task's scorer (shares of one, SQuAD's in percent).
@@ -15,19 +12,17 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.linalg import lsqr
 
-from clozelab.data.microworld.entropy import words_of
+from clozelab.data.baselines.bag import guess_choices, guess_classes, guess_numbers, overlap
+from clozelab.data.baselines.words import BAG, OVERLAP, TAGS, PhraseGuesser, bare_words, most_frequent_tags
 from clozelab.data.microworld.formats import BASELINES_FILE
 
-BAG, OVERLAP, TAGS, MAJORITY = "bag of words", "longest overlap", "most frequent tag", "majority"
+MAJORITY = "majority"
 Texts = list[tuple[str, str]]
 Scores = dict[str, dict[str, float]]
 """Baseline -> score's name -> value."""
@@ -97,57 +92,15 @@ def _read_swag(text: str) -> list[tuple[str, list[str], int]]:
     return [(row["startphrase"], [row[f"ending{n}"] for n in range(4)], int(row["label"])) for row in rows]
 
 
-# ---- bag of words ----------------------------------------------------------------------------------------------------
-
-
-def _features(texts: Texts) -> list[list[str]]:
-    result = []
-    for first, second in texts:
-        one, two = set(words_of(first)), set(words_of(second))
-        bag = [f"1:{word}" for word in sorted(one)] + [f"2:{word}" for word in sorted(two)]
-        if two:
-            bag += [f"both:{word}" for word in sorted(one & two)] + [f"only2:{word}" for word in sorted(two - one)]
-            bag += [f"share:{round(10 * _overlap(first, second))}", f"missing:{len(two - one)}"]
-        result.append(bag)
-    return result
-
-
-def _matrix(bags: Sequence[Sequence[str]], index: dict[str, int]) -> csr_array:
-    """[examples, features]: 1 where the bag has the feature; the last column is 1 everywhere."""
-    rows = [[*(index[word] for word in bag if word in index), len(index)] for bag in bags]
-    starts = np.cumsum([0, *map(len, rows)])
-    columns = np.array([column for row in rows for column in row])
-    return csr_array((np.ones(len(columns)), columns, starts), shape=(len(bags), len(index) + 1))
-
-
-def _matrices(train: Texts, validation: Texts) -> tuple[csr_array, csr_array]:
-    bags = _features(train)
-    counts = Counter(word for bag in bags for word in bag)
-    index = {word: number for number, word in enumerate(sorted(word for word, count in counts.items() if count > 1))}
-    return _matrix(bags, index), _matrix(_features(validation), index)
-
-
-def _softmax_regression(x: csr_array, y: np.ndarray, classes: int, steps: int = 200) -> np.ndarray:
-    """Weights [features, classes] after full-batch gradient descent with momentum and a little weight decay."""
-    weights = np.zeros((x.shape[1], classes))
-    speed = np.zeros_like(weights)
-    target, transposed = np.eye(classes)[y], x.T.tocsr()
-    for _ in range(steps):
-        scores = x @ weights
-        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-        gradient = transposed @ (scores / scores.sum(axis=1, keepdims=True) - target) / len(y) + 1e-4 * weights
-        speed = 0.9 * speed - 0.5 * gradient
-        weights += speed
-    return weights
+# ---- words -----------------------------------------------------------------------------------------------------------
 
 
 def _classify(train: tuple[Texts, list[str]], validation: tuple[Texts, list[str]]) -> Scores:
     labels = sorted({*train[1], *validation[1]})
     y, truth = (np.array([labels.index(label) for label in part[1]]) for part in (train, validation))
-    x, x_validation = _matrices(train[0], validation[0])
     guesses = {
         MAJORITY: np.full(len(truth), np.bincount(truth).argmax()),
-        BAG: (x_validation @ _softmax_regression(x, y, len(labels))).argmax(axis=1),
+        BAG: guess_classes(train[0], y, validation[0], len(labels)),
     }
     if validation[0][0][1]:
         guesses[OVERLAP] = _overlap_guesses(train[0], y, validation[0])
@@ -165,31 +118,27 @@ def _scores(guess: np.ndarray, truth: np.ndarray, classes: int) -> dict[str, flo
     return scores
 
 
-def _overlap(first: str, second: str) -> float:
-    two = set(words_of(second))
-    return len(two & set(words_of(first))) / max(len(two), 1)
-
-
 def _overlap_guesses(train: Texts, y: np.ndarray, validation: Texts) -> np.ndarray:
     """The most frequent training label at each share of overlap, in tenths."""
     by_share: dict[int, Counter[int]] = defaultdict(Counter)
     for pair, label in zip(train, y, strict=True):
-        by_share[round(10 * _overlap(*pair))][int(label)] += 1
+        by_share[round(10 * overlap(*pair))][int(label)] += 1
     majority = int(np.bincount(y).argmax())
     guesses = []
     for pair in validation:
-        counts = by_share.get(round(10 * _overlap(*pair)))
+        counts = by_share.get(round(10 * overlap(*pair)))
         guesses.append(counts.most_common(1)[0][0] if counts else majority)
     return np.array(guesses)
 
 
 def _regress(train: tuple[Texts, list[str]], validation: tuple[Texts, list[str]]) -> Scores:
-    """Ridge regression on the same features, and the overlap itself."""
-    x, x_validation = _matrices(train[0], validation[0])
+    """Numbers from the bag, and the overlap itself."""
     y, truth = (np.array(part[1], dtype=np.float64) for part in (train, validation))
-    weights = lsqr(x, y - y.mean(), damp=10.0**0.5, atol=1e-8, btol=1e-8)[0]
-    overlap = np.array([_overlap(*pair) for pair in validation[0]])
-    return {name: _correlations(guess, truth) for name, guess in ((BAG, x_validation @ weights), (OVERLAP, overlap))}
+    guesses = {
+        BAG: guess_numbers(train[0], y, validation[0]),
+        OVERLAP: np.array([overlap(*pair) for pair in validation[0]]),
+    }
+    return {name: _correlations(guess, truth) for name, guess in guesses.items()}
 
 
 def _correlations(guess: np.ndarray, truth: np.ndarray) -> dict[str, float]:
@@ -205,20 +154,14 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def _choose(train: list[tuple[str, list[str], int]], validation: list[tuple[str, list[str], int]]) -> Scores:
-    """Each ending scored as right or wrong by the bag; the best of four wins."""
-
-    def pairs(rows: list[tuple[str, list[str], int]]) -> Texts:
-        return [(start, ending) for start, endings, _ in rows for ending in endings]
-
-    y = np.array([int(number == label) for _, _, label in train for number in range(4)])
-    truth = np.array([label for _, _, label in validation])
-    x, x_validation = _matrices(pairs(train), pairs(validation))
-    scores = (x_validation @ _softmax_regression(x, y, 2))[:, 1].reshape(-1, 4)
-    overlap = np.array([_overlap(*pair) for pair in pairs(validation)]).reshape(-1, 4)
+    """The ending that looks most like a right one, or shares most words with the beginning."""
+    asked = [(start, endings) for start, endings, _ in validation]
+    labels, truth = (np.array([label for _, _, label in part]) for part in (train, validation))
+    shares = np.array([[overlap(start, ending) for ending in endings] for start, endings in asked])
     guesses = {
         MAJORITY: np.full(len(truth), np.bincount(truth).argmax()),
-        BAG: scores.argmax(axis=1),
-        OVERLAP: overlap.argmax(axis=1),
+        BAG: guess_choices([(start, endings) for start, endings, _ in train], labels, asked),
+        OVERLAP: shares.argmax(axis=1),
     }
     return {name: _scores(guess, truth, 4) for name, guess in guesses.items()}
 
@@ -236,62 +179,35 @@ def _questions(text: str) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def _bare(text: str) -> list[str]:
-    """Words without articles and punctuation, as the official scorer compares them."""
-    return [word for word in re.findall(r"\w+", text.lower()) if word not in ("a", "an", "the")]
-
-
 def span_overlap_f1(train: str, validation: str) -> float:
-    """Mean token F1 (0 to 1) of the overlap baseline; in 2.0 it answers always, as it has no way to know better."""
-    known: dict[str, Counter[str]] = defaultdict(Counter)
-    for _, qa in _questions(train):
-        for answer in qa["answers"]:
-            known[_sort_of(qa["question"])][" ".join(_bare(answer["text"]))] += 1
+    """Mean token F1 (0 to 1) of the overlap baseline; in 2.0 an unanswerable question counts as wrong."""
+    learnt = [qa for _, qa in _questions(train)]
+    guesser = PhraseGuesser(
+        [qa["question"] for qa in learnt], [[answer["text"] for answer in qa["answers"]] for qa in learnt]
+    )
     scores = []
     for context, qa in _questions(validation):
-        guess = _guess_span(context, qa["question"], known[_sort_of(qa["question"])])
-        truth = _bare(qa["answers"][0]["text"]) if qa["answers"] else []
+        guess = bare_words(guesser.guess(context, qa["question"]))
+        truth = bare_words(qa["answers"][0]["text"]) if qa["answers"] else []
         common = sum((Counter(guess) & Counter(truth)).values())
         scores.append(2 * common / (len(guess) + len(truth)) if common else 0.0)
     return float(np.mean(scores))
 
 
-def _sort_of(question: str) -> str:
-    return " ".join(question.split(" ")[:2])
-
-
-def _guess_span(context: str, question: str, known: Counter[str]) -> list[str]:
-    asked = set(_bare(question))
-    sentences = sorted(context.split(". "), key=lambda text: -len(asked & set(_bare(text))))
-    for sentence in sentences:
-        words = _bare(sentence)
-        found = [
-            words[start : start + width]
-            for width in (2, 1)
-            for start in range(len(words) - width + 1)
-            if known[" ".join(words[start : start + width])] and not asked & set(words[start : start + width])
-        ]
-        if found:
-            return found[0]
-    return []
-
-
-def _read_conll(text: str) -> list[list[tuple[str, str]]]:
+def _read_conll(text: str) -> list[tuple[list[str], list[str]]]:
+    """(words, tags) of each sentence."""
     blocks = text.split("\n\n")
     lines = ([line.split(" ") for line in block.splitlines() if not line.startswith("-DOCSTART-")] for block in blocks)
-    return [[(cells[0].lower(), cells[-1]) for cells in sentence] for sentence in lines if sentence]
+    return [([cells[0] for cells in sentence], [cells[-1] for cells in sentence]) for sentence in lines if sentence]
 
 
 def word_tag_f1(train: str, validation: str) -> float:
     """Entity F1 (0 to 1) of each word's most frequent tag."""
-    tags: dict[str, Counter[str]] = defaultdict(Counter)
-    for sentence in _read_conll(train):
-        for word, tag in sentence:
-            tags[word][tag] += 1
+    asked = _read_conll(validation)
+    guesses = most_frequent_tags(_read_conll(train), [words for words, _ in asked], "O")
     common = found = true = 0
-    for sentence in _read_conll(validation):
-        guess = _entities([tags[word].most_common(1)[0][0] if word in tags else "O" for word, _ in sentence])
-        truth = _entities([tag for _, tag in sentence])
+    for guessed, (_, wanted) in zip(guesses, asked, strict=True):
+        guess, truth = _entities(guessed), _entities(wanted)
         common, found, true = common + len(guess & truth), found + len(guess), true + len(truth)
     return 2 * common / max(found + true, 1)
 

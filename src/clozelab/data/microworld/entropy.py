@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,11 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from clozelab.data.baselines.words import words_of
 from clozelab.data.microworld.choices import Choices, Unreachable
 from clozelab.data.microworld.grammar import Sentence
 
-WORD = re.compile(r"\w+|[^\w\s]")
-"""What BERT's basic tokeniser makes of the world's text; nearly every word is one WordPiece."""
 WINDOW = 62
 """Words that a row of 64 tokens can show of one document: no more, with [CLS] and one [SEP]."""
 HIDDEN_FRACTION = 0.135
@@ -37,10 +35,6 @@ DRAWS = 8
 LEFT_TO_RIGHT_DOCUMENTS = 50
 """No alternative has to be told for that figure, so a sample as large as this costs little."""
 Teller = Callable[[Choices], Sequence[Sentence]]
-
-
-def words_of(text: str) -> list[str]:
-    return WORD.findall(text.lower())
 
 
 @dataclass(frozen=True)

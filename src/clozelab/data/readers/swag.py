@@ -83,6 +83,16 @@ class ChoiceExamples:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def select(self, index: Sequence[int]) -> ChoiceExamples:
+        """The examples at `index`, in its order."""
+        return ChoiceExamples(
+            ids=[self.ids[i] for i in index],
+            contexts=[self.contexts[i] for i in index],
+            endings=[self.endings[i] for i in index],
+            labels=None if self.labels is None else [self.labels[i] for i in index],
+            num_bad_rows=self.num_bad_rows,
+        )
+
 
 def read_choices(path: Path, layout: ChoiceFormat, *, require_labels: bool) -> ChoiceExamples:
     """Read one file; the id of an example is its row number from 0. Labels are read only with `require_labels`.

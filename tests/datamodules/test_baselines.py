@@ -1,0 +1,155 @@
+"""A task's surface baselines: from the examples of the run, computed once, said of nothing but the validation split."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import string
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hydra.utils import instantiate
+
+from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.datamodules import baselines as module
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
+from clozelab.ledger import sweep
+
+Make = Callable[..., FinetuningDataModule]
+TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """make(task, words, limit): the data module that conf/ describes; files are `write`'s or the real ones."""
+
+    def build(task: str, *words: str, limit: int | None = None, data_dir: Path = tmp_path) -> FinetuningDataModule:
+        config = sweep.compose("finetune", [f"task={task}", f"data_dir={data_dir}", *words])
+        inputs = TaskInputs(task, data_dir, tmp_path / "cache", TOKENIZER, 64)
+        plan = TrainingPlan(8, 1, 1, limit, 1, 0)
+        with sweep.hydra_config(config):
+            data = instantiate(config.task.data, _convert_="all")(inputs=inputs, plan=plan)
+        data.setup()
+        return data
+
+    return build
+
+
+def write(folder: Path, **files: list[str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, lines in files.items():
+        (folder / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+
+
+def sentiment(number: int, seed: int, flipped: float = 0.0) -> list[str]:
+    """A good or a bad word among others says the label; `flipped`: of so many labels it says the contrary."""
+    rng = np.random.default_rng(seed)
+    labels, wrong = rng.integers(0, 2, number), rng.random(number) < flipped
+    others = rng.choice(["a", "film", "with", "people"], (number, 3))
+    word = [("bad", "good")[label] for label in labels]
+    return [
+        f"{' '.join(more)} {w}\t{label ^ bad}" for more, w, label, bad in zip(others, word, labels, wrong, strict=True)
+    ]
+
+
+def test_they_are_learnt_from_the_examples_of_the_run(make: Make, tmp_path: Path) -> None:
+    rows = sentiment(400, 1)
+    write(tmp_path / "glue/SST-2", train=rows, dev=sentiment(200, 2))
+    assert make("sst2").baselines == {"bag of words": {"accuracy": 1.0, "f1": 1.0, "matthews": 1.0}}
+    one = make("sst2", limit=1).baselines["bag of words"]
+    assert one["accuracy"] < 0.7 and one["matthews"] == 0.0  # of one example only one label can be learnt
+
+
+def test_labels_that_mean_nothing_leave_chance(make: Make, tmp_path: Path) -> None:
+    texts, labels = zip(*(row.split("\t") for row in sentiment(1000, 2)), strict=True)
+    shuffled = np.random.default_rng(4).permutation(labels)
+    dev = [f"{text}\t{label}" for text, label in zip(texts, shuffled, strict=True)]
+    write(tmp_path / "glue/SST-2", train=sentiment(1000, 1), dev=dev)
+    assert abs(make("sst2").baselines["bag of words"]["accuracy"] - 0.5) < 0.05
+
+
+def test_computed_once_and_again_where_it_is_damaged(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "glue/SST-2", train=sentiment(100, 1), dev=sentiment(50, 2))
+    calls: list[int] = []
+    original = module.of_labels
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        return original(*arguments)
+
+    monkeypatch.setattr("clozelab.datamodules.glue.of_labels", counted)
+    modules = [make("sst2") for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:  # flock counts by open file, so threads stand for processes
+        found = list(pool.map(lambda one: one.baselines, modules))
+    assert len(calls) == 1 and all(one == found[0] for one in found)
+    (meta,) = (tmp_path / "cache/baselines").glob("*/meta.json")
+    meta.write_text(meta.read_text()[:-9])
+    assert make("sst2").baselines == found[0] and len(calls) == 2
+    assert make("sst2", limit=50).baselines and len(calls) == 3  # other examples, other scores
+    write(tmp_path / "glue/SST-2", dev=sentiment(60, 3))
+    assert make("sst2").baselines and len(calls) == 4
+
+
+def test_a_list_beside_the_files_goes_before(make: Make, tmp_path: Path) -> None:
+    write(tmp_path / "glue/SST-2", train=sentiment(40, 1), dev=sentiment(20, 2))
+    (tmp_path / "glue/SST-2/baselines.json").write_text(json.dumps({"dev.tsv": {"mine": {"accuracy": 0.25}}}))
+    assert make("sst2").baselines == {"mine": {"accuracy": 0.25}}
+    assert not (tmp_path / "cache/baselines").exists()
+
+
+def test_labels_of_a_test_file_are_not_looked_at(make: Make, tmp_path: Path) -> None:
+    write(tmp_path / "glue/SST-2", train=sentiment(40, 1), dev=sentiment(20, 2))
+    before = make("sst2").baselines
+    shutil.rmtree(tmp_path / "cache")
+    write(tmp_path / "glue/SST-2", test=sentiment(20, 3))
+    assert make("sst2").baselines == before
+
+
+def test_a_further_validation_set_has_scores_of_its_own(make: Make, tmp_path: Path) -> None:
+    write(tmp_path / "glue/SST-2", train=sentiment(400, 1), dev=sentiment(200, 2), away=sentiment(200, 3, flipped=1.0))
+    data = make("sst2", "+task.data.extra_validation_files={mismatched: glue/SST-2/away.tsv}")
+    scores = data.baselines["bag of words"]
+    assert (scores["accuracy"], scores["mismatched_accuracy"]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("task", "baseline", "scores"),
+    [
+        ("stsb", "bag of words", {"spearman", "pearson"}),
+        ("mnli", "bag of words", {"accuracy", "mismatched_accuracy"}),
+        ("swag", "bag of words", {"accuracy"}),
+        ("squad_v1", "longest overlap", {"exact_match", "f1"}),
+        ("squad_v2", "longest overlap", {"exact", "f1"}),
+        ("ner_microworld", "most frequent tag", {"f1", "precision", "recall", "accuracy"}),
+    ],
+)
+def test_every_kind_of_task_has_one(make: Make, world: Path, task: str, baseline: str, scores: set[str]) -> None:
+    """On the generated world, whose own list is of the same examples; there an answer too many is simply wrong."""
+    data = make(task, data_dir=world)
+    computed, listed = data.compute_baselines(), data.baselines
+    assert set(computed) == {baseline} and set(computed[baseline]) == scores
+    for name, value in listed[baseline].items():
+        unit = 100.0 if task.startswith("squad") else 1.0
+        expected = pytest.approx(value, abs=2e-2 * unit)
+        assert computed[baseline][name] == expected or (task == "squad_v2" and computed[baseline][name] > value), name
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from clozelab.data.microworld.world import write_world
+
+    settings = {"world_seed": 3, "num_documents": 20, "train_examples": 200, "validation_examples": 100}
+    return write_world(tmp_path_factory.mktemp("world"), **settings, entropy_documents=1)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("task", "limit", "accuracy"), [("mrpc", None, 0.723), ("sst2", 20000, 0.790)])
+def test_real_files(make: Make, shared_dir: Path, task: str, limit: int | None, accuracy: float) -> None:
+    data = make(task, limit=limit, data_dir=shared_dir / "data")
+    assert data.baselines["bag of words"]["accuracy"] == pytest.approx(accuracy, abs=2e-3)
