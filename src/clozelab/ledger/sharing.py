@@ -17,15 +17,9 @@ from typing import Any
 from omegaconf import DictConfig
 
 from clozelab.config import kept_step
-from clozelab.ledger.fingerprint import (
-    RESULTS_VERSION,
-    UNWATCHED,
-    canonical,
-    digest,
-    encoder_fingerprint,
-    watched_files,
-)
+from clozelab.ledger.fingerprint import RESULTS_VERSION, canonical, digest, encoder_fingerprint
 from clozelab.ledger.run import RUN_FILE, Run, process_rank, read_state
+from clozelab.ledger.watching import are_untouched, watched_files
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +78,7 @@ def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None) 
             training_key(mine, known, RESULTS_VERSION),
             training_key(theirs, state["inputs"], state.get("results_version", 0)),
         )
-        if keys[0] != keys[1] or (inputs is None and not _untouched(config, state)):
+        if keys[0] != keys[1] or (inputs is None and not are_untouched(watched_files(config), state)):
             continue
         if (folder / "encoder" / "config.json").is_file() and not missing_encoders(config, folder):
             return folder
@@ -103,11 +97,6 @@ def _complete_runs(config: DictConfig) -> Iterator[tuple[Path, dict[str, Any]]]:
             continue
         if state["config_resolved"].get("experiment") != config.experiment:
             yield path.parent, state
-
-
-def _untouched(config: DictConfig, state: Mapping[str, Any]) -> bool:
-    watched = watched_files(config)
-    return UNWATCHED not in watched and state.get("watched") == watched
 
 
 def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
