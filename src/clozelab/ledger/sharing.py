@@ -16,7 +16,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from clozelab.config import kept_step
+from clozelab.config import kept_step, total_steps
 from clozelab.ledger.fingerprint import RESULTS_VERSION, canonical, digest, encoder_fingerprint
 from clozelab.ledger.run import RUN_FILE, Run, process_rank, read_state
 from clozelab.ledger.watching import are_untouched, watched_files
@@ -30,9 +30,9 @@ LINKED = ("encoder", "encoders", "metrics.csv")
 
 def kept_steps(config: DictConfig) -> list[int]:
     """Steps after which the run keeps its encoder; ValueError for an impossible fraction."""
-    total_steps = sum(int(phase.steps) for phase in config.phases)
+    steps = total_steps(config.phases)
     try:
-        return [kept_step(fraction, total_steps) for fraction in config.keep_encoders]
+        return [kept_step(fraction, steps) for fraction in config.keep_encoders]
     except ValueError as error:
         raise ValueError(f"keep_encoders: {error}") from None
 
