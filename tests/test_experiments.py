@@ -27,7 +27,8 @@ from clozelab.ledger.fingerprint import canonical, flatten
 from clozelab.ledger.reporting.consistency import FINETUNE_MAY_DIFFER, PRETRAIN_MAY_DIFFER
 from clozelab.ledger.reporting.declared import is_within, meant_to_differ, read_deltas
 from clozelab.ledger.reporting.experiment import find_experiment, list_experiments, load_experiment
-from clozelab.ledger.sharing import training_key
+from clozelab.ledger.run import Run
+from clozelab.ledger.sharing import kept_steps, training_key
 from clozelab.ledger.targets import check_targets
 from clozelab.models.config import BertConfig
 
@@ -246,6 +247,27 @@ def test_what_finetuning_reads_is_what_pretraining_writes(name: str) -> None:
         kept = {f"{run.run_dir}/encoders/step-{kept_step(one, total)}" for one in run.keep_encoders}
         assert str(config.encoder) in {f"{run.run_dir}/encoder", *kept}
         assert run.share_runs
+
+
+@pytest.mark.parametrize("other_length", ["phases.0.steps=1000", "steps_factor=0.5"])
+def test_a_fraction_is_one_of_the_runs_own_steps(other_length: str, tmp_path: Path) -> None:
+    """Also where an override has made the run another than the scale's: what it was trained with is in its record."""
+    folder = EXPERIMENTS_DIR / "figure5_training_steps"
+    words = ["scale=demo", f"runs_dir={tmp_path}"]
+    run = sweep.without_hydra(sweep.compose("sweep_pretrain", [*words, other_length, "arm=mlm"], folder=folder))
+
+    def encoders() -> list[str]:
+        rows = [f"mlm_{name}" for name in ("05", "10", "25", "50", "75", "100")]
+        composed = [sweep.compose("sweep_finetune", [*words, f"row={row}"], folder=folder) for row in rows]
+        return [str(Path(config.encoder).relative_to(run.run_dir)) for config in composed]
+
+    def kept() -> list[str]:
+        return [*(f"encoders/step-{step}" for step in kept_steps(run)), "encoder"]
+
+    assert encoders() != kept()  # nothing says yet that the run will be another than the scale's
+    with Run.claim(run.run_dir, stage="pretrain", config=run):
+        pass
+    assert encoders() == kept()
 
 
 def shared_arms(scale: str) -> set[frozenset[str]]:

@@ -240,7 +240,7 @@ def _job(verb: str, cfg: DictConfig) -> int:
     die_with_first_rank()
     check_schema(verb, cfg)
     check_targets(cfg, signatures=False)
-    if verb == "finetune":
+    if verb in RUN_STAGES:
         check_overrides(cfg)
     if verb in RUN_STAGES and is_settled(cfg.run_dir, stage=verb, config=cfg):
         print(f"complete already: {cfg.run_dir}")

@@ -11,6 +11,7 @@ free-form for Hydra and are checked by `check_targets` against an allow-list and
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -302,8 +303,6 @@ class FinetuneConfig(StageConfig):
     encoder_arm: str | None = MISSING
     encoder_fraction: float = MISSING
     """After which fraction of its steps the arm's encoder is taken; below 1 it has to have been kept."""
-    steps_factor: float = MISSING
-    """The arm's, where it is not 1: an encoder kept on its way lies under the number of its step."""
     pretrain_seed: int = MISSING
     initialisation: str = MISSING
     """pretrained | random (the no-pre-training floor: same shape and vocabulary, fresh weights)."""
@@ -387,10 +386,31 @@ def kept_step(fraction: float, total_steps: int) -> int:
     return step
 
 
-def encoder_place(fraction: float, phases: Sequence[Mapping[str, Any]]) -> str:
-    """`${encoder_place:${encoder_fraction},PHASES}`: the encoder's folder inside its run's folder."""
-    total_steps = sum(int(phase["steps"]) for phase in phases)
-    return "encoder" if float(fraction) == 1.0 else f"encoders/step-{kept_step(fraction, total_steps)}"
+def encoder_place(run_dir: str, fraction: float, phases: Sequence[Mapping[str, Any]]) -> str:
+    """`${encoder_place:RUN_DIR,${encoder_fraction},${scale.pretrain.phases}}`: an encoder of a pre-training run.
+
+    Args:
+        run_dir: the run's folder.
+        fraction: of the run's own steps, as its record says; 1 for the last encoder.
+        phases: the scale's; of a run that has not begun.
+    """
+    if float(fraction) == 1.0:
+        return f"{run_dir}/encoder"
+    step = kept_step(fraction, total_steps(_recorded_phases(run_dir) or phases))
+    return f"{run_dir}/encoders/step-{step}"
+
+
+def total_steps(phases: Sequence[Mapping[str, Any]]) -> int:
+    return sum(int(phase["steps"]) for phase in phases)
+
+
+def _recorded_phases(run_dir: str) -> list[dict[str, Any]] | None:
+    """What a run was trained with; None where nothing says so."""
+    try:
+        found = json.loads((Path(run_dir) / "run.json").read_text(encoding="utf-8"))["config_resolved"]["phases"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, list) else None
 
 
 def at_least(least: float, value: float) -> float:

@@ -59,3 +59,64 @@ def test_an_encoder_in_a_configuration_of_ones_own_needs_a_name_too(tmp_path: Pa
         sweep.plan_job(sweep.compose("mine", [], folder=tmp_path), [])
     (tmp_path / "mine.yaml").write_text(text + "row: mine\n")
     sweep.plan_job(sweep.compose("mine", [], folder=tmp_path), [])
+
+
+MISFILED = [
+    ("table5_pretraining_tasks", "row=ltr", "encoder_arm=mlm_nsp", "the row ltr stands for encoder_arm=ltr "),
+    ("table5_pretraining_tasks", "row=ltr", "initialisation=random", "stands for initialisation=pretrained"),
+    ("table5_pretraining_tasks", "row=ltr", "head=bilstm", "stands for head=linear"),
+    ("table5_pretraining_tasks", "row=ltr", "head=linear", ""),
+    ("table5_pretraining_tasks", "row=ltr", "epochs=7", ""),
+    ("figure5_training_steps", "row=mlm_05", "encoder_fraction=0.5", "stands for encoder_fraction=0.05"),
+    ("table7_feature_based_ner", "row=last", "task.data.features=embeddings", "stands for task.data.features=last"),
+    ("table1_glue", "row=given", "learning_rate=1e-5", ""),
+    ("table1_glue", "row=given", "max_train_examples=7", ""),
+    ("masking_rate", "arm=rate40", "objective.token.predict_prob=0.15", "the arm rate40 stands for .*=0.4 "),
+    ("masking_rate", "arm=rate40", "objective.token.predict_prob=0.40", ""),
+    ("masking_rate", "arm=rate40", "objective/input=segment_pairs", "stands for objective/input=full_sentences"),
+    ("table5_pretraining_tasks", "arm=mlm_nsp", "objective=mlm", "stands for objective=mlm_nsp"),
+    (
+        "table5_pretraining_tasks",
+        "arm=mlm_nsp",
+        "objective.pair=null",
+        "pair._target_=null: the arm mlm_nsp stands for",
+    ),
+    ("table5_pretraining_tasks", "arm=mlm", "+objective/pair=nsp", "stands for objective/pair=null"),
+    ("table5_pretraining_tasks", "arm=mlm", "objective.token.predict_prob=0.4", ""),
+    ("table6_model_size", "arm=base", "size.depth=1/2", "the arm base stands for size.depth=1 "),
+]
+
+
+@pytest.mark.parametrize(("experiment", "choice", "word", "message"), MISFILED)
+def test_what_the_file_of_a_row_or_an_arm_says_is_not_undone(
+    experiment: str, choice: str, word: str, message: str
+) -> None:
+    """Its results would be filed under its name, and claims judged on them."""
+    name = "sweep_finetune" if choice.startswith("row=") else "sweep_pretrain"
+    composed = sweep.compose(name, ["scale=demo", choice, word, "runs_dir=R"], folder=EXPERIMENTS_DIR / experiment)
+    if not message:
+        sweep.plan_job(composed, [])
+        return
+    with pytest.raises(ValueError, match=message):
+        sweep.plan_job(composed, [])
+
+
+def test_a_name_that_no_file_has_may_stand_for_anything(tmp_path: Path) -> None:
+    text = "defaults: [sweep_finetune, _self_]\nhead: bilstm\nrow: {}\n"
+    (tmp_path / "row").mkdir()
+    for name in ("mlm", "mlm_nsp"):
+        (tmp_path / f"row/{name}.yaml").write_text(f"# @package _global_\nrow: {name}\nhead: linear\n")
+    sweep_file = EXPERIMENTS_DIR / "table5_pretraining_tasks/sweep_finetune.yaml"
+    (tmp_path / "sweep_finetune.yaml").write_text(sweep_file.read_text())
+    (tmp_path / "one.yaml").write_text(text.format("mine"))
+    (tmp_path / "two.yaml").write_text(text.format("mlm_nsp"))
+    (tmp_path / "three.yaml").write_text(text.format("mlm"))
+    sweep.plan_job(sweep.compose("one", ["runs_dir=R"], folder=tmp_path), [])
+    for name, message in (
+        ("two", "head=bilstm: the row mlm_nsp stands for head=linear"),
+        ("three", "row=mlm: the row"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sweep.plan_job(sweep.compose(name, ["runs_dir=R"], folder=tmp_path), [])
+    for words in (["pretrain", "arm=mine", "objective.pair=null"], ["finetune", "row=mine", "head=bilstm"]):
+        sweep.plan_job(sweep.compose(words[0], [*words[1:], "runs_dir=R"]), [])

@@ -11,10 +11,11 @@ from omegaconf import OmegaConf
 
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger import sweep
-from clozelab.ledger.fingerprint import canonical, flatten, watched_files
+from clozelab.ledger.fingerprint import canonical, flatten
 from clozelab.ledger.redaction import HIDDEN, redacted, redacted_words
 from clozelab.ledger.reporting.tracked import shown_config
 from clozelab.ledger.run import Run
+from clozelab.ledger.watching import watched_files
 
 WANDB_KEY = "0123456789abcdef" * 2 + "01234567"
 

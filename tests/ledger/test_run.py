@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.ledger import fingerprint as fingerprint_module
 from clozelab.ledger import run as run_module
-from clozelab.ledger.fingerprint import canonical, encoder_fingerprint, watched_files
+from clozelab.ledger.fingerprint import canonical, encoder_fingerprint
 from clozelab.ledger.run import Interrupted, Run, RunBusyError, RunConflictError, is_settled, read_state
 
 
@@ -191,22 +190,6 @@ def test_secrets_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert canonical(cfg) != first  # it still counts
 
 
-def test_settled_only_while_inputs_are_untouched(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "text.txt").write_text("one")
-    cfg = config(data_dir=str(data), source="text*.txt")
-    folder = tmp_path / "run"
-    finish(folder, cfg)
-    assert watched_files(cfg).keys() == {str(data / "text.txt")}
-    assert is_settled(folder, stage="pretrain", config=cfg)
-    assert not is_settled(folder, stage="finetune", config=cfg)
-    assert not is_settled(folder, stage="pretrain", config=config(data_dir=str(data), source="text*.txt", seed=2))
-    assert not is_settled(tmp_path / "nowhere", stage="pretrain", config=cfg)
-    (data / "text.txt").write_text("changed")
-    assert not is_settled(folder, stage="pretrain", config=cfg)
-
-
 def test_encoder_fingerprint(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no encoder here"):
         encoder_fingerprint(tmp_path)
@@ -223,21 +206,6 @@ def test_encoder_fingerprint(tmp_path: Path) -> None:
     second = encoder_fingerprint(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"3")
     assert encoder_fingerprint(tmp_path) == second  # the list of checksums speaks for the files
-
-
-def test_more_files_than_can_be_watched_are_never_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a run of a large folder of texts would be skipped as complete after its texts have changed."""
-    monkeypatch.setattr(fingerprint_module, "MAX_WATCHED_FILES", 2)
-    data = tmp_path / "data"
-    data.mkdir()
-    for index in range(2):
-        (data / f"watched{index}.txt").write_text("x")
-    cfg = config(data_dir=str(data), source="watched*.txt")
-    finish(tmp_path / "run", cfg)
-    assert is_settled(tmp_path / "run", stage="pretrain", config=cfg)
-    (data / "watched2.txt").write_text("x")
-    finish(tmp_path / "other", cfg)
-    assert not is_settled(tmp_path / "other", stage="pretrain", config=cfg)
 
 
 @pytest.mark.parametrize(

@@ -102,34 +102,42 @@ def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
     """Files of one source in the order of their names; ValueError where there are none or the format is unknown."""
     if source.format not in FORMATS:
         raise ValueError(f"source {source.name}: format is one of {', '.join(FORMATS)}, not {source.format!r}")
-    pattern = Path(source.path).expanduser()
-    base = Path(pattern.anchor) if pattern.is_absolute() else Path(data_dir).expanduser()
-    found = _matches(base, str(pattern.relative_to(pattern.anchor)))
+    found, num_left_out = matching_files(source.path, data_dir)
+    if num_left_out:
+        text = "%s: %d files with other suffixes than text or jsonl are left out"
+        log.warning(text, _place(source.path, data_dir), num_left_out)
     if not found:
-        raise ValueError(f"source {source.name}: no text files at {(base / pattern).absolute()}\n{HOW_TO_GET}")
+        raise ValueError(
+            f"source {source.name}: no text files at {_place(source.path, data_dir).absolute()}\n{HOW_TO_GET}"
+        )
     return [
         TextFile(path, name, index, _format(path, source.format), source.text_field)
         for name, path in sorted(found.items())
     ]
 
 
-def _matches(base: Path, pattern: str) -> dict[str, Path]:
-    """Portable name (below a folder the relative path) to path: a file, a folder's files or a glob's."""
-    place = base / pattern
+def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path], int]:
+    """What a source's `path` stands for: a file, a folder's texts or a glob's files; opens none of them.
+
+    Returns:
+        Portable name (below a folder the relative path) to path; how many files of a folder are no texts by suffix.
+    """
+    place = _place(pattern, data_dir)
     if place.is_file():
-        return {place.name: place}
+        return {place.name: place}, 0
     if place.is_dir():
         below = [path for path in place.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(place))]
         known = [path for path in below if _suffix(path) in (*JSONL_SUFFIXES, *TEXT_SUFFIXES)]
-        if len(known) < len(below):
-            log.warning(
-                "%s: %d files with other suffixes than text or jsonl are left out", place, len(below) - len(known)
-            )
-        return {path.relative_to(place).as_posix(): path for path in known}
-    files = [path for path in base.glob(pattern) if path.is_file()]
+        return {path.relative_to(place).as_posix(): path for path in known}, len(below) - len(known)
+    base = Path(place.anchor if Path(pattern).expanduser().is_absolute() else data_dir).expanduser()
+    files = [path for path in base.glob(str(place.relative_to(base))) if path.is_file()]
     unique = len({path.name for path in files}) == len(files)
     # Where folders hold files of one name, the folders tell them apart.
-    return {path.name if unique else path.relative_to(base).as_posix(): path for path in files}
+    return {path.name if unique else path.relative_to(base).as_posix(): path for path in files}, 0
+
+
+def _place(pattern: str, data_dir: str | Path) -> Path:
+    return Path(data_dir).expanduser() / Path(pattern).expanduser()
 
 
 def _is_hidden(path: Path) -> bool:

@@ -7,10 +7,8 @@ are hashed, never written down.
 from __future__ import annotations
 
 import fnmatch
-import glob
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,18 +90,18 @@ LATER_KEYS: dict[str, Any] = {
     "trainer.tf32": False,
 }
 """Options that came later, and the value at which a run is the same as one made before there was the option."""
-MAX_WATCHED_FILES = 500
-UNWATCHED = "(too many files to watch)"
-"""Stands in for more files than that: then only the run itself can say whether its inputs are the same."""
 
 
-def canonical(config: DictConfig) -> dict[str, Any]:
+def canonical(config: DictConfig, *, hides: bool = True) -> dict[str, Any]:
     """The configuration as plain values, resolved, without what changes nothing (the lists above).
+
+    Args:
+        hides: what comes from the environment and what looks like a secret is a hash.
 
     Raises:
         ValueError: a mandatory value is missing.
     """
-    return _mapping(config, "", _idle(config))
+    return _mapping(config, "", _idle(config), hides)
 
 
 def no_value(key: str) -> str:
@@ -115,7 +113,7 @@ def _idle(config: DictConfig) -> frozenset[str]:
     return NEUTRAL_KEYS | {key for key, option in CONDITIONAL_KEYS.items() if not OmegaConf.select(config, option)}
 
 
-def _mapping(node: DictConfig, where: str, neutral: frozenset[str], hides: bool = True) -> dict[str, Any]:
+def _mapping(node: DictConfig, where: str, neutral: frozenset[str], hides: bool) -> dict[str, Any]:
     plain = {}
     for key in node:
         path = f"{where}.{key!s}" if where else str(key)
@@ -213,42 +211,3 @@ def flatten(value: Any, where: str = "") -> dict[str, Any]:
     else:
         return {where: value} if value not in ({}, []) else {}
     return {key: leaf for path, child in items for key, leaf in flatten(child, path).items()}
-
-
-def watched_files(config: DictConfig) -> dict[str, list[int]]:
-    """Size and time of every existing file that the configuration names: {path: [bytes, nanoseconds]}.
-
-    Paths may be relative to data_dir and may be globs or folders. Used only to skip a complete run without opening its
-    inputs.
-    """
-    data_dir = str(config.get("data_dir") or "")
-    found: dict[str, list[int]] = {}
-    for text in _strings(config):
-        for path in _files(text, data_dir):
-            status = path.stat()
-            found[str(path)] = [status.st_size, status.st_mtime_ns]
-            if len(found) > MAX_WATCHED_FILES:
-                return {UNWATCHED: [-1, -1]}
-    return dict(sorted(found.items()))
-
-
-def _strings(config: DictConfig) -> Iterator[str]:
-    """Every string of the resolved configuration that may name an input, also one from the environment."""
-    plain = _mapping(config, "", _idle(config), hides=False)
-    parts = {key: value for key, value in plain.items() if key != "optimizer"}
-    encoder = config.get("encoder")
-    for value in [*flatten(parts).values(), encoder]:
-        if isinstance(value, str) and ("/" in value or "." in value):
-            yield value
-
-
-def _files(text: str, data_dir: str) -> Iterator[Path]:
-    for base in [""] if text.startswith("/") else ["", data_dir]:
-        pattern = str(Path(base) / text)
-        # pathlib has no glob that starts at an absolute pattern
-        for name in sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]:  # noqa: PTH207
-            path = Path(name)
-            if path.is_file():
-                yield path
-            elif path.is_dir():
-                yield from sorted(child for child in path.rglob("*") if child.is_file())

@@ -1,4 +1,8 @@
-"""Overrides of a fine-tuning that are possible and cannot be meant: refused as soon as a job is composed."""
+"""Overrides that are possible and cannot be meant: refused as soon as a job is composed.
+
+A row or an arm that has a file is what its file says, and its results are judged as that. Whatever differs from it
+needs a name of its own, which no file has.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from clozelab.ledger.stated import Stated, contradictions, find_file, read_stated
+
 SCALE_OWNED = ("learning_rate", "epochs", "global_batch_size")
 """Keys of a task that a scale may replace."""
 ARM = "${encoder_arm}"
@@ -17,19 +23,23 @@ GIVEN_ROW = "given"
 
 
 def check_overrides(config: DictConfig) -> None:
-    """Refuse a task's value that changes nothing, and an encoder whose scores would be filed as another's.
+    """Refuse a task's value that changes nothing, and whatever would be filed and judged as something else.
 
     Args:
-        config: of a fine-tuning, while Hydra's own configuration says how it was composed.
+        config: of a pre-training or a fine-tuning, while Hydra's own configuration says how it was composed.
 
     Raises:
         ValueError: says what to write instead.
     """
     if not HydraConfig.initialized():
         return
+    if "row" not in config:
+        _refuse_undone(config, "arm")
+        return
     given = {word.lstrip("+").partition("=")[0] for word in HydraConfig.get().overrides.task}
     _refuse_idle(config, given)
     _refuse_misfiled_encoder(config, given)
+    _refuse_undone(config, "row")
 
 
 def _refuse_idle(config: DictConfig, given: Collection[str]) -> None:
@@ -53,10 +63,48 @@ def _refuse_misfiled_encoder(config: DictConfig, given: Collection[str]) -> None
     runtime = HydraConfig.get().runtime
     if "row" not in runtime.choices:
         return
-    takes_any = any(Path(source.path, "row", f"{GIVEN_ROW}.yaml").is_file() for source in runtime.config_sources)
+    takes_any = find_file(_folders(), "row", GIVEN_ROW) is not None
     if config.row == config.encoder_arm or not takes_any:
         instead = f"take row={GIVEN_ROW}" if takes_any else "`clozelab finetune encoder=FOLDER row=NAME` scores another"
         raise ValueError(
             f"encoder={config.encoder}: the row {config.row} stands for the encoder that the arm {config.encoder_arm} "
             f"has trained; {instead}"
         )
+
+
+def _refuse_undone(config: DictConfig, kind: str) -> None:
+    """Refuse a job that is not what the file of its row or arm says, unless it is called something else."""
+    choice = HydraConfig.get().runtime.choices.get(kind)
+    if choice is None:
+        return
+    stated = read_stated(_folders(), kind, choice)
+    name = str(config[kind])
+    if name != stated.get(kind, choice) and find_file(_folders(), kind, name) is None:
+        return
+    for key, (found, said) in _undone(config, stated).items():
+        stage = "finetune" if kind == "row" else "pretrain"
+        raise ValueError(
+            f"{key}={_word(found)}: the {kind} {choice} stands for {key}={_word(said)} ({kind}/{choice}.yaml), and its "
+            f"results would be filed and judged as that. Leave it out, or give it a name of its own: a file "
+            f"{kind}/NAME.yaml in the experiment, or `clozelab {stage} ... {kind}=NAME` without one"
+        )
+
+
+def _undone(config: DictConfig, stated: Stated) -> dict[str, tuple[Any, Any]]:
+    """Key, or group of files -> (what the job has, what the file of its row or arm says)."""
+    choices = HydraConfig.get().runtime.choices
+    said = {key.removeprefix("/"): choice for key, choice in stated.items() if key.startswith("/")}
+    below = [key for key in choices if any(key.startswith(f"{group}/") for group in said)]
+    chosen = {key: (choices.get(key), said.get(key)) for key in [*said, *below] if choices.get(key) != said.get(key)}
+    keys = [key for key in stated if not key.startswith("/")]
+    values: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, list({key.split(".")[0] for key in keys})))
+    return chosen | contradictions(stated, values)
+
+
+def _word(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+def _folders() -> list[Path]:
+    """Where the files of groups are looked for."""
+    return [Path(source.path) for source in HydraConfig.get().runtime.config_sources if source.schema == "file"]

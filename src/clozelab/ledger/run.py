@@ -24,9 +24,10 @@ from typing import IO, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.ledger.fingerprint import RESULTS_VERSION, UNWATCHED, canonical, digest, flatten, watched_files
+from clozelab.ledger.fingerprint import RESULTS_VERSION, canonical, digest, flatten
 from clozelab.ledger.host import host_facts
 from clozelab.ledger.redaction import redacted
+from clozelab.ledger.watching import UNWATCHED, are_untouched, watched_files
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +100,9 @@ class Run:
             if old is not None and old["fingerprint"] != fresh["fingerprint"]:
                 raise RunConflictError(_difference(folder, old, fresh))
             if old is not None and old["status"] == "complete":
+                if old.get("watched") != fresh["watched"] and UNWATCHED not in fresh["watched"]:
+                    old["watched"] = fresh["watched"]  # the same inputs, with other times or in another place
+                    write_json(folder / RUN_FILE, old)
                 return cls(folder, old, lock=lock, is_resumed=False)
             if old is None:
                 _refuse_leftovers(folder)
@@ -266,8 +270,7 @@ def is_settled(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
             or state["config_resolved"] != json.loads(json.dumps(canonical(config)))
         ):
             return False
-        watched = watched_files(config)
-        return UNWATCHED not in watched and state.get("watched") == json.loads(json.dumps(watched))
+        return are_untouched(watched_files(config), state)
     except ValueError:
         return False
 

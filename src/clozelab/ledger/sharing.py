@@ -16,16 +16,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from clozelab.config import kept_step
-from clozelab.ledger.fingerprint import (
-    RESULTS_VERSION,
-    UNWATCHED,
-    canonical,
-    digest,
-    encoder_fingerprint,
-    watched_files,
-)
+from clozelab.config import kept_step, total_steps
+from clozelab.ledger.fingerprint import RESULTS_VERSION, canonical, digest, encoder_fingerprint
 from clozelab.ledger.run import RUN_FILE, Run, process_rank, read_state
+from clozelab.ledger.watching import are_untouched, watched_files
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +30,9 @@ LINKED = ("encoder", "encoders", "metrics.csv")
 
 def kept_steps(config: DictConfig) -> list[int]:
     """Steps after which the run keeps its encoder; ValueError for an impossible fraction."""
-    total_steps = sum(int(phase.steps) for phase in config.phases)
+    steps = total_steps(config.phases)
     try:
-        return [kept_step(fraction, total_steps) for fraction in config.keep_encoders]
+        return [kept_step(fraction, steps) for fraction in config.keep_encoders]
     except ValueError as error:
         raise ValueError(f"keep_encoders: {error}") from None
 
@@ -84,7 +78,7 @@ def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None) 
             training_key(mine, known, RESULTS_VERSION),
             training_key(theirs, state["inputs"], state.get("results_version", 0)),
         )
-        if keys[0] != keys[1] or (inputs is None and not _untouched(config, state)):
+        if keys[0] != keys[1] or (inputs is None and not are_untouched(watched_files(config), state)):
             continue
         if (folder / "encoder" / "config.json").is_file() and not missing_encoders(config, folder):
             return folder
@@ -103,11 +97,6 @@ def _complete_runs(config: DictConfig) -> Iterator[tuple[Path, dict[str, Any]]]:
             continue
         if state["config_resolved"].get("experiment") != config.experiment:
             yield path.parent, state
-
-
-def _untouched(config: DictConfig, state: Mapping[str, Any]) -> bool:
-    watched = watched_files(config)
-    return UNWATCHED not in watched and state.get("watched") == watched
 
 
 def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:

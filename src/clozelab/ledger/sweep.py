@@ -168,7 +168,7 @@ def plan_job(composed: DictConfig, overrides: Sequence[str]) -> PlannedJob:
     stage = str(composed.hydra.job.name)
     with hydra_config(composed):
         task_config = without_hydra(composed)
-        if stage == "finetune":
+        if stage in ("pretrain", "finetune"):
             check_overrides(task_config)
         run_dir = str(task_config.get("run_dir") or "")
         status, source = job_status(stage, task_config, run_dir) if run_dir else ("new", "")

@@ -27,7 +27,7 @@ from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.finetuning_trainer import build_finetuning_trainer
 from clozelab.modules.results import save_model, write_results, write_test_predictions
 from clozelab.stages.building import build_loggers, check_trackers, encoder_source, hardware_of
-from clozelab.stages.checks import check_finetuning
+from clozelab.stages.checks import check_finetuning, check_fraction
 from clozelab.training.reproducibility import seed_initialisation
 from clozelab.training.tracking import summarise, tracked
 
@@ -42,6 +42,7 @@ def main(cfg: DictConfig) -> None:
     check_trackers(cfg)
     hardware = hardware_of(cfg.trainer)
     folder = require_encoder(cfg.encoder)
+    check_fraction(folder, cfg.encoder_fraction)
     inputs = {"encoder": encoder_fingerprint(folder)}
     data = build_data(cfg, folder, encoder_source(cfg, folder, inputs["encoder"], hardware))
     inputs |= {"task_files": data.source_fingerprint, "task_data": data.fingerprint}

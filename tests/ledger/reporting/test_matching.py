@@ -161,13 +161,3 @@ def test_an_override_of_a_phase_is_never_lost() -> None:
         assert sweep.compose("pretrain", words).phases[0].steps == 7
     with pytest.raises(Exception, match=r"phases\.0\.steps=7"):
         sweep.compose("pretrain", ["steps_factor=0.5", "phases.0.steps=7"])
-
-
-def test_kept_encoders_are_found_where_the_arm_keeps_them() -> None:
-    """demo has 2,400 steps; at half of them a quarter of the way is step 300."""
-    words = ["encoder_arm=ltr", "encoder_fraction=0.25"]
-    assert str(sweep.compose("finetune", words).encoder).endswith("ltr/seed-1/encoders/step-600")
-    assert str(sweep.compose("finetune", [*words, "steps_factor=0.5"]).encoder).endswith("encoders/step-300")
-    from clozelab.ledger.sharing import kept_steps
-
-    assert 300 in kept_steps(sweep.compose("pretrain", ["steps_factor=0.5", "keep_encoders=[0.25]"]))

@@ -161,6 +161,7 @@ def problems(collected: Collected, table: Table) -> dict[str, list[str]]:
     root, experiment = f"{collected.root}/", table.experiment
     unequal = inconsistencies(collected, experiment.folder, experiment.free_keys)
     found = {
+        "Misfiled": list(dict.fromkeys(table.comparability.misfiled.values())),  # rows may share an arm
         "Unequal": [line.replace(root, "") for line in unequal],
         "Not learnt": _not_learnt(experiment, collected),
         "Missing": _missing(table),

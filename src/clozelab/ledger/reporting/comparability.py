@@ -23,6 +23,7 @@ from clozelab.ledger.reporting.consistency import (
 )
 from clozelab.ledger.reporting.declared import Delta, is_within, meant_to_differ, read_deltas
 from clozelab.ledger.reporting.experiment import Experiment
+from clozelab.ledger.reporting.misfiled import misfiled
 from clozelab.ledger.reporting.wording import rough
 
 PROTOCOL = frozenset(
@@ -58,6 +59,7 @@ class Comparability:
         amounts: arm -> what one run of it saw and took, as means.
         matched_by: which of the amounts have to agree.
         arm_files, row_files: what their files set.
+        misfiled: row -> why its runs are not what it is called.
         free_keys: settings that may differ by intention in any of them.
     """
 
@@ -68,6 +70,7 @@ class Comparability:
     matched_by: tuple[str, ...] = ()
     arm_files: Mapping[str, Delta] = field(default_factory=dict)
     row_files: Mapping[str, Delta] = field(default_factory=dict)
+    misfiled: Mapping[str, str] = field(default_factory=dict)
     free_keys: frozenset[str] = frozenset()
 
     def why_not(self, first: str, second: str, tasks: Iterable[str]) -> str:
@@ -79,6 +82,7 @@ class Comparability:
         for task in tasks:
             settings = self.finetune.get((first, task), {}), self.finetune.get((second, task), {})
             reasons.append(_difference("fine-tuned", *settings, free))
+        reasons += [self.misfiled.get(row, "") for row in (first, second)]
         return next(filter(None, reasons), "")
 
     def _unmatched(self, first: str, second: str) -> str:
@@ -116,6 +120,7 @@ def build_comparability(experiment: Experiment, collected: Collected) -> Compara
         matched_by=experiment.matched_by,
         arm_files=read_deltas(experiment.folder / "arm"),
         row_files=read_deltas(experiment.folder / "row"),
+        misfiled=misfiled(experiment, collected),
         free_keys=experiment.free_keys,
     )
 

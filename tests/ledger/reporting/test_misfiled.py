@@ -1,0 +1,81 @@
+"""Runs that are not what their row or arm is called: named, and barred from claims."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.config import EXPERIMENTS_DIR
+from clozelab.ledger.collect import collect
+from clozelab.ledger.reporting.accounts import problems
+from clozelab.ledger.reporting.experiment import Experiment, load_experiment
+from clozelab.ledger.reporting.misfiled import misfiled
+from clozelab.ledger.reporting.table import build_table
+from clozelab.ledger.reporting.verdicts import NOT_COMPARABLE, judge
+
+MEANS = {("mlm", "mrpc"): 80.0, ("ltr", "mrpc"): 70.0}
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    return load_experiment(EXPERIMENTS_DIR / "table5_pretraining_tasks")
+
+
+@pytest.fixture
+def root(make_runs: Callable[..., Path]) -> Path:
+    root = make_runs(MEANS, pretrain_seeds=(1, 2, 3))
+    for row in ("mlm", "ltr"):
+        change(root, f"finetune/{row}/*/*/*", encoder_arm=row, initialisation="pretrained", head="linear")
+    return root
+
+
+def change(root: Path, pattern: str, status: str = "complete", **values: Any) -> None:
+    for path in root.glob(f"{pattern}/run.json"):
+        state = json.loads(path.read_text())
+        state["config_resolved"] |= values
+        path.write_text(json.dumps(state | {"status": status}))
+
+
+def test_runs_that_are_what_they_are_called_say_nothing(experiment: Experiment, root: Path) -> None:
+    change(root, "pretrain/mlm/*", objective={"token": {"_target_": "clozelab.objectives.mlm.MaskedLanguageModel"}})
+    assert misfiled(experiment, collect(root)) == {}
+    change(root, "finetune/ltr/pretrain-seed-1/mrpc/seed-1", status="failed", head="bilstm")
+    assert misfiled(experiment, collect(root)) == {}  # not complete: no score of it is shown
+
+
+def test_a_row_with_another_arms_encoder_is_barred_and_named(experiment: Experiment, root: Path) -> None:
+    def judged() -> tuple[str, str]:
+        table = build_table(experiment, collect(root))
+        found = next(one for one in judge(table) if one.claim.id == "ltr_hurts_mrpc")
+        return found.verdict, found.note
+
+    assert judged()[0] != NOT_COMPARABLE
+    change(root, "finetune/ltr/*/mrpc/seed-1", encoder_arm="mlm_nsp")
+    verdict, note = judged()
+    assert verdict == NOT_COMPARABLE
+    assert note.startswith("not what it is called: row/ltr.yaml says encoder_arm=ltr, and 3 of ")
+    assert "(e.g. finetune/ltr/pretrain-seed-1/mrpc/seed-1: mlm_nsp)" in note
+    collected = collect(root)
+    assert problems(collected, build_table(experiment, collected))["Misfiled"] == [note]
+
+
+def test_an_arm_trained_otherwise_bars_every_row_of_it(experiment: Experiment, root: Path) -> None:
+    objective = {"token": {"_target_": "clozelab.objectives.mlm.MaskedLanguageModel"}, "pair": None}
+    change(root, "pretrain/ltr/*", objective=objective)
+    found = misfiled(experiment, collect(root))
+    assert found.keys() == {"ltr", "ltr_bilstm"}
+    assert "arm/ltr.yaml says objective.token._target_=clozelab.objectives.ltr.LeftToRight" in found["ltr"]
+
+
+def test_what_came_later_has_the_value_of_before(make_runs: Callable[..., Path]) -> None:
+    """A whole run's encoder needs no encoder_fraction; half of one does."""
+    figure5 = load_experiment(EXPERIMENTS_DIR / "figure5_training_steps")
+    root = make_runs({("mlm", "mrpc"): 80.0}, pretrain_seeds=(1,))
+    change(root, "finetune/*/*/*/*", row="mlm_100", encoder_arm="mlm")
+    assert misfiled(figure5, collect(root)) == {}
+    change(root, "finetune/*/*/*/*", row="mlm_50", encoder_arm="mlm")
+    assert "row/mlm_50.yaml says encoder_fraction=0.5" in misfiled(figure5, collect(root))["mlm_50"]

@@ -1,0 +1,116 @@
+"""Whether a complete run's inputs are untouched: every file that it reads is watched, by the rules that read it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from clozelab.data.text_files import Source, find_files
+from clozelab.ledger import watching
+from clozelab.ledger.run import Run, is_settled
+from clozelab.ledger.watching import UNWATCHED, watched_files
+
+
+def config(data: Path, **changes: Any) -> DictConfig:
+    return OmegaConf.create({"seed": 1, "data_dir": str(data)} | changes)
+
+
+def finish(folder: Path, cfg: DictConfig) -> None:
+    with Run.claim(folder, stage="pretrain", config=cfg, inputs={}) as run:
+        run.complete()
+
+
+def test_settled_only_while_inputs_are_untouched(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "text.txt").write_text("one")
+    cfg = config(data, source="text*.txt")
+    folder = tmp_path / "run"
+    finish(folder, cfg)
+    assert watched_files(cfg).keys() == {str(data / "text.txt")}
+    assert is_settled(folder, stage="pretrain", config=cfg)
+    assert not is_settled(folder, stage="finetune", config=cfg)
+    assert not is_settled(folder, stage="pretrain", config=config(data, source="text*.txt", seed=2))
+    assert not is_settled(tmp_path / "nowhere", stage="pretrain", config=cfg)
+    (data / "text.txt").write_text("changed")
+    assert not is_settled(folder, stage="pretrain", config=cfg)
+
+
+def test_more_files_than_can_be_watched_are_never_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a run of a large folder of texts would be skipped as complete after its texts have changed."""
+    monkeypatch.setattr(watching, "MAX_WATCHED_FILES", 2)
+    data = tmp_path / "data"
+    data.mkdir()
+    for index in range(2):
+        (data / f"watched{index}.txt").write_text("x")
+    cfg = config(data, source="watched*.txt")
+    finish(tmp_path / "run", cfg)
+    assert is_settled(tmp_path / "run", stage="pretrain", config=cfg)
+    (data / "watched2.txt").write_text("x")
+    finish(tmp_path / "other", cfg)
+    assert not is_settled(tmp_path / "other", stage="pretrain", config=cfg)
+
+
+@pytest.mark.parametrize(
+    ("path", "changed"),
+    [
+        ("mytext", "data/mytext/a.txt"),
+        ("~/books", "home/books/a.txt"),
+        ("deep/**/*.txt", "data/deep/x/y/a.txt"),
+        ("word", "data/word"),
+        ("{tmp}/home/*/a.txt", "home/books/a.txt"),
+    ],
+)
+def test_a_changed_corpus_is_seen_however_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, changed: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    data = tmp_path / "data"
+    for name in ("data/mytext/a.txt", "data/deep/a.txt", "data/deep/x/y/a.txt", "data/word", "home/books/a.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("one.")
+    path = path.format(tmp=tmp_path)
+    cfg = config(data, corpus={"sources": [{"name": "mine", "path": path}]})
+    read = {str(file.path) for file in find_files(Source("mine", path), 0, data)}
+    assert watched_files(cfg).keys() == read
+    finish(tmp_path / "run", cfg)
+    assert is_settled(tmp_path / "run", stage="pretrain", config=cfg)
+    (tmp_path / changed).write_text("Another text.")
+    assert not is_settled(tmp_path / "run", stage="pretrain", config=cfg)
+
+
+@pytest.mark.parametrize("path", ["nowhere", "nowhere/*.txt", "~nobody-of-this-name/text", "a**b/c"])
+def test_a_source_without_files_is_never_settled(tmp_path: Path, path: str) -> None:
+    """Nothing was seen of it when the run was made, so nothing can be said now."""
+    (tmp_path / "there.txt").write_text("one.")
+    cfg = config(tmp_path, corpus={"sources": [{"name": "a", "path": "there.txt"}, {"name": "b", "path": path}]})
+    assert watched_files(cfg).keys() == {UNWATCHED}
+    finish(tmp_path / "run", cfg)
+    assert not is_settled(tmp_path / "run", stage="pretrain", config=cfg)
+
+
+def test_a_tasks_file_of_one_word_is_watched_and_a_folder_of_that_name_is_not(tmp_path: Path) -> None:
+    (tmp_path / "train").write_text("a")
+    (tmp_path / "label").mkdir()
+    (tmp_path / "label/other.txt").write_text("a")
+    data = {"train_file": "train", "label_column": "label", "text": "x" * 300, "train_extra": ["more/extra"]}
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/extra").write_text("a")
+    found = watched_files(config(tmp_path, task={"data": data}))
+    assert found.keys() == {str(tmp_path / "train"), str(tmp_path / "more/extra")}
+
+
+def test_a_run_that_has_looked_is_settled_again(tmp_path: Path) -> None:
+    """Copied files have new times: the first look finds them equal, and the next one need not look."""
+    (tmp_path / "text.txt").write_text("one.")
+    cfg = config(tmp_path, corpus={"sources": [{"name": "mine", "path": "text.txt"}]})
+    finish(tmp_path / "run", cfg)
+    os.utime(tmp_path / "text.txt", (1, 1))
+    assert not is_settled(tmp_path / "run", stage="pretrain", config=cfg)
+    with Run.claim(tmp_path / "run", stage="pretrain", config=cfg, inputs={}) as run:
+        assert run.is_complete
+    assert is_settled(tmp_path / "run", stage="pretrain", config=cfg)
