@@ -75,12 +75,24 @@ def expand(name: str, overrides: Sequence[str], *, folder: Path | None = None) -
         yield plan_job(composer.compose(job_overrides), job_overrides)
 
 
-def job_words(name: str, overrides: Sequence[str], *, folder: Path | None = None) -> list[dict[str, str]]:
-    """Every job of a sweep as {key: value}, without composing each: for counting many jobs at once."""
+def job_names(name: str, overrides: Sequence[str], *, folder: Path | None = None) -> list[tuple[str, str, str]]:
+    """(arm or row, task, seeds) of every job of a sweep, as a run's Record has them: for counting many jobs at once.
+
+    The jobs are not composed: an arm, a row and a task are called as their files are.
+    """
     loader = make_loader(folder)
     master = loader.load_configuration(config_name=name, overrides=list(overrides), run_mode=RunMode.MULTIRUN)
-    pairs = ([word.lstrip("+").partition("=") for word in words] for words in sweep_overrides(loader, master))
-    return [{key: value for key, _, value in words} for words in pairs]
+    jobs = sweep_overrides(loader, master)
+    pretrains = master.hydra.job.name == "pretrain"
+    with hydra_config(master):
+        said = {key: str(master[key]) for key in (("arm", "seed") if pretrains else ("row", "pretrain_seed", "seed"))}
+        said["task"] = "" if pretrains else str(master.task.name)
+    found = []
+    for words in jobs:
+        job = said | {key: value.strip("'\"") for key, _, value in (word.lstrip("+").partition("=") for word in words)}
+        seeds = job["seed"] if pretrains else f"{job['pretrain_seed']}/{job['seed']}"
+        found.append((job["arm"] if pretrains else job["row"], job["task"], seeds))
+    return found
 
 
 def sweep_overrides(loader: ConfigLoader, master: DictConfig) -> list[tuple[str, ...]]:

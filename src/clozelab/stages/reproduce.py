@@ -15,6 +15,7 @@ from types import FrameType
 from rich.console import Console
 from rich.markup import escape
 
+from clozelab.ledger.launches import remember_launch
 from clozelab.ledger.plan import Step, make_steps, require_task_files, runs_root
 from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
 from clozelab.ledger.sweep import expand
@@ -51,6 +52,9 @@ def main(words: Sequence[str]) -> int:
     if "--dry-run" in options:
         return dry_run(steps)
     last, console = steps[-1], Console(stderr=True)
+    root, scale = runs_root(folder, last.overrides, last.config_name)
+    sweeps = {step.verb: step.overrides for step in steps if step.folder is not None}
+    remember_launch(root, folder, [*overrides, *sorted(options)], sweeps)
     status = 0
     if all_complete(steps):
         console.print("every run is complete", style="dim")
@@ -64,7 +68,6 @@ def main(words: Sequence[str]) -> int:
     console.rule("report", align="left")
     from clozelab.ledger.reporting.report import write_report  # matplotlib and scipy: not for --help and --dry-run
 
-    root, scale = runs_root(folder, last.overrides, last.config_name)
     report = write_report(load_experiment(folder), root, root / "report", scale=scale)
     show(report)
     track(report, folder, last.overrides, scale, last.config_name)
