@@ -31,7 +31,10 @@ from omegaconf.errors import OmegaConfBaseException
 from clozelab import config as schema
 from clozelab.ledger.override_checks import check_overrides
 from clozelab.ledger.run import is_settled, read_state
-from clozelab.ledger.sharing import find_equal_run, missing_encoders, shared_run_is_there
+from clozelab.ledger.sharing import find_equal_run, find_likely_run, missing_encoders, shared_run_is_there
+
+
+LIKELY_SHARED = "shared?"
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,8 @@ class PlannedJob:
     overrides: tuple[str, ...]
     run_dir: str
     status: str
-    """new | shared (new, and an equal run of another experiment will be taken) | complete | running | interrupted |
-    failed | check (complete, but perhaps of other inputs)."""
+    """new | shared (new, and an equal run of another experiment will be taken) | shared? (will be, if the files it read
+    are still the same) | complete | running | interrupted | failed | check (complete, but perhaps of other inputs)."""
     source: str = ""
     """Folder of the run that is, or will be, shared."""
 
@@ -192,8 +195,7 @@ def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
     folder = Path(run_dir)
     state = read_state(folder)
     if state is None:
-        source = find_equal_run(config) if stage == "pretrain" else None
-        return ("shared", str(source)) if source else ("new", "")
+        return _status_of_new(config) if stage == "pretrain" else ("new", "")
     source_place = os.path.normpath(folder / state["shared"]["run"]) if "shared" in state else ""
     if state["status"] == "complete":
         is_whole = not source_place or shared_run_is_there(folder, state)
@@ -201,6 +203,14 @@ def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
         is_whole = is_whole and (stage != "pretrain" or not missing_encoders(config, folder))
         return "complete" if is_whole else "check", source_place
     return str(state["status"]), source_place
+
+
+def _status_of_new(config: DictConfig) -> tuple[str, str]:
+    """Of a pre-training run that has no folder yet."""
+    if source := find_equal_run(config):
+        return "shared", str(source)
+    likely = find_likely_run(config)
+    return (LIKELY_SHARED, str(likely)) if likely else ("new", "")
 
 
 def without_hydra(composed: DictConfig) -> DictConfig:

@@ -18,7 +18,7 @@ from rich.markup import escape
 from clozelab.ledger.launches import remember_launch
 from clozelab.ledger.plan import Step, make_steps, require_task_files, runs_root
 from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
-from clozelab.ledger.sweep import expand
+from clozelab.ledger.sweep import LIKELY_SHARED, expand
 from clozelab.stages.report import show, track
 
 OPTIONS = {"--dry-run", "--skip-doctor"}
@@ -31,7 +31,10 @@ Prepares the corpus, runs both sweeps and writes the report. Stop it and start i
   name=value             goes to every stage that has such a key
   prepare.name=value     goes to that stage alone; so do pretrain. and finetune.
   --skip-doctor          goes on whatever the pre-flight (clozelab doctor) would find
-  --dry-run              lists the jobs and how each stands"""
+  --dry-run              lists the jobs and how each stands: new, running, interrupted, failed, complete;
+                         check (complete, its inputs have to be read to be sure);
+                         shared (an equal run of another experiment will be taken);
+                         shared? (will be taken if the files it was trained on are still the same)"""
 
 
 def main(words: Sequence[str]) -> int:
@@ -123,7 +126,8 @@ def dry_run(steps: Sequence[Step]) -> int:
             continue
         jobs = list(expand(step.config_name, step.overrides, folder=step.folder))
         for job in jobs:
-            source = f"  (trained as {job.source})" if job.source else ""
+            doubt = ", if its files are still the same" if job.status == LIKELY_SHARED else ""
+            source = f"  (trained as {job.source}{doubt})" if job.source else ""
             console.print(f"  {job.status:<12} {job.run_dir}{source}", markup=False, highlight=False, soft_wrap=True)
         counts = Counter(job.status for job in jobs)
         console.print("  " + ", ".join(f"{count} {status}" for status, count in counts.items()))
