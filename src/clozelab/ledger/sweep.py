@@ -33,7 +33,6 @@ from clozelab.ledger.override_checks import check_overrides
 from clozelab.ledger.run import is_settled, read_state
 from clozelab.ledger.sharing import find_equal_run, find_likely_run, missing_encoders, shared_run_is_there
 
-
 LIKELY_SHARED = "shared?"
 
 

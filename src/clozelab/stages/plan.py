@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from clozelab.ledger.lists import make_console, make_table, say
 from clozelab.ledger.plan import make_steps, runs_root
 from clozelab.ledger.planning.budget import check_matching, parse_budget
@@ -47,23 +49,29 @@ def main(words: Sequence[str]) -> int:
 
         return dry_run(steps)
     from clozelab.ledger.collect import collect
-    from clozelab.ledger.planning import costing
+    from clozelab.ledger.planning import costing, wording
     from clozelab.ledger.reporting import detectable  # torch and scipy: not for --help and mistakes
     from clozelab.ledger.sweep import compose
 
     sweep = next(step for step in steps if step.folder is not None)
     cache_dir = Path(str(compose(sweep.config_name, sweep.overrides, folder=folder, sweep=True).cache_dir))
-    console = make_console()
-    found = costing.cost(steps, cache_dir, measure="no-measure" not in said.flags)
+    console, progress = make_console(), Console(stderr=True)
     done = collect(runs_root(folder, sweep.overrides, sweep.config_name)[0])
-    for headings, rows in costing.tables(found, done):
+    found = costing.analyse(steps, cache_dir, done)
+    for headings, rows in wording.size_tables(found):
         console.print(make_table(headings, rows, console.width))
-    for line in costing.sums(found):
+    for line in wording.totals(found):
+        say(console, line)
+    measure = "no-measure" not in said.flags
+    found = costing.with_speeds(found, cache_dir, measure=measure, say=lambda line: say(progress, line, style="dim"))
+    for headings, rows in wording.time_tables(found, done):
+        console.print(make_table(headings, rows, console.width))
+    for line in wording.sums(found):
         say(console, line)
     shares = {} if budget is None else costing.affordable(found, budget, matched_by)
     for name, part in shares.items():
-        console.print(make_table(*costing.share_table(name, part), console.width))
+        console.print(make_table(*wording.share_table(name, part), console.width))
     say(console, detectable.describe(load_experiment(folder), done, found.num_seeds))
-    for line in costing.warnings(found, shares):
+    for line in wording.warnings(found, shares):
         say(console, line, style="yellow")
     return 0
