@@ -71,6 +71,12 @@ class Costing:
         return sum(shape.count - shape.history.done for shape in shapes)
 
     @property
+    def flops_left(self) -> float:
+        """Of the same jobs; a task without its files counts as nothing."""
+        shapes: list[Arm | TaskJob] = [*self.arms, *self.tasks]
+        return sum((shape.count - shape.history.done) * (shape.flops or 0.0) for shape in shapes)
+
+    @property
     def num_seeds(self) -> int:
         """Of pre-training."""
         plan = self.pretrain or self.finetune

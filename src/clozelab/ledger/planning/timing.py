@@ -26,6 +26,8 @@ SECONDS = 1.5
 """Of each measurement."""
 BUSY_SHARE = 0.8
 """Processor time over wall time below which the machine was busy with something else."""
+USUAL_SHARE = 0.4
+"""Of the speed of a matrix product: what training a large model reaches."""
 MAX_STEP_SECONDS = 30.0
 """Shapes whose steps take longer, by their FLOPs, are not timed."""
 

@@ -25,7 +25,7 @@ from hydra.utils import instantiate
 
 from clozelab.data.shards import TokenShards, TokenStream
 from clozelab.datamodules.corpus import CorpusDataModule
-from clozelab.ledger.planning.timing import ANSWER
+from clozelab.ledger.planning.timing import ANSWER, USUAL_SHARE
 from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import SequenceClassificationHead
@@ -43,8 +43,6 @@ MIN_TICKS, SLOW_TICKS = 4, 2
 """Steps that are timed at least; the first step of a large model is hardly slower than its second."""
 MAX_SECONDS = 180.0
 """Of one shape on a machine that is much slower than its matrix products, or busy."""
-USUAL_SHARE = 0.4
-"""Of the speed of a matrix product: what training a large model reaches."""
 NUM_DOCUMENTS, SENTENCES, SENTENCE_TOKENS = 400, 40, 25
 """Of the made-up corpus."""
 
