@@ -309,8 +309,9 @@ def test_days_of_work(subject: Subject) -> None:
     assert both.level == WARNING and "clozelab plan sound budget=TIME" in both.remedy
     unknown = told_of_time(subject, {"pre-training": 10 * hour, "fine-tuning": None})
     assert unknown.level == "ok" and "fine-tuning: no speed is known" in unknown.what
-    by_flops = told_of_time(subject, {"pre-training": None, "fine-tuning": None}, 48 * hour)
-    assert by_flops.level == WARNING and "roughly 2.0 days or more" in by_flops.what
+    by_flops = told_of_time(subject, {"pre-training": 5 * hour, "fine-tuning": None}, 48 * hour)
+    assert by_flops.level == WARNING and "pre-training 5.0 h; fine-tuning: no speed" in by_flops.what
+    assert "roughly 2.0 days by FLOPs" in by_flops.what
 
 
 def test_rows_longer_than_positions(subject: Subject, corpus: Corpus, make: Make) -> None:

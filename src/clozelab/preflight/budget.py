@@ -54,13 +54,11 @@ def check_time(subject: Subject) -> Iterator[Finding]:
     if not subject.arms and not stages:
         return
     said = [f"{name} {_hours(seconds)}" for name, seconds in stages.items() if seconds is not None]
+    seconds = sum(seconds or 0.0 for seconds in stages.values()) + (by_flops or 0.0)
     unknown = [name for name, seconds in stages.items() if seconds is None]
-    seconds = sum(seconds or 0.0 for seconds in stages.values())
     if unknown or not stages:
-        said.append(f"{' and '.join(unknown) or 'all'}: no speed is known here yet (clozelab plan measures it)")
-    if unknown and by_flops is not None:
-        said.append(f"by FLOPs all of it takes roughly {_hours(by_flops)} or more")
-        seconds = max(seconds, by_flops)
+        guess = "" if by_flops is None else f", roughly {_hours(by_flops)} by FLOPs"
+        said.append(f"{' and '.join(unknown) or 'all'}: no speed is known here yet (clozelab plan measures it){guess}")
     tokens = sum(arm.num_runs * arm.tokens for arm in subject.arms)
     figure = f"{tokens / 1e6:,.1f} M tokens in {sum(arm.num_runs for arm in subject.arms)} pre-training runs"
     if seconds > LONG_SECONDS:

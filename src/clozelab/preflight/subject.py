@@ -124,7 +124,7 @@ class Time:
 
     Attributes:
         stages: what a stage is called -> seconds by measured speeds or earlier runs; None where there are none.
-        by_flops: of all stages, from FLOPs and this machine's matrix products: for where a stage's time is not known.
+        by_flops: of the stages whose time is not known, from their FLOPs and this machine's matrix products now.
     """
 
     stages: Mapping[str, float | None] = field(default_factory=dict)

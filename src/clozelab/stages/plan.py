@@ -17,13 +17,15 @@ HELP = """clozelab plan EXPERIMENT [scale=NAME] [name=value ...] [budget=TIME [m
 clozelab plan EXPERIMENT ... --dry-run
 
 Counts parameters and FLOPs, measures tokens per second once a shape (a few steps on made-up text, kept in the cache),
-and says how many jobs there are, how long they take, what they leave on disk, and the smallest difference that the
-seeds can be expected to show. Overrides are those of `clozelab reproduce`.
+and says how many jobs there are and how many of them are left, how long they take, what they leave on disk, and the
+smallest difference that the seeds can be expected to show. Overrides are those of `clozelab reproduce`.
 
   budget=2h        for the whole experiment: what each arm can afford
   matched_by=      what arms get equal shares of: steps, tokens, flops or time (default: each in turn)
-  --no-measure     only speeds that are in the cache
+  --no-measure     only speeds that are in the cache, else what finished runs took here (*)
   --dry-run        list every job with its state, as `clozelab reproduce --dry-run` does
+
+A shape whose steps would take more than 30 s here is not timed but reckoned from its FLOPs (?).
 
 FLOPs are 3 (L (24 H^2 + 4 S H) + f (2 H^2 + 2 H V)) a token (forward once, backward twice, matrix products only; f the
 share of predicted positions); beside them ELECTRA's convention, which other papers quote: backward counted once, the

@@ -76,12 +76,13 @@ class Gathering:
         except USER_ERRORS:
             return Time()  # said as a refusal already
         stages = {NAMES[verb]: found.wall(verb, only_left=True) for verb in NAMES if verb in self.steps}
-        if None not in stages.values():
+        unknown = [verb for verb, name in NAMES.items() if stages.get(name, 0.0) is None]
+        if not unknown:
             return Time(stages)
         hardware = hardware_of(self._trainer)
         devices = 1 if hardware.accelerator == "cpu" else hardware.world_size
         rate = devices * USUAL_SHARE * matmul_ceiling(hardware.precision, hardware.device)
-        return Time(stages, found.flops_left / rate)
+        return Time(stages, sum(map(found.flops_left, unknown)) / rate)
 
     def _add_arms(self, step: Step) -> None:
         groups = _jobs_by(step, drop="seed")

@@ -70,10 +70,9 @@ class Costing:
         shapes: Sequence[Arm | TaskJob] = self.arms if verb == "pretrain" else self.tasks
         return sum(shape.count - shape.history.done for shape in shapes)
 
-    @property
-    def flops_left(self) -> float:
+    def flops_left(self, verb: str) -> float:
         """Of the same jobs; a task without its files counts as nothing."""
-        shapes: list[Arm | TaskJob] = [*self.arms, *self.tasks]
+        shapes: Sequence[Arm | TaskJob] = self.arms if verb == "pretrain" else self.tasks
         return sum((shape.count - shape.history.done) * (shape.flops or 0.0) for shape in shapes)
 
     @property
