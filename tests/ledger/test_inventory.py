@@ -14,7 +14,7 @@ import pytest
 
 from clozelab.ledger.inventory import find_records, select
 from clozelab.ledger.locks import holder, owned
-from clozelab.ledger.progress import elapsed, read_progress, sweep_state
+from clozelab.ledger.progress import JobName, elapsed, read_progress, sweep_state
 from clozelab.stages.runs import main as runs_verb
 from clozelab.stages.status import main as status_verb
 
@@ -112,12 +112,23 @@ def test_progress_knows_that_later_steps_are_longer(root: Path) -> None:
 
 def test_time_left_counts_jobs_without_folders(root: Path) -> None:
     records = find_records(root)
-    jobs = [{"task": "mrpc"}] * 14 + [{"task": "qnli"}] * 3
+    seeds = [f"{first}/{second}" for first in (1, 2, 3) for second in (1, 2, 3)]
+    jobs = [JobName("ltr", "mrpc", one) for one in seeds] + [JobName("ltr", "qnli", one) for one in seeds[:3]]
     state = sweep_state("finetune", records, jobs)
-    # 12 folders of 14 mrpc jobs, one (failed) of three qnli jobs; every finished run took 360 s.
-    assert state.not_begun == 4 and state.planned == 17
-    assert state.seconds_left == pytest.approx((4 + 1) * 360.0)  # and the failed one again
+    # Six folders of nine mrpc jobs, one (failed) of three qnli jobs; every finished run took 360 s. Those of the row
+    # mlm are none of the jobs.
+    assert (state.planned, state.not_begun, state.others) == (12, 3 + 2, 6)
+    assert state.counts == {"complete": 6, "failed": 1}
+    assert state.seconds_left == pytest.approx((5 + 1) * 360.0)  # and the failed one again
     assert sweep_state("finetune", [], jobs).seconds_left is None
+
+
+def test_a_job_takes_as_long_as_runs_of_its_own_arm(root: Path) -> None:
+    path = root / EXPERIMENT / "demo/pretrain/ltr/seed-1/run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": 1000.0}))
+    left = [JobName("ltr", "", str(seed)) for seed in (1, 2, 3, 4)]
+    state = sweep_state("pretrain", [one for one in find_records(root) if one.seeds in "12"], left)
+    assert state.not_begun == 2 and state.seconds_left == pytest.approx(2 * (1000.0 + 360.0) / 2)
 
 
 @needs_locks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,20 @@ def train(config: DictConfig, steps: tuple[int, ...] = (), weights: str = "") ->
         (folder / "metrics.csv").write_text("step,tokens,seconds,key,value\n5,100,1.0,validation/loss,4.5\n")
         run.complete(tokens=1000)
     return folder
+
+
+def test_touched_files_leave_a_doubt_and_no_silence(tmp_path: Path) -> None:
+    """The launch reads them and will find them equal; a listing that does not read says that it may be so."""
+    text = tmp_path / "text.txt"
+    text.write_text("some words\n")
+    source = train(configuration(tmp_path, "first", corpus={"path": str(text)}))
+    other = configuration(tmp_path, "second", corpus={"path": str(text)})
+    assert job_status("pretrain", other, other.run_dir) == ("shared", str(source))
+    os.utime(text, (1.0, 1.0))
+    assert job_status("pretrain", other, other.run_dir) == ("shared?", str(source))
+    assert find_equal_run(other, INPUTS) == source
+    different = configuration(tmp_path, "second", corpus={"path": str(text)}, objective={"rate": 0.3})
+    assert job_status("pretrain", different, different.run_dir) == ("new", "")
 
 
 def test_an_equal_run_serves_another_experiment(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from clozelab.data.segments import PairInstances
 from clozelab.data.shards import TokenShards, TokenStream
 from clozelab.models import attention
 from clozelab.models.layout import Layout
+from clozelab.preflight.budget import check_time
 from clozelab.preflight.checks import examine
 from clozelab.preflight.findings import ERROR, OK, WARNING, Finding
-from clozelab.preflight.subject import Corpus, Room, Subject
+from clozelab.preflight.subject import Corpus, Room, Subject, Time
 
 Make = Callable[..., Any]
 
@@ -294,6 +295,23 @@ def test_no_disk(subject: Subject) -> None:
     # What earlier runs hold already is not wanted a second time.
     largest = replace(subject, room=Room("runs", 2_000_000, used_bytes=10**9, num_finetunings=100))
     assert caught(largest) == set()
+
+
+def told_of_time(subject: Subject, stages: dict[str, float | None], by_flops: float | None = None) -> Finding:
+    return next(check_time(replace(subject, time=Time(stages, by_flops))))
+
+
+def test_days_of_work(subject: Subject) -> None:
+    hour = 3600.0
+    short = told_of_time(subject, {"pre-training": 5 * hour, "fine-tuning": 18 * hour})
+    assert (short.level, short.what) == ("ok", "what is left takes: pre-training 5.0 h; fine-tuning 18.0 h")
+    both = told_of_time(subject, {"pre-training": 10 * hour, "fine-tuning": 20 * hour})
+    assert both.level == WARNING and "clozelab plan sound budget=TIME" in both.remedy
+    unknown = told_of_time(subject, {"pre-training": 10 * hour, "fine-tuning": None})
+    assert unknown.level == "ok" and "fine-tuning: no speed is known" in unknown.what
+    by_flops = told_of_time(subject, {"pre-training": 5 * hour, "fine-tuning": None}, 48 * hour)
+    assert by_flops.level == WARNING and "pre-training 5.0 h; fine-tuning: no speed" in by_flops.what
+    assert "roughly 2.0 days by FLOPs" in by_flops.what
 
 
 def test_rows_longer_than_positions(subject: Subject, corpus: Corpus, make: Make) -> None:

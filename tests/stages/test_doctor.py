@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
 from clozelab.config import EXPERIMENTS_DIR
+from clozelab.ledger.planning.timing import Request, Speed
 from clozelab.ledger.sweep import compose, without_hydra
 from clozelab.preflight.findings import ERROR
 from clozelab.stages import doctor, reproduce
@@ -53,6 +56,9 @@ def test_the_pre_flight_of_a_prepared_world(places: list[str], capsys: pytest.Ca
     assert logging.getLogger("clozelab").isEnabledFor(logging.WARNING), "silent for the pre-flight only"
     text = capsys.readouterr().out
     assert "Pre-flight of table5_pretraining_tasks (demo)" in text and ERROR not in text
+    # Nothing has been timed here, so the FLOPs have to tell.
+    assert subject.time.stages == {"pre-training": None, "fine-tuning": None}
+    assert subject.time.by_flops is not None and 0.0 < subject.time.by_flops < 3600.0
     # The training file of one task now knows one label only.
     path = Path(places[0].partition("=")[2]) / "glue" / "MRPC" / "train.tsv"
     before = path.read_text(encoding="utf-8")
@@ -63,6 +69,19 @@ def test_the_pre_flight_of_a_prepared_world(places: list[str], capsys: pytest.Ca
         assert "a single label" in " ".join(capsys.readouterr().out.split())
     finally:
         path.write_text(before, encoding="utf-8")
+
+
+def test_the_planner_s_speeds_tell_the_time(places: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def speeds(requests: Sequence[Request], *_: Any, measure: bool, **__: Any) -> list[Speed | None]:
+        asked.append(measure)
+        return [Speed(20_000.0, 1.0, 60_000.0)] * len(requests)
+
+    monkeypatch.setattr("clozelab.ledger.planning.costing.measured_speeds", speeds)
+    time = gather(EXPERIMENT, ["scale=demo", *places, "finetune.task=mrpc"]).time
+    assert asked == [False, False], "the pre-flight times nothing"
+    assert 60.0 < (time.stages["pre-training"] or 0.0) < 7200.0 and time.by_flops is None
 
 
 def test_wrong_settings_are_refusals(places: list[str]) -> None:

@@ -6,12 +6,12 @@ import csv
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from clozelab.ledger.inventory import KILLED, Record
+from clozelab.ledger.inventory import DAMAGED, KILLED, STATUSES, Record
 
 TAIL_BYTES = 16_384
 RECENT_VALUES = 5
@@ -97,57 +97,78 @@ def _last_rows(path: Path) -> list[list[str]]:
     return [row for row in rows if len(row) == 5 and row[0].isdigit()]
 
 
+class JobName(NamedTuple):
+    """What a job is found by, as a run's Record has it: arm or row, task ("" in pre-training), seeds."""
+
+    name: str
+    task: str
+    seeds: str
+
+
 @dataclass(frozen=True)
 class SweepState:
     """A stage of an experiment at one scale: its jobs counted, and how long the rest takes.
 
-    `planned` is None where the sweep cannot be composed; `seconds_left` (one job after the other) where no finished
-    run says how long one takes.
+    `planned` is None where the sweep cannot be composed, and then `counts` are of all runs; else they are of runs that
+    are a job of the sweep, and `others` are not. `seconds_left` (one job after the other) is None where no finished run
+    says how long one takes.
     """
 
     stage: str
     planned: int | None
     counts: Counter[str]
+    others: int
     not_begun: int
     seconds_left: float | None
-    basis: int
-    """Finished runs that the estimate is from."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.planned == self.counts["complete"]
 
 
-def sweep_state(stage: str, records: Sequence[Record], jobs: Sequence[Mapping[str, str]] | None) -> SweepState:
-    """Count a stage's runs against its jobs and add up what is left.
+def sweep_state(stage: str, records: Sequence[Record], jobs: Sequence[JobName] | None) -> SweepState:
+    """Count the runs that are a stage's jobs, and add up what is left.
 
-    A job that has no folder takes as long as the median of finished runs on the same task (else of the stage), one that
-    has begun what its own speed says.
+    A job that has no folder takes as long as the median of finished runs of its arm or row on the same task (else of
+    the task, else of the stage), one that has begun what its own speed says.
     """
-    runs = [one for one in records if one.stage == stage]
-    counts = Counter(one.status for one in runs)
-    finished = [one for one in runs if one.status == "complete" and one.seconds]
-    missing = _missing(stage, runs, jobs or [])
-    left, known = 0.0, True
-    for one in runs:
-        if one.status not in ("complete", "damaged"):
-            rest = read_progress(one).seconds_left
-            typical = typical_seconds(finished, one.task)
-            rest = typical if rest is None else rest
-            known = known and rest is not None
-            left += rest or 0.0
-    for task, count in missing.items():
-        typical = typical_seconds(finished, task)
-        known = known and typical is not None
-        left += count * (typical or 0.0)
-    seconds_left = left if known else None
-    return SweepState(stage, None if jobs is None else len(jobs), counts, missing.total(), seconds_left, len(finished))
+    every = [one for one in records if one.stage == stage]
+    runs, missing = (every, []) if jobs is None else _matched(every, jobs)
+    finished = [one for one in every if one.status == "complete" and one.seconds]
+    begun = [one for one in runs if one.status not in ("complete", DAMAGED)]
+    left = [read_progress(one).seconds_left for one in begun]
+    left = [
+        typical_seconds(finished, _name(one)) if rest is None else rest for one, rest in zip(begun, left, strict=True)
+    ]
+    left += [typical_seconds(finished, job) for job in missing]
+    known = [rest for rest in left if rest is not None]
+    return SweepState(
+        stage=stage,
+        planned=None if jobs is None else len(jobs),
+        counts=Counter(one.status for one in runs),
+        others=len(every) - len(runs),
+        not_begun=len(missing),
+        seconds_left=sum(known) if len(known) == len(left) else None,
+    )
 
 
-def typical_seconds(finished: Iterable[Record], task: str) -> float | None:
-    """Median duration of finished runs on a task, else of all; None where there is none."""
-    every = list(finished)
-    same = [one.seconds for one in every if one.task == task] or [one.seconds for one in every]
-    return statistics.median(same) if same else None
+def typical_seconds(finished: Sequence[Record], job: JobName) -> float | None:
+    """Median duration of the finished runs that are most like a job; None where there is none."""
+    same_task = [one for one in finished if one.task == job.task]
+    same_name = [one for one in same_task if one.name == job.name]
+    like = same_name or same_task or finished
+    return statistics.median(one.seconds for one in like) if like else None
 
 
-def _missing(stage: str, runs: Sequence[Record], jobs: Sequence[Mapping[str, str]]) -> Counter[str]:
-    """Task -> jobs without a folder ("" for pre-training)."""
-    planned = Counter(job.get("task", "") if stage == "finetune" else "" for job in jobs)
-    return planned - Counter(one.task for one in runs)
+def _matched(runs: Sequence[Record], jobs: Sequence[JobName]) -> tuple[list[Record], list[JobName]]:
+    """(runs that are one of the jobs, jobs without a run); of two runs with one name the better one counts."""
+    left, found = Counter(jobs), []
+    for one in sorted(runs, key=lambda run: STATUSES.index(run.status)):
+        if left[_name(one)]:
+            left[_name(one)] -= 1
+            found.append(one)
+    return found, list(left.elements())
+
+
+def _name(record: Record) -> JobName:
+    return JobName(record.name, record.task, record.seeds)

@@ -68,21 +68,32 @@ def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None) 
         inputs: fingerprints of what it reads; None where they are not known yet: then no input file of the other run
             may have been touched since.
     """
+    for folder, state in _equal_runs(config, inputs):
+        if inputs is not None or are_untouched(watched_files(config), state):
+            return folder
+    return None
+
+
+def find_likely_run(config: DictConfig) -> Path | None:
+    """As `find_equal_run`, for inputs that nobody has looked into: equal if they are still what they were."""
+    return next((folder for folder, _ in _equal_runs(config, None)), None)
+
+
+def _equal_runs(config: DictConfig, inputs: Mapping[str, str] | None) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Complete runs of other experiments with an equal configuration, equal inputs (where those are known), and every
+    encoder that is needed."""
     if not config.get("share_runs"):
-        return None
+        return
     mine = canonical(config)
     for folder, state in _complete_runs(config):
         theirs = state["config_resolved"]
-        known = state["inputs"] if inputs is None else inputs
         keys = (
-            training_key(mine, known, RESULTS_VERSION),
+            training_key(mine, state["inputs"] if inputs is None else inputs, RESULTS_VERSION),
             training_key(theirs, state["inputs"], state.get("results_version", 0)),
         )
-        if keys[0] != keys[1] or (inputs is None and not are_untouched(watched_files(config), state)):
-            continue
-        if (folder / "encoder" / "config.json").is_file() and not missing_encoders(config, folder):
-            return folder
-    return None
+        has_encoder = (folder / "encoder" / "config.json").is_file()
+        if keys[0] == keys[1] and has_encoder and not missing_encoders(config, folder):
+            yield folder, state
 
 
 def _complete_runs(config: DictConfig) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -31,7 +31,9 @@ from omegaconf.errors import OmegaConfBaseException
 from clozelab import config as schema
 from clozelab.ledger.override_checks import check_overrides
 from clozelab.ledger.run import is_settled, read_state
-from clozelab.ledger.sharing import find_equal_run, missing_encoders, shared_run_is_there
+from clozelab.ledger.sharing import find_equal_run, find_likely_run, missing_encoders, shared_run_is_there
+
+LIKELY_SHARED = "shared?"
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class PlannedJob:
     overrides: tuple[str, ...]
     run_dir: str
     status: str
-    """new | shared (new, and an equal run of another experiment will be taken) | complete | running | interrupted |
-    failed | check (complete, but perhaps of other inputs)."""
+    """new | shared (new, and an equal run of another experiment will be taken) | shared? (will be, if the files it read
+    are still the same) | complete | running | interrupted | failed | check (complete, but perhaps of other inputs)."""
     source: str = ""
     """Folder of the run that is, or will be, shared."""
 
@@ -75,12 +77,24 @@ def expand(name: str, overrides: Sequence[str], *, folder: Path | None = None) -
         yield plan_job(composer.compose(job_overrides), job_overrides)
 
 
-def job_words(name: str, overrides: Sequence[str], *, folder: Path | None = None) -> list[dict[str, str]]:
-    """Every job of a sweep as {key: value}, without composing each: for counting many jobs at once."""
+def job_names(name: str, overrides: Sequence[str], *, folder: Path | None = None) -> list[tuple[str, str, str]]:
+    """(arm or row, task, seeds) of every job of a sweep, as a run's Record has them: for counting many jobs at once.
+
+    The jobs are not composed: an arm, a row and a task are called as their files are.
+    """
     loader = make_loader(folder)
     master = loader.load_configuration(config_name=name, overrides=list(overrides), run_mode=RunMode.MULTIRUN)
-    pairs = ([word.lstrip("+").partition("=") for word in words] for words in sweep_overrides(loader, master))
-    return [{key: value for key, _, value in words} for words in pairs]
+    jobs = sweep_overrides(loader, master)
+    pretrains = master.hydra.job.name == "pretrain"
+    with hydra_config(master):
+        said = {key: str(master[key]) for key in (("arm", "seed") if pretrains else ("row", "pretrain_seed", "seed"))}
+        said["task"] = "" if pretrains else str(master.task.name)
+    found = []
+    for words in jobs:
+        job = said | {key: value.strip("'\"") for key, _, value in (word.lstrip("+").partition("=") for word in words)}
+        seeds = job["seed"] if pretrains else f"{job['pretrain_seed']}/{job['seed']}"
+        found.append((job["arm"] if pretrains else job["row"], job["task"], seeds))
+    return found
 
 
 def sweep_overrides(loader: ConfigLoader, master: DictConfig) -> list[tuple[str, ...]]:
@@ -180,8 +194,7 @@ def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
     folder = Path(run_dir)
     state = read_state(folder)
     if state is None:
-        source = find_equal_run(config) if stage == "pretrain" else None
-        return ("shared", str(source)) if source else ("new", "")
+        return _status_of_new(config) if stage == "pretrain" else ("new", "")
     source_place = os.path.normpath(folder / state["shared"]["run"]) if "shared" in state else ""
     if state["status"] == "complete":
         is_whole = not source_place or shared_run_is_there(folder, state)
@@ -189,6 +202,14 @@ def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
         is_whole = is_whole and (stage != "pretrain" or not missing_encoders(config, folder))
         return "complete" if is_whole else "check", source_place
     return str(state["status"]), source_place
+
+
+def _status_of_new(config: DictConfig) -> tuple[str, str]:
+    """Of a pre-training run that has no folder yet."""
+    if source := find_equal_run(config):
+        return "shared", str(source)
+    likely = find_likely_run(config)
+    return (LIKELY_SHARED, str(likely)) if likely else ("new", "")
 
 
 def without_hydra(composed: DictConfig) -> DictConfig:

@@ -13,6 +13,8 @@ WEIGHT_BYTES, CHECKPOINT_BYTES = 4, 12
 FINETUNING_BYTES = 3_000_000
 """Predictions, scores and log of one fine-tuning, generously."""
 DISK_MARGIN = 1.2
+LONG_SECONDS = 86_400.0
+"""Nobody starts a day by mistake without being told."""
 MAX_WARMUP_FRACTION = 0.3
 SHORT_ROWS = 64
 TOKENS_PER_ENTRY = {"short": 660, "long": 2300}
@@ -47,20 +49,27 @@ def _size(number: float) -> str:
 
 
 def check_time(subject: Subject) -> Iterator[Finding]:
-    """Hours of pre-training by the speed of earlier runs; no guess without one."""
-    if not subject.arms:
+    """Hours of what is left, by measured speeds; where there is none, what the FLOPs alone say."""
+    stages, by_flops = subject.time.stages, subject.time.by_flops
+    if not subject.arms and not stages:
         return
-    known = [arm for arm in subject.arms if arm.tokens_per_second]
-    unknown = [arm.name for arm in subject.arms if not arm.tokens_per_second]
-    hours = sum(arm.num_runs * arm.tokens / (arm.tokens_per_second or 1.0) / 3600 for arm in known)
+    said = [f"{name} {_hours(seconds)}" for name, seconds in stages.items() if seconds is not None]
+    seconds = sum(seconds or 0.0 for seconds in stages.values()) + (by_flops or 0.0)
+    unknown = [name for name, seconds in stages.items() if seconds is None]
+    if unknown or not stages:
+        guess = "" if by_flops is None else f", roughly {_hours(by_flops)} by FLOPs"
+        said.append(f"{' and '.join(unknown) or 'all'}: no speed is known here yet (clozelab plan measures it){guess}")
     tokens = sum(arm.num_runs * arm.tokens for arm in subject.arms)
-    figure = f"{tokens / 1e6:,.1f} M tokens in {sum(arm.num_runs for arm in subject.arms)} runs"
-    what = f"pre-training takes {hours:.1f} h on one device at the speed of earlier runs" if known else ""
-    if unknown:
-        what = "; ".join(
-            filter(None, (what, f"not known for {', '.join(unknown)}: no run has measured its speed here"))
-        )
-    yield Finding("time", OK, what, figure)
+    figure = f"{tokens / 1e6:,.1f} M tokens in {sum(arm.num_runs for arm in subject.arms)} pre-training runs"
+    if seconds > LONG_SECONDS:
+        remedy = f"clozelab plan {subject.name.partition(' ')[0]} budget=TIME says what a budget affords"
+        yield Finding("time", WARNING, f"what is left takes days: {'; '.join(said)}", figure, remedy)
+    else:
+        yield Finding("time", OK, f"what is left takes: {'; '.join(said)}", figure)
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:,.1f} h" if seconds < LONG_SECONDS else f"{seconds / 86_400:,.1f} days"
 
 
 def check_schedule(arm: Arm) -> Iterator[Finding]:

@@ -60,8 +60,6 @@ class Arm:
     num_runs: int = 1
     num_encoders: int = 1
     """That each run leaves: the trained one, and those kept on the way."""
-    tokens_per_second: float | None = None
-    """Of an earlier run of this arm."""
 
     @property
     def tokens(self) -> int:
@@ -121,6 +119,19 @@ class Room:
 
 
 @dataclass(frozen=True)
+class Time:
+    """Seconds, by the clock, of the jobs that are left.
+
+    Attributes:
+        stages: what a stage is called -> seconds by measured speeds or earlier runs; None where there are none.
+        by_flops: of the stages whose time is not known, from their FLOPs and this machine's matrix products now.
+    """
+
+    stages: Mapping[str, float | None] = field(default_factory=dict)
+    by_flops: float | None = None
+
+
+@dataclass(frozen=True)
 class Subject:
     name: str
     arms: Sequence[Arm]
@@ -130,6 +141,7 @@ class Subject:
     """(what, why) of everything that could not even be built: settings, task files, a damaged corpus."""
     unprepared: Sequence[str] = ()
     """Corpora that are not prepared yet."""
+    time: Time = field(default_factory=Time)
 
     @property
     def corpora(self) -> list[Corpus]:

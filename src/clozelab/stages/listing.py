@@ -15,7 +15,7 @@ from clozelab.ledger.plan import SWEEPS, runs_root
 from clozelab.ledger.reporting.experiment import list_experiments, load_experiment
 from clozelab.ledger.reporting.table import build_table
 from clozelab.ledger.reporting.verdicts import judge, summarise
-from clozelab.ledger.sweep import job_words
+from clozelab.ledger.sweep import job_names
 from clozelab.ledger.words import parse, wants_help
 
 HELP = """clozelab list [runs_dir=FOLDER]
@@ -72,7 +72,7 @@ def _planned(folder: Path, scale: str, words: list[str]) -> int:
     """How many runs the experiment has at a scale; 0 where that cannot be said (a scale of the user's own)."""
     try:
         return sum(
-            len(job_words(name, [*words, f"scale={scale}"], folder=folder))
+            len(job_names(name, [*words, f"scale={scale}"], folder=folder))
             for name in SWEEPS.values()
             if (folder / f"{name}.yaml").is_file()
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from clozelab.ledger.lists import make_console, make_table, say
 from clozelab.ledger.plan import make_steps, runs_root
 from clozelab.ledger.planning.budget import check_matching, parse_budget
@@ -15,14 +17,16 @@ HELP = """clozelab plan EXPERIMENT [scale=NAME] [name=value ...] [budget=TIME [m
 clozelab plan EXPERIMENT ... --dry-run
 
 Counts parameters and FLOPs, measures tokens per second once a shape (a few steps on made-up text, kept in the cache),
-and says how many jobs there are, how long they take, what they leave on disk, and the smallest difference that the
-seeds can be expected to show. Overrides are those of `clozelab reproduce`.
+and says how many jobs there are and how many of them are left, how long they take, what they leave on disk, and the
+smallest difference that the seeds can be expected to show. Overrides are those of `clozelab reproduce`.
 
   budget=2h        for the whole experiment: what each arm can afford, and the steps_factor for it, a line of
                    arm/NAME.yaml or pretrain.arm=NAME pretrain.steps_factor=... (with matched_by in paper.yaml)
   matched_by=      what arms get equal shares of: steps, tokens, flops or time (default: each in turn)
-  --no-measure     only speeds that are in the cache
+  --no-measure     only speeds that are in the cache, else what finished runs took here (*)
   --dry-run        list every job with its state, as `clozelab reproduce --dry-run` does
+
+A shape whose steps would take more than 30 s here is not timed but reckoned from its FLOPs (?).
 
 FLOPs are 3 (L (24 H^2 + 4 S H) + f (2 H^2 + 2 H V)) a token (forward once, backward twice, matrix products only; f the
 share of predicted positions); beside them ELECTRA's convention, which other papers quote: backward counted once, the
@@ -48,23 +52,29 @@ def main(words: Sequence[str]) -> int:
 
         return dry_run(steps)
     from clozelab.ledger.collect import collect
-    from clozelab.ledger.planning import costing
+    from clozelab.ledger.planning import costing, wording
     from clozelab.ledger.reporting import detectable  # torch and scipy: not for --help and mistakes
     from clozelab.ledger.sweep import compose
 
     sweep = next(step for step in steps if step.folder is not None)
     cache_dir = Path(str(compose(sweep.config_name, sweep.overrides, folder=folder, sweep=True).cache_dir))
-    console = make_console()
-    found = costing.cost(steps, cache_dir, measure="no-measure" not in said.flags)
+    console, progress = make_console(), Console(stderr=True)
     done = collect(runs_root(folder, sweep.overrides, sweep.config_name)[0])
-    for headings, rows in costing.tables(found, done):
+    found = costing.analyse(steps, cache_dir, done)
+    for headings, rows in wording.size_tables(found):
         console.print(make_table(headings, rows, console.width))
-    for line in costing.sums(found):
+    for line in wording.totals(found):
+        say(console, line)
+    measure = "no-measure" not in said.flags
+    found = costing.with_speeds(found, cache_dir, measure=measure, say=lambda line: say(progress, line, style="dim"))
+    for headings, rows in wording.time_tables(found, done):
+        console.print(make_table(headings, rows, console.width))
+    for line in wording.sums(found):
         say(console, line)
     shares = {} if budget is None else costing.affordable(found, budget, matched_by)
     for name, part in shares.items():
-        console.print(make_table(*costing.share_table(name, part), console.width))
+        console.print(make_table(*wording.share_table(name, part), console.width))
     say(console, detectable.describe(load_experiment(folder), done, found.num_seeds))
-    for line in costing.warnings(found, shares):
+    for line in wording.warnings(found, shares):
         say(console, line, style="yellow")
     return 0

@@ -15,9 +15,10 @@ from types import FrameType
 from rich.console import Console
 from rich.markup import escape
 
+from clozelab.ledger.launches import remember_launch
 from clozelab.ledger.plan import Step, make_steps, require_task_files, runs_root
 from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
-from clozelab.ledger.sweep import expand
+from clozelab.ledger.sweep import LIKELY_SHARED, expand
 from clozelab.stages.report import show, track
 
 OPTIONS = {"--dry-run", "--skip-doctor"}
@@ -30,7 +31,10 @@ Prepares the corpus, runs both sweeps and writes the report. Stop it and start i
   name=value             goes to every stage that has such a key
   prepare.name=value     goes to that stage alone; so do pretrain. and finetune.
   --skip-doctor          goes on whatever the pre-flight (clozelab doctor) would find
-  --dry-run              lists the jobs and how each stands"""
+  --dry-run              lists the jobs and how each stands: new, running, interrupted, failed, complete;
+                         check (complete, its inputs have to be read to be sure);
+                         shared (an equal run of another experiment will be taken);
+                         shared? (will be taken if the files it was trained on are still the same)"""
 
 
 def main(words: Sequence[str]) -> int:
@@ -51,6 +55,9 @@ def main(words: Sequence[str]) -> int:
     if "--dry-run" in options:
         return dry_run(steps)
     last, console = steps[-1], Console(stderr=True)
+    root, scale = runs_root(folder, last.overrides, last.config_name)
+    sweeps = {step.verb: step.overrides for step in steps if step.folder is not None}
+    remember_launch(root, folder, [*overrides, *sorted(options)], sweeps)
     status = 0
     if all_complete(steps):
         console.print("every run is complete", style="dim")
@@ -64,7 +71,6 @@ def main(words: Sequence[str]) -> int:
     console.rule("report", align="left")
     from clozelab.ledger.reporting.report import write_report  # matplotlib and scipy: not for --help and --dry-run
 
-    root, scale = runs_root(folder, last.overrides, last.config_name)
     report = write_report(load_experiment(folder), root, root / "report", scale=scale)
     show(report)
     track(report, folder, last.overrides, scale, last.config_name)
@@ -120,7 +126,8 @@ def dry_run(steps: Sequence[Step]) -> int:
             continue
         jobs = list(expand(step.config_name, step.overrides, folder=step.folder))
         for job in jobs:
-            source = f"  (trained as {job.source})" if job.source else ""
+            doubt = ", if its files are still the same" if job.status == LIKELY_SHARED else ""
+            source = f"  (trained as {job.source}{doubt})" if job.source else ""
             console.print(f"  {job.status:<12} {job.run_dir}{source}", markup=False, highlight=False, soft_wrap=True)
         counts = Counter(job.status for job in jobs)
         console.print("  " + ", ".join(f"{count} {status}" for status, count in counts.items()))

@@ -18,8 +18,9 @@ HELP = """clozelab status [EXPERIMENT] [scale=NAME] [runs_dir=FOLDER]
 For every experiment and scale with runs: jobs by stage and state, the runs that go on now (steps, speed, time left,
 process), what failed and why, and about how long the rest takes.
 
-The time left is from finished runs and from the speed of those that run; it counts the jobs of the experiment's own
-sweeps, without overrides that a launch was given. Processes on other machines are not seen."""
+The jobs are those of the last `clozelab reproduce` there, with its overrides; where it has left no record, those of the
+experiment's own sweeps. Runs that are none of them are "others". The time left is from finished runs and from the speed
+of those that run. Processes on other machines are not seen."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -44,11 +45,13 @@ def show(standing: Standing, console: Console) -> None:
     """One experiment at one scale."""
     say(console, f"{standing.experiment or 'unknown'} {standing.scale}".rstrip(), style="bold")
     states = [state for state in STATUSES if any(one.counts.get(state) for one in standing.sweeps)]
-    numbers = (*states, "not begun", "jobs", "time left")
+    others = ["others"] if any(one.others for one in standing.sweeps) else []
+    numbers = (*states, "not begun", "jobs", *others, "time left")
     rows = []
     for sweep in standing.sweeps:
         counts = [sweep.counts.get(state, 0) for state in states]
-        totals = (*counts, sweep.not_begun, sweep.planned or sweep.counts.total())
+        planned = sweep.counts.total() if sweep.planned is None else sweep.planned
+        totals = (*counts, sweep.not_begun, planned, *([sweep.others] if others else []))
         rows.append([STAGES[sweep.stage], *map(str, totals), standing.time_left(sweep)])
     headings = [Heading("stage"), *(Heading(name, is_number=True) for name in numbers)]
     console.print(make_table(headings, rows, console.width))
@@ -68,4 +71,6 @@ def show(standing: Standing, console: Console) -> None:
     say(console, f"time left: with {at_once} job{'s' if at_once > 1 else ''} at a time, from finished and running runs")
     if not standing.running:
         say(console, f"to go on: {standing.command or 'the command that began it'}")
+        if standing.command and standing.is_guessed:
+            say(console, "  (as the runs tell: of fine-tuning's own overrides nothing is recorded here)", style="dim")
     say(console, "")

@@ -18,19 +18,25 @@ from clozelab.datamodules.finetuning import TaskInputs
 from clozelab.ledger.collect import collect
 from clozelab.ledger.mistakes import CONFIGURATION_ERRORS
 from clozelab.ledger.plan import Step, make_steps, runs_root
+from clozelab.ledger.planning.costing import cost
+from clozelab.ledger.planning.timing import USUAL_SHARE
 from clozelab.ledger.sweep import hydra_config, make_loader, sweep_overrides, without_hydra
 from clozelab.ledger.targets import check_targets
 from clozelab.models.config import BertConfig
 from clozelab.models.weights import read_config_dict
 from clozelab.modules.encoder_folder import max_positions, open_tokenizer
 from clozelab.objectives.weighted_sum import Objective
-from clozelab.preflight.subject import Arm, Corpus, Room, Subject, Task, made_up_corpus
+from clozelab.preflight.subject import Arm, Corpus, Room, Subject, Task, Time, made_up_corpus
 from clozelab.stages.building import check_pretraining, hardware_of
 from clozelab.stages.checks import check_finetuning
 from clozelab.stages.finetune import build_plan
 from clozelab.stages.prepare import find_corpus
+from clozelab.training.runtime import matmul_ceiling
 
 USER_ERRORS: tuple[type[Exception], ...] = (ValueError, FileNotFoundError, PermissionError, *CONFIGURATION_ERRORS)
+
+
+NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning"}
 
 
 class Gathering:
@@ -44,20 +50,39 @@ class Gathering:
         self.tasks: list[Task] = []
         self._awaits_world = False
         self._corpora: dict[str, Corpus | None] = {}
-        self._speeds: dict[str, float] = {}
+        self._trainer: DictConfig | None = None
+        self._cache_dir = Path()
 
     def subject(self) -> Subject:
         """The whole experiment as it would run."""
         last = list(self.steps.values())[-1]
         root, scale = runs_root(self.folder, last.overrides, last.config_name)
-        self._speeds = _speeds(root)
         if "pretrain" in self.steps:
             self._add_arms(self.steps["pretrain"])
         room = _room(root)
         if "finetune" in self.steps:
             room = self._add_tasks(self.steps["finetune"], room)
         name = f"{self.folder.name} ({scale})"
-        return Subject(name, self.arms, self.tasks, room, self.refusals, list(dict.fromkeys(self.unprepared)))
+        unprepared = list(dict.fromkeys(self.unprepared))
+        return Subject(name, self.arms, self.tasks, room, self.refusals, unprepared, self._time(root))
+
+    def _time(self, root: Path) -> Time:
+        """Of what is left, by speeds that are known; nothing is timed but a matrix product."""
+        if not self.arms or self._trainer is None:
+            return Time()
+        steps = list(self.steps.values())
+        try:
+            found = cost(steps, self._cache_dir, measure=False, collected=collect(root))
+        except USER_ERRORS:
+            return Time()  # said as a refusal already
+        stages = {NAMES[verb]: found.wall(verb, only_left=True) for verb in NAMES if verb in self.steps}
+        unknown = [verb for verb, name in NAMES.items() if stages.get(name, 0.0) is None]
+        if not unknown:
+            return Time(stages)
+        hardware = hardware_of(self._trainer)
+        devices = 1 if hardware.accelerator == "cpu" else hardware.world_size
+        rate = devices * USUAL_SHARE * matmul_ceiling(hardware.precision, hardware.device)
+        return Time(stages, sum(map(found.flops_left, unknown)) / rate)
 
     def _add_arms(self, step: Step) -> None:
         groups = _jobs_by(step, drop="seed")
@@ -80,8 +105,9 @@ class Gathering:
             is_causal=objective.is_causal,
         )  # fmt: skip
         warmup = float(plain["schedule"].get("warmup_fraction", 0.0))
-        encoders, speed = 1 + len(cfg.keep_encoders), self._speeds.get(cfg.arm)
-        return Arm(cfg.arm, objective, config, plain["phases"], warmup, corpus, count, encoders, speed)
+        self._trainer, self._cache_dir = cfg.trainer, Path(cfg.cache_dir)
+        encoders = 1 + len(cfg.keep_encoders)
+        return Arm(cfg.arm, objective, config, plain["phases"], warmup, corpus, count, encoders)
 
     def _corpus(self, cfg: DictConfig) -> Corpus | None:
         """The prepared corpus of a configuration; None where it is not prepared yet."""
@@ -152,12 +178,6 @@ def _open(prepared: PreparedCorpus, name: str) -> Corpus:
     tokenizer = prepared.tokenizer
     ids = SpecialIds.of(tokenizer)
     return Corpus(name, prepared.train, prepared.validation, ids, tokenizer.unk_id, tokenizer)
-
-
-def _speeds(root: Path) -> dict[str, float]:
-    """Arm -> tokens a second of its runs so far, the latest folder winning."""
-    runs = collect(root).pretrain if root.is_dir() else []
-    return {run.arm: rate for run in runs if (rate := run.facts.get("tokens_per_second"))}
 
 
 def _room(root: Path) -> Room:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,11 @@ from clozelab.ledger.plan import make_steps
 from clozelab.ledger.planning import timing
 from clozelab.ledger.planning.budget import Share, divide, makespan, parse_budget, pretraining_seconds
 from clozelab.ledger.planning.costing import cost
-from clozelab.ledger.planning.jobs import ADAM_COPIES, Arm, arms, sample_rows, sweep_plan, trained_parameters
-from clozelab.ledger.planning.timing import Speed, measured_speeds
+from clozelab.ledger.planning.files import Sample, sample_rows
+from clozelab.ledger.planning.jobs import ADAM_COPIES, Arm, arms, trained_parameters
+from clozelab.ledger.planning.requests import timing_requests
+from clozelab.ledger.planning.sweeps import sweep_plan
+from clozelab.ledger.planning.timing import Request, Speed, measured_speeds
 from clozelab.ledger.reporting.experiment import find_experiment
 from clozelab.metrics.statistics import smallest_detectable_difference
 from clozelab.models.config import BertConfig
@@ -135,16 +138,16 @@ def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None
 
 def test_rows_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("id\tsentence\tlabel\n1\tabcd\t0\n2\tabcdefgh\t1\n")
-    assert sample_rows(tmp_path / "train.tsv", ("sentence",), None) == (2, 6.0)
+    assert sample_rows(tmp_path / "train.tsv", ("sentence",), None) == Sample(2, 6.0)
     question = {"question": "who?", "answers": []}
     content = {"data": [{"paragraphs": [{"context": "x" * 96, "qas": [question, question]}]}]}
     (tmp_path / "dev.json").write_text(json.dumps(content))
-    assert sample_rows(tmp_path / "dev.json", (), None) == (2, 100.0)
+    assert sample_rows(tmp_path / "dev.json", (), None) == Sample(2, 100.0)
     (tmp_path / "ner.conll").write_text("ab O\ncde B-X\n\nf O\n")
-    assert sample_rows(tmp_path / "ner.conll", (), 0) == (2, 4.5)
+    assert sample_rows(tmp_path / "ner.conll", (), 0) == Sample(2, 4.5, 1.5)
     packed = zstandard.compress(b"# text = ab cde\n1\tab\tX\n2\tcde\tX\n\n1\tf\tX\n")
     (tmp_path / "tags.conllu.zst").write_bytes(packed)
-    assert sample_rows(tmp_path / "tags.conllu.zst", (), 1) == (2, 4.5)
+    assert sample_rows(tmp_path / "tags.conllu.zst", (), 1) == Sample(2, 4.5, 1.5)
     assert sample_rows(tmp_path / "none.tsv", (), None) is None
 
 
@@ -152,24 +155,31 @@ class Worker:
     """Stands in for the timing processes, and counts what it is asked."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, speed: float = 50_000.0) -> None:
-        self.asked: list[Mapping[str, Any]] = []
+        self.asked: list[Request] = []
         self.speed = speed
         monkeypatch.setattr(timing, "_measure", self)
 
-    def __call__(self, requests: Sequence[Mapping[str, Any]], at_once: int, threads: int) -> list[Speed]:
+    def __call__(self, requests: Sequence[Request], at_once: int, threads: int) -> list[Speed]:
         self.asked += requests
         return [Speed(self.speed, 0.5, self.speed * 5) for _ in requests]
+
+
+def question(**what: Any) -> Request:
+    return Request(what, "a shape", 100.0, 1e9)
 
 
 def test_a_shape_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker(monkeypatch)
     settings: dict[str, Any] = {"at_once": 2, "threads": 1}
-    assert measured_speeds([{"a": 1}], tmp_path, **settings, measure=False) == [None]
-    first = measured_speeds([{"a": 1}, {"a": 2}, {"a": 1}], tmp_path, **settings, measure=True)
+    one, two = question(a=1), question(a=2)
+    assert measured_speeds([one], tmp_path, **settings, measure=False) == [None]
+    said: list[str] = []
+    first = measured_speeds([one, two, one], tmp_path, **settings, measure=True, say=said.append)
     assert len(worker.asked) == 2 and first[0] == first[2] == Speed(50_000.0, 0.5, 250_000.0)
-    assert measured_speeds([{"a": 2}], tmp_path, **settings, measure=True) == first[:1]
+    assert said == ["timing 1 of 2: a shape", "timing 2 of 2: a shape"]
+    assert measured_speeds([two], tmp_path, **settings, measure=True) == first[:1]
     assert len(worker.asked) == 2
-    measured_speeds([{"a": 2}], tmp_path, at_once=1, threads=2, measure=True)
+    measured_speeds([two], tmp_path, at_once=1, threads=2, measure=True)
     assert len(worker.asked) == 3, "another number of jobs side by side is another speed"
 
 
@@ -224,8 +234,6 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 @pytest.mark.slow
 def test_a_real_timing(tmp_path: Path, demo: list[Arm]) -> None:
     """The worker as plan starts it, on the demo's shape: speeds of the right kind and order."""
-    from clozelab.ledger.planning.jobs import timing_requests
-
     request = next(iter(timing_requests(demo[0])))
     (speed,) = measured_speeds([request], tmp_path, at_once=1, threads=1, measure=True)
     assert speed is not None and 500 < speed.tokens_per_second < 5e6 and 0.0 < speed.share <= 1.0

@@ -41,10 +41,10 @@ class Share:
 
 
 def pretraining_seconds(arm: Arm) -> float | None:
-    """Of one run: every phase at its speed, its validations, and the start; None without speeds."""
-    training = training_seconds(arm)
+    """Of one run: every phase at its speed, its validations, and the start; without speeds what finished runs took."""
+    training = _training_seconds(arm)
     if training is None:
-        return None
+        return arm.history.seconds
     validation = arm.config["validation"]
     rounds = -(-arm.steps // validation["interval_steps"])
     tokens = rounds * validation["instances"] * validation["seq_length"]
@@ -52,19 +52,31 @@ def pretraining_seconds(arm: Arm) -> float | None:
 
 
 def training_seconds(arm: Arm) -> float | None:
-    """Of the steps alone."""
-    if not arm.speeds or any(speed is None for speed in arm.speeds):
+    """Of the steps alone, where there are speeds; else of finished runs as a whole."""
+    training = _training_seconds(arm)
+    return arm.history.seconds if training is None else training
+
+
+def _training_seconds(arm: Arm) -> float | None:
+    if not arm.speeds or not all(arm.speeds):
         return None
     slots = [phase["steps"] * phase["global_batch_size"] * phase["seq_length"] for phase in arm.phases]
     return sum(number / speed for number, speed in zip(slots, arm.speeds, strict=True) if speed)
 
 
 def finetuning_seconds(job: TaskJob) -> float | None:
-    """Of one run; None without a speed or a number of examples."""
+    """Of one run; without a speed or a number of examples what finished runs took."""
     if not job.speed or job.train_tokens is None:
-        return None
-    forward = job.forward_speed or job.speed / FORWARD_SHARE
-    return START_SECONDS["finetune"] + job.train_tokens / job.speed + job.evaluation_tokens / forward
+        return job.history.seconds
+    if job.features is None:
+        forward = job.forward_speed or job.speed / FORWARD_SHARE
+        return START_SECONDS["finetune"] + job.train_tokens / job.speed + job.evaluation_tokens / forward
+    # Where nothing was timed, the encoder's products are taken to be as fast as the BiLSTM's.
+    forward = job.forward_speed or job.speed * job.features.flops_per_word / job.encoder_flops_per_token
+    words = job.features.words_per_example
+    training = (job.train_examples or 0) * job.epochs * words / job.speed
+    evaluation = job.passes * (job.validation_examples or 0) * words * FORWARD_SHARE / job.speed
+    return START_SECONDS["finetune"] + job.pass_tokens / forward + training + evaluation
 
 
 def makespan(durations: Sequence[float], at_once: int) -> float:

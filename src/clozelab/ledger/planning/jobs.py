@@ -5,54 +5,32 @@ Everything here is arithmetic on composed configurations; speeds come from timin
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.types import RunMode
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
 
-from clozelab.data.readers.files import text_lines
-from clozelab.ledger.launching.launcher import share_cores
-from clozelab.ledger.plan import Step
-from clozelab.ledger.sweep import hydra_config, make_loader, sweep_overrides, without_hydra
+from clozelab.ledger.planning.files import sample_rows
+from clozelab.ledger.planning.sweeps import NO_HISTORY, Histories, History, Job, SweepPlan
 from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
+from clozelab.models.features import FeatureMix
 from clozelab.models.flops import electra_flops_per_token, parameter_count, training_flops_per_token
 from clozelab.objectives.weighted_sum import Objective
 
-SEED_KEYS = ("seed", "pretrain_seed")
 ADAM_COPIES = 3
 """Weights and two moments in a checkpoint."""
 FLOAT_BYTES = 4
-SAMPLE_ROWS = 500
 CHARACTERS_A_TOKEN = 4.2
 """Of English prose in a vocabulary of thousands of word pieces, special tokens included."""
+SENTENCE_WORDS = 15.0
+"""Of a tagged sentence whose file is not there."""
 PREDICTION_BYTES, NBEST_BYTES, RECORD_BYTES = 105, 3700, 25_000
 """Of one example in predictions.jsonl, of one question in nbest_predictions.json, of what every run folder records."""
-
-
-@dataclass(frozen=True)
-class SweepPlan:
-    """One stage's jobs: `jobs` maps a composed configuration's position to its repetitions over seeds."""
-
-    verb: str
-    configs: list[dict[str, Any]]
-    counts: list[int]
-    at_once: int
-    threads: int
-    num_seeds: int
-    """Pre-training seeds."""
-
-    @property
-    def num_jobs(self) -> int:
-        return sum(self.counts)
 
 
 @dataclass(frozen=True)
@@ -70,7 +48,7 @@ class Arm:
     name: str
     config: Mapping[str, Any]
     encoder: BertConfig
-    count: int
+    jobs: list[Job]
     parameters: int
     trained_parameters: int
     tokens: int
@@ -79,6 +57,13 @@ class Arm:
     predicted_fraction: float
     speeds: list[float | None] = field(default_factory=list)
     """Tokens a second in each phase."""
+    is_estimated: bool = False
+    """The speeds are not measured but reckoned from FLOPs."""
+    history: History = NO_HISTORY
+
+    @property
+    def count(self) -> int:
+        return len(self.jobs)
 
     @property
     def phases(self) -> list[Mapping[str, int]]:
@@ -99,12 +84,35 @@ class Arm:
 
 
 @dataclass(frozen=True)
+class Features:
+    """A tagging task on a frozen encoder: a BiLSTM over the words of a sentence (models/recurrent.py).
+
+    Attributes:
+        input_size, hidden_size, num_layers: of the BiLSTM; the hidden size of one direction.
+        words_per_example: of a sentence.
+        pass_share: encoders over runs: the features of a text are kept, and read by every other run on that encoder.
+    """
+
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    words_per_example: float
+    pass_share: float = 1.0
+
+    @property
+    def flops_per_word(self) -> float:
+        """Of training: four gates, two directions, forward once and backward twice, matrix products only."""
+        inputs = [self.input_size, *[2 * self.hidden_size] * (self.num_layers - 1)]
+        return 3.0 * sum(16.0 * self.hidden_size * (self.hidden_size + size) for size in inputs)
+
+
+@dataclass(frozen=True)
 class TaskJob:
     """One shape of a fine-tuning run: a task with a head, on an encoder of one size."""
 
     task: str
     head: str
-    count: int
+    jobs: list[Job]
     config: Mapping[str, Any]
     encoder: BertConfig
     train_examples: int | None
@@ -117,8 +125,18 @@ class TaskJob:
     is_counted: bool
     """False where the files are not there and the length is a guess."""
     speed: float | None = None
-    """Tokens a second in training; `forward_speed` in evaluation."""
+    """Tokens a second in training; `forward_speed` in evaluation. On a frozen encoder's features: words a second of
+    the BiLSTM, and the encoder's tokens a second."""
     forward_speed: float | None = None
+    is_estimated: bool = False
+    """The speed is not measured but reckoned from FLOPs."""
+    features: Features | None = None
+    """Where the encoder is frozen and passes once."""
+    history: History = NO_HISTORY
+
+    @property
+    def count(self) -> int:
+        return len(self.jobs)
 
     @property
     def train_tokens(self) -> float | None:
@@ -130,15 +148,34 @@ class TaskJob:
 
     @property
     def flops(self) -> float | None:
-        """Of training, without the head."""
-        per_token = training_flops_per_token(self.encoder, round(self.tokens_per_example), 0.0)
-        return None if self.train_tokens is None else self.train_tokens * per_token
+        """Of training, without the head; on features: its share of the encoder's pass, and the BiLSTM's training."""
+        if self.train_tokens is None or self.train_examples is None:
+            return None
+        if self.features is None:
+            return self.train_tokens * training_flops_per_token(self.encoder, round(self.tokens_per_example), 0.0)
+        words = self.train_examples * self.epochs * self.features.words_per_example
+        return self.pass_tokens * self.encoder_flops_per_token + words * self.features.flops_per_word
+
+    @property
+    def encoder_flops_per_token(self) -> float:
+        """Of a pass that trains nothing."""
+        return training_flops_per_token(self.encoder, round(self.tokens_per_example), 0.0) / 3
+
+    @property
+    def pass_tokens(self) -> float:
+        """What a frozen encoder reads for one run: both splits once, shared by all runs on the same encoder."""
+        examples = (self.train_examples or 0) + (self.validation_examples or 0)
+        return examples * self.tokens_per_example * (self.features.pass_share if self.features else 0.0)
+
+    @property
+    def passes(self) -> float:
+        """Over the validation split."""
+        return max(1.0, round(self.epochs * float(self.config["evaluations_per_epoch"])))
 
     @property
     def evaluation_tokens(self) -> float:
         """Of all passes over the validation split."""
-        passes = max(1.0, round(self.epochs * float(self.config["evaluations_per_epoch"])))
-        return passes * (self.validation_examples or 0) * self.tokens_per_example
+        return self.passes * (self.validation_examples or 0) * self.tokens_per_example
 
     @property
     def result_bytes(self) -> int:
@@ -146,32 +183,13 @@ class TaskJob:
         return RECORD_BYTES + (self.validation_examples or 0) * (NBEST_BYTES if is_span else PREDICTION_BYTES)
 
 
-def sweep_plan(step: Step) -> SweepPlan:
-    """Compose every job of a sweep that differs in more than its seeds."""
-    loader = make_loader(step.folder)
-    master = loader.load_configuration(step.config_name, list(step.overrides), run_mode=RunMode.MULTIRUN)
-    jobs = sweep_overrides(loader, master)
-    kinds: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
-    for words in jobs:
-        kinds.setdefault(tuple(word for word in words if word.partition("=")[0] not in SEED_KEYS), []).append(words)
-    configs = []
-    for repeated in kinds.values():
-        composed = loader.load_sweep_config(master, list(repeated[0]))
-        with hydra_config(composed):
-            plain: Any = OmegaConf.to_container(without_hydra(composed), resolve=True)
-        configs.append(plain)
-    at_once, threads = share_cores(master.hydra.launcher.get("jobs_at_once", 1), master, len(jobs))
-    key = "pretrain_seed=" if step.verb == "finetune" else "seed="
-    seeds = {word for words in jobs for word in words if word.startswith(key)}
-    return SweepPlan(step.verb, configs, [len(one) for one in kinds.values()], at_once, threads, max(1, len(seeds)))
+def arms(plan: SweepPlan, cache_dir: Path, history: Histories | None = None) -> list[Arm]:
+    """Every shape of the pre-training sweep; `history` says what runs so far tell of a configuration's jobs."""
+    found = [_arm(config, jobs, cache_dir) for config, jobs in zip(plan.configs, plan.jobs, strict=True)]
+    return [replace(arm, history=history(arm.config, arm.jobs)) for arm in found] if history else found
 
 
-def arms(plan: SweepPlan, cache_dir: Path) -> list[Arm]:
-    """Every shape of the pre-training sweep."""
-    return [_arm(config, count, cache_dir) for config, count in zip(plan.configs, plan.counts, strict=True)]
-
-
-def _arm(config: dict[str, Any], count: int, cache_dir: Path) -> Arm:
+def _arm(config: dict[str, Any], jobs: list[Job], cache_dir: Path) -> Arm:
     objective = Objective(**instantiate(config["objective"], _convert_="all"))
     encoder = BertConfig(
         **config["model"], vocab_size=vocabulary_size(config["corpus"], cache_dir)[0], is_causal=objective.is_causal
@@ -186,7 +204,7 @@ def _arm(config: dict[str, Any], count: int, cache_dir: Path) -> Arm:
         electra += rows * electra_flops_per_token(encoder, longest, fraction)
     trained = trained_parameters(encoder, objective)
     return Arm(
-        str(config["arm"]), config, encoder, count, parameter_count(encoder), trained, tokens, flops, electra, fraction
+        str(config["arm"]), config, encoder, jobs, parameter_count(encoder), trained, tokens, flops, electra, fraction
     )
 
 
@@ -218,7 +236,7 @@ def prepared_manifest(corpus: Mapping[str, Any], cache_dir: Path) -> dict[str, A
     return None
 
 
-def task_jobs(plan: SweepPlan, pretrained: Sequence[Arm]) -> list[TaskJob]:
+def task_jobs(plan: SweepPlan, pretrained: Sequence[Arm], history: Histories | None = None) -> list[TaskJob]:
     """Every task and head of the fine-tuning sweep, over rows and seeds.
 
     Raises:
@@ -227,16 +245,48 @@ def task_jobs(plan: SweepPlan, pretrained: Sequence[Arm]) -> list[TaskJob]:
     if not pretrained:
         raise ValueError("plan needs an experiment that pre-trains its encoders")
     by_name = {arm.name: arm for arm in pretrained}
-    found: dict[tuple[str, str, int], list[tuple[dict[str, Any], int]]] = {}
-    for config, count in zip(plan.configs, plan.counts, strict=True):
+    found: dict[tuple[Any, ...], list[tuple[dict[str, Any], list[Job]]]] = {}
+    for config, jobs in zip(plan.configs, plan.jobs, strict=True):
         arm = by_name.get(str(config["encoder_arm"]), pretrained[0])
-        found.setdefault((config["task"]["name"], config["head"], arm.parameters), []).append((config, count))
+        size = _features(config, arm.encoder, 0.0)
+        found.setdefault((config["task"]["name"], config["head"], arm.parameters, size), []).append((config, jobs))
+    kinds = []
+    for group in found.values():
+        one = _task_job(group[0][0], [job for _, jobs in group for job in jobs], by_name, pretrained[0])
+        told = [history(config, jobs) for config, jobs in group] if history else [NO_HISTORY]
+        seconds = [each.seconds for each in told if each.seconds is not None]
+        mean = sum(seconds) / len(seconds) if seconds else None
+        kinds.append(replace(one, history=History(sum(each.done for each in told), mean)))
+    return _with_pass_shares(kinds)
+
+
+def _with_pass_shares(kinds: Sequence[TaskJob]) -> list[TaskJob]:
+    """An encoder passes over a task's text once, for all rows and seeds that stand on it."""
+    shared: dict[tuple[str, BertConfig], list[TaskJob]] = {}
+    for one in kinds:
+        if one.features:
+            shared.setdefault((one.task, one.encoder), []).append(one)
+    share = {}
+    for key, group in shared.items():
+        jobs = [job for one in group for job in one.jobs]
+        share[key] = len({job.name.seeds.partition("/")[0] for job in jobs}) / len(jobs)
     return [
-        _task_job(group[0][0], sum(count for _, count in group), by_name, pretrained[0]) for group in found.values()
+        replace(one, features=replace(one.features, pass_share=share[one.task, one.encoder])) if one.features else one
+        for one in kinds
     ]
 
 
-def _task_job(config: dict[str, Any], count: int, by_name: Mapping[str, Arm], fallback: Arm) -> TaskJob:
+def _features(config: Mapping[str, Any], encoder: BertConfig, words_per_example: float) -> Features | None:
+    """The BiLSTM of a feature-based task; None for any other."""
+    module = config["task"]["module"]
+    if "features" not in config["task"]["data"]:
+        return None
+    size = FeatureMix(module["features"], encoder.num_hidden_layers, encoder.hidden_size).output_size
+    hidden = module["bilstm_hidden_size"] or encoder.hidden_size
+    return Features(size, int(hidden), int(module["bilstm_num_layers"]), words_per_example)
+
+
+def _task_job(config: dict[str, Any], jobs: list[Job], by_name: Mapping[str, Arm], fallback: Arm) -> TaskJob:
     arm = by_name.get(str(config["encoder_arm"]), fallback)
     data, folder = config["task"]["data"], Path(str(config["data_dir"]))
     columns = tuple(data.get("text_columns") or ()), data.get("word_column")
@@ -244,7 +294,7 @@ def _task_job(config: dict[str, Any], count: int, by_name: Mapping[str, Arm], fa
     validation = sample_rows(folder / str(data["validation_file"]), *columns)
     limit = config["max_train_examples"]
     longest = min(int(data["max_seq_length"]), max(phase["seq_length"] for phase in arm.phases))
-    length = train[1] / CHARACTERS_A_TOKEN + 2 if train else longest / 2
+    length = train.characters / CHARACTERS_A_TOKEN + 2 if train else longest / 2
     if data.get("document_context"):
         length = longest  # neighbouring sentences fill the row
     windows = 1.0
@@ -253,100 +303,14 @@ def _task_job(config: dict[str, Any], count: int, by_name: Mapping[str, Arm], fa
     return TaskJob(
         task=config["task"]["name"],
         head=config["head"],
-        count=count,
+        jobs=jobs,
         config=config,
         encoder=arm.encoder,
-        train_examples=limit if train is None else min(train[0], limit or train[0]),
-        validation_examples=validation[0] if validation else None,
+        train_examples=limit if train is None else min(train.examples, limit or train.examples),
+        validation_examples=validation.examples if validation else None,
         tokens_per_example=max(4.0, min(length, windows * longest)),
         rows_per_example=windows,
         longest=longest,
         is_counted=train is not None,
+        features=_features(config, arm.encoder, train.words if train else SENTENCE_WORDS),
     )
-
-
-@cache
-def sample_rows(path: Path, text_columns: tuple[str, ...], word_column: int | None) -> tuple[int, float] | None:
-    """(examples in a task's file, mean characters of the first ones); None where the file is not there.
-
-    Counts lines (questions of SQuAD's JSON): what the readers leave out is counted, too. With a `word_column` it is a
-    tagged file, one word a line, and its sentences are counted.
-    """
-    if not path.is_file():
-        return None
-    try:
-        if path.suffix == ".json":
-            return _questions(path)
-        lines = [line or "" for _, line in text_lines(path)]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    if word_column is not None:
-        return _sentences(lines, word_column)
-    rows = [line for line in lines if line.strip()]
-    separator = "," if path.suffix == ".csv" else "\t"
-    sample = list(
-        csv.reader(
-            rows[: SAMPLE_ROWS + 1],
-            delimiter=separator,
-            quoting=csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE,
-        )
-    )
-    places = [sample[0].index(name) for name in text_columns if name in sample[0]] if sample else []
-    texts = [[row[place] for place in places if place < len(row)] if places else row for row in sample[1:]]
-    characters = [sum(len(text) for text in row) for row in texts]
-    return max(1, len(rows) - 1), sum(characters) / max(1, len(characters))
-
-
-def _questions(path: Path) -> tuple[int, float]:
-    articles = json.loads(path.read_text(encoding="utf-8"))["data"]
-    lengths = [
-        len(paragraph["context"]) + len(question["question"])
-        for article in articles for paragraph in article["paragraphs"] for question in paragraph["qas"]
-    ]  # fmt: skip
-    return len(lengths), sum(lengths) / max(1, len(lengths))
-
-
-def _sentences(lines: Sequence[str], word_column: int) -> tuple[int, float]:
-    lengths: list[int] = [0]
-    for line in lines:
-        cells = line.split()
-        if not cells and lengths[-1]:
-            lengths.append(0)
-        if len(cells) > word_column and line[0] != "#":
-            lengths[-1] += len(cells[word_column]) + 1
-    found = [length for length in lengths if length]
-    return len(found), sum(found) / max(1, len(found))
-
-
-def timing_requests(arm: Arm) -> Iterator[dict[str, Any]]:
-    """What to time of an arm: every phase."""
-    model = {**arm.config["model"], "vocab_size": arm.encoder.vocab_size}
-    for phase in arm.phases:
-        yield {
-            "kind": "pretrain", "model": model, "phase": {**phase, "steps": 1}, "hardware": hardware(arm.config),
-            **{key: arm.config[key] for key in ("objective", "optimizer", "schedule")},
-        }  # fmt: skip
-
-
-def task_request(job: TaskJob) -> dict[str, Any]:
-    """What to time of a fine-tuning shape; lengths are rounded, so that like tasks share a measurement."""
-    model = {name: getattr(job.encoder, name) for name in BertConfig.__dataclass_fields__}
-    length = job.tokens_per_example / job.rows_per_example
-    return {
-        "kind": "finetune",
-        "model": model,
-        "head": job.head,
-        "rows": int(job.config["global_batch_size"]),
-        "tokens_per_row": round(length / 4) * 4 or 4,
-        "max_tokens": job.longest,
-        "evaluation_tokens": int(job.config["task"]["data"].get("evaluation_tokens", 8192)),
-        "optimizer": job.config["optimizer"],
-        "hardware": hardware(job.config),
-    }
-
-
-def hardware(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of the trainer's settings that decides a speed; a measurement has one process."""
-    trainer = config["trainer"]
-    chosen = {key: trainer[key] for key in ("accelerator", "precision", "threads")}
-    return chosen | {"devices": 1, "num_nodes": 1, "strategy": "auto"}

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from clozelab.config import EXPERIMENTS_DIR
+from clozelab.ledger.collect import collect
 from clozelab.ledger.host import usable_cores
 from clozelab.ledger.inventory import DAMAGED, KILLED, Record
+from clozelab.ledger.launches import Launch, command, read_launch
 from clozelab.ledger.plan import SWEEPS
-from clozelab.ledger.progress import Progress, SweepState, read_progress, sweep_state
+from clozelab.ledger.progress import JobName, Progress, SweepState, read_progress, sweep_state
 from clozelab.ledger.reporting.wording import DASH, duration, rough
+from clozelab.ledger.reproduction import reproduce_again
 from clozelab.ledger.run import LOG_FILE
-from clozelab.ledger.sweep import job_words
+from clozelab.ledger.sweep import job_names
 
 SILENT_SECONDS = 600.0
 """After so long without a new line, a run's silence is worth saying."""
@@ -30,7 +34,9 @@ class Standing:
     running: list[tuple[Record, Progress]]
     trouble: list[Record]
     command: str
-    """What goes on with it; empty for runs that belong to no experiment of the project."""
+    """What goes on with it; empty while it runs, and where nothing tells."""
+    is_guessed: bool
+    """The launch that began it has left no record: jobs and command are as the experiment and its runs tell."""
 
     @property
     def jobs_at_once(self) -> int:
@@ -44,7 +50,7 @@ class Standing:
 
     @property
     def is_done(self) -> bool:
-        return all(one.planned == one.counts.get("complete", 0) for one in self.sweeps)
+        return all(one.is_done for one in self.sweeps)
 
 
 def standings(records: Sequence[Record], runs_dir: str) -> list[Standing]:
@@ -54,31 +60,61 @@ def standings(records: Sequence[Record], runs_dir: str) -> list[Standing]:
 
 
 def _standing(experiment: str, scale: str, records: list[Record], runs_dir: str) -> Standing:
-    stages = [stage for stage in SWEEPS if _is_swept(experiment, stage) or any(one.stage == stage for one in records)]
-    sweeps = [sweep_state(stage, records, _planned(experiment, scale, stage)) for stage in stages]
-    is_ours = (EXPERIMENTS_DIR / experiment / "paper.yaml").is_file() and bool(scale)
-    return Standing(
-        experiment=experiment,
-        scale=scale,
-        sweeps=sweeps,
-        running=[(one, read_progress(one)) for one in records if one.status == "running"],
-        trouble=[one for one in records if one.status in TROUBLE],
-        command=f"clozelab reproduce {experiment} scale={scale} runs_dir={runs_dir}" if is_ours else "",
-    )
+    root = _root(records, experiment, scale)
+    known = read_launch(root) if root else None
+    launch = known or _guess(experiment, scale, records)
+    stages = [stage for stage in SWEEPS if stage in launch.sweeps or any(one.stage == stage for one in records)]
+    sweeps = [sweep_state(stage, records, _planned(launch, stage)) for stage in stages]
+    running = [(one, read_progress(one)) for one in records if one.status == "running"]
+    again = ""
+    if not running and known and root:
+        again = command(known, root.parent.parent)
+    elif not running and launch.sweeps:
+        again = _guessed_command(launch, root, scale, runs_dir)
+    trouble = [one for one in records if one.status in TROUBLE]
+    return Standing(experiment, scale, sweeps, running, trouble, again, known is None)
 
 
-def _is_swept(experiment: str, stage: str) -> bool:
-    return bool(experiment) and (EXPERIMENTS_DIR / experiment / f"{SWEEPS[stage]}.yaml").is_file()
+def _root(records: Sequence[Record], experiment: str, scale: str) -> Path | None:
+    """The folder of an experiment's runs at a scale, where they lie as conf/ has it."""
+    for folder in (parent for one in records for parent in one.folder.resolve().parents):
+        if folder.name == scale and folder.parent.name == experiment:
+            return folder
+    return None
 
 
-def _planned(experiment: str, scale: str, stage: str) -> list[dict[str, str]] | None:
-    """The stage's jobs; None where that cannot be said (an experiment or a scale of the user's own)."""
-    if not _is_swept(experiment, stage):
-        return None
+def _planned(launch: Launch, stage: str) -> list[JobName] | None:
+    """The stage's jobs; None where that cannot be said, none where the launch was not to run it."""
+    if stage not in launch.sweeps:
+        return [] if launch.sweeps else None
     try:
-        return job_words(SWEEPS[stage], [f"scale={scale}"], folder=EXPERIMENTS_DIR / experiment)
+        found = job_names(SWEEPS[stage], launch.sweeps[stage], folder=Path(launch.experiment))
     except Exception:  # any failure to compose means the same here
         return None
+    return [JobName(*one) for one in found]
+
+
+def _guess(experiment: str, scale: str, records: Sequence[Record]) -> Launch:
+    """A launch without a record: the experiment's sweeps, with the pre-training seeds that its runs have."""
+    folder = EXPERIMENTS_DIR / experiment
+    swept = [stage for stage, name in SWEEPS.items() if experiment and scale and (folder / f"{name}.yaml").is_file()]
+    launch = Launch(str(folder.resolve()), [], {stage: [f"scale={scale}"] for stage in swept})
+    usual = {job.seeds for job in _planned(launch, "pretrain") or []}
+    seeds = sorted({one.seeds for one in records if one.stage == "pretrain" and one.seeds})
+    if usual and not set(seeds) <= usual:
+        for stage, key in (("pretrain", "seed"), ("finetune", "pretrain_seed")):
+            if stage in launch.sweeps:
+                launch.sweeps[stage].append(f"{key}={','.join(seeds)}")
+                launch.words.append(f"{stage}.{key}={','.join(seeds)}")
+    return launch
+
+
+def _guessed_command(launch: Launch, root: Path | None, scale: str, runs_dir: str) -> str:
+    """What the runs' records tell, or else the experiment alone."""
+    folder = Path(launch.experiment)
+    if root:
+        return reproduce_again(folder, collect(root), scale)[0].line
+    return shlex.join(["clozelab", "reproduce", folder.name, f"scale={scale}", *launch.words, f"runs_dir={runs_dir}"])
 
 
 def reason(record: Record) -> str:

@@ -1,0 +1,80 @@
+"""A frozen encoder passes once: what is trained, and costs, is the BiLSTM on its features."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clozelab.ledger.plan import make_steps
+from clozelab.ledger.planning.budget import FORWARD_SHARE, START_SECONDS, finetuning_seconds
+from clozelab.ledger.planning.costing import analyse
+from clozelab.ledger.planning.jobs import TaskJob
+from clozelab.ledger.planning.requests import task_request
+from clozelab.ledger.reporting.experiment import find_experiment
+from clozelab.models.flops import training_flops_per_token
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[TaskJob]:
+    root = tmp_path_factory.mktemp("table7")
+    for name, sentences in (("train", 300), ("dev", 100)):
+        path = root / f"{name}.conll"
+        path.write_text("".join("Rex NNP B-NP B-PER\nruns VBZ B-VP O\n\n" for _ in range(sentences)))
+    words = ["scale=demo", "finetune.task=ner_conll2003", "finetune.row=mlm_nsp,last,embeddings,concat_last_four",
+             "model.num_hidden_layers=4", f"data_dir={root}", f"cache_dir={root}/cache",
+             "finetune.task.data.train_file=train.conll", "finetune.task.data.validation_file=dev.conll"]  # fmt: skip
+    return analyse(make_steps(find_experiment("table7_feature_based_ner"), words), root / "cache").tasks
+
+
+def by_size(jobs: list[TaskJob], size: int) -> TaskJob:
+    return next(job for job in jobs if job.features and job.features.input_size == size)
+
+
+def test_shapes(jobs: list[TaskJob]) -> None:
+    """One fine-tuned row; last and embeddings have one shape, the concatenation another."""
+    assert [(job.head, job.features and job.features.input_size) for job in jobs] == [
+        ("linear", None), ("bilstm", 128), ("bilstm", 512),
+    ]  # fmt: skip
+    assert len(by_size(jobs, 128).jobs) == 2 * len(by_size(jobs, 512).jobs)
+
+
+def test_flops_by_hand(jobs: list[TaskJob]) -> None:
+    job = by_size(jobs, 512)
+    # A gate is a product with the input and one with the state: four gates, two directions, two layers of 768.
+    per_word = 2 * 4 * 2 * 768 * ((512 + 768) + (1536 + 768))
+    training = 3 * per_word * 10 * 300 * 2  # ten epochs of 300 sentences of two words
+    per_token = training_flops_per_token(job.encoder, round(job.tokens_per_example), 0.0) / 3
+    seeds = {one.name.seeds.partition("/")[0] for one in job.jobs}
+    runs = sum(len(one.jobs) for one in jobs if one.features)
+    encoding = 400 * job.tokens_per_example * per_token * len(seeds) / runs  # both splits, once an encoder
+    assert job.flops == pytest.approx(training + encoding)
+    assert job.flops < 10 * 300 * job.tokens_per_example * 3 * per_token + training  # not ten epochs of the encoder
+
+
+def test_seconds_by_hand(jobs: list[TaskJob]) -> None:
+    job = replace(by_size(jobs, 128), speed=1000.0, forward_speed=50_000.0)
+    training = 10 * 300 * 2 / 1000.0
+    evaluation = job.passes * 100 * 2 / 1000.0 * FORWARD_SHARE
+    expected = START_SECONDS["finetune"] + training + evaluation + job.pass_tokens / 50_000.0
+    assert finetuning_seconds(job) == pytest.approx(expected)
+
+
+def test_what_is_timed(jobs: list[TaskJob]) -> None:
+    """The BiLSTM as configured, on sentences of words; a fine-tuned encoder's question is what it was."""
+    asked = task_request(by_size(jobs, 512)).question
+    assert asked["kind"] == "features" and asked["words_per_row"] == 2
+    assert asked["bilstm"] == {"input_size": 512, "hidden_size": 768, "num_layers": 2}
+    assert {"bilstm", "words_per_row"}.isdisjoint(task_request(jobs[0]).question)
+
+
+def test_the_worker_trains_the_bilstm_alone(jobs: list[TaskJob]) -> None:
+    from clozelab.ledger.planning.timing_worker import answer
+    from clozelab.training.trainer import choose_hardware
+
+    request = task_request(by_size(jobs, 128))
+    asked = {"seconds": 0.01, "step_flops": request.step_flops, "max_step_seconds": 1e9, **request.question}
+    small = {"bilstm": {"input_size": 8, "hidden_size": 8, "num_layers": 2}, "rows": 2, "evaluation_tokens": 200}
+    hardware = choose_hardware(**asked["hardware"])
+    found = answer(asked | small, hardware)
+    assert set(found) == {"wall", "processor", "forward_wall", "forward_processor"} and min(found.values()) > 0
