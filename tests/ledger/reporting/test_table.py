@@ -129,6 +129,8 @@ def test_another_split_stands_apart_and_judges_direction_only() -> None:
     note = "dev; the paper's numbers are on test: direction only"
     assert (everywhere.verdict, rte.verdict) == (ONE_SEED, ONE_SEED)  # as any other data set with a seed
     assert rte.note.startswith(note) and everywhere.note.count(note) == 1
+    alone = judge(table_of("table1_glue", run("large", "rte", "validation/accuracy", {"validation/accuracy": 70.0})))
+    assert alone[0].verdict == NOT_COMPARABLE and note not in alone[0].note  # nothing is judged
     assert {cola.verdict, average.verdict} == {NOT_COMPARABLE}
 
 

@@ -210,7 +210,7 @@ def _notes_on_all(case: Case, verdicts: Sequence[str]) -> list[str]:
     pairs = list(zip(case.links, verdicts, strict=True))
     names = [link.name or case.judged_on for link in case.links]
     notes = [f"{name}: {one}" for name, (_, one) in zip(names, pairs, strict=True) if one != NOT_COMPARABLE]
-    columns = [column for link in case.links for _, _, column in link.terms]
+    columns = [column for link, one in pairs if one != NOT_COMPARABLE for _, _, column in link.terms]
     notes += [f"{one.role}: direction only" for one in columns if one.is_other_split]  # said once
     absent = [name for name, (link, _) in zip(names, pairs, strict=True) if link.absent and not link.barred]
     absent += [name for name in case.silent if name not in absent]
