@@ -190,6 +190,23 @@ def test_secrets_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert canonical(cfg) != first  # it still counts
 
 
+def test_a_run_without_a_log_has_failed_and_says_why(tmp_path: Path) -> None:
+    """It was claimed already: without this it would be running for ever, in nobody's hands."""
+    (tmp_path / "log.txt").mkdir()
+    with (
+        pytest.raises(ValueError, match=r"log\.txt cannot be written \(.*Is a directory.*make way for it"),
+        claim(tmp_path),
+    ):
+        raise AssertionError("the work has begun")
+    state = read_state(tmp_path)
+    assert state is not None and state["status"] == "failed" and "log.txt cannot be written" in state["error"]
+    (tmp_path / "log.txt").rmdir()
+    with claim(tmp_path) as run:  # nobody holds the folder
+        assert run.is_resumed
+        run.complete()
+    assert "log.txt" in {path.name for path in tmp_path.iterdir()}
+
+
 def test_encoder_fingerprint(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no encoder here"):
         encoder_fingerprint(tmp_path)

@@ -172,24 +172,36 @@ class Run:
 
     def __enter__(self) -> Run:
         if self.is_leader and not self.is_complete:
-            self._log = logging.FileHandler(self.dir / LOG_FILE, encoding="utf-8")
-            self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-            logging.getLogger().addHandler(self._log)
+            try:
+                self._open_log()
+            except OSError as error:
+                problem = ValueError(
+                    f"{self.dir / LOG_FILE} cannot be written ({error}); make way for it and run again"
+                )
+                self.__exit__(type(problem), problem, None)  # nobody else will say that the claimed run has ended
+                raise problem from error
             self._catch_sigterm()
         return self
+
+    def _open_log(self) -> None:
+        self._log = logging.FileHandler(self.dir / LOG_FILE, encoding="utf-8")
+        self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.getLogger().addHandler(self._log)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self._handlers:
             signal.signal(number, handler)
-        if self.is_leader and self.state["status"] == "running":
-            self._mark_end(error)
-        if self._log is not None:
-            logging.getLogger().removeHandler(self._log)
-            self._log.close()
-        if self._lock is not None:
-            self._lock.close()
+        try:
+            if self.is_leader and self.state["status"] == "running":
+                self._mark_end(error)
+        finally:
+            if self._log is not None:
+                logging.getLogger().removeHandler(self._log)
+                self._log.close()
+            if self._lock is not None:
+                self._lock.close()
 
     def _mark_end(self, error: BaseException | None) -> None:
         # Lightning turns Ctrl-C into SystemExit and SIGTERM into an exception of its own.
