@@ -5,6 +5,7 @@ Each step is a process of its own, so it can be stopped and started again at any
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from clozelab.ledger.launches import remember_launch
+from clozelab.ledger.launching.launcher import BY_REPRODUCE
 from clozelab.ledger.plan import Step, make_steps, require_task_files, runs_root
 from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
 from clozelab.ledger.sweep import LIKELY_SHARED, expand
@@ -101,7 +103,8 @@ def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:
 
 def run_step(step: Step) -> int:
     """Run one step to its end and return its status; a signal to us is passed on, and it gets to stop cleanly."""
-    process = subprocess.Popen([sys.executable, "-m", "clozelab", *step.words()])
+    environment = os.environ | {BY_REPRODUCE: "1"}
+    process = subprocess.Popen([sys.executable, "-m", "clozelab", *step.words()], env=environment)
 
     def forward(number: int, _frame: FrameType | None) -> None:
         process.send_signal(number)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
+from typing import Any
 
-from clozelab.ledger.launching.launcher import _doubt
+import pytest
+
+from clozelab.config import EXPERIMENTS_DIR
+from clozelab.ledger.launching.launcher import BY_REPRODUCE, _doubt, advice
 from clozelab.ledger.launching.processes import Job
-from clozelab.ledger.sweep import PlannedJob
+from clozelab.ledger.plan import Step
+from clozelab.ledger.sweep import PlannedJob, compose
+from clozelab.stages.reproduce import run_step
 
 
 def test_an_exit_status_of_zero_is_not_enough(tmp_path: Path) -> None:
@@ -21,3 +28,30 @@ def test_an_exit_status_of_zero_is_not_enough(tmp_path: Path) -> None:
     _doubt(jobs, planned)
     assert [job.state for job in jobs] == ["complete", "failed", "failed", "complete"]
     assert "its run folder says running" in jobs[1].message and "says nothing" in jobs[2].message
+
+
+def test_a_sweep_without_a_pre_flight_is_told_how_to_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = EXPERIMENTS_DIR / "table5_pretraining_tasks"
+    words = ["scale=laptop", "seed=1,2", "objective.token.weight=0.5"]
+    config = compose("sweep_pretrain", words, folder=folder, sweep=True)
+    monkeypatch.delenv(BY_REPRODUCE, raising=False)
+    line = f"clozelab doctor {folder} scale=laptop pretrain.seed=1,2 pretrain.objective.token.weight=0.5"
+    assert advice("pretrain", config).endswith(line)
+    assert advice("pretrain", compose("pretrain", words[:1], sweep=True)) == "", "of no experiment"
+    monkeypatch.setenv(BY_REPRODUCE, "1")
+    assert advice("pretrain", config) == ""
+
+
+def test_reproduce_says_that_it_has_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    environments: list[dict[str, str]] = []
+
+    class Process:
+        def __init__(self, _command: list[str], **options: Any) -> None:
+            environments.append(options["env"])
+
+        def wait(self) -> int:
+            return 0
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    assert run_step(Step("prepare", "prepare", None, ())) == 0
+    assert environments[0][BY_REPRODUCE]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -32,6 +33,12 @@ from clozelab.ledger.sweep import JobComposer, PlannedJob, hydra_config, plan_jo
 
 SHOWN_FAILURES = 12
 """Different reasons that a summary prints."""
+FEW_JOBS = 3
+"""So many are sooner run than checked."""
+BY_REPRODUCE = "CLOZELAB_BY_REPRODUCE"
+"""In the environment of a sweep that `clozelab reproduce` starts: the pre-flight was run, or left out by choice."""
+SHARED_KEYS = ("cache_dir", "corpus", "data_dir", "runs_dir", "scale")
+"""What the pre-flight takes for all stages alike, with what is below; other overrides are this stage's."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
@@ -105,6 +112,9 @@ class SweepLauncher(Launcher):
         _check_folders(planned)
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
         console = Console(stderr=True)
+        left = sum(plan.status != "complete" for plan in planned)
+        if initial_job_idx == 0 and left > FEW_JOBS and (line := advice(self.verb, self.config)):
+            console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
         try:
             self.run_jobs(jobs, composed, console)
         except Stopped:
@@ -197,6 +207,24 @@ class ProcessLauncher(SweepLauncher):
     def _environment(self, num_jobs: int) -> dict[str, str]:
         _, threads = share_cores(self.jobs_at_once, self.config, num_jobs)
         return {key: os.environ.get(key, str(threads)) for key in THREAD_VARIABLES}
+
+
+def advice(verb: str, config: DictConfig) -> str:
+    """The pre-flight's command for an experiment's sweep that `reproduce` has not begun; empty for any other sweep.
+
+    Args:
+        config: the sweep's, with its `hydra` node.
+    """
+    sources = [Path(str(one.path)) for one in config.hydra.runtime.config_sources if one.provider == "command-line"]
+    folder = next((path for path in sources if (path / "paper.yaml").is_file()), None)
+    if folder is None or os.environ.get(BY_REPRODUCE):
+        return ""
+    words = [
+        word if word.partition("=")[0].partition(".")[0] in SHARED_KEYS else f"{verb}.{word}"
+        for word in redacted_words(config.hydra.overrides.task)
+    ]
+    line = shlex.join(["clozelab", "doctor", str(folder), *words])
+    return f"nothing has looked at this experiment yet (reproduce would have): {line}"
 
 
 def is_one_cpu_process(config: DictConfig) -> bool:
