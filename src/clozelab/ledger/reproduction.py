@@ -37,13 +37,15 @@ class Again:
     lacking: str = ""
 
 
-def reproduce_again(experiment: Path, collected: Collected, scale: str) -> list[Again]:
-    """The commands behind all runs, whatever became of them; of a sweep under way, those that there are so far.
+def reproduce_again(experiment: Path, collected: Collected, scale: str, *, to_go_on: bool = False) -> list[Again]:
+    """The commands behind all runs, whatever became of them.
 
     Args:
         experiment: its folder.
         collected: its runs at one scale.
         scale: the scale's name.
+        to_go_on: of a sweep under way, what it was to be rather than the runs there are so far: an arm, row, task or
+            seed without a run is not left out.
     """
     pretrain, tuned = collected.pretrain, collected.finetune
     given: dict[tuple[str, str], list[FinetuneRun]] = {}
@@ -51,7 +53,8 @@ def reproduce_again(experiment: Path, collected: Collected, scale: str) -> list[
         if _is_given(run):
             given.setdefault((run.row, said_in_config(run.dir, "encoder")), []).append(run)
     own = [run for run in tuned if not _is_given(run)]
-    commands = [_own(experiment, collected, scale, pretrain, own)] if pretrain or own or not given else []
+    own_runs: dict[str, Sequence[AnyRun]] = {"pretrain": pretrain, "finetune": own}
+    commands = [_own(experiment, collected, scale, own_runs, to_go_on)] if pretrain or own or not given else []
     return commands + [_with_encoder(experiment, collected, scale, *key, mine) for key, mine in given.items()]
 
 
@@ -61,20 +64,21 @@ def _is_given(run: FinetuneRun) -> bool:
 
 
 def _own(
-    experiment: Path, collected: Collected, scale: str, pretrain: list[PretrainRun], tuned: list[FinetuneRun]
+    experiment: Path, collected: Collected, scale: str, stages: Mapping[str, Sequence[AnyRun]], to_go_on: bool
 ) -> Again:
     words, lacking = [], []
-    stages: dict[str, Sequence[AnyRun]] = {"pretrain": pretrain, "finetune": tuned}
     for stage, runs in stages.items():
         if runs:
-            found, lacks = _overrides(experiment, stage, [f"scale={scale}"], runs)
+            found, lacks = _overrides(experiment, stage, [f"scale={scale}"], runs, to_go_on)
             # A corpus is prepared and a scale is shared by all stages; any other setting is its stage's.
             words += [word if is_shared(word) else f"{stage}.{word}" for word in found]
             lacking += [f"{stage}: {lacks}"] if lacks else []
     seeds = [word for word in words if word.startswith("pretrain.seed=")]
-    if seeds and not tuned and (experiment / f"{SWEEPS['finetune']}.yaml").is_file():
-        words += [seeds[0].replace("pretrain.seed", "finetune.pretrain_seed")]  # what fine-tuning would look for
-    return _command(experiment, collected, scale, words, [*pretrain, *tuned], lacking)
+    tunes = (experiment / f"{SWEEPS['finetune']}.yaml").is_file() and (to_go_on or not stages["finetune"])
+    if seeds and tunes:  # what fine-tuning would look for
+        words = [word for word in words if not word.startswith("finetune.pretrain_seed=")]
+        words += [seeds[0].replace("pretrain.seed", "finetune.pretrain_seed")]
+    return _command(experiment, collected, scale, words, [run for runs in stages.values() for run in runs], lacking)
 
 
 def _with_encoder(
@@ -96,7 +100,9 @@ def _command(
     return Again(shlex.join(line), "; ".join(lacking))
 
 
-def _overrides(experiment: Path, stage: str, words: list[str], runs: Sequence[AnyRun]) -> tuple[list[str], str]:
+def _overrides(
+    experiment: Path, stage: str, words: list[str], runs: Sequence[AnyRun], to_go_on: bool = False
+) -> tuple[list[str], str]:
     """(overrides that make a stage's sweep these runs, what even they do not)."""
     settings = {run.dir: flatten(dict(run.state["config_resolved"])) for run in runs}
     try:
@@ -106,7 +112,7 @@ def _overrides(experiment: Path, stage: str, words: list[str], runs: Sequence[An
         swept = [key for key in jobs[0] if key not in dict(map(_pair, words))]
         if "learning_rate" not in swept and _several_rates(runs):
             swept.append("learning_rate")
-        lists = _lists(swept, jobs, settings.values())
+        lists = _lists(swept, jobs, settings.values(), to_go_on)
         extra, lacking = _extra(JobComposer(loader, master), words, swept, _telling(runs, settings), settings)
         return [*lists, *extra], lacking
     except Exception as error:  # Hydra's errors are of many kinds, and all mean that
@@ -124,13 +130,15 @@ def _several_rates(runs: Sequence[AnyRun]) -> bool:
     return len(set(names)) < len(names)
 
 
-def _lists(swept: Sequence[str], jobs: Sequence[Mapping[str, str]], settings: Iterable[Settings]) -> list[str]:
-    """`key=a,b` for what the runs have other values of than the sweep, in the sweep's order."""
+def _lists(
+    swept: Sequence[str], jobs: Sequence[Mapping[str, str]], settings: Iterable[Settings], to_go_on: bool
+) -> list[str]:
+    """`key=a,b` for what the runs have other values of than the sweep (to go on: values beyond it), in its order."""
     found, known = [], list(settings)
     for key in swept:
         usual = {_plain(job[key]): job[key] for job in jobs if key in job}
         ours = {_plain(value): as_word(value) for one in known if (value := _of_job(one, key)) is not None}
-        if ours and ours.keys() != usual.keys():
+        if ours.keys() - usual.keys() or (ours and not to_go_on and ours.keys() != usual.keys()):
             more = sorted(ours.keys() - usual.keys(), key=lambda value: (isinstance(value, str), value))
             found.append(f"{key}={','.join(ours[one] for one in [*(one for one in usual if one in ours), *more])}")
     return found

@@ -72,5 +72,5 @@ def show(standing: Standing, console: Console) -> None:
     if not standing.running:
         say(console, f"to go on: {standing.command or 'the command that began it'}")
         if standing.command and standing.is_guessed:
-            say(console, "  (as the runs tell: of fine-tuning's own overrides nothing is recorded here)", style="dim")
+            say(console, "  (as the runs tell: no launch has left a record here)", style="dim")
     say(console, "")

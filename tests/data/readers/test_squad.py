@@ -49,9 +49,18 @@ def test_scoring_keeps_every_question(tmp_path: Path) -> None:
     ]
 
 
-def test_duplicate_id(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("questions", "for_training"),
+    [([question("a"), question("a")], False), ([question("a"), question("a", "ran", 17)], True)],
+)
+def test_duplicate_id(questions: list[dict[str, Any]], for_training: bool, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"train.json: the question id 'a' occurs twice"):
-        read_squad(write(tmp_path, [question("a"), question("a")]), for_training=True)
+        read_squad(write(tmp_path, questions), for_training=for_training)
+
+
+def test_training_takes_an_exact_repeat_once(tmp_path: Path) -> None:
+    examples = read_squad(write(tmp_path, [question("a"), question("b", "ran", 17), question("a")]), for_training=True)
+    assert [one.id for one in examples.questions] == ["a", "b"] and examples.counts["question_repeated"] == 1
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,8 @@ def make_figure(
             for arm, ahead in both.items():
                 if ahead is not None:
                     score = 60.0 + 2.0 * number + seed + ahead
-                    writers.finetune(root, f"{arm}_{percent:02d}", task, (seed, 1), score)
+                    config = {"encoder_arm": arm, "encoder_fraction": percent / 100}
+                    writers.finetune(root, f"{arm}_{percent:02d}", task, (seed, 1), score, config=config)
     return root
 
 

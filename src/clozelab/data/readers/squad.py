@@ -44,19 +44,23 @@ class SquadExamples:
 
 
 def read_squad(path: Path, *, for_training: bool, with_unanswerable: bool = False) -> SquadExamples:
-    """Read one file. `for_training` skips (and counts) what cannot be learned from.
+    """Read one file. `for_training` skips (and counts) what cannot be learned from, and a question's exact repeat.
 
     `with_unanswerable` (2.0): a question without an answer is an example, too.
 
     Raises ValueError naming the file for broken JSON, a missing key, a duplicate question id, or no usable question.
     """
     examples = SquadExamples()
-    seen: set[str] = set()
+    seen: dict[str, tuple[str, Any]] = {}
     for passage, question in _questions(path, _load(path), examples):
         identifier = _text(path, question, "id")
+        asked = (examples.passages[passage], question)
+        if for_training and seen.get(identifier) == asked:
+            examples.counts["question_repeated"] += 1
+            continue
         if identifier in seen:
             raise ValueError(f"{path}: the question id {identifier!r} occurs twice; scores would count one of them")
-        seen.add(identifier)
+        seen[identifier] = asked
         _add(path, examples, passage, question, for_training, with_unanswerable)
     if not examples.questions:
         raise ValueError(f"{path} has no usable question (skipped: {dict(examples.counts) or 'none'})")

@@ -113,7 +113,7 @@ def _guessed_command(launch: Launch, root: Path | None, scale: str, runs_dir: st
     """What the runs' records tell, or else the experiment alone."""
     folder = Path(launch.experiment)
     if root:
-        return reproduce_again(folder, collect(root), scale)[0].line
+        return reproduce_again(folder, collect(root), scale, to_go_on=True)[0].line
     return shlex.join(["clozelab", "reproduce", folder.name, f"scale={scale}", *launch.words, f"runs_dir={runs_dir}"])
 
 
