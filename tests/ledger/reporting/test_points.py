@@ -132,8 +132,9 @@ def test_no_change_of_sign(tmp_path: Path, writers: Any) -> None:
 def test_one_seed_shows_no_crossing(tmp_path: Path, writers: Any) -> None:
     root = make_figure(tmp_path, writers, (-5.0, -3.0, 3.0, 4.0, 5.0, 6.0), seeds=(1,))
     for percent, lead in zip(PERCENTS, (-5.0, -3.0, 3.0, 4.0, 5.0, 6.0), strict=True):
-        writers.finetune(root, f"mlm_{percent:02d}", "mnli", (1, 2), 60.1 + lead)
-        writers.finetune(root, f"ltr_{percent:02d}", "mnli", (1, 2), 60.0)
+        for arm, ahead in (("mlm", 0.1 + lead), ("ltr", 0.0)):
+            config = {"encoder_arm": arm, "encoder_fraction": percent / 100}
+            writers.finetune(root, f"{arm}_{percent:02d}", "mnli", (1, 2), 60.0 + ahead, config=config)
     text = said(root)[0]
     assert "changes sign between 100 k tokens and 250 k tokens" in text
     assert text.endswith("with one pre-training seed an arm, that may be the luck of two runs and shows no crossing.")

@@ -12,9 +12,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from clozelab.ledger.fingerprint import digest
 from clozelab.ledger.host import host_facts
@@ -138,13 +139,15 @@ def _until_one_dies(requests: Sequence[Request], at_once: int, threads: int) -> 
         for one in requests
     ]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads)}
-    with tempfile.TemporaryFile("w+") as errors:
+    with ExitStack() as files:
+        # One a worker: what two say at once would run together.
+        errors = [files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(at_once)]
         workers = [
             subprocess.Popen(
-                [sys.executable, "-m", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+                [sys.executable, "-m", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True,
                 env=environment,
             )
-            for _ in range(at_once)
+            for file in errors
         ]  # fmt: skip
         try:
             for worker in workers:
@@ -153,16 +156,20 @@ def _until_one_dies(requests: Sequence[Request], at_once: int, threads: int) -> 
                 worker.stdin.close()
             for one in requests:
                 answers = [_answer(worker) for worker in workers]
-                if any(answer is None for answer in answers):
-                    errors.seek(0)
-                    last = errors.read().strip().splitlines()[-1:] or ["its process was killed"]
-                    yield Speed(0.0, 1.0, problem=last[0])
+                if None in answers:
+                    yield Speed(0.0, 1.0, problem=_last_line(errors[answers.index(None)]))
                     return
                 yield _speed([answer for answer in answers if answer], one, threads)
         finally:
             for worker in workers:
                 worker.kill()
                 worker.wait()
+
+
+def _last_line(errors: TextIO) -> str:
+    """What a process said last."""
+    errors.seek(0)
+    return (errors.read().strip().splitlines() or ["its process was killed"])[-1]
 
 
 WORKER = "clozelab.ledger.planning.timing_worker"
