@@ -129,6 +129,16 @@ def test_what_no_command_says_is_said_beside_it() -> None:
     assert again.lacking.startswith("finetune: cannot be composed now: ") and "scale=demo" in again.line
 
 
+def test_a_row_that_keeps_its_arms_name_may_be_of_a_given_encoder_too(tmp_path: Path) -> None:
+    folder = EXPERIMENTS_DIR / "table7_feature_based_ner"
+    (run,) = tuned(recorded(folder, "finetune", "row=last", "task=ner_microworld"), root=tmp_path)
+    run.dir.mkdir()
+    for encoder, is_given in (("/an/encoder", True), ("${runs_dir}/pretrain/${encoder_arm}/encoder", False)):
+        (run.dir / "config.yaml").write_text(f"encoder: {encoder}\n")
+        (again,) = reproduce_again(folder, Collected(tmp_path, [], [run], []), "demo")
+        assert ("row=last encoder=/an/encoder" in again.line) == is_given, again.line
+
+
 def test_an_encoder_from_elsewhere_has_its_own_command(tmp_path: Path) -> None:
     own = [
         run

@@ -87,9 +87,12 @@ class SquadDataModule(FinetuningDataModule):
             log.info("%s: %s", self.inputs.name, self.facts)
 
     def compute_baselines(self) -> Scores:
-        train = read_squad(self.train_path, for_training=True, with_unanswerable=self.with_unanswerable)
-        train = train.select(subset(len(train), self.plan.max_train_examples))
-        return of_spans(train, self.validation.require_examples(), with_unanswerable=self.with_unanswerable)
+        questions = []
+        for path in (*self.extra_paths, self.train_path):
+            part = read_squad(path, for_training=True, with_unanswerable=self.with_unanswerable)
+            questions += part.select(subset(len(part), self.plan.max_train_examples)).questions
+        asked = self.validation.require_examples()
+        return of_spans(questions, asked, with_unanswerable=self.with_unanswerable)
 
     def preview(self) -> TaskPreview:
         train, validation = (self._preview(path) for path in (self.train_path, self.validation_path))

@@ -97,7 +97,11 @@ def _undone(config: DictConfig, stated: Stated) -> dict[str, tuple[Any, Any]]:
     below = [key for key in choices if any(key.startswith(f"{group}/") for group in said)]
     chosen = {key: (choices.get(key), said.get(key)) for key in [*said, *below] if choices.get(key) != said.get(key)}
     keys = [key for key in stated if not key.startswith("/")]
-    values: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, list({key.split(".")[0] for key in keys})))
+    parts = {key.split(".")[0]: config.get(key.split(".")[0]) for key in keys}
+    values = {
+        key: OmegaConf.to_container(part, resolve=True) if OmegaConf.is_config(part) else part
+        for key, part in parts.items()
+    }
     return chosen | contradictions(stated, values)
 
 

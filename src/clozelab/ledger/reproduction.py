@@ -6,6 +6,7 @@ that any run has is composed once. A row with an encoder from elsewhere has a co
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +18,16 @@ from hydra.types import RunMode
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.commands import as_word, differing, is_shared, places, said_in_config
 from clozelab.ledger.fingerprint import flatten
+from clozelab.ledger.override_checks import ARM
 from clozelab.ledger.plan import SWEEPS
+from clozelab.ledger.run import CONFIG_FILE
 from clozelab.ledger.sweep import JobComposer, make_loader, sweep_overrides
 
 AnyRun = PretrainRun | FinetuneRun
 MAX_OVERRIDES = 24
 """More make no command that anyone would want to read."""
 SHOWN = 5
+ENCODER_LINE = re.compile(r"^encoder: (?!null$)(.+)$", re.MULTILINE)
 SEED_KEYS = ("seed", "pretrain_seed")
 Settings = dict[str, Any]
 """Dotted key -> value, as a run's record has it."""
@@ -59,8 +63,15 @@ def reproduce_again(experiment: Path, collected: Collected, scale: str, *, to_go
 
 
 def _is_given(run: FinetuneRun) -> bool:
+    """Whether its encoder is from elsewhere; a row may keep its arm's name all the same."""
     config = run.state["config_resolved"]
-    return "encoder_arm" in config and config["encoder_arm"] is None
+    if "encoder_arm" in config and config["encoder_arm"] is None:
+        return True
+    try:
+        said = ENCODER_LINE.search((run.dir / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return said is not None and ARM not in said[1]
 
 
 def _own(

@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from clozelab.ledger.fingerprint import LATER_KEYS
+from clozelab.ledger.fingerprint import LATER_KEYS, is_of_no_account
 
 TARGET = "_target_"
 Stated = Mapping[str, Any]
@@ -40,12 +40,23 @@ def contradictions(stated: Stated, config: Mapping[str, Any]) -> dict[str, tuple
     """
     found = {}
     for key, value in stated.items():
-        if key.startswith("/"):
+        if key.startswith("/") or (key != "encoder" and is_of_no_account(key)):
             continue
         known, other = _look_up(config, key)
-        if known and other != value and str(other) != str(value):
+        if known and not _fits(other, value, key):
             found[key] = (other, value)
     return found
+
+
+def _fits(found: Any, said: Any, key: str) -> bool:
+    """Whether a value is what was said; of a mapping in a list what counts and was said, whatever else it has."""
+    if isinstance(said, Mapping) and isinstance(found, Mapping):
+        counting = {name: value for name, value in said.items() if not is_of_no_account(f"{key}.{name}")}
+        return all(_fits(found.get(name), value, f"{key}.{name}") for name, value in counting.items())
+    if isinstance(said, list) and isinstance(found, list):
+        pairs = zip(found, said, strict=False)
+        return len(found) == len(said) and all(_fits(*pair, f"{key}.{place}") for place, pair in enumerate(pairs))
+    return bool(found == said) or str(found) == str(said)
 
 
 def _look_up(config: Mapping[str, Any], key: str) -> tuple[bool, Any]:

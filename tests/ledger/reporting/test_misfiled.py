@@ -47,6 +47,32 @@ def test_runs_that_are_what_they_are_called_say_nothing(experiment: Experiment, 
     assert misfiled(experiment, collect(root)) == {}  # not complete: no score of it is shown
 
 
+def test_two_rows_of_one_arm_from_different_encoders_are_not_compared(
+    experiment: Experiment, make_runs: Callable[..., Path]
+) -> None:
+    """A row may keep its arm's name when its encoder is given: the arm's other rows then began from another one."""
+    root = make_runs({("ltr", "squad_v1"): 20.0, ("ltr_bilstm", "squad_v1"): 25.0})
+
+    def began_from(row: str, encoder: str) -> None:
+        for path in root.glob(f"finetune/{row}/*/*/*/run.json"):
+            state = json.loads(path.read_text())
+            state["config_resolved"] |= {"encoder_arm": "ltr", "initialisation": "pretrained"}
+            path.write_text(json.dumps(state | {"inputs": {"encoder": encoder}}))
+
+    def judged() -> tuple[str, str]:
+        found = next(
+            one for one in judge(build_table(experiment, collect(root))) if one.claim.id == "bilstm_helps_squad"
+        )
+        return found.verdict, found.note
+
+    began_from("ltr", "one")
+    began_from("ltr_bilstm", "one")
+    assert judged()[0] != NOT_COMPARABLE
+    began_from("ltr_bilstm", "another")
+    verdict, note = judged()
+    assert verdict == NOT_COMPARABLE and "stand for one encoder, and began from different ones" in note
+
+
 def test_a_row_with_another_arms_encoder_is_barred_and_named(experiment: Experiment, root: Path) -> None:
     def judged() -> tuple[str, str]:
         table = build_table(experiment, collect(root))

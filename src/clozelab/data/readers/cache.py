@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import json
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -75,12 +74,9 @@ def cached_folder(folder: Path, write: Callable[[Path], Facts]) -> Facts:
 def one_at_a_time(folder: Path) -> Iterator[None]:
     """Hold back other processes that want the same: who waits finds the work of the first one done."""
     folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
+    with (folder / ".lock").open("a") as handle:  # a file, for writing: network file systems lock nothing else
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(handle)
 
 
 def _checked_facts(folder: Path) -> Facts:

@@ -32,12 +32,12 @@ class Past:
 
     def __init__(self, step: Step, collected: Collected) -> None:
         self.verb = step.verb
-        self.runs: dict[JobName, AnyRun] = {_name(run): run for run in _of(collected, step.verb) if run.is_complete}
+        self.runs = [run for run in _of(collected, step.verb) if run.is_complete]
         self._step = step
         self._shared: set[tuple[str, ...]] | None = None
 
     def __call__(self, config: Mapping[str, Any], jobs: Sequence[Job]) -> History:
-        alike = [run for run in self.runs.values() if self._is_alike(run, config) and _is_named_as(run, jobs)]
+        alike = [run for run in self.runs if self._is_alike(run, config) and _is_named_as(run, jobs)]
         names = {_name(run) for run in alike}
         left = [job for job in jobs if job.name not in names]
         shared = sum(job.words in self.shared for job in left) if left and self.verb == "pretrain" else 0

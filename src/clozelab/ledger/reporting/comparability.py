@@ -59,6 +59,7 @@ class Comparability:
         amounts: arm -> what one run of it saw and took, as means.
         matched_by: which of the amounts have to agree.
         arm_files, row_files: what their files set.
+        encoders: row -> (pre-training seed, fraction of the steps) -> the encoders that its runs began from.
         misfiled: row -> why its runs are not what it is called.
         free_keys: settings that may differ by intention in any of them.
     """
@@ -70,6 +71,7 @@ class Comparability:
     matched_by: tuple[str, ...] = ()
     arm_files: Mapping[str, Delta] = field(default_factory=dict)
     row_files: Mapping[str, Delta] = field(default_factory=dict)
+    encoders: Mapping[str, Mapping[tuple[int, float], frozenset[str]]] = field(default_factory=dict)
     misfiled: Mapping[str, str] = field(default_factory=dict)
     free_keys: frozenset[str] = frozenset()
 
@@ -83,7 +85,16 @@ class Comparability:
             settings = self.finetune.get((first, task), {}), self.finetune.get((second, task), {})
             reasons.append(_difference("fine-tuned", *settings, free))
         reasons += [self.misfiled.get(row, "") for row in (first, second)]
+        reasons += [self._other_encoder(first, second)] if arms[0] and arms[0] == arms[1] else []
         return next(filter(None, reasons), "")
+
+    def _other_encoder(self, first: str, second: str) -> str:
+        """Two rows of one arm are about one encoder; one that was given from elsewhere is another."""
+        mine, theirs = self.encoders.get(first, {}), self.encoders.get(second, {})
+        for key in sorted(mine.keys() & theirs.keys()):
+            if mine[key] != theirs[key]:
+                return f"the rows stand for one encoder, and began from different ones (pre-training seed {key[0]})"
+        return ""
 
     def _unmatched(self, first: str, second: str) -> str:
         amounts = {arm: self.amounts.get(arm, {}) for arm in (first, second)}
@@ -120,9 +131,21 @@ def build_comparability(experiment: Experiment, collected: Collected) -> Compara
         matched_by=experiment.matched_by,
         arm_files=read_deltas(experiment.folder / "arm"),
         row_files=read_deltas(experiment.folder / "row"),
+        encoders=_encoders(collected.finetune),
         misfiled=misfiled(experiment, collected),
         free_keys=experiment.free_keys,
     )
+
+
+def _encoders(runs: Sequence[FinetuneRun]) -> dict[str, dict[tuple[int, float], frozenset[str]]]:
+    found: dict[str, dict[tuple[int, float], frozenset[str]]] = {}
+    for run in runs:
+        config, encoder = run.state["config_resolved"], run.state.get("inputs", {}).get("encoder")
+        if run.is_complete and encoder and config.get("initialisation") == "pretrained":
+            mine = found.setdefault(run.row, {})
+            key = (run.pretrain_seed, float(config.get("encoder_fraction", 1.0)))
+            mine[key] = mine.get(key, frozenset()) | {encoder}
+    return found
 
 
 def _settings(runs: Sequence[PretrainRun | FinetuneRun], may_differ: tuple[str, ...], data: Sequence[str]) -> Settings:
