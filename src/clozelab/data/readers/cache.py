@@ -74,7 +74,8 @@ def cached_folder(folder: Path, write: Callable[[Path], Facts]) -> Facts:
 def one_at_a_time(folder: Path) -> Iterator[None]:
     """Hold back other processes that want the same: who waits finds the work of the first one done."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a") as handle:  # a file, for writing: network file systems lock nothing else
+    # A file beside it, open for writing: network file systems lock nothing else.
+    with (folder.parent / f".{folder.name}.lock").open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 

@@ -140,7 +140,7 @@ def build_comparability(experiment: Experiment, collected: Collected) -> Compara
 def _encoders(runs: Sequence[FinetuneRun]) -> dict[str, dict[tuple[int, float], frozenset[str]]]:
     found: dict[str, dict[tuple[int, float], frozenset[str]]] = {}
     for run in runs:
-        config, encoder = run.state["config_resolved"], run.state.get("inputs", {}).get("encoder")
+        config, encoder = run.state.get("config_resolved", {}), run.state.get("inputs", {}).get("encoder")
         if run.is_complete and encoder and config.get("initialisation") == "pretrained":
             mine = found.setdefault(run.row, {})
             key = (run.pretrain_seed, float(config.get("encoder_fraction", 1.0)))
