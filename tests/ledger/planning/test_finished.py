@@ -40,7 +40,7 @@ def finished(root: Path, stage: str, config: dict[str, Any], seconds: float, **c
 
 def test_done_jobs_and_their_times(tmp_path: Path) -> None:
     before = plan(tmp_path)
-    assert "left" not in " ".join(sums(before)) and before.pretrain_seconds is None
+    assert "left" not in " ".join(sums(before)) and before.wall("pretrain") is None
     by_name = {arm.name: dict(arm.config) for arm in before.arms}
     finished(tmp_path, "pretrain", by_name["mlm"], 100.0)
     finished(tmp_path, "pretrain", by_name["mlm"] | {"seed": 2}, 200.0)
@@ -55,7 +55,7 @@ def test_done_jobs_and_their_times(tmp_path: Path) -> None:
     assert (arms["ltr"].history.done, pretraining_seconds(arms["ltr"])) == (0, None)
     assert (after.left("pretrain"), after.left("finetune")) == (4, 0)
     assert finetuning_seconds(after.tasks[0]) == pytest.approx(10.0)
-    assert after.finetune_seconds is not None and after.wall("finetune", only_left=True) == 0.0
+    assert after.wall("finetune") is not None and after.wall("finetune", only_left=True) == 0.0
     text = " ".join(sums(after))
     assert "left: 4 jobs, time unknown" in text and "left: nothing, all are complete or shared" in text
 

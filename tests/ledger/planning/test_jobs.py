@@ -191,7 +191,7 @@ def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert found.pretrain is not None and found.finetune is not None
     assert (found.pretrain.num_jobs, found.finetune.num_jobs, found.num_seeds) == (6, 120, 2)
     # Six equal runs, two at a time: three in a row.
-    assert found.pretrain_seconds == pytest.approx(3 * (pretraining_seconds(found.arms[0]) or 0.0))
+    assert found.wall("pretrain") == pytest.approx(3 * (pretraining_seconds(found.arms[0]) or 0.0))
     assert sum(job.count for job in found.tasks) == 120 and not any(job.is_counted for job in found.tasks)
     assert found.run_bytes > 2 * sum(arm.checkpoint_bytes for arm in found.arms)
     kept = 5  # encoders on the way, beside the last one

@@ -41,15 +41,6 @@ class Costing:
     problems: tuple[str, ...] = ()
     """Shapes that could not be timed, and why."""
 
-    @property
-    def pretrain_seconds(self) -> float | None:
-        """Wall time of the pre-training sweep."""
-        return self.wall("pretrain")
-
-    @property
-    def finetune_seconds(self) -> float | None:
-        return self.wall("finetune")
-
     def wall(self, verb: str, *, only_left: bool = False) -> float | None:
         """Wall time of a stage's jobs, or of those that runs so far leave; None where a speed is not known."""
         shapes: list[tuple[float | None, Arm | TaskJob]]
@@ -160,7 +151,7 @@ def affordable(costing: Costing, budget_seconds: float, matched_by: str | None) 
     Raises:
         ValueError: fine-tuning alone takes longer, or there is no speed.
     """
-    finetune = costing.finetune_seconds if costing.tasks else 0.0
+    finetune = costing.wall("finetune") if costing.tasks else 0.0
     if finetune is None or costing.pretrain is None:
         raise ValueError("no speed is known yet: leave --no-measure out (and the tasks' files must be in data_dir)")
     left = budget_seconds - finetune
