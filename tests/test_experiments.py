@@ -21,7 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from clozelab.config import CONF_DIR, EXPERIMENTS_DIR, ScaleConfig, check_schema, kept_step, scaled
+from clozelab.config import CONF_DIR, EXPERIMENTS_DIR, ScaleConfig, check_schema
 from clozelab.ledger import sweep
 from clozelab.ledger.fingerprint import canonical, flatten
 from clozelab.ledger.reporting.consistency import FINETUNE_MAY_DIFFER, PRETRAIN_MAY_DIFFER
@@ -31,6 +31,7 @@ from clozelab.ledger.run import Run
 from clozelab.ledger.sharing import kept_steps, training_key
 from clozelab.ledger.targets import check_targets
 from clozelab.models.config import BertConfig
+from clozelab.resolvers import kept_step, scaled
 
 TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"
 SCALES = sorted(path.stem for path in (CONF_DIR / "scale").glob("*.yaml"))

@@ -120,3 +120,24 @@ def test_a_name_that_no_file_has_may_stand_for_anything(tmp_path: Path) -> None:
             sweep.plan_job(sweep.compose(name, ["runs_dir=R"], folder=tmp_path), [])
     for words in (["pretrain", "arm=mine", "objective.pair=null"], ["finetune", "row=mine", "head=bilstm"]):
         sweep.plan_job(sweep.compose(words[0], [*words[1:], "runs_dir=R"]), [])
+
+
+PHASES = "[{seq_length:64,steps:40,global_batch_size:16,micro_batch_size:16}]"
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        ([f"phases={PHASES}", "steps_factor=0.5"], True),
+        ([f"phases={PHASES}"], False),
+        ([f"scale.pretrain.phases={PHASES}", "steps_factor=0.5"], False),
+    ],
+)
+def test_a_factor_beside_phases_that_it_does_not_reach(words: list[str], refused: bool) -> None:
+    composed = sweep.compose("pretrain", ["scale=demo", *words])
+    with sweep.hydra_config(composed):
+        if not refused:
+            check_overrides(sweep.without_hydra(composed))
+            return
+        with pytest.raises(ValueError, match=r"steps_factor=0\.5 would change nothing.*scale\.pretrain\.phases="):
+            check_overrides(sweep.without_hydra(composed))

@@ -14,6 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.ledger.stated import Stated, contradictions, find_file, read_stated
+from clozelab.resolvers import scaled_phases
 
 SCALE_OWNED = ("learning_rate", "epochs", "global_batch_size")
 """Keys of a task that a scale may replace."""
@@ -34,6 +35,7 @@ def check_overrides(config: DictConfig) -> None:
     if not HydraConfig.initialized():
         return
     if "row" not in config:
+        _refuse_idle_factor(config)
         _refuse_undone(config, "arm")
         return
     given = {word.lstrip("+").partition("=")[0] for word in HydraConfig.get().overrides.task}
@@ -49,6 +51,15 @@ def _refuse_idle(config: DictConfig, given: Collection[str]) -> None:
                 f"task.{key}={config.task[key]} would change nothing: {key} is {config[key]} here, which scale="
                 f"{config.scale.name} or another override sets. Say {key}={config.task[key]} instead"
             )
+
+
+def _refuse_idle_factor(config: DictConfig) -> None:
+    said = scaled_phases(config.scale.pretrain.phases, config.steps_factor)
+    if config.steps_factor != 1 and config.phases != said:
+        raise ValueError(
+            f"steps_factor={config.steps_factor:g} would change nothing: phases=[...] says all steps outright."
+            " Say scale.pretrain.phases=[...] instead, which the factor multiplies, or leave one of them out"
+        )
 
 
 def _refuse_misfiled_encoder(config: DictConfig, given: Collection[str]) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from clozelab.config import kept_step, total_steps
 from clozelab.ledger.fingerprint import RESULTS_VERSION, canonical, digest, encoder_fingerprint
 from clozelab.ledger.run import RUN_FILE, Run, process_rank, read_state
 from clozelab.ledger.watching import are_untouched, watched_files
+from clozelab.resolvers import kept_step, total_steps
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch import nn
 
-from clozelab.config import kept_step, total_steps
 from clozelab.ledger.targets import locate
 from clozelab.models.weights import read_config_dict
 from clozelab.modules.encoder_folder import check_initialisation
 from clozelab.modules.finetuning import check_metric
+from clozelab.resolvers import kept_step, total_steps
 
 
 def check_finetuning(cfg: DictConfig) -> None:
