@@ -17,8 +17,8 @@ install: $(STAMP)
 demo: $(STAMP)  ## the main job on embedded data: table 5, from text to a judged table
 	$(BIN)/clozelab reproduce table5_pretraining_tasks scale=demo
 
-test: $(STAMP)  ## the test suite (what CI runs); longer evidence: pytest -m slow
-	$(BIN)/python -m pytest -q
+test: $(STAMP)  ## the test suite (what CI runs), on up to four cores; longer evidence: pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
 
 check: $(STAMP)  ## format, lint, types, import contract
 	$(BIN)/ruff format --check src tests benchmarks

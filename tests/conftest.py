@@ -41,3 +41,9 @@ def shared_dir() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real data not available: {folder} is not a folder (set CLOZELAB_SHARED)")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def no_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are those of a pipe, however wide the terminal is that the tests run in (pytest-xdist says so to all)."""
+    monkeypatch.delenv("COLUMNS", raising=False)
