@@ -37,6 +37,23 @@ def test_a_wrong_key_is_explained_without_hydras_advice() -> None:
     assert "`clozelab pretrain --cfg job`" in explain(caught.value, "report")
 
 
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("hydra.launcher.n_jobs", "hydra.launcher has _target_, jobs_at_once, grace_seconds, fork (see"),
+        ("hydra.launcher.job_at_once", "did you mean 'hydra.launcher.jobs_at_once'? (see"),
+        ("validation.xyzzy", "validation has interval_steps, instances, seq_length (see"),
+        ("xyzzy", "see"),
+    ],
+)
+def test_where_nothing_is_spelt_alike_the_keys_beside_are_named(key: str, message: str) -> None:
+    with pytest.raises(ConfigCompositionException) as caught:
+        sweep.compose("pretrain", [f"{key}=3"])
+    shown = "hydra" if key.startswith("hydra.") else "job"
+    found = explain(caught.value, "pretrain").removesuffix(")")
+    assert found == f"pretrain has no key '{key}'; {message} `clozelab pretrain --cfg {shown}`"
+
+
 def test_a_wrong_value_keeps_its_reason() -> None:
     with pytest.raises(ConfigCompositionException) as caught:
         sweep.compose("pretrain", ["seed=one"])

@@ -48,12 +48,17 @@ def explain(error: BaseException, verb: str, *, config_name: str | None = None, 
             return f"{error.full_key}: {text.splitlines()[0]}"
         return text
     stage = verb if f"{verb}_schema" in SCHEMAS else "pretrain"  # which the verbs without a configuration ask
-    where = f"see `clozelab {stage} --cfg job`"
-    known = known_keys(config_name or stage, folder)
+    of_hydra = found[1].startswith("hydra.")
+    where = f"see `clozelab {stage} --cfg {'hydra' if of_hydra else 'job'}`"
+    known = known_keys(config_name or stage, folder, of_hydra=of_hydra)
     if found[1] in known:  # the key is right, something in its value is not
         return f"{found[1]}: {(str(error.__cause__ or '').strip() or text).splitlines()[0]}"
     near = nearest_key(found[1], known)
-    return f"{stage} has no key {found[1]!r}; " + (f"did you mean {near!r}? ({where})" if near else where)
+    if near is not None:
+        return f"{stage} has no key {found[1]!r}; did you mean {near!r}? ({where})"
+    parent = found[1].rpartition(".")[0]
+    beside = [name.rpartition(".")[2] for name in known if parent and name.rpartition(".")[0] == parent]
+    return f"{stage} has no key {found[1]!r}; " + (f"{parent} has {', '.join(beside)} ({where})" if beside else where)
 
 
 def _wrong_choice(text: str) -> str | None:
@@ -67,10 +72,11 @@ def _wrong_choice(text: str) -> str | None:
     return f"there is no {group} {name!r}{meant} (there are {', '.join(known)})"
 
 
-def known_keys(config_name: str, folder: Path | None) -> list[str]:
-    """Dotted names of all keys of a configuration; none where it does not compose."""
+def known_keys(config_name: str, folder: Path | None, *, of_hydra: bool = False) -> list[str]:
+    """Dotted names of all keys of a configuration, or of Hydra's own beside it; none where it does not compose."""
     try:
-        config = without_hydra(compose(config_name, folder=folder))
+        whole = compose(config_name, folder=folder)
+        config = OmegaConf.masked_copy(whole, "hydra") if of_hydra else without_hydra(whole)
         return _dotted(OmegaConf.to_container(config, resolve=False), "")
     except CONFIGURATION_ERRORS:
         return []
@@ -91,4 +97,6 @@ def nearest_key(key: str, known: Sequence[str]) -> str | None:
     if near:
         return beside[near[0]]
     elsewhere = [name for name in known if name.rpartition(".")[2] == last]
-    return next(iter(elsewhere or difflib.get_close_matches(key, known, n=1)), None)
+    # By whole names, its neighbours and what it stands below would always win.
+    others = [name for name in known if not key.startswith(f"{name}.") and name.rpartition(".")[0] != parent]
+    return next(iter(elsewhere or difflib.get_close_matches(key, others, n=1, cutoff=0.75)), None)
