@@ -98,6 +98,8 @@ class Comparability:
 
     def _unmatched(self, first: str, second: str) -> str:
         amounts = {arm: self.amounts.get(arm, {}) for arm in (first, second)}
+        if self.matched_by and (absent := [arm for arm in amounts if arm not in self.amounts]):
+            return f"no complete pre-training run of {' and '.join(absent)}"
         for key in self.matched_by:
             name = NAMES.get(key, key)
             if unknown := [arm for arm, one in amounts.items() if key not in one]:

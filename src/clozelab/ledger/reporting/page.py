@@ -33,7 +33,7 @@ from clozelab.ledger.reporting.wording import (
     half_width,
     in_units,
     percent,
-    rough,
+    span,
     with_direction,
 )
 from clozelab.metrics.statistics import FINETUNING_SEEDS, ONE_RUN, PRETRAINING_SEEDS
@@ -153,10 +153,12 @@ def _setup(collected: Collected, table: Table) -> str:
     configs = [run.state["config_resolved"] for run in collected.pretrain]
     models = [config["model"] for config in configs if config.get("model")]
     facts = [run.facts for run in collected.pretrain]
+    layers, widths = (span((one[key] for one in models), str) for key in ("num_hidden_layers", "hidden_size"))
+    known = {key: span(one[key] for one in facts if one.get(key)) for key in ("parameters", "tokens")}
     parts = (
-        distinct(f"{one['num_hidden_layers']} layers of {one['hidden_size']}" for one in models),
-        distinct(f"{rough(one['parameters'])} parameters" for one in facts if one.get("parameters")),
-        distinct(f"{rough(one['tokens'])} tokens a pre-training run" for one in facts if one.get("tokens")),
+        f"{layers} layer{'' if layers == '1' else 's'} of {widths}" if models else DASH,
+        f"{known['parameters']} parameters" if known["parameters"] else DASH,
+        f"{known['tokens']} tokens a pre-training run" if known["tokens"] else DASH,
         distinct(f"corpus {config['corpus']['name']}" for config in configs if config.get("corpus")),
         seed_counts(table),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from clozelab.metrics.statistics import Estimate
 
@@ -47,6 +47,13 @@ def rough(value: float) -> str:
         if value >= 0.9995 * size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.0f}"
+
+
+def span(values: Iterable[float], show: Callable[[float], str] = rough) -> str:
+    """`957 k to 2.72 M` of several, `1.53 M` of one (or of what looks alike); empty for none."""
+    found = sorted(values)
+    ends = dict.fromkeys(show(one) for one in (found[0], found[-1])) if found else {}
+    return " to ".join(ends)
 
 
 def duration(seconds: float) -> str:
