@@ -135,7 +135,8 @@ def use_onednn_fp32() -> bool:
     """Send fp32 matrix products on the CPU through oneDNN if they stay fp32-accurate here; says which it is.
 
     The switch that does this allows oneDNN to use bf16 parts. Processors with AVX-512 only keep fp32 accuracy (1.4-1.8
-    x faster than the default library); where it really rounds, as it may on AMX, it stays off.
+    x faster than the default library on an AMD Zen 5, level with it on an Intel Cascade Lake at small sizes); where it
+    really rounds, as it may on AMX, it stays off.
     """
     error = onednn_fp32_error()
     if error is None:
