@@ -77,7 +77,7 @@ Examples:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one verb; returns the exit status (0 done, 1 failed, 2 wrong usage, 130 interrupted)."""
+    """Run one verb; returns the exit status (0 done, 1 failed, 2 wrong usage, 75 folder in use, 130 interrupted)."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         return _guarded(lambda: _run(words), words[0] if words else "")
@@ -127,7 +127,7 @@ def _guarded(action: Callable[[], int], verb: str) -> int:
             traceback.print_exc()
         else:
             _print_error(error, verb)
-        return 1
+        return int(getattr(error, "exit_status", 1))
 
 
 def _is_for_the_user(error: BaseException) -> bool:

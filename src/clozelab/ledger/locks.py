@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LOCK_FILE = ".lock"
+BUSY_STATUS = os.EX_TEMPFAIL
+"""Exit status of a command whose run folder another process holds: try again later."""
 _PROC_LOCKS = Path("/proc/locks")
 
 

@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.ledger.fingerprint import RESULTS_VERSION, canonical, digest, flatten
 from clozelab.ledger.host import host_facts
+from clozelab.ledger.locks import BUSY_STATUS, LOCK_FILE
 from clozelab.ledger.redaction import redacted
 from clozelab.ledger.watching import UNWATCHED, are_untouched, watched_files
 
@@ -44,6 +45,8 @@ class RunConflictError(ValueError):
 
 class RunBusyError(ValueError):
     """Another process is working in the folder."""
+
+    exit_status = BUSY_STATUS
 
 
 class Interrupted(KeyboardInterrupt):
@@ -345,7 +348,7 @@ def _link(link: Path, target: Path) -> None:
 
 
 def _lock(folder: Path) -> IO[str]:
-    lock = (folder / ".lock").open("a", encoding="utf-8")
+    lock = (folder / LOCK_FILE).open("a", encoding="utf-8")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

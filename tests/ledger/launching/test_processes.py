@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import signal
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from clozelab.ledger.launching import processes
 from clozelab.ledger.launching.forking import ForkServer
 from clozelab.ledger.launching.processes import Job, ProcessPool, Stopped, failure_message
+from clozelab.ledger.locks import BUSY_STATUS, LOCK_FILE
 
 
 def job(folder: Path, name: str, script: str, **environment: str) -> Job:
@@ -38,6 +41,61 @@ def test_a_failure_does_not_stop_the_others(tmp_path: Path) -> None:
     assert jobs[2].message.startswith("killed by signal 9")
     assert (tmp_path / "out").read_text() == "fine\n"
     assert not (tmp_path / "x.log").exists()
+
+
+def test_a_job_in_another_launch_is_held_until_that_one_is_done_with_it(tmp_path: Path) -> None:
+    """Others go first; as long as its folder is locked it is not even started (its log is the other launch's)."""
+    run = tmp_path / "run"
+    run.mkdir()
+    held, other = job(tmp_path, "held", "echo began"), job(tmp_path, "other", "echo began")
+    held.folder = str(run)
+    said = io.StringIO()
+    others = ProcessPool([held, other], at_once=1, grace_seconds=1, console=Console(file=said, width=200))
+    seen: list[tuple[str, bool]] = []
+
+    def let_go() -> None:
+        while other.state != "complete":
+            time.sleep(0.02)
+        seen.append((held.state, held.log.exists()))
+        lock.close()
+
+    with (run / LOCK_FILE).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        thread = threading.Thread(target=let_go)
+        thread.start()
+        others.run()
+        thread.join()
+    assert seen == [("held", False)]
+    assert [held.state, held.message, other.state] == ["complete", "", "complete"]
+    lines = said.getvalue().splitlines()
+    assert lines[0] == f"    held  held: process {os.getpid()} works in its folder"
+    assert sum("works in its folder" in line for line in lines) == 1
+    assert held.started > other.started
+
+
+def test_a_job_that_finds_its_folder_taken_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody here knows who holds a folder (another machine), the job itself finds out."""
+    monkeypatch.setattr(processes, "TRY_AGAIN_SECONDS", 0.2)
+    script = f'test -e "$DIR" || {{ mkdir "$DIR"; exit {BUSY_STATUS}; }}; echo in'
+    busy = job(tmp_path, "busy", script, DIR=str(tmp_path / "tried"))
+    pool([busy]).run()
+    assert busy.state == "complete" and busy.log.read_text() == "in\n"
+
+
+def test_a_held_job_does_not_keep_a_stopped_launch(tmp_path: Path) -> None:
+    busy = job(tmp_path, "busy", f"exit {BUSY_STATUS}")
+
+    def send() -> None:
+        while busy.state != "held":
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    with pytest.raises(Stopped):
+        pool([busy]).run()
+    thread.join()
+    assert busy.state == "held"
 
 
 def test_at_most_so_many_at_a_time(tmp_path: Path) -> None:

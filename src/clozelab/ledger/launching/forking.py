@@ -123,7 +123,7 @@ def _run(module: str, words: list[str], log: str) -> None:
     launcher = multiprocessing.parent_process()
     if launcher is not None and not launcher.is_alive():
         sys.exit(TERMINATED)  # killed between our fork and the line above: nobody would ever stop us
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)

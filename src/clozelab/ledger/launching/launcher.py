@@ -295,7 +295,7 @@ def _name(plan: PlannedJob, config: DictConfig, index: int) -> str:
 def _summary(jobs: Sequence[Job], console: Console) -> None:
     counts = {
         state: [job for job in jobs if job.state == state]
-        for state in ("complete", "skipped", "failed", "stopped", "left")
+        for state in ("complete", "skipped", "failed", "stopped", "held", "left")
     }
     waiting = sum(job.state == "waiting" for job in jobs)
     words = [f"{len(found)} {state}" for state, found in counts.items() if found] + (

@@ -2,7 +2,8 @@
 
 Each job has a session of its own, so Ctrl-C reaches only us and we stop the jobs: SIGTERM to the whole group, time to
 save, then SIGKILL. On Linux a job also dies with us if we are killed outright. A job may also run elsewhere (Slurm,
-Ray): then `start` hands it over and gives back a RemoteProcess.
+Ray): then `start` hands it over and gives back a RemoteProcess. A job whose folder another launch works in is held:
+the others go first, and it is looked at again until it is free.
 """
 
 from __future__ import annotations
@@ -24,10 +25,14 @@ from rich.live import Live
 from rich.table import Table
 
 from clozelab.ledger.launching.forking import ForkServer, Started, die_with_launcher
+from clozelab.ledger.locks import BUSY_STATUS, holder
 
 POLL_SECONDS = 0.02
 REDRAW_SECONDS = 0.5
 SAME_SIGNAL_SECONDS = 1.0
+LOOK_AGAIN_SECONDS = 2.0
+TRY_AGAIN_SECONDS = 30.0
+"""Where this machine does not list who holds the folder, and only a new process can find out."""
 SHOWN_ROWS = 24
 SHOWN_LINES = 8
 """Of one job's error."""
@@ -37,6 +42,7 @@ STYLES = {
     "skipped": "green dim",
     "failed": "bold red",
     "stopped": "yellow",
+    "held": "yellow",
     "left": "yellow",
 }
 
@@ -91,8 +97,11 @@ class Job:
     start: Callable[[], RemoteProcess] | None = None
     """Hands the job over, where it is not a process of this machine."""
     state: str = "waiting"
-    """waiting | running | complete | skipped | failed | stopped | left (with the batch system, when we stopped)."""
+    """waiting | running | complete | skipped | failed | stopped | held (another launch works in its folder) | left
+    (with the batch system, when we stopped)."""
     seconds: float = 0.0
+    look_again: float = 0.0
+    """When a held job's folder may be free, on the monotonic clock."""
     message: str = ""
     process: Started | RemoteProcess | None = None
     started: float = 0.0
@@ -131,7 +140,7 @@ class ProcessPool:
             try:
                 while not signals:
                     self._collect()
-                    if not any(job.state in ("waiting", "running") for job in self.jobs):
+                    if not any(job.state in ("waiting", "running", "held") for job in self.jobs):
                         break
                     self._start_some()
                     self._show(live)
@@ -143,8 +152,16 @@ class ProcessPool:
             raise Stopped
 
     def _start_some(self) -> None:
+        for job in self.jobs:
+            if job.state == "held" and time.monotonic() >= job.look_again:
+                job.state = "waiting"
         free = self.at_once - sum(job.state == "running" for job in self.jobs)
-        for job in [job for job in self.jobs if job.state == "waiting"][: max(0, free)]:
+        for job in [job for job in self.jobs if job.state == "waiting"]:
+            if free < 1:
+                break
+            if self._is_held(job):
+                continue
+            free -= 1
             job.log.parent.mkdir(parents=True, exist_ok=True)
             job.state, job.started = "running", time.monotonic()
             try:
@@ -154,6 +171,19 @@ class ProcessPool:
                     raise
                 # One job that a batch system refuses; the others may suit it.
                 job.state, job.message = "failed", f"it could not be handed over: {error}"
+            self._say(job)
+
+    def _is_held(self, job: Job) -> bool:
+        """Whether another launch works in its folder now, as far as this machine can tell; then it is put off."""
+        if job.start is not None or not job.folder or (pid := holder(Path(job.folder))) is None:
+            return False
+        self._hold(job, LOOK_AGAIN_SECONDS, f"process {pid} works in its folder")
+        return True
+
+    def _hold(self, job: Job, seconds: float, reason: str) -> None:
+        job.state, job.look_again = "held", time.monotonic() + seconds
+        if job.message != reason:
+            job.message = reason
             self._say(job)
 
     def _started(self, job: Job) -> Started | RemoteProcess:
@@ -169,7 +199,9 @@ class ProcessPool:
                 continue
             job.seconds = time.monotonic() - job.started
             status = job.process.poll()
-            if status is not None:
+            if status == BUSY_STATUS and job.start is None:
+                self._hold(job, TRY_AGAIN_SECONDS, "another process works in its folder")
+            elif status is not None:
                 job.state = "complete" if status == 0 else "failed"
                 reason = getattr(job.process, "reason", "")
                 job.message = "" if status == 0 else reason or failure_message(job.log, status)
@@ -200,7 +232,9 @@ class ProcessPool:
         """One line a change, where there is no terminal to draw a table on."""
         if self.console.is_terminal:
             return
-        after = f" after {job.seconds:.0f} s" if job.state != "running" else ""
+        after = "" if job.state == "running" else f" after {job.seconds:.0f} s"
+        if job.state == "held":
+            after = f": {job.message}"
         self.console.print(f"{job.state:>8}  {job.name}{after}", markup=False, highlight=False)
 
     @contextmanager
@@ -222,9 +256,11 @@ class ProcessPool:
         counts = {state: sum(job.state == state for job in self.jobs) for state in ("waiting", *STYLES)}
         title = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
         table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 1))
-        shown = [job for job in self.jobs if job.state in ("running", "failed", "stopped", "left")]
+        shown = [job for job in self.jobs if job.state in ("running", "failed", "stopped", "held", "left")]
         for job in shown[:SHOWN_ROWS]:
-            table.add_row(f"[{STYLES[job.state]}]{job.state}[/]", job.name, f"{job.seconds:.0f} s", last_line(job.log))
+            is_held = job.state == "held"
+            time_used, said = ("", job.message) if is_held else (f"{job.seconds:.0f} s", last_line(job.log))
+            table.add_row(f"[{STYLES[job.state]}]{job.state}[/]", job.name, time_used, said)
         return table
 
 
@@ -270,7 +306,8 @@ def _signal(jobs: Sequence[Job], number: int) -> None:
 
 
 def _fresh(job: Job) -> Started:
-    with job.log.open("wb") as output:
+    job.log.write_bytes(b"")
+    with job.log.open("ab") as output:  # appended: two launches that start one job share its log for a moment
         return subprocess.Popen(
             job.command,
             stdin=subprocess.DEVNULL,
