@@ -115,7 +115,7 @@ def test_neutral_keys_change_nothing(tmp_path: Path) -> None:
 
 def test_results_version_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finish(tmp_path)
-    monkeypatch.setattr(run_module, "RESULTS_VERSION", 999)
+    monkeypatch.setitem(run_module.RESULTS_VERSIONS, "pretrain", 999)
     with pytest.raises(RunConflictError, match="results_version"):
         claim(tmp_path)
     assert not is_settled(tmp_path, stage="pretrain", config=config())

@@ -123,6 +123,14 @@ def test_runs_taken_as_independent_do_not_cover(seeds: int) -> None:
     assert share([low <= 0.5 <= high for _, low, high in found]) < 0.8
 
 
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_fine_tuning_seeds_drawn_alike_for_every_encoder_do_not_cover(seeds: int) -> None:
+    """Another negative control, docs/decisions/0013: their effect is in every mean and not in the spread of the means."""
+    alike = np.random.default_rng(8).normal(0.0, 1.0, size=(SIMULATIONS, 1, FINETUNING))
+    found = [estimate(as_scores(one)) for one in simulated(seeds, (0.5, 0.5))[:, 0] + alike]
+    assert share([one.low <= 0.5 <= one.high for one in found]) < 0.9
+
+
 def test_a_spread_borrowed_from_other_columns_does_not_cover() -> None:
     """Why nothing is pooled over the table, docs/decisions/0006: the column that spreads most is too sure of itself."""
     values = simulated(2, SPREADS["dominates"], columns=(0.3, 1.0, 3.0)).mean(-1)

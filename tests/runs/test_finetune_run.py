@@ -119,6 +119,13 @@ def test_same_seed_is_bitwise_equal_and_another_is_not(finetune: Any) -> None:
     assert losses(first) != losses(other)
 
 
+def test_fine_tuning_seeds_are_nested_in_pretraining_seeds_and_rows_are_paired(finetune: Any) -> None:
+    """One encoder throughout: what differs is what is drawn. A seed drawn alike for all would hide in every mean."""
+    first, other_row = finetune("pretrain_seed=1", name="a"), finetune("pretrain_seed=1", "row=another", name="b")
+    assert losses(first) == losses(other_row)
+    assert losses(first) != losses(finetune("pretrain_seed=2", name="c"))
+
+
 def stop_in(step: int) -> Any:
     """A hook that sends a real SIGTERM to this process in the middle of a step."""
 

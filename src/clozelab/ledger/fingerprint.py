@@ -17,8 +17,8 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from clozelab.ledger.redaction import digested, hidden_environment, redacted
 
-RESULTS_VERSION = 3
-"""Raised when a change of code changes results: then no older run is taken for the same."""
+RESULTS_VERSIONS = {"pretrain": 3, "finetune": 4}
+"""Of each stage; raised when a change of code changes its results: then no older run is taken for the same."""
 
 NEUTRAL_KEYS = frozenset(
     {

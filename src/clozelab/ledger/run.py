@@ -1,7 +1,7 @@
 """A run folder: who owns it, what it was made from and how it ended.
 
 A folder is claimed under a file lock. The fingerprint says what is in it: the resolved configuration without the keys
-that cannot change a result, the fingerprints of the inputs, and RESULTS_VERSION. Same and complete: skipped. Same and
+that cannot change a result, the fingerprints of the inputs, and the stage's results version. Same and complete: skipped. Same and
 incomplete: resumed. Different: refused, with the difference. Ranks above 0 of a multi-process job follow the folder
 that rank 0 claimed and only compare fingerprints, so two ranks can never train two configurations.
 """
@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.ledger.fingerprint import RESULTS_VERSION, canonical, digest, flatten
+from clozelab.ledger.fingerprint import RESULTS_VERSIONS, canonical, digest, flatten
 from clozelab.ledger.host import host_facts
 from clozelab.ledger.locks import BUSY_STATUS, LOCK_FILE
 from clozelab.ledger.redaction import redacted
@@ -281,7 +281,7 @@ def is_settled(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
             state is None
             or state["status"] != "complete"
             or state["stage"] != stage
-            or state.get("results_version") != RESULTS_VERSION
+            or state.get("results_version") != RESULTS_VERSIONS[stage]
             or state["config_resolved"] != json.loads(json.dumps(canonical(config)))
         ):
             return False
@@ -323,12 +323,12 @@ def _now() -> str:
 
 
 def _fresh_state(stage: str, config: DictConfig, inputs: dict[str, str]) -> dict[str, Any]:
-    resolved = canonical(config)
+    resolved, version = canonical(config), RESULTS_VERSIONS[stage]
     return {
         "status": "running",
         "stage": stage,
-        "fingerprint": digest({"config": resolved, "inputs": inputs, "results_version": RESULTS_VERSION}),
-        "results_version": RESULTS_VERSION,
+        "fingerprint": digest({"config": resolved, "inputs": inputs, "results_version": version}),
+        "results_version": version,
         "inputs": inputs,
         "started": _now(),
         "finished": None,

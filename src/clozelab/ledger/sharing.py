@@ -16,7 +16,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from clozelab.ledger.fingerprint import RESULTS_VERSION, canonical, digest, encoder_fingerprint
+from clozelab.ledger.fingerprint import RESULTS_VERSIONS, canonical, digest, encoder_fingerprint
 from clozelab.ledger.run import RUN_FILE, Run, process_rank, read_state
 from clozelab.ledger.watching import are_untouched, watched_files
 from clozelab.resolvers import kept_step, total_steps
@@ -88,7 +88,7 @@ def _equal_runs(config: DictConfig, inputs: Mapping[str, str] | None) -> Iterato
     for folder, state in _complete_runs(config):
         theirs = state["config_resolved"]
         keys = (
-            training_key(mine, state["inputs"] if inputs is None else inputs, RESULTS_VERSION),
+            training_key(mine, state["inputs"] if inputs is None else inputs, RESULTS_VERSIONS["pretrain"]),
             training_key(theirs, state["inputs"], state.get("results_version", 0)),
         )
         has_encoder = (folder / "encoder" / "config.json").is_file()

@@ -13,6 +13,7 @@ from hydra.utils import instantiate
 from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
 
+from clozelab.data.random import derive_seed
 from clozelab.data.readers.cache import used_folders
 from clozelab.data.readers.hub import HubSource, hub_files
 from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, PredictionSet, TaskInputs, TrainingPlan
@@ -32,7 +33,7 @@ from clozelab.training.reproducibility import seed_initialisation
 from clozelab.training.tracking import summarise, tracked
 
 log = logging.getLogger(__name__)
-PLAN_KEYS = ("global_batch_size", "epochs", "evaluations_per_epoch", "max_train_examples", "seed")
+PLAN_KEYS = ("global_batch_size", "epochs", "evaluations_per_epoch", "max_train_examples")
 
 
 def main(cfg: DictConfig) -> None:
@@ -90,7 +91,18 @@ def build_data(cfg: DictConfig, folder: Path, encoder: EncoderSource) -> Finetun
 
 
 def build_plan(cfg: DictConfig) -> TrainingPlan:
-    return TrainingPlan(**{key: cfg[key] for key in PLAN_KEYS}, num_workers=cfg.trainer.num_workers)
+    plain = {key: cfg[key] for key in PLAN_KEYS}
+    return TrainingPlan(**plain, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers)
+
+
+def draw_seed(cfg: DictConfig) -> int:
+    """Seed of what this run draws: head weights, order of examples, dropout.
+
+    From both of its seeds, so that fine-tuning seeds are nested in pre-training seeds: drawn alike for every encoder,
+    their effect would be missing from the spread between encoders (docs/decisions/0013). Rows of a table are paired:
+    with the same two seeds they draw the same.
+    """
+    return derive_seed(cfg.pretrain_seed, f"fine-tuning {cfg.seed}")
 
 
 def data_folder(cfg: DictConfig) -> Path:
@@ -102,8 +114,8 @@ def data_folder(cfg: DictConfig) -> Path:
 
 
 def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
-    """The task's module on the encoder; head weights and dropout are functions of the seed."""
-    seed_initialisation(cfg.seed)
+    """The task's module on the encoder; head weights and dropout are functions of the seeds."""
+    seed_initialisation(draw_seed(cfg))
     return instantiate(cfg.task.module, _convert_="all")(
         encoder=encoder,
         head=cfg.head,
@@ -114,7 +126,7 @@ def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) 
         schedule_factory=instantiate(cfg.schedule, _convert_="all"),
         total_steps=data.total_steps,
         gradient_clip_norm=cfg.gradient_clip_norm,
-        seed=cfg.seed,
+        seed=draw_seed(cfg),
         log_interval_steps=cfg.trainer.log_interval_steps,
     )
 
