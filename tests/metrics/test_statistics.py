@@ -125,7 +125,7 @@ def test_runs_taken_as_independent_do_not_cover(seeds: int) -> None:
 
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_fine_tuning_seeds_drawn_alike_for_every_encoder_do_not_cover(seeds: int) -> None:
-    """Another negative control, docs/decisions/0013: their effect is in every mean and not in the spread of the means."""
+    """Another negative control, docs/decisions/0013: their effect is in every mean, not in the means' spread."""
     alike = np.random.default_rng(8).normal(0.0, 1.0, size=(SIMULATIONS, 1, FINETUNING))
     found = [estimate(as_scores(one)) for one in simulated(seeds, (0.5, 0.5))[:, 0] + alike]
     assert share([one.low <= 0.5 <= one.high for one in found]) < 0.9

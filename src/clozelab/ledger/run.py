@@ -1,9 +1,9 @@
 """A run folder: who owns it, what it was made from and how it ended.
 
 A folder is claimed under a file lock. The fingerprint says what is in it: the resolved configuration without the keys
-that cannot change a result, the fingerprints of the inputs, and the stage's results version. Same and complete: skipped. Same and
-incomplete: resumed. Different: refused, with the difference. Ranks above 0 of a multi-process job follow the folder
-that rank 0 claimed and only compare fingerprints, so two ranks can never train two configurations.
+that cannot change a result, the fingerprints of the inputs, and the stage's results version. Same and complete:
+skipped. Same and incomplete: resumed. Different: refused, with the difference. Ranks above 0 of a multi-process job
+follow the folder that rank 0 claimed and only compare fingerprints, so two ranks can never train two configurations.
 """
 
 from __future__ import annotations
