@@ -294,6 +294,19 @@ def test_the_sample_is_bounded_and_does_not_depend_on_order() -> None:
     assert 2_000 < sum(map(len, samples[0])) <= 10_000
 
 
+def test_the_sample_is_not_the_held_out_documents() -> None:
+    """Both take the lowest hashes, and a short document is one block: of one hash they would take the same ones."""
+    documents = [Document(0, [f"Document {n}."], hash_of(f"Document {n}.")) for n in range(4000)]
+    sample, rule = TextSample(max_characters=8_000), SplitRule(0.1)
+    for document in documents:
+        sample.add(document)
+        rule.observe(document.hash)
+    rule.settle()
+    taken = sample.texts()
+    assert len(taken) > 200
+    assert 0.03 < sum(rule.is_validation(hash_of(text)) for text in taken) / len(taken) < 0.2
+
+
 @pytest.mark.parametrize(("fraction", "expected"), [(0.1, None), (1e-9, 1), (1 - 1e-9, 199)])
 def test_the_split_follows_the_hash_and_leaves_no_side_empty(fraction: float, expected: int | None) -> None:
     hashes = [document.hash for document in make_documents(200)]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,6 +193,30 @@ def test_files_round_trip(tmp_path: Path, lowercase: bool) -> None:
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match="no WordPiece tokenizer"):
         WordPieceTokenizer.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "tokenizer.json"])
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [({"strip_accents": False}, "strip_accents=false and lower case true"), ("chinese", "_chinese_chars=false")],
+)
+def test_rules_that_are_not_berts_are_refused(
+    tmp_path: Path, trained: WordPieceTokenizer, name: str, rule: Any, words: str
+) -> None:
+    """A model that was trained on other ids must not be read with these."""
+    for file, content in trained.files().items():
+        (tmp_path / file).write_bytes(content)
+    assert WordPieceTokenizer.from_folder(tmp_path).fingerprint == trained.fingerprint
+    said = json.loads((tmp_path / name).read_text())
+    part = said if name == "tokenizer_config.json" else said["normalizer"]
+    chinese = "tokenize_chinese_chars" if part is said else "handle_chinese_chars"
+    part |= {chinese: False} if rule == "chinese" else rule
+    (tmp_path / name).write_text(json.dumps(said))
+    with pytest.raises(ValueError, match=f"{re.escape(name)} says .*{words}"):
+        WordPieceTokenizer.from_folder(tmp_path)
+    part |= {"strip_accents": True, chinese: True}
+    (tmp_path / name).write_text(json.dumps(said))
+    assert WordPieceTokenizer.from_folder(tmp_path).lowercase  # what BERT does, said outright
 
 
 def test_transformers_loads_the_files(tmp_path: Path, trained: WordPieceTokenizer) -> None:

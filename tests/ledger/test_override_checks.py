@@ -141,3 +141,30 @@ def test_a_factor_beside_phases_that_it_does_not_reach(words: list[str], refused
             return
         with pytest.raises(ValueError, match=r"steps_factor=0\.5 would change nothing.*scale\.pretrain\.phases="):
             check_overrides(sweep.without_hydra(composed))
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [(["size.depth=1/2"], True), (["size.depth=1/2", "model=ratio"], False), (["model=tiny", "size.heads=2"], True)],
+)
+def test_a_ratio_that_the_model_does_not_take(words: list[str], refused: bool) -> None:
+    composed = sweep.compose("pretrain", ["scale=demo", *words])
+    with sweep.hydra_config(composed):
+        if not refused:
+            check_overrides(sweep.without_hydra(composed))
+            return
+        with pytest.raises(ValueError, match=r"size\.\w+ would change nothing: model=\w+ .*model=ratio"):
+            check_overrides(sweep.without_hydra(composed))
+
+
+@pytest.mark.parametrize("key", ["calibrate", "gradient_checkpointing"])
+def test_hardware_settings_that_fine_tuning_does_not_have(key: str) -> None:
+    for stage, is_refused in (("pretrain", False), ("finetune", True)):
+        words = ["encoder=x", "row=y", "task=mrpc"] if stage == "finetune" else []
+        composed = sweep.compose(stage, ["scale=demo", f"trainer.{key}=true", *words])
+        with sweep.hydra_config(composed):
+            if not is_refused:
+                check_overrides(sweep.without_hydra(composed))
+                continue
+            with pytest.raises(ValueError, match=rf"trainer\.{key}=true would change nothing in fine-tuning"):
+                check_overrides(sweep.without_hydra(composed))

@@ -282,6 +282,17 @@ def test_stopped_run_goes_on_with_the_same_bits(tmp_path: Path, stop: int) -> No
     assert [step for step, key, _ in whole.rows() if key == "validation/loss"] == [4, 8]
 
 
+def test_sums_of_a_checkpoint_follow_the_module_to_its_device(tmp_path: Path) -> None:
+    """Lightning reads a checkpoint before it moves the module; "meta" stands for a GPU here."""
+    run = ToyRun(tmp_path, log=4)
+    with pytest.raises(TrainingInterruptedError):
+        run.fit(StopAfter(3))
+    run.module.on_load_checkpoint(torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True))
+    run.module.to("meta")
+    run.module.on_fit_start()
+    assert {sums.device.type for sums in run.module._train_sums.values()} == {"meta"}
+
+
 def test_ctrl_c_saves_and_stops_too(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT)  # a shell's background jobs start with it ignored
     run = ToyRun(tmp_path)
@@ -443,6 +454,8 @@ def test_validations_that_cannot_run(change: dict[str, int], words: str, caplog:
     check_validation(validation, phases, 512)
     assert not caplog.text
     check_validation(validation | {"seq_length": 64}, phases, 512)
-    assert "no phase is longer than 32" in caplog.text
+    assert "no phase is longer than 32" in caplog.text and "first phase" not in caplog.text
+    check_validation(validation | {"seq_length": 64}, [*phases, phases[0] | {"seq_length": 64}], 512)
+    assert "validation.seq_length is 64, but the first phase has 32" in caplog.text
     with pytest.raises(ValueError, match=words):
         check_validation(validation | change, phases, 512)

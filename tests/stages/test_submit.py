@@ -12,15 +12,15 @@ from clozelab.data.glue_submission import TEST_SETS, placeholder
 from clozelab.stages.submit import main
 
 
-def run(folder: Path, name: str, score: float, answer: str | None = None) -> Path:
+def run(folder: Path, test_set: str, score: float, answer: str | None = None, **about: str) -> Path:
     """A run folder with predictions for one test set."""
     (folder / "test_predictions").mkdir(parents=True)
-    text = placeholder(name)
+    text = placeholder(test_set)
     if answer is not None:
-        text = text.replace(f"\t{TEST_SETS[name].labels[0]}", f"\t{answer}")
-    (folder / "test_predictions" / f"{name}.tsv").write_text(text)
+        text = text.replace(f"\t{TEST_SETS[test_set].labels[0]}", f"\t{answer}")
+    (folder / "test_predictions" / f"{test_set}.tsv").write_text(text)
     scores = {"metric": "validation/accuracy", "scores": {"validation/accuracy": score}, "stand_in_for": None}
-    (folder / "scores.json").write_text(json.dumps(scores))
+    (folder / "scores.json").write_text(json.dumps({"name": test_set.lower()} | scores | about))
     return folder
 
 
@@ -38,6 +38,22 @@ def test_best_run_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     out.write_bytes(out.read_bytes()[:-50])
     assert main(["--check", str(out)]) == 1
     assert "1 problem(s)" in capsys.readouterr().out
+
+
+def test_a_stand_ins_model_is_taken_only_where_there_is_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its score is on another validation set: higher says nothing."""
+    snli = run(tmp_path / "snli", "AX", 0.8, name="snli_95k", stand_in_for="mnli")
+    mnli = run(tmp_path / "mnli", "AX", 0.7, name="mnli")
+    other = run(tmp_path / "other", "AX", 0.9, name="xnli_part", stand_in_for="mnli")
+    out = [f"out={tmp_path / 'x.zip'}", "--placeholders"]
+    assert main(["glue", str(snli), str(mnli), *out]) == 0
+    assert f"0.7000  {mnli}" in capsys.readouterr().out
+    assert main(["glue", str(snli), *out]) == 0
+    assert "trained on a stand-in for mnli" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"AX: nobody can say which is best of .*snli_95k.*xnli_part"):
+        main(["glue", str(snli), str(other), *out])
 
 
 def test_missing_sets_are_an_error_or_placeholders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -234,6 +234,8 @@ class TextSample:
     """
 
     BLOCK_SENTENCES = 32
+    SALT = "vocabulary\n"
+    """A short document is one block: by its plain hash the sample would be the held-out documents, see SplitRule."""
 
     def __init__(self, max_characters: int) -> None:
         self.max_characters = max_characters
@@ -244,7 +246,7 @@ class TextSample:
     def add(self, document: Document) -> None:
         for start in range(0, len(document.sentences), self.BLOCK_SENTENCES):
             block = "\n".join(document.sentences[start : start + self.BLOCK_SENTENCES])
-            place = hash_of(block)
+            place = hash_of(f"{self.SALT}{block}")
             if place < self.threshold:
                 self._blocks.append((place, block))
                 self._characters += len(block)

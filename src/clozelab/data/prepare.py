@@ -40,7 +40,7 @@ from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 
 log = logging.getLogger(__name__)
 
-PREPARATION_VERSION = 1
+PREPARATION_VERSION = 2
 """Raise it with every change of cleaning, splitting or tokenisation: it renames the cache folder."""
 VOCABULARY_SAMPLE_CHARACTERS = 64_000_000
 """Text a vocabulary is learnt from at most; word frequencies are settled long before."""

@@ -19,8 +19,9 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
@@ -108,12 +109,16 @@ class WordPieceTokenizer:
     def from_folder(cls, folder: str | Path) -> WordPieceTokenizer:
         """Reads the tokenizer of a BERT folder: `vocab.txt` with `tokenizer_config.json`, or `tokenizer.json` alone.
 
-        Case comes from `do_lower_case`, else from `tokenizer.json`'s normalizer; ValueError where neither says.
+        Case comes from `do_lower_case`, else from `tokenizer.json`'s normalizer; ValueError where neither says, and
+        where the folder has other rules than BERT's for accents and Chinese characters.
         """
         folder = Path(folder)
         config = _json_or_empty(folder / "tokenizer_config.json")
         library = _json_or_empty(folder / "tokenizer.json")
-        lowercase = config.get("do_lower_case", (library.get("normalizer") or {}).get("lowercase"))
+        normalizer = library.get("normalizer") or {}
+        lowercase = config.get("do_lower_case", normalizer.get("lowercase"))
+        _check_rules(folder / "tokenizer_config.json", config, "tokenize_chinese_chars", lowercase)
+        _check_rules(folder / "tokenizer.json", normalizer, "handle_chinese_chars", lowercase)
         if (folder / "vocab.txt").is_file():
             if lowercase is None:
                 raise ValueError(
@@ -249,6 +254,22 @@ def _check_vocabulary(vocabulary: Sequence[str]) -> dict[str, int]:
     if "" in ids:
         raise ValueError(f"entry {ids['']} of the vocabulary is empty")
     return ids
+
+
+def _check_rules(path: Path, rules: Mapping[str, Any], chinese: str, lowercase: bool | None) -> None:
+    """Refuse what this tokenizer would silently do otherwise: its model was trained on other ids."""
+    accents = rules.get("strip_accents")
+    if accents is not None and lowercase is not None and bool(accents) != bool(lowercase):
+        raise ValueError(
+            f"{path} says strip_accents={json.dumps(accents)} and lower case {json.dumps(bool(lowercase))}: here, as in"
+            " the released BERT, accents are stripped with lower case and only then, so this model would read other"
+            " tokens than it was trained on"
+        )
+    if rules.get(chinese) is False:
+        raise ValueError(
+            f"{path} says {chinese}=false: here every Chinese character is a word, as in the released BERT, so this"
+            " model would read other tokens than it was trained on"
+        )
 
 
 def _json_or_empty(path: Path) -> dict:

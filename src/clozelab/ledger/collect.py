@@ -60,6 +60,8 @@ class FinetuneRun:
     learning_rate: float | None = None
     synthetic: str | None = None
     """Name of the generator that wrote the task's files."""
+    num_evaluations: int = 0
+    """Of which its score is the best one."""
     baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Simple method -> metric -> its score on the same examples, in percent."""
 
@@ -166,6 +168,7 @@ def read_scores(path: Path) -> dict[str, Any]:
         "majority": None if majority is None else float(majority) * factor,
         "collapsed": bool(saved.get("collapsed", False)),
         "num_examples": saved.get("num_examples"),
+        "num_evaluations": len(saved.get("evaluations", ())),
         "synthetic": saved.get("synthetic"),
         "baselines": {
             name: {f"validation/{key}": float(value) * factor for key, value in named.items()}

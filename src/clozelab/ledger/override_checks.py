@@ -18,6 +18,7 @@ from clozelab.resolvers import scaled_phases
 
 SCALE_OWNED = ("learning_rate", "epochs", "global_batch_size")
 """Keys of a task that a scale may replace."""
+IDLE_IN_FINETUNING = ("calibrate", "gradient_checkpointing")
 ARM = "${encoder_arm}"
 GIVEN_ROW = "given"
 """The row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then."""
@@ -34,12 +35,14 @@ def check_overrides(config: DictConfig) -> None:
     """
     if not HydraConfig.initialized():
         return
+    given = {word.lstrip("+").partition("=")[0] for word in HydraConfig.get().overrides.task}
     if "row" not in config:
         _refuse_idle_factor(config)
+        _refuse_idle_size(config, given)
         _refuse_undone(config, "arm")
         return
-    given = {word.lstrip("+").partition("=")[0] for word in HydraConfig.get().overrides.task}
     _refuse_idle(config, given)
+    _refuse_idle_hardware(config)
     _refuse_misfiled_encoder(config, given)
     _refuse_undone(config, "row")
 
@@ -60,6 +63,24 @@ def _refuse_idle_factor(config: DictConfig) -> None:
             f"steps_factor={config.steps_factor:g} would change nothing: phases=[...] says all steps outright."
             " Say scale.pretrain.phases=[...] instead, which the factor multiplies, or leave one of them out"
         )
+
+
+def _refuse_idle_size(config: DictConfig, given: Collection[str]) -> None:
+    said = sorted(key for key in given if key.partition(".")[0] == "size")
+    if said and "${size." not in str(OmegaConf.to_container(config.model, resolve=False)):
+        raise ValueError(
+            f"{said[0]} would change nothing: model={HydraConfig.get().runtime.choices.get('model')} says its sizes"
+            " outright. Say model=ratio too, for ratios of the scale's size, or model.num_hidden_layers=... itself"
+        )
+
+
+def _refuse_idle_hardware(config: DictConfig) -> None:
+    for key in IDLE_IN_FINETUNING:
+        if config.trainer[key]:
+            raise ValueError(
+                f"trainer.{key}=true would change nothing in fine-tuning, which does not have it: leave it out, or say"
+                f" pretrain.trainer.{key}=true where a command is about both stages"
+            )
 
 
 def _refuse_misfiled_encoder(config: DictConfig, given: Collection[str]) -> None:

@@ -98,6 +98,8 @@ class PretrainingModule(TrainingModule):
 
     def on_fit_start(self) -> None:
         self.world_size = self.trainer.world_size
+        # A checkpoint is read before the module moves to its device.
+        self._train_sums = {name: values.to(self.device) for name, values in self._train_sums.items()}
 
     def configure_model(self) -> None:
         """Shard over ranks under trainer=fsdp: each layer is a unit, the rest (tied embeddings, heads) is one more."""
@@ -344,25 +346,32 @@ def check_phases(phases: Sequence[Mapping[str, int]], max_position_embeddings: i
 def check_validation(
     validation: Mapping[str, int], phases: Sequence[Mapping[str, int]], max_position_embeddings: int
 ) -> None:
-    """Raise ValueError, naming the key, for a validation that cannot run; warn of rows longer than any in training."""
+    """Raise ValueError, naming the key, for a validation that cannot run; warn of rows longer than in training."""
     for key, value in validation.items():
         if value < 1:
             raise ValueError(
                 f"validation.{key} is {value}: it must be at least 1 (interval_steps beyond the last step: validate "
                 "once, at the end)"
             )
-    length, longest = validation["seq_length"], max(phase["seq_length"] for phase in phases)
+    length, lengths = validation["seq_length"], [phase["seq_length"] for phase in phases]
     if length > max_position_embeddings:
         raise ValueError(
             f"validation.seq_length is {length}, but the model has {max_position_embeddings} positions: shorten it or"
             " raise model.max_position_embeddings"
         )
-    if length > longest:
+    if length > max(lengths):
         log.warning(
             "validation.seq_length is %d, but no phase is longer than %d: the held-out loss will be that of positions"
             " that were never trained",
             length,
-            longest,
+            max(lengths),
+        )
+    elif length > lengths[0]:
+        log.warning(
+            "validation.seq_length is %d, but the first phase has %d: until a longer one the held-out loss is that of"
+            " positions that are not trained yet, and falls when it begins",
+            length,
+            lengths[0],
         )
 
 

@@ -36,6 +36,7 @@ class Candidate:
     metric: str
     score: float
     stand_in_for: str | None
+    task: str
 
 
 def main(words: Sequence[str]) -> int:
@@ -69,7 +70,7 @@ def check(paths: Sequence[Path]) -> int:
 def submit(runs: Sequence[Path], out: Path, with_placeholders: bool) -> int:
     """Write the zip from the best run of each test set, and say which those were."""
     candidates = find_predictions(runs)
-    best = {name: max(found, key=lambda one: one.score) for name, found in candidates.items()}
+    best = {name: _best(name, found) for name, found in candidates.items()}
     missing = [name for name in TEST_SETS if name not in best]
     if missing and not with_placeholders:
         raise ValueError(
@@ -102,12 +103,27 @@ def find_predictions(runs: Sequence[Path]) -> dict[str, list[Candidate]]:
     return found
 
 
+def _best(name: str, candidates: Sequence[Candidate]) -> Candidate:
+    """The highest validation score; of a model trained on a stand-in only where there is no other, for its score is on
+    another validation set.
+
+    Raises:
+        ValueError: the scores are of different metrics or stand-ins.
+    """
+    own = [one for one in candidates if one.stand_in_for is None] or candidates
+    if len({(one.metric, one.task) for one in own}) > 1:
+        said = ", ".join(f"{one.run} ({one.task}, {one.metric})" for one in own)
+        raise ValueError(f"{name}: nobody can say which is best of {said}; give only the run that you mean")
+    return max(own, key=lambda one: one.score)
+
+
 def _candidate(path: Path) -> Candidate:
     run = path.parents[1]
     try:
         saved = json.loads((run / "scores.json").read_text(encoding="utf-8"))
         metric = str(saved["metric"])
-        return Candidate(path, run, metric, float(saved["scores"][metric]), saved.get("stand_in_for"))
+        score = float(saved["scores"][metric])
+        return Candidate(path, run, metric, score, saved.get("stand_in_for"), str(saved["name"]))
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"{run}: no readable scores.json beside its predictions ({error})") from error
 

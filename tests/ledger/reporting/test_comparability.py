@@ -75,7 +75,32 @@ def test_another_protocol(experiment: Experiment, root: Path, key: str, value: A
 def test_a_single_run_of_another_protocol_is_enough(experiment: Experiment, root: Path) -> None:
     change(root, "finetune/*/*/*/*", config_resolved__epochs=3.0)
     change(root, "finetune/ltr/pretrain-seed-2/mrpc/seed-1", config_resolved__epochs=9.0)
-    assert "epochs 3.0/9.0 against 3.0" in mrpc(experiment, root).note
+    assert "epochs 9.0 against 3.0" in mrpc(experiment, root).note
+
+
+def test_settings_are_compared_seed_by_seed(experiment: Experiment, root: Path) -> None:
+    """A difference is paired: as sets, both rows' epochs would be equal here."""
+    for row, (first, second) in {"ltr": (1.0, 3.0), "mlm": (3.0, 1.0)}.items():
+        change(root, f"finetune/{row}/*/*/seed-1", config_resolved__epochs=first)
+        change(root, f"finetune/{row}/*/*/seed-2", config_resolved__epochs=second)
+    assert "epochs 1.0/3.0 against 3.0/1.0" in mrpc(experiment, root).note
+    for seed, epochs in ((1, 1.0), (2, 3.0)):
+        change(root, f"finetune/*/*/*/seed-{seed}", config_resolved__epochs=epochs)
+    assert mrpc(experiment, root).verdict == HOLDS  # the control: unequal runs (a problem of its own), equal pairs
+
+
+@pytest.mark.parametrize(
+    ("arm", "key"),
+    [("mlm", "objective__token__weight"), ("mlm", "objective__input__negative_scope"), ("ltr", "model__hidden_act")],
+)
+def test_what_no_arm_is_about_has_to_be_equal(experiment: Experiment, root: Path, arm: str, key: str) -> None:
+    change(root, "pretrain/*/*", config_resolved__objective={"token": {"weight": 1.0}, "input": {}})
+    found = [one for one in judge(build_table(experiment, collect(root))) if one.claim.id == "nsp_helps_qnli"]
+    assert found[0].verdict == NOT_COMPARABLE and "another protocol" not in found[0].note  # no runs on QNLI
+    change(root, f"pretrain/{arm}/*", **{f"config_resolved__{key}": "other"})
+    table = build_table(experiment, collect(root))
+    other = "mlm_nsp" if arm == "mlm" else "mlm"
+    assert f"pre-trained with {key.replace('__', '.')} " in table.comparability.why_not(arm, other, ())
 
 
 def test_another_search_over_learning_rates(experiment: Experiment, root: Path) -> None:

@@ -21,8 +21,9 @@ def write(folder: Path, **files: str) -> Path:
 def test_keys_of_a_file(tmp_path: Path) -> None:
     text = "defaults:\n  - override /objective: mlm\n  - _self_\narm: a\nsize: {depth: '1/2'}\nhydra: {mode: RUN}\n"
     deltas = read_deltas(write(tmp_path, a=text))
-    assert deltas == {"a": {"objective": "mlm", "arm": "a", "size.depth": "1/2"}}
-    assert with_following(deltas["a"]) == {"objective", "arm", "size.depth", "model"}
+    choice = {"objective.input": "segment_pairs", "objective.token": "mlm"}
+    assert deltas == {"a": {**choice, "arm": "a", "size.depth": "1/2"}}
+    assert with_following(deltas["a"]) == {*choice, "arm", "size.depth", "model.num_hidden_layers"}
     assert read_deltas(tmp_path / "no such folder") == {}
     assert read_deltas(write(tmp_path, a="a: [")) == {}
 
@@ -42,6 +43,24 @@ def test_a_file_that_cannot_be_seen_through_sets_the_whole_part(tmp_path: Path) 
     (tmp_path / "task").mkdir()
     write(tmp_path / "task", nested="defaults:\n  - format/conll\nx: 1\n")
     assert read_deltas(rows) == {"a": {"task": "task/other"}, "b": {"task": "task/nested"}}
+
+
+def test_what_two_choices_have_in_common_is_not_meant_to_differ(tmp_path: Path) -> None:
+    """MLM with and without NSP: how tokens are masked and pairs are made has to be equal."""
+    names = {"both": "mlm_nsp", "mlm": "mlm", "ltr": "ltr"}
+    texts = {key: f"defaults:\n  - override /objective: {choice}\n" for key, choice in names.items()}
+    texts["full"] = texts["mlm"] + "  - override /objective/input: full_sentences\n"
+    files = read_deltas(write(tmp_path, **texts))
+    assert meant_to_differ(files["both"], files["mlm"]) == {"objective.pair"}
+    assert meant_to_differ(files["mlm"], files["ltr"]) == {"objective.token"}
+    assert meant_to_differ(files["mlm"], files["full"]) == {"objective.input"}
+
+
+def test_a_choice_that_cannot_be_seen_through_is_a_whole(tmp_path: Path) -> None:
+    text = "defaults:\n  - override /objective: of_my_own\n"
+    assert read_deltas(write(tmp_path, a=text)) == {"a": {"objective": "of_my_own"}}
+    model = read_deltas(write(tmp_path, a="defaults:\n  - override /model: ratio\n"))["a"]
+    assert "model.hidden_size" in model and "model.hidden_dropout_prob" in model and "model" not in model
 
 
 def test_what_both_say_alike_is_not_meant_to_differ() -> None:

@@ -398,3 +398,38 @@ def test_runs_of_an_unknown_row_are_said(make_runs: Callable[..., Path]) -> None
     for path in (root / "finetune" / "ltr").rglob("run.json"):
         path.write_text(path.read_text().replace('"row": "ltr"', '"row": "l2r"'))
     assert "4 runs of row l2r, which paper.yaml does not have" in (written(root).folder / "report.md").read_text()
+
+
+def test_what_scores_are_of(make_runs: Callable[..., Path], writers: Any, without_plots: None) -> None:
+    """The split, a part of the training examples, and the choice among evaluations are said where they apply."""
+    root = full(make_runs)
+    md = texts(written(root))["report.md"]
+    assert "on the dev sets; ours is" in md
+    assert "training examples" not in md and "scored several times" not in md
+    for folder in root.glob("finetune/*/*/mrpc/*"):
+        facts = {"data": {"train_examples": 1000, "train_examples_available": 3668}}
+        (folder / "run.json").write_text(json.dumps(json.loads((folder / "run.json").read_text()) | {"facts": facts}))
+        scores = json.loads((folder / "scores.json").read_text())
+        (folder / "scores.json").write_text(json.dumps(scores | {"evaluations": [{"step": 5}, {"step": 10}]}))
+    found = texts(written(root))
+    (line,) = (line for line in found["report.md"].splitlines() if line.startswith("| training examples |"))
+    assert line.count("1,000 of 3,668") == 1
+    assert "trained on 1,000 of 3,668" in found["report.html"]
+    assert all("was scored several times on the way" in found[name] for name in ("report.md", "report.html"))
+    experiment = replace(load_experiment(find_experiment("table5_pretraining_tasks")), split="test")
+    write_report(experiment, root, root / "other", scale="demo")
+    assert "ours on the dev sets and the paper's on the test sets; ours is" in (root / "other/report.md").read_text()
+
+
+def test_utilisation_is_of_the_highest_ceiling_of_a_machine(
+    make_runs: Callable[..., Path], without_plots: None
+) -> None:
+    """A ceiling measured beside other work would flatter its run."""
+    root = full(make_runs)
+    for folder in root.glob("pretrain/*/*"):
+        state = json.loads((folder / "run.json").read_text())
+        state["facts"] |= {"matmul_ceiling": 50.0 if folder.parent.name == "mlm" else 100.0, "mfu": 0.4}
+        (folder / "run.json").write_text(json.dumps(state))
+    md = texts(written(root))["report.md"]
+    shares = {line.split("|")[1].strip(): line for line in md.splitlines() if line.startswith("| pre-training ")}
+    assert "20%" in shares["pre-training No NSP"] and "40%" in shares["pre-training MLM & NSP"]

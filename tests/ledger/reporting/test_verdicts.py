@@ -233,6 +233,23 @@ def test_a_difference_with_and_without_collapsed_runs(
     assert "3 collapsed run(s) of LTR" in one.note and "without collapsed runs −2" in one.note
 
 
+@pytest.mark.parametrize(("healthy", "verdict"), [(72.0, INCONCLUSIVE), (60.0, HOLDS)])
+def test_no_verdict_rests_on_collapsed_runs(
+    experiment: Experiment, make_runs: Callable[..., Path], writers: Any, healthy: float, verdict: str
+) -> None:
+    """One fine-tuning seed of every encoder of one row collapses: alone it would make a sure difference."""
+    root = make_runs({}, pretrain_seeds=(1, 2, 3))
+    for seed in (1, 2, 3):
+        for tuning in (1, 2):
+            writers.finetune(root, "mlm", "mrpc", (seed, tuning), 72.0 + 0.1 * seed)
+            writers.finetune(root, "ltr", "mrpc", (seed, tuning + 1), healthy + 0.2 * (seed % 2) + 0.05 * tuning)
+        writers.finetune(root, "mlm", "mrpc", (seed, 3), 72.1)
+        writers.finetune(root, "ltr", "mrpc", (seed, 1), 40.0 + 0.1 * seed, collapsed=True)
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.difference is not None and one.difference.high is not None and one.difference.high < -8.0
+    assert one.verdict == verdict and "p is the larger one, with or without" in one.note
+
+
 def answer(root: Path, row: str, seed: int, text: str) -> None:
     (root / "finetune" / row / f"pretrain-seed-{seed}" / "mrpc" / "seed-1" / "predictions.jsonl").write_text(text)
 

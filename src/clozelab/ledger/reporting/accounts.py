@@ -132,12 +132,37 @@ def costs(experiment: Experiment, collected: Collected) -> list[dict[str, str]]:
         (f"fine-tuning {row.label}", [run for run in collected.finetune if run.row == row.name])
         for row in experiment.rows
     ]
-    total = _cost("all", collected.runs) | dict.fromkeys(("tokens", "speed", "mfu"), "")
-    return [*(_cost(label, runs) for label, runs in lines if runs), total]
+    ceilings = _ceilings(collected)
+    total = _cost("all", collected.runs, ceilings) | dict.fromkeys(("tokens", "speed", "mfu"), "")
+    return [*(_cost(label, runs, ceilings) for label, runs in lines if runs), total]
 
 
-def _cost(label: str, runs: Sequence[AnyRun]) -> dict[str, str]:
-    facts = [run.state.get("facts", {}) for run in runs if run.is_complete]
+def _ceilings(collected: Collected) -> dict[tuple[str, Any], float]:
+    """(machine, precision) -> the highest ceiling of matrix products that any run measured there.
+
+    Each run measures it for a moment when it begins, perhaps beside other work: a low one flatters the run.
+    """
+    found: dict[tuple[str, Any], float] = {}
+    for run in collected.pretrain:
+        if ceiling := run.facts.get("matmul_ceiling"):
+            found[_place(run)] = max(found.get(_place(run), 0.0), float(ceiling))
+    return found
+
+
+def _place(run: AnyRun) -> tuple[str, Any]:
+    return _host(run.state.get("host", {})), run.state.get("facts", {}).get("precision")
+
+
+def _against_ceiling(run: AnyRun, ceilings: Mapping[tuple[str, Any], float]) -> dict[str, Any]:
+    """A run's facts, its utilisation being that of the highest ceiling of its machine."""
+    facts = dict(run.state.get("facts", {}))
+    if facts.get("mfu") and facts.get("matmul_ceiling"):
+        facts["mfu"] *= facts["matmul_ceiling"] / ceilings[_place(run)]
+    return facts
+
+
+def _cost(label: str, runs: Sequence[AnyRun], ceilings: Mapping[tuple[str, Any], float]) -> dict[str, str]:
+    facts = [_against_ceiling(run, ceilings) for run in runs if run.is_complete]
     seconds = [float(run.state.get("seconds", 0.0)) for run in runs if run.state["status"] != "running"]
     return {
         "label": label,

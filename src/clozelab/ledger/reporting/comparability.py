@@ -21,7 +21,7 @@ from clozelab.ledger.reporting.consistency import (
     PRETRAIN_MAY_DIFFER,
     compared,
 )
-from clozelab.ledger.reporting.declared import Delta, is_within, meant_to_differ, read_deltas
+from clozelab.ledger.reporting.declared import RATE_KEYS, Delta, is_within, meant_to_differ, read_deltas
 from clozelab.ledger.reporting.experiment import Experiment
 from clozelab.ledger.reporting.misfiled import misfiled
 from clozelab.ledger.reporting.wording import rough
@@ -44,8 +44,8 @@ TOLERANCE = 0.02
 NAMES = {"training_seconds": "training time (seconds x devices)"}
 SHOWN = 3
 
-Settings = Mapping[str, frozenset[str]]
-"""Dotted key -> every value that it has in some runs."""
+Settings = Mapping[tuple[int, ...], Mapping[str, str]]
+"""Seeds -> dotted key -> its value in the run (the runs, where learning rates were tried) with these seeds."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Comparability:
 
     Attributes:
         arms: row -> its pre-training arm, or None.
-        pretrain: arm -> settings of its complete runs.
-        finetune: (row, task) -> settings of its complete runs.
+        pretrain: arm -> settings of its complete runs, by seed.
+        finetune: (row, task) -> settings of its complete runs, by pre-training and fine-tuning seed.
         amounts: arm -> what one run of it saw and took, as means.
         matched_by: which of the amounts have to agree.
         arm_files, row_files: what their files set.
@@ -151,33 +151,34 @@ def _encoders(runs: Sequence[FinetuneRun]) -> dict[str, dict[tuple[int, float], 
 
 
 def _settings(runs: Sequence[PretrainRun | FinetuneRun], may_differ: tuple[str, ...], data: Sequence[str]) -> Settings:
-    all_values = [compared(run.state, may_differ, data) for run in runs]
-    keys = set().union(*all_values)
-    return {key: frozenset(str(values.get(key, "none")) for values in all_values) for key in keys}
+    found: dict[tuple[int, ...], dict[str, set[str]]] = {}
+    rates: dict[str, set[str]] = {}
+    for run in runs:
+        seeds = (run.seed,) if isinstance(run, PretrainRun) else (run.pretrain_seed, run.seed)
+        for key, value in compared(run.state, may_differ, data).items():
+            mine = rates if isinstance(run, FinetuneRun) and key in RATE_KEYS else found.setdefault(seeds, {})
+            mine.setdefault(key, set()).add(str(value))
+    # Of the rates that were tried a row takes one for all its seeds.
+    return {
+        seeds: {key: "/".join(sorted(values)) for key, values in (one | rates).items()} for seeds, one in found.items()
+    }
 
 
 def _difference(how: str, first: Settings, second: Settings, free: Collection[str]) -> str:
-    """In words, what two rows' settings differ in; nothing is said of a row without any."""
-    if not first or not second:
-        return ""
-    none = frozenset({"none"})
-    differing = [
-        key
-        for key in sorted(first.keys() | second.keys())
-        if first.get(key, none) != second.get(key, none) and not is_within(key, free)
-    ]
-    differing = [key for key in differing if FOLLOWS.get(key) not in differing]
+    """In words, what two rows' settings differ in for some seeds that both have: a difference is paired by seed."""
+    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for seeds in sorted(first.keys() & second.keys()):
+        for key in first[seeds].keys() | second[seeds].keys():
+            pair = first[seeds].get(key, "none"), second[seeds].get(key, "none")
+            if pair[0] != pair[1] and not is_within(key, free):
+                for values, value in zip(found.setdefault(key, ({}, {})), pair, strict=True):
+                    values[value] = None
+    differing = [key for key in sorted(found) if FOLLOWS.get(key) not in found]
     if not differing:
         return ""
-    parts = [
-        f"{key} {_words(first.get(key, none))} against {_words(second.get(key, none))}" for key in differing[:SHOWN]
-    ]
+    parts = [f"{key} {'/'.join(found[key][0])} against {'/'.join(found[key][1])}" for key in differing[:SHOWN]]
     more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
     return f"another protocol: {how} with {'; '.join(parts)}{more}, which differ_in in paper.yaml does not allow for"
-
-
-def _words(values: frozenset[str]) -> str:
-    return "/".join(sorted(values))
 
 
 def _amounts(runs: Sequence[PretrainRun]) -> dict[str, float]:

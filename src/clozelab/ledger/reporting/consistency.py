@@ -7,13 +7,14 @@ file sets is that arm's difference from the others; inside the arm it has to be 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.fingerprint import CONDITIONAL_KEYS, encoder_fingerprint, flatten, is_of_no_account
-from clozelab.ledger.reporting.declared import RATE_KEYS, is_within, read_deltas, with_following
+from clozelab.ledger.reporting.declared import RATE_KEYS, is_within, meant_to_differ, read_deltas
 
 PRETRAIN_MAY_DIFFER = ("arm", "seed")
 FINETUNE_MAY_DIFFER = (
@@ -44,8 +45,8 @@ def inconsistencies(collected: Collected, experiment: Path | None = None, free: 
     """
     pretrain = [run for run in collected.pretrain if run.is_complete]
     finetune = [run for run in collected.finetune if run.is_complete]
-    arms = _declared({run.arm for run in pretrain}, experiment, "arm", free)
-    rows = _declared({run.row for run in finetune}, experiment, "row", free)
+    arms = _declared(sorted({run.arm for run in pretrain}), experiment, "arm", free)
+    rows = _declared(sorted({run.row for run in finetune}), experiment, "row", free)
     values = [(run, compared(run.state, PRETRAIN_MAY_DIFFER, PRETRAIN_DATA)) for run in pretrain]
     lines = _differing("pre-training runs", values, arms)
     for task in sorted({run.task for run in finetune}):
@@ -55,10 +56,13 @@ def inconsistencies(collected: Collected, experiment: Path | None = None, free: 
     return lines + _shared_encoders(finetune) + _replaced_encoders(pretrain, finetune)
 
 
-def _declared(names: Iterable[str], experiment: Path | None, group: str, free: Iterable[str]) -> Declared:
-    """What is each arm's or row's own: what its file sets, and what is free for all of them."""
+def _declared(names: Sequence[str], experiment: Path | None, group: str, free: Iterable[str]) -> Declared:
+    """What is each arm's or row's own: what its file sets otherwise than some other's, and what is free for all."""
     deltas = read_deltas(experiment / group) if experiment else {}
-    return {name: with_following(deltas.get(name, ())).union(free) for name in names}
+    own = {name: frozenset(free) for name in names}
+    for name, other in itertools.permutations(names, 2):
+        own[name] |= meant_to_differ(deltas.get(name, {}), deltas.get(other, {}))
+    return own
 
 
 def _finetuned(runs: Sequence[FinetuneRun]) -> list[tuple[FinetuneRun, dict[str, Any]]]:

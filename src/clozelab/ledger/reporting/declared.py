@@ -26,9 +26,9 @@ STEP_KEYS = ("phases.*.steps", "validation.interval_steps")
 """How long pre-training is, and what is counted in its steps."""
 FOLLOWING = {
     "learning_rate": RATE_KEYS,
-    "size.depth": ("model",),
-    "size.heads": ("model",),
-    "size.width": ("model",),
+    "size.depth": ("model.num_hidden_layers",),
+    "size.heads": ("model.num_attention_heads",),
+    "size.width": ("model.hidden_size", "model.intermediate_size", "model.num_attention_heads"),
     "steps_factor": ("phases.*.steps",),
     "task": ("head", "epochs", "global_batch_size", *RATE_KEYS),
     "task.always.epochs": ("epochs",),
@@ -101,8 +101,8 @@ def _leaves(plain: Mapping[str, Any]) -> dict[str, str]:
 def _chosen(entry: Any, experiment: Path) -> dict[str, str]:
     """What one entry of a defaults list sets.
 
-    "override /objective: mlm" replaces the part `objective` as a whole; "/task/format/features@task" only lays its
-    file's own keys over the part `task`.
+    "override /objective: mlm" chooses the file, and with it those of its sub-groups; "/task/format/features@task" only
+    lays its file's own keys over the part `task`.
     """
     text, choice = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, None)
     group, _, package = str(text).removeprefix("override ").partition("@")
@@ -110,10 +110,34 @@ def _chosen(entry: Any, experiment: Path) -> dict[str, str]:
     part = (package or group.strip("/")).replace("/", ".")
     if part == "_self_":
         return {}
-    keys = None if str(text).startswith("override ") else _group_file(name, experiment)
+    if str(text).startswith("override "):
+        return _choice(name, part, str(choice), experiment)
+    keys = _group_file(name, experiment)
     if keys is None or set(map(str, keys.pop("defaults", ()))) - {"_self_"}:
         return {part: str(choice or name)}  # the whole part: replaced, or not to be seen from here what of it is set
     return _leaves({part: keys})
+
+
+def _choice(name: str, part: str, choice: str, experiment: Path) -> dict[str, str]:
+    """What choosing a file for a part sets: its own keys, and which file each sub-group takes.
+
+    A file that describes one object is that choice as a whole, and so is one that cannot be seen through.
+    """
+    keys = _group_file(name, experiment)
+    if keys is None or "_target_" in keys:
+        return {part: choice}
+    found: dict[str, str] = {}
+    for entry in keys.pop("defaults", ()):
+        text, chosen = next(iter(entry.items())) if isinstance(entry, Mapping) else (str(entry), None)
+        if text == "_self_":
+            continue
+        if text.startswith(("/", "override ")) or "@" in text:
+            return {part: choice}
+        if chosen is None:  # another file of the same group
+            found |= _choice(f"{name.rpartition('/')[0]}/{text}", part, text, experiment)
+        else:
+            found[f"{part}.{text.replace('/', '.')}"] = str(chosen)
+    return found | _leaves({part: keys})
 
 
 def _group_file(name: str, experiment: Path) -> dict[str, Any] | None:

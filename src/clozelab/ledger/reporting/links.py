@@ -32,6 +32,8 @@ class Link:
         absent: what is not there, where something is not there.
         is_collapsed: a cell of it has no run that read its input.
         copies: which seeds of its cells are one and the same run, where some are.
+        has_collapsed: some run behind it gave one answer to everything.
+        healthy: the difference over the runs that did not, where some did; None where no pair of seeds is left.
     """
 
     name: str
@@ -42,6 +44,8 @@ class Link:
     absent: str
     is_collapsed: bool
     copies: str = ""
+    has_collapsed: bool = False
+    healthy: Estimate | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -68,7 +72,22 @@ class Link:
 
     @property
     def p(self) -> float | None:
-        return self.difference.p_value(self.point) if self.difference and self.is_tested else None
+        """Two-sided; where some runs collapsed the larger of those with and without them: none may decide a claim."""
+        if self.difference is None or not self.is_tested:
+            return None
+        if self.rests_on_collapsed:
+            return 1.0
+        known = [one.p_value(self.point) for one in (self.difference, self.healthy) if one]
+        return max((p for p in known if p is not None), default=None)
+
+    @property
+    def rests_on_collapsed(self) -> bool:
+        """Without the runs that collapsed there is no interval over pre-training seeds, or a mean on the other side."""
+        if self.difference is None or not self.has_collapsed:
+            return False
+        if self.healthy is None or self.healthy.basis != PRETRAINING_SEEDS:
+            return True
+        return (self.healthy.mean < self.point) != (self.difference.mean < self.point)
 
 
 @dataclass(frozen=True)
@@ -204,8 +223,22 @@ def _link(claim: Claim, terms: tuple[Term, ...], name: str, table: Table) -> Lin
     absent = _absent(terms, cells, table)
     if difference is None and not absent:
         absent = "the rows have no seed in common" if claim.kind == CONTRAST else "the two rows have no seed in common"
-    is_collapsed = any(cell.is_collapsed for cell in cells)
-    return Link(name, terms, difference, point, _barred(terms, table), absent, is_collapsed, _copies(terms, table))
+    has_collapsed = any(cell.num_collapsed for cell in cells)
+    factors = [factor for factor, _, _ in terms]
+    return Link(
+        name=name,
+        terms=terms,
+        difference=difference,
+        point=point,
+        barred=_barred(terms, table),
+        absent=absent,
+        is_collapsed=any(cell.is_collapsed for cell in cells),
+        copies=_copies(terms, table),
+        has_collapsed=has_collapsed,
+        healthy=contrast([(factor, cell.healthy) for factor, cell in zip(factors, cells, strict=True)])
+        if has_collapsed
+        else None,
+    )
 
 
 def _copies(terms: Sequence[Term], table: Table) -> str:

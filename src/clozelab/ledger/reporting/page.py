@@ -14,7 +14,7 @@ from typing import Any
 from clozelab.ledger.collect import Collected
 from clozelab.ledger.reporting.accounts import arms_run, costs, known_losses, learnt, problems, provenance, seed_counts
 from clozelab.ledger.reporting.claims import SPREAD
-from clozelab.ledger.reporting.experiment import PERCENT, Experiment
+from clozelab.ledger.reporting.experiment import OUR_SPLIT, PERCENT, Experiment
 from clozelab.ledger.reporting.judged import POINTS, axis_of, judgement_page, unit_of
 from clozelab.ledger.reporting.points import find_lines, find_races, race_page
 from clozelab.ledger.reporting.table import Cell, DataColumn, Table
@@ -67,6 +67,10 @@ READING = (
         "single pre-training seed always."
     ),
 )
+SELECTED = (
+    "A fine-tuning run was scored several times on the way, and stands here with its best score on the very set that "
+    "it is scored on, as the paper selects too: a little better than on new examples, most so where scores jump about."
+)
 EQUALITY = (
     "That rows differ by less than a margin holds only if the whole interval lies within it: a difference that is not "
     "significant is not yet equality."
@@ -90,7 +94,7 @@ def build_page(
         "title": experiment.title,
         "name": experiment.name,
         "source": experiment.source,
-        "split": experiment.split,
+        "sets": _sets(experiment.split),
         "statistic": f"; the paper's numbers are {experiment.statistic}" if experiment.statistic else "",
         "scale": scale,
         "question": _question(experiment.folder),
@@ -104,7 +108,7 @@ def build_page(
             if any(one.verdict == verdict for one in judgements)
         ],
         "interval": _interval_words(table),
-        "reading": _reading(experiment, judgements),
+        "reading": _reading(experiment, collected, judgements),
         "units": in_units(PERCENT, {one.heading: one.unit for one in table.with_results}),
         "difference_units": in_units(POINTS, {one.judged_on: unit_of(one) for one in judgements}),
         "groups": _groups(table, collected.synthetic),
@@ -119,7 +123,7 @@ def build_page(
     }
 
 
-def _reading(experiment: Experiment, judgements: Sequence[Judgement]) -> list[str]:
+def _reading(experiment: Experiment, collected: Collected, judgements: Sequence[Judgement]) -> list[str]:
     """How to read the intervals and verdicts of this very page."""
     size = max((one.family for one in judgements), default=0)
     tested = f"the {size} different differences here are" if size > 1 else "all differences of a table are"
@@ -136,9 +140,17 @@ def _reading(experiment: Experiment, judgements: Sequence[Judgement]) -> list[st
         f"rows were made by another protocol than what they are about, or {rule}{reason}."
     )
     lines = [*READING, correction]
+    lines += [SELECTED] if any(run.num_evaluations > 1 for run in collected.finetune) else []
     lines += [EQUALITY] if any(claim.kind == SPREAD for claim in experiment.claims) else []
     lines += [SEEDS] if any(one.needs for one in judgements) else []
     return [*lines, barred, STAND_INS]
+
+
+def _sets(split: str) -> str:
+    """Which of a task's sets the numbers are on; ours are always on the labelled ones."""
+    if split == OUR_SPLIT:
+        return f"on the {split} sets"
+    return f"ours on the {OUR_SPLIT} sets and the paper's on the {split} sets"
 
 
 def _question(folder: Path) -> str:
@@ -150,9 +162,11 @@ def _question(folder: Path) -> str:
 
 def _setup(collected: Collected, table: Table) -> str:
     """What was trained, in one line: a reader must see at once how far it is from the paper's size."""
-    configs = [run.state["config_resolved"] for run in collected.pretrain]
+    # The arms that the table has; before the first is complete, those to come.
+    runs = [run for run in collected.pretrain if run.is_complete] or collected.pretrain
+    configs = [run.state["config_resolved"] for run in runs]
     models = [config["model"] for config in configs if config.get("model")]
-    facts = [run.facts for run in collected.pretrain]
+    facts = [run.facts for run in runs]
     layers, widths = (span((one[key] for one in models), str) for key in ("num_hidden_layers", "hidden_size"))
     known = {key: span(one[key] for one in facts if one.get(key)) for key in ("parameters", "tokens")}
     parts = (
@@ -242,6 +256,7 @@ def _heading(column: DataColumn, table: Table) -> dict[str, Any]:
         "metric": with_direction(metric),
         "unit": column.unit,
         "examples": f"{column.num_examples:,} examples" if column.num_examples else "",
+        "trained_on": column.trained_on,
         "has_paper": column.is_paper,
         "has_ours": has_results or not column.is_paper,
     }

@@ -50,6 +50,8 @@ class DataColumn:
     """The best of the simple methods that are known for these examples: its name and score, percent."""
     is_other_split: bool = False
     """The paper's data set, but not the split that the paper's numbers are on."""
+    trained_on: str = ""
+    """Where runs saw only a part of the training examples: "10,000 of 67,349"."""
     tasks: tuple[str, ...] = ()
     """Tasks whose runs its cells are made of: one, several for a mean, none for a fact of pre-training."""
 
@@ -335,9 +337,16 @@ def _data_column(
         role=role,
         task=run.task,
         baseline=_best_baseline(run, metric),
+        trained_on=_part_of_training(run),
         is_other_split=is_other_split,
         tasks=(run.task,),
     )
+
+
+def _part_of_training(run: FinetuneRun) -> str:
+    data = run.state.get("facts", {}).get("data", {})
+    used, available = data.get("train_examples"), data.get("train_examples_available")
+    return f"{used:,} of {available:,}" if used and available and used < available else ""
 
 
 def _is_of_another_file(run: FinetuneRun, metric: str) -> bool:

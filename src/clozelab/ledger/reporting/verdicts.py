@@ -18,7 +18,7 @@ from clozelab.ledger.reporting.experiment import AVERAGES
 from clozelab.ledger.reporting.links import Case, Correction, Link, correct, find_cases
 from clozelab.ledger.reporting.table import DataColumn, Table
 from clozelab.ledger.reporting.wording import interval, signed
-from clozelab.metrics.statistics import MOST_SEEDS, PRETRAINING_SEEDS, Estimate, contrast, seeds_needed
+from clozelab.metrics.statistics import MOST_SEEDS, PRETRAINING_SEEDS, Estimate, seeds_needed
 
 HOLDS, FAILS, INCONCLUSIVE = "holds", "fails", "inconclusive"
 ONE_SEED, NOT_COMPARABLE = "inconclusive (one seed)", "not comparable"
@@ -163,13 +163,14 @@ def _needs(case: Case, verdicts: Sequence[str], verdict: str, correction: Correc
     open_links = [link for link, one in zip(case.links, verdicts, strict=True) if one == INCONCLUSIVE]
     if verdict != INCONCLUSIVE or not open_links or case.silent or NOT_COMPARABLE in verdicts:
         return None, ""
-    if any(link.copies or link.is_collapsed for link in open_links):
+    if any(link.copies or link.is_collapsed or link.rests_on_collapsed for link in open_links):
         return None, ""  # more of them decide nothing
     counts = []
     for link in open_links:
-        assert link.difference is not None and link.difference.sd is not None
         confidence = 1.0 - SIGNIFICANCE / correction.factors.get(link.key, 1)  # no spread yet: not one of the tests
-        counts.append(seeds_needed(link.difference.mean - link.point, link.difference.sd, confidence))
+        for found in filter(None, (link.difference, link.healthy)):
+            assert found.sd is not None
+            counts.append(seeds_needed(found.mean - link.point, found.sd, confidence))
     known = [count for count in counts if count is not None]
     if len(known) < len(counts):
         return None, f"more than {MOST_SEEDS} pre-training seeds at this difference and spread"
@@ -200,7 +201,7 @@ def _notes(
     notes += [_uncorrected(weakest, correction)] if weakest else []
     for link in case.links:
         notes += _cautions(link, table)
-    notes += [_without_collapsed(weakest, table)] if weakest else []
+    notes += [_without_collapsed(weakest)] if weakest else []
     if verdict == ONE_SEED and case.claim.kind == ORDER and len(case.links) == 1:
         notes.append(_on_examples(case.links[0], table))
     return notes
@@ -269,14 +270,14 @@ def _cautions(link: Link, table: Table) -> list[str]:
     return notes + _floor(link, table)
 
 
-def _without_collapsed(link: Link, table: Table) -> str:
+def _without_collapsed(link: Link) -> str:
     """The difference over the runs that did not collapse, where some did."""
-    cells = [(factor, table.cells[row, column.key]) for factor, row, column in link.terms]
-    if link.is_collapsed or not any(cell.num_collapsed for _, cell in cells):
+    if link.is_collapsed or not link.has_collapsed:
         return ""
-    healthy = contrast([(factor, cell.healthy) for factor, cell in cells])
-    found = f"{signed(healthy.mean)} {interval(healthy)}".rstrip() if healthy else "no pair of seeds is left"
-    return f"without collapsed runs {found}"
+    if link.healthy is None:
+        return "without collapsed runs no pair of seeds is left"
+    found = f"without collapsed runs {signed(link.healthy.mean)} {interval(link.healthy)}".rstrip()
+    return f"{found}; p is the larger one, with or without" if link.is_tested else found
 
 
 def _floor(link: Link, table: Table) -> list[str]:
