@@ -406,6 +406,11 @@ def test_a_sweep_without_jobs_is_an_error() -> None:
     assert sweep.sweep_overrides(loader(TABLE5), master(TABLE5, "finetune", "task=glob(m*)"))
 
 
+def test_a_job_twice_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"the same job twice, .*seed=1.*: some value is given twice"):
+        sweep.sweep_overrides(loader(TABLE5), master(TABLE5, "finetune", "seed=1,2,1"))
+
+
 @pytest.mark.parametrize(
     ("row", "arm", "head", "initialisation"),
     [

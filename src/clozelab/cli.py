@@ -131,7 +131,9 @@ def _guarded(action: Callable[[], int], verb: str) -> int:
 
 
 def _is_for_the_user(error: BaseException) -> bool:
-    kinds: tuple[type[BaseException], ...] = (ValueError, FileNotFoundError, PermissionError)
+    if isinstance(error, ConnectionError):
+        return False
+    kinds: tuple[type[BaseException], ...] = (ValueError, OSError)  # a path that is a file, a full disk
     if "hydra" in sys.modules:
         from clozelab.ledger.mistakes import CONFIGURATION_ERRORS
 
@@ -234,7 +236,7 @@ def _job(verb: str, cfg: DictConfig) -> int:
     from clozelab.ledger.fingerprint import require_encoder
     from clozelab.ledger.launching.forking import die_with_first_rank
     from clozelab.ledger.override_checks import check_overrides
-    from clozelab.ledger.run import is_settled
+    from clozelab.ledger.sharing import is_done
     from clozelab.ledger.targets import check_targets
 
     die_with_first_rank()
@@ -242,7 +244,7 @@ def _job(verb: str, cfg: DictConfig) -> int:
     check_targets(cfg, signatures=False)
     if verb in RUN_STAGES:
         check_overrides(cfg)
-    if verb in RUN_STAGES and is_settled(cfg.run_dir, stage=verb, config=cfg):
+    if verb in RUN_STAGES and is_done(cfg.run_dir, stage=verb, config=cfg):
         print(f"complete already: {cfg.run_dir}")
         return 0
     if verb == "finetune":

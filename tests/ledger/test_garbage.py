@@ -123,6 +123,16 @@ def test_what_is_held_or_fresh_stays(world: tuple[Path, Path], capsys: pytest.Ca
     }
 
 
+def test_what_changed_within_the_hour_stays(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """An unfinished run may be about to go on, perhaps on another machine; without the touch both are listed."""
+    run = world[0] / "table5_pretraining_tasks/demo/pretrain"
+    for folder in (run / "mlm/seed-9", run / "mlm/seed-1"):
+        (folder / "metrics.csv").touch()
+    found, _ = listed(world, capsys, "older_than=0")
+    assert f"{DEMO}/pretrain/mlm/seed-1/checkpoints" not in found and f"{DEMO}/pretrain/mlm/seed-9" not in found
+    assert f"{DEMO}/finetune/ltr/pretrain-seed-1/qnli/seed-1" in found
+
+
 def test_a_lock_taken_after_listing_is_respected(
     world: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

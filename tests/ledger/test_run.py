@@ -66,6 +66,24 @@ def test_incomplete_is_resumed(tmp_path: Path) -> None:
     assert state is not None and state["sessions"] == 2 and state["error"] is None
 
 
+def test_what_trained_a_run_before_is_kept(tmp_path: Path) -> None:
+    """Each different commit and machine once, and not where all sessions are alike."""
+    for commit in ("first", "first", "second"):
+        with pytest.raises(SystemExit), claim(tmp_path):
+            raise SystemExit(143)
+        state = read_state(tmp_path)
+        assert state is not None
+        (tmp_path / "run.json").write_text(json.dumps(state | {"git": {"commit": commit, "dirty": False}}))
+    finish(tmp_path)
+    state = read_state(tmp_path)
+    assert state is not None and [one["git"]["commit"] for one in state["earlier_sessions"]] == ["first", "second"]
+    with pytest.raises(SystemExit), claim(tmp_path / "other"):
+        raise SystemExit(143)
+    finish(tmp_path / "other")
+    state = read_state(tmp_path / "other")
+    assert state is not None and state["sessions"] == 2 and state["earlier_sessions"] == []
+
+
 def test_leaving_without_complete_is_a_failure(tmp_path: Path) -> None:
     with claim(tmp_path):
         pass

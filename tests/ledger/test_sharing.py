@@ -15,6 +15,7 @@ from clozelab.ledger.collect import collect
 from clozelab.ledger.run import Run, read_state
 from clozelab.ledger.sharing import (
     find_equal_run,
+    is_done,
     kept_steps,
     missing_encoders,
     require_kept_encoders,
@@ -164,8 +165,32 @@ def test_a_complete_run_without_the_needed_encoders_is_refused(tmp_path: Path) -
     train(configuration(tmp_path, "first"))
     asking = configuration(tmp_path, "first", keep_encoders=[0.3], needs_kept_encoders=True)
     assert job_status("pretrain", asking, asking.run_dir)[0] == "check"
+    assert not is_done(asking.run_dir, stage="pretrain", config=asking)  # so the command line looks further
+    plain = configuration(tmp_path, "first")
+    assert is_done(plain.run_dir, stage="pretrain", config=plain)
     with pytest.raises(ValueError, match=r"has no encoders/step-3: it was trained without keep_encoders"):
         require_kept_encoders(asking)
+
+
+def test_a_folder_of_other_settings_is_a_conflict_before_anything_runs(tmp_path: Path) -> None:
+    config = configuration(tmp_path, "first")
+    folder = train(config)
+    other = configuration(tmp_path, "first", objective={"weight": 2.0})
+    assert job_status("pretrain", config, config.run_dir)[0] == "complete"
+    assert job_status("pretrain", other, other.run_dir)[0] == "conflict"
+    state = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(state | {"results_version": 0}))
+    assert job_status("pretrain", config, config.run_dir)[0] == "conflict"
+
+
+def test_a_run_that_was_copied_without_its_weights_is_not_shared(tmp_path: Path) -> None:
+    """It counts for a report; nobody else can begin from it."""
+    config = configuration(tmp_path, "first")
+    source = train(config)
+    other = configuration(tmp_path, "second")
+    assert find_equal_run(other, INPUTS) == source
+    (source / "encoder" / "model.safetensors").unlink()
+    assert find_equal_run(other, INPUTS) is None and is_done(config.run_dir, stage="pretrain", config=config)
 
 
 @pytest.mark.parametrize("fraction", [0, 1, 1.5, 0.01])
@@ -201,6 +226,7 @@ def test_a_shared_run_whose_source_is_gone_is_not_complete(tmp_path: Path, happe
         shutil.rmtree(source / "encoder")
     assert not shared_run_is_there(folder, read_state(folder))  # type: ignore[arg-type]
     assert job_status("pretrain", other, other.run_dir)[0] == "check"
+    assert not is_done(other.run_dir, stage="pretrain", config=other)
     with pytest.raises(ValueError, match=r"was shared from .*/first/.* gone or has been trained anew"):
         share_equal_run(other, INPUTS)
 

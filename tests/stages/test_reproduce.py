@@ -10,7 +10,7 @@ import pytest
 
 from clozelab.ledger.plan import Step
 from clozelab.ledger.sweep import PlannedJob
-from clozelab.stages import reproduce
+from clozelab.stages import doctor, reproduce
 
 STEPS = [
     Step("prepare", "prepare", None, ()),
@@ -47,3 +47,12 @@ def test_the_first_open_job_is_enough(monkeypatch: pytest.MonkeyPatch, status: s
 def test_an_open_fine_tuning_job_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     plan(monkeypatch, sweep_pretrain=["complete"], sweep_finetune=["complete", "new"])
     assert not reproduce.all_complete(STEPS)
+
+
+@pytest.mark.parametrize("word", ["-dry-run", "--dryrun", "-x"])
+def test_an_option_that_there_is_not_starts_nothing(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduce, "make_steps", None)  # would fail
+    with pytest.raises(ValueError, match=f"reproduce has no option {word}; it has --dry-run and --skip-doctor"):
+        reproduce.main(["table5_pretraining_tasks", word])
+    with pytest.raises(ValueError, match="no option"):
+        doctor.main(["table5_pretraining_tasks", word])

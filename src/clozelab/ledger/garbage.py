@@ -68,13 +68,14 @@ def find_garbage(records: Sequence[Record], runs_dir: Path, cache_dir: Path, old
 def _checkpoints(records: Iterable[Record]) -> Iterator[Garbage]:
     for one in records:
         folder = one.folder / "checkpoints"
-        if one.status == "complete" and folder.is_dir() and (one.folder / "encoder" / "config.json").is_file():
+        has_encoder = (one.folder / "encoder" / "config.json").is_file()
+        if one.status == "complete" and folder.is_dir() and has_encoder and _is_quiet(one.folder):
             yield Garbage("checkpoints", folder, size(folder), "the run is complete", one.folder)
 
 
 def _unfinished(records: Iterable[Record], older_than_days: float) -> Iterator[Garbage]:
     for one in records:
-        if one.status in UNFINISHED:
+        if one.status in UNFINISHED and _is_quiet(one.folder):
             age = (time.time() - last_change(one.folder)) / 86_400
             if age >= older_than_days:
                 yield Garbage(

@@ -111,6 +111,7 @@ class Run:
                 _refuse_leftovers(folder)
             else:
                 fresh |= {"seconds": old.get("seconds", 0.0), "facts": old.get("facts", {}), "started": old["started"]}
+                fresh["earlier_sessions"] = _earlier_sessions(old, fresh)
             fresh["sessions"] = (old or {}).get("sessions", 0) + 1
             (folder / CONFIG_FILE).write_text(_shown(config), encoding="utf-8")
             run = cls(folder, fresh, lock=lock, is_resumed=old is not None)
@@ -277,17 +278,22 @@ def is_settled(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
     """
     try:
         state = read_state(Path(run_dir))
-        if (
-            state is None
-            or state["status"] != "complete"
-            or state["stage"] != stage
-            or state.get("results_version") != RESULTS_VERSIONS[stage]
-            or state["config_resolved"] != json.loads(json.dumps(canonical(config)))
-        ):
+        if state is None or state["status"] != "complete" or not is_record_of(state, stage=stage, config=config):
             return False
         return are_untouched(watched_files(config), state)
     except ValueError:
         return False
+
+
+def is_record_of(state: Mapping[str, Any], *, stage: str, config: DictConfig) -> bool:
+    """Whether a record is of this very configuration, whatever files it read.
+
+    Raises:
+        ValueError: a mandatory value of the configuration is missing.
+    """
+    if state["stage"] != stage or state.get("results_version") != RESULTS_VERSIONS[stage]:
+        return False
+    return bool(state["config_resolved"] == json.loads(json.dumps(canonical(config))))
 
 
 def _refuse_leftovers(folder: Path) -> None:
@@ -340,6 +346,16 @@ def _fresh_state(stage: str, config: DictConfig, inputs: dict[str, str]) -> dict
         "watched": watched_files(config),
         "config_resolved": resolved,
     }
+
+
+def _earlier_sessions(old: Mapping[str, Any], fresh: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a resumed run has been trained by before: each different commit, set of versions and machine, once."""
+    last = {key: old[key] for key in ("git", "versions", "host") if key in old}
+    found: list[dict[str, Any]] = []
+    for one in (*old.get("earlier_sessions", ()), last):
+        if one not in found and one != {key: fresh.get(key) for key in one}:
+            found.append(one)
+    return found
 
 
 def _link(link: Path, target: Path) -> None:

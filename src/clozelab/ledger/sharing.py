@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from clozelab.ledger.fingerprint import RESULTS_VERSIONS, canonical, digest, encoder_fingerprint
-from clozelab.ledger.run import RUN_FILE, Run, process_rank, read_state
+from clozelab.ledger.run import RUN_FILE, Run, is_settled, process_rank, read_state
 from clozelab.ledger.watching import are_untouched, watched_files
 from clozelab.resolvers import kept_step, total_steps
 
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 NAMES = frozenset({"experiment", "arm"})
 """What a run is called: nothing that was trained depends on it."""
+ENCODER_FILES = ("config.json", "model.safetensors")
 LINKED = ("encoder", "encoders", "metrics.csv")
 
 
@@ -52,6 +53,22 @@ def require_kept_encoders(config: DictConfig) -> None:
             f"{config.run_dir} is complete, but has no {', '.join(missing)}: it was trained without keep_encoders. "
             "Remove the folder to train again, or give run_dir another name"
         )
+
+
+def is_done(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
+    """Whether nothing is left to do or to look at: settled, and with what others take from it.
+
+    An encoder of its own may be missing: records alone are enough for a report, and who needs it says so.
+    """
+    folder = Path(run_dir)
+    if not is_settled(folder, stage=stage, config=config):
+        return False
+    if stage == "finetune":
+        return (folder / "scores.json").is_file()
+    state = read_state(folder)
+    if state is None or ("shared" in state and not shared_run_is_there(folder, state)):
+        return False
+    return not missing_encoders(config, folder)
 
 
 def training_key(config: Mapping[str, Any], inputs: Mapping[str, str], results_version: int) -> str:
@@ -91,7 +108,7 @@ def _equal_runs(config: DictConfig, inputs: Mapping[str, str] | None) -> Iterato
             training_key(mine, state["inputs"] if inputs is None else inputs, RESULTS_VERSIONS["pretrain"]),
             training_key(theirs, state["inputs"], state.get("results_version", 0)),
         )
-        has_encoder = (folder / "encoder" / "config.json").is_file()
+        has_encoder = all((folder / "encoder" / name).is_file() for name in ENCODER_FILES)
         if keys[0] == keys[1] and has_encoder and not missing_encoders(config, folder):
             yield folder, state
 

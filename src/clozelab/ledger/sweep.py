@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,8 +31,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from clozelab import config as schema
 from clozelab.ledger.override_checks import check_overrides
-from clozelab.ledger.run import is_settled, read_state
-from clozelab.ledger.sharing import find_equal_run, find_likely_run, missing_encoders, shared_run_is_there
+from clozelab.ledger.run import is_record_of, read_state
+from clozelab.ledger.sharing import find_equal_run, find_likely_run, is_done
 
 LIKELY_SHARED = "shared?"
 
@@ -43,8 +44,9 @@ class PlannedJob:
     overrides: tuple[str, ...]
     run_dir: str
     status: str
-    """new | shared (new, and an equal run of another experiment will be taken) | shared? (will be, if the files it read
-    are still the same) | complete | running | interrupted | failed | check (complete, but perhaps of other inputs)."""
+    """new | conflict (a run of other settings is there) | shared (new, and an equal run of another experiment will be
+    taken) | shared? (will be, if the files it read are still the same) | complete | running | interrupted | failed |
+    check (complete, but perhaps of other inputs)."""
     source: str = ""
     """Folder of the run that is, or will be, shared."""
 
@@ -101,7 +103,7 @@ def sweep_overrides(loader: ConfigLoader, master: DictConfig) -> list[tuple[str,
     """The product of the sweeper's parameters and the command line's, later ones winning.
 
     Raises:
-        ValueError: it is empty; an empty sweep must not look like a finished one.
+        ValueError: it is empty, which must not look like finished; or it has a job twice.
     """
     with hydra_config(master):
         parameters = OmegaConf.to_container(master.hydra.sweeper.params or {}, resolve=True)
@@ -111,6 +113,8 @@ def sweep_overrides(loader: ConfigLoader, master: DictConfig) -> list[tuple[str,
     jobs = [tuple(job) for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
     if not jobs:
         raise ValueError(f"this sweep expands to no job at all; check its values and globs: {' '.join(words)}")
+    if twice := next((job for job, count in Counter(jobs).items() if count > 1), None):
+        raise ValueError(f"this sweep has the same job twice, {' '.join(twice)}: some value is given twice in a list")
     return jobs
 
 
@@ -190,17 +194,20 @@ def plan_job(composed: DictConfig, overrides: Sequence[str]) -> PlannedJob:
 
 
 def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
-    """(the folder's status, the run it shares); `complete` only where nothing it was made from can have changed."""
+    """(the folder's status, the run it shares); `complete` only where nothing it was made from can have changed.
+
+    `conflict`: the folder holds a run of another configuration, and will be refused.
+    """
     folder = Path(run_dir)
     state = read_state(folder)
     if state is None:
         return _status_of_new(config) if stage == "pretrain" else ("new", "")
     source_place = os.path.normpath(folder / state["shared"]["run"]) if "shared" in state else ""
+    with suppress(ValueError):  # a value is missing: the job itself says which
+        if not is_record_of(state, stage=stage, config=config):
+            return "conflict", source_place
     if state["status"] == "complete":
-        is_whole = not source_place or shared_run_is_there(folder, state)
-        is_whole = is_whole and is_settled(run_dir, stage=stage, config=config)
-        is_whole = is_whole and (stage != "pretrain" or not missing_encoders(config, folder))
-        return "complete" if is_whole else "check", source_place
+        return "complete" if is_done(run_dir, stage=stage, config=config) else "check", source_place
     return str(state["status"]), source_place
 
 

@@ -28,7 +28,7 @@ def main(words: Sequence[str]) -> int:
         return 0
     names = [word for word in words if "=" not in word and not word.startswith("-")]
     overrides = [word for word in words if "=" in word]
-    unknown = [word for word in words if word.startswith("--")]
+    unknown = [word for word in words if word.startswith("-") and "=" not in word]
     if len(names) > 1 or unknown:
         raise ValueError(f"doctor takes at most one experiment and no option, not {' '.join([*names, *unknown])}")
     from clozelab.training.allocator import tune_allocator

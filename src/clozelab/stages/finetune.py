@@ -57,6 +57,8 @@ def main(cfg: DictConfig) -> None:
     tests = data.load_test() if cfg.predict_test else {}
     with Run.claim(cfg.run_dir, stage="finetune", config=cfg, inputs=inputs) as run:
         if run.is_complete:
+            if not (run.dir / "scores.json").is_file():
+                raise ValueError(f"{run.dir} says complete and has no scores.json; remove the folder to run it again")
             log.info("%s is complete already", run.dir)
             return
         # A resumed run keeps the precision that `auto` meant when it began.

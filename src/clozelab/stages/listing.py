@@ -10,6 +10,7 @@ from rich.text import Text
 
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.collect import collect
+from clozelab.ledger.launches import read_launch
 from clozelab.ledger.lists import make_console
 from clozelab.ledger.plan import SWEEPS, runs_root
 from clozelab.ledger.reporting.experiment import list_experiments, load_experiment
@@ -32,6 +33,9 @@ def main(words: Sequence[str]) -> int:
         print(HELP)
         return 0
     parse("list", words, names=(0, 0), takes_overrides=True)
+    given = next((word.partition("=")[2] for word in words if word.startswith("runs_dir=")), None)
+    if given is not None and not Path(given).is_dir():
+        raise ValueError(f"runs_dir={given}: there is no such folder")
     console = make_console()
     for name in list_experiments():
         show(name, list(words), console)
@@ -62,19 +66,19 @@ def _scales(folder: Path, words: list[str]) -> list[tuple[str, str, str]]:
         if runs:
             done = sum(run.is_complete for run in runs)
             verdicts = summarise(judge(build_table(experiment, collected)))
-            found.append(
-                (scale_root.name, f"{done} of {_planned(folder, scale_root.name, words) or len(runs)}", verdicts)
-            )
+            found.append((scale_root.name, f"{done} of {_planned(folder, scale_root, words) or len(runs)}", verdicts))
     return found
 
 
-def _planned(folder: Path, scale: str, words: list[str]) -> int:
-    """How many runs the experiment has at a scale; 0 where that cannot be said (a scale of the user's own)."""
+def _planned(folder: Path, root: Path, words: list[str]) -> int:
+    """How many runs the experiment has at a scale, as last launched; 0 where that cannot be said."""
+    launch = read_launch(root)
+    planned = launch.sweeps if launch else {stage: [*words, f"scale={root.name}"] for stage in SWEEPS}
     try:
         return sum(
-            len(job_names(name, [*words, f"scale={scale}"], folder=folder))
-            for name in SWEEPS.values()
-            if (folder / f"{name}.yaml").is_file()
+            len(job_names(SWEEPS[stage], overrides, folder=folder))
+            for stage, overrides in planned.items()
+            if (folder / f"{SWEEPS[stage]}.yaml").is_file()
         )
     except Exception:  # any failure to compose means the same here
         return 0

@@ -34,6 +34,7 @@ Prepares the corpus, runs both sweeps and writes the report. Stop it and start i
   prepare.name=value     goes to that stage alone; so do pretrain. and finetune.
   --skip-doctor          goes on whatever the pre-flight (clozelab doctor) would find
   --dry-run              lists the jobs and how each stands: new, running, interrupted, failed, complete;
+                         conflict (its folder holds a run of other settings, and it will be refused);
                          check (complete, its inputs have to be read to be sure);
                          shared (an equal run of another experiment will be taken);
                          shared? (will be taken if the files it was trained on are still the same)"""
@@ -48,7 +49,7 @@ def main(words: Sequence[str]) -> int:
     if len(names) != 1:
         raise ValueError(f"reproduce takes one experiment, not {names or 'none'}; `clozelab list` shows what there is")
     folder = find_experiment(names[0])
-    options = {word for word in words if word.startswith("--")}
+    options = {word for word in words if word.startswith("-")}
     if unknown := options - OPTIONS:
         has = " and ".join(sorted(OPTIONS))
         raise ValueError(f"reproduce has no option {', '.join(sorted(unknown))}; it has {has}")

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from clozelab.ledger.collect import collect
+from clozelab.ledger.fingerprint import RESULTS_VERSIONS, canonical
 from clozelab.ledger.host import host_facts
 from clozelab.ledger.plan import make_steps
 from clozelab.ledger.planning.budget import finetuning_seconds, pretraining_seconds
@@ -31,7 +33,8 @@ def finished(root: Path, stage: str, config: dict[str, Any], seconds: float, **c
     folder = root / FOLDER.name / "demo" / stage / "-".join(map(str, names))
     folder.mkdir(parents=True)
     state = {"status": "complete", "stage": stage, "seconds": seconds, "host": host_facts()["host"], "inputs": {},
-             "fingerprint": "f" * 64, "facts": {}, "config_resolved": config | changes}  # fmt: skip
+             "fingerprint": "f" * 64, "facts": {}, "results_version": RESULTS_VERSIONS[stage],
+             "config_resolved": canonical(OmegaConf.create(config | changes))}  # fmt: skip
     (folder / "run.json").write_text(json.dumps(state))
     if stage == "finetune":
         saved = {"metric": "validation/accuracy", "scores": {"validation/accuracy": 0.7}}
@@ -48,7 +51,9 @@ def test_done_jobs_and_their_times(tmp_path: Path) -> None:
     (task,) = before.tasks
     for seed in (1, 2):
         for row in ("mlm", "ltr"):
-            finished(tmp_path, "finetune", dict(task.config) | {"row": row, "pretrain_seed": seed}, 10.0)
+            finished(
+                tmp_path, "finetune", dict(task.config) | {"row": row, "encoder_arm": row, "pretrain_seed": seed}, 10.0
+            )
     after = plan(tmp_path)
     arms = {arm.name: arm for arm in after.arms}
     assert (arms["mlm"].history.done, pretraining_seconds(arms["mlm"])) == (2, pytest.approx(150.0))
@@ -58,6 +63,15 @@ def test_done_jobs_and_their_times(tmp_path: Path) -> None:
     assert after.wall("finetune") is not None and after.wall("finetune", only_left=True) == 0.0
     text = " ".join(sums(after))
     assert "left: 4 jobs, time unknown" in text and "left: nothing, all are complete or shared" in text
+
+
+def test_a_run_of_other_settings_is_not_done_and_may_say_how_long_it_takes(tmp_path: Path) -> None:
+    (task,) = plan(tmp_path).tasks
+    changed = dict(task.config) | {"gradient_clip_norm": 9.0}
+    for seed in (1, 2):
+        finished(tmp_path, "finetune", changed | {"row": "mlm", "pretrain_seed": seed}, 10.0)
+    after = plan(tmp_path)
+    assert after.left("finetune") == 4 and finetuning_seconds(after.tasks[0]) == pytest.approx(10.0)
 
 
 def test_times_of_another_machine_are_not_this_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

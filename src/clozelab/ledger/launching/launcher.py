@@ -268,6 +268,9 @@ def _check_folders(planned: Sequence[PlannedJob]) -> None:
         other = seen.setdefault(plan.run_dir, plan) if plan.run_dir else plan
         if other is not plan:
             differing = sorted(set(plan.overrides) ^ set(other.overrides))
+            if not differing:
+                words = " ".join(plan.overrides)
+                raise ValueError(f"this sweep has the same job twice, {words}: some value is given twice in a list")
             raise ValueError(
                 f"two jobs of this sweep would share the folder {plan.run_dir}; they differ in {', '.join(differing)}. "
                 "Sweep a key that run_dir contains, or put it there: run_dir='...${key}...'"

@@ -106,7 +106,7 @@ def with_speeds(
     """
 
     def ask(plan: SweepPlan, requests: Sequence[Request]) -> list[Speed | None]:
-        settings: dict[str, Any] = {"at_once": plan.at_once, "threads": plan.threads}
+        settings: dict[str, Any] = {"at_once": plan.timed_at_once, "threads": plan.threads}
         return measured_speeds(requests, cache_dir, **settings, measure=measure, say=say)
 
     shapes, jobs = costing.arms, costing.tasks

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from clozelab.ledger.collect import Collected
+from clozelab.ledger.fingerprint import RESULTS_VERSIONS, canonical
 from clozelab.ledger.host import host_facts
 from clozelab.ledger.plan import Step
-from clozelab.ledger.planning.sweeps import History, Job
+from clozelab.ledger.planning.sweeps import SEED_KEYS, History, Job
 from clozelab.ledger.progress import JobName
 from clozelab.ledger.reporting.accounts import AnyRun
 from clozelab.ledger.sweep import LIKELY_SHARED, expand
@@ -17,7 +21,7 @@ ALIKE = {
     "pretrain": ("model", "objective", "phases"),
     "finetune": ("epochs", "global_batch_size", "head", "learning_rate", "max_train_examples"),
 }
-"""Settings in which a run has to be equal to be one of the jobs, or to take as long."""
+"""Settings in which a run has to be equal to take as long."""
 MACHINE = ("cpu", "cores", "gpus")
 SHARED = ("shared", LIKELY_SHARED)
 
@@ -37,8 +41,10 @@ class Past:
         self._shared: set[tuple[str, ...]] | None = None
 
     def __call__(self, config: Mapping[str, Any], jobs: Sequence[Job]) -> History:
-        alike = [run for run in self.runs if self._is_alike(run, config) and _is_named_as(run, jobs)]
-        names = {_name(run) for run in alike}
+        wanted = json.loads(json.dumps(canonical(OmegaConf.create(dict(config)))))
+        named = [run for run in self.runs if _is_named_as(run, jobs)]
+        names = {_name(run) for run in named if self._is_one_of(run, wanted)}
+        alike = [run for run in named if self._is_alike(run, wanted)]
         left = [job for job in jobs if job.name not in names]
         shared = sum(job.words in self.shared for job in left) if left and self.verb == "pretrain" else 0
         took = [float(run.state["seconds"]) for run in alike if _is_timed_here(run)]
@@ -52,9 +58,17 @@ class Past:
             self._shared = {job.overrides for job in jobs if job.status in SHARED}
         return self._shared
 
-    def _is_alike(self, run: AnyRun, config: Mapping[str, Any]) -> bool:
+    def _is_one_of(self, run: AnyRun, wanted: Mapping[str, Any]) -> bool:
+        """Whether it would be taken for a job of this configuration, its seeds aside."""
+        if run.state.get("results_version") != RESULTS_VERSIONS[self.verb]:
+            return False
         recorded = run.state["config_resolved"]
-        return all(recorded.get(key) == config.get(key) for key in ALIKE[self.verb])
+        keys = (recorded.keys() | wanted.keys()) - set(SEED_KEYS)
+        return all(recorded.get(key) == wanted.get(key) for key in keys)
+
+    def _is_alike(self, run: AnyRun, wanted: Mapping[str, Any]) -> bool:
+        recorded = run.state["config_resolved"]
+        return all(recorded.get(key) == wanted.get(key) for key in ALIKE[self.verb])
 
 
 def _of(collected: Collected, verb: str) -> Iterable[AnyRun]:

@@ -50,7 +50,7 @@ class Standing:
 
     @property
     def is_done(self) -> bool:
-        return all(one.is_done for one in self.sweeps)
+        return bool(self.sweeps) and all(one.is_done for one in self.sweeps) and not self.trouble
 
 
 def standings(records: Sequence[Record], runs_dir: str) -> list[Standing]:

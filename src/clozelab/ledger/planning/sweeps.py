@@ -33,6 +33,8 @@ class SweepPlan:
     jobs: list[list[Job]]
     at_once: int
     threads: int
+    timed_at_once: int
+    """Processes side by side in which speeds are measured here: one where the jobs run elsewhere."""
     num_seeds: int
     """Pre-training seeds."""
 
@@ -74,7 +76,8 @@ def sweep_plan(step: Step) -> SweepPlan:
     at_once, threads = share_cores(master.hydra.launcher.get("jobs_at_once", 1), master, len(jobs))
     key = "pretrain_seed=" if step.verb == "finetune" else "seed="
     seeds = {word for words in jobs for word in words if word.startswith(key)}
-    return SweepPlan(step.verb, configs, named, at_once, threads, max(1, len(seeds)))
+    timed = at_once if str(master.hydra.launcher._target_).endswith(".ProcessLauncher") else 1
+    return SweepPlan(step.verb, configs, named, at_once, threads, timed, max(1, len(seeds)))
 
 
 def _job_name(config: Mapping[str, Any], words: Sequence[str]) -> JobName:

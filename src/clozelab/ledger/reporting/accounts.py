@@ -277,14 +277,15 @@ def _mean_of(cell: Cell) -> str:
 
 def provenance(experiment: Experiment, collected: Collected, table: Table, scale: str) -> list[tuple[str, str]]:
     states = collected.states
+    made_by = [one for state in states for one in (*state.get("earlier_sessions", ()), state)]
     times = sorted(
         str(state[key])[:16].replace("T", " ") for state in states for key in ("started", "finished") if state.get(key)
     )
     return [
         *_commands(experiment, collected, scale),
-        ("Commit", distinct(_commit(state.get("git")) for state in states)),
-        ("Versions", distinct(", ".join(map(" ".join, state.get("versions", {}).items())) for state in states)),
-        ("Machine", distinct(_host(state.get("host", {})) for state in states)),
+        ("Commit", distinct(_commit(one.get("git")) for one in made_by)),
+        ("Versions", distinct(", ".join(map(" ".join, one.get("versions", {}).items())) for one in made_by)),
+        ("Machine", distinct(_host(one.get("host", {})) for one in made_by)),
         ("Seeds", seed_counts(table)),
         ("Runs", f"{times[0]} to {times[-1]} UTC" if times else DASH),
         ("Report", f"made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC from run folders alone"),
