@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.ledger import run as run_module
-from clozelab.ledger.fingerprint import canonical, encoder_fingerprint
-from clozelab.ledger.run import Interrupted, Run, RunBusyError, RunConflictError, is_settled, read_state
+from clozelab.ledger.fingerprint import RESULTS_VERSIONS, canonical, encoder_fingerprint
+from clozelab.ledger.run import Interrupted, Run, RunBusyError, RunConflictError, process_rank
+from clozelab.ledger.run_record import is_settled, read_state
 
 
 def config(**changes: Any) -> DictConfig:
@@ -133,7 +133,7 @@ def test_neutral_keys_change_nothing(tmp_path: Path) -> None:
 
 def test_results_version_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finish(tmp_path)
-    monkeypatch.setitem(run_module.RESULTS_VERSIONS, "pretrain", 999)
+    monkeypatch.setitem(RESULTS_VERSIONS, "pretrain", 999)
     with pytest.raises(RunConflictError, match="results_version"):
         claim(tmp_path)
     assert not is_settled(tmp_path, stage="pretrain", config=config())
@@ -265,7 +265,7 @@ def test_only_the_first_process_of_a_job_leads(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert (run_module.process_rank() == 0) == is_first
+    assert (process_rank() == 0) == is_first
 
 
 def test_test_files_count_only_where_they_are_predicted(tmp_path: Path) -> None:

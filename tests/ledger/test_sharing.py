@@ -12,7 +12,8 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.ledger.collect import collect
-from clozelab.ledger.run import Run, read_state
+from clozelab.ledger.run import Run
+from clozelab.ledger.run_record import read_state
 from clozelab.ledger.sharing import (
     find_equal_run,
     is_done,

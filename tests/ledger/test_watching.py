@@ -11,7 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.data.text_files import Source, find_files
 from clozelab.ledger import watching
-from clozelab.ledger.run import Run, is_settled
+from clozelab.ledger.run import Run
+from clozelab.ledger.run_record import is_settled
 from clozelab.ledger.watching import UNWATCHED, watched_files
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clozelab.ledger.run import RUN_FILE, read_state
+from clozelab.ledger.run_record import RUN_FILE, read_state
 
 CURVE_KEYS = ("validation/loss", "validation/accuracy", "validation/nsp_accuracy")
 PERCENT, SHARE, NATS, LOGITS, NO_UNIT = "percent", "share", "nats", "logits", ""

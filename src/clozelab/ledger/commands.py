@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.ledger.fingerprint import LATER_KEYS, canonical, flatten
 from clozelab.ledger.plan import SWEEPS
-from clozelab.ledger.run import CONFIG_FILE
+from clozelab.ledger.run_record import CONFIG_FILE
 from clozelab.ledger.sweep import compose, hydra_config, without_hydra
 from clozelab.ledger.words import default_path
 

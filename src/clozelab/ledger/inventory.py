@@ -12,7 +12,7 @@ from typing import Any
 
 from clozelab.ledger.collect import read_scores
 from clozelab.ledger.locks import LOCK_FILE, can_tell, holder, holders
-from clozelab.ledger.run import CONFIG_FILE, RUN_FILE, read_state
+from clozelab.ledger.run_record import CONFIG_FILE, RUN_FILE, read_state
 
 DAMAGED, KILLED = "damaged", "killed"
 STATUSES = ("complete", "running", KILLED, "interrupted", "failed", DAMAGED)

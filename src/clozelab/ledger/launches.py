@@ -14,7 +14,7 @@ from pathlib import Path
 
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.redaction import redacted_words
-from clozelab.ledger.run import write_json
+from clozelab.ledger.run_record import write_json
 from clozelab.ledger.words import default_path
 
 LAUNCH_FILE = Path("launcher") / "reproduce.json"

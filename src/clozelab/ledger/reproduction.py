@@ -20,7 +20,7 @@ from clozelab.ledger.commands import as_word, differing, is_shared, places, said
 from clozelab.ledger.fingerprint import flatten
 from clozelab.ledger.override_checks import ARM
 from clozelab.ledger.plan import SWEEPS
-from clozelab.ledger.run import CONFIG_FILE
+from clozelab.ledger.run_record import CONFIG_FILE
 from clozelab.ledger.sweep import JobComposer, make_loader, sweep_overrides
 
 AnyRun = PretrainRun | FinetuneRun

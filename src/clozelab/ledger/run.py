@@ -9,33 +9,36 @@ follow the folder that rank 0 claimed and only compare fingerprints, so two rank
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import os
-import platform
 import signal
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from clozelab.ledger.fingerprint import RESULTS_VERSIONS, canonical, digest, flatten
-from clozelab.ledger.host import host_facts
 from clozelab.ledger.locks import BUSY_STATUS, LOCK_FILE
-from clozelab.ledger.redaction import redacted
-from clozelab.ledger.watching import UNWATCHED, are_untouched, watched_files
+from clozelab.ledger.run_record import (
+    CONFIG_FILE,
+    LOG_FILE,
+    RUN_FILE,
+    changes,
+    earlier_sessions,
+    fresh_state,
+    now,
+    read_state,
+    shown_config,
+    write_json,
+)
+from clozelab.ledger.watching import UNWATCHED
 
 logger = logging.getLogger(__name__)
 
 LEFT_BY_RUNS = ("checkpoints", "encoder", "encoders", "metrics.csv", "scores.json")
-RUN_FILE = "run.json"
-CONFIG_FILE = "config.yaml"
-LOG_FILE = "log.txt"
 FOLLOWER_WAIT_SECONDS = 120.0
 
 
@@ -93,7 +96,7 @@ class Run:
             ValueError: the folder holds what a run has left and no record that says which.
         """
         folder = Path(run_dir)
-        fresh = _fresh_state(stage, config, dict(inputs or {}))
+        fresh = fresh_state(stage, config, dict(inputs or {}))
         if process_rank() > 0:
             return cls(folder, _follow(folder, fresh), lock=None, is_resumed=False)
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,9 +114,9 @@ class Run:
                 _refuse_leftovers(folder)
             else:
                 fresh |= {"seconds": old.get("seconds", 0.0), "facts": old.get("facts", {}), "started": old["started"]}
-                fresh["earlier_sessions"] = _earlier_sessions(old, fresh)
+                fresh["earlier_sessions"] = earlier_sessions(old, fresh)
             fresh["sessions"] = (old or {}).get("sessions", 0) + 1
-            (folder / CONFIG_FILE).write_text(_shown(config), encoding="utf-8")
+            (folder / CONFIG_FILE).write_text(shown_config(config), encoding="utf-8")
             run = cls(folder, fresh, lock=lock, is_resumed=old is not None)
             run._write()
             return run
@@ -156,8 +159,8 @@ class Run:
             for name in linked:
                 if (source / name).exists():
                     _link(folder / name, source / name)
-            (folder / CONFIG_FILE).write_text(_shown(config), encoding="utf-8")
-            own = _fresh_state(stage, config, dict(inputs))
+            (folder / CONFIG_FILE).write_text(shown_config(config), encoding="utf-8")
+            own = fresh_state(stage, config, dict(inputs))
             state = theirs | {key: own[key] for key in ("fingerprint", "inputs", "watched", "config_resolved")}
             place = os.path.relpath(source.resolve(), folder.resolve())
             state["shared"] = {"run": place, "fingerprint": theirs["fingerprint"], "weights": weights}
@@ -171,7 +174,7 @@ class Run:
     def complete(self, **facts: Any) -> None:
         """Mark the run as finished; from now on the same configuration is skipped."""
         self.state["facts"] |= facts
-        self.state |= {"status": "complete", "finished": _now()}
+        self.state |= {"status": "complete", "finished": now()}
         self._write()
 
     def __enter__(self) -> Run:
@@ -219,7 +222,7 @@ class Run:
             self.state |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
             if self._log is not None:
                 self._log.handle(logging.LogRecord(__name__, logging.ERROR, __file__, 0, text, None, None))
-        self.state["finished"] = _now()
+        self.state["finished"] = now()
         self._write()
 
     def _catch_sigterm(self) -> None:
@@ -254,48 +257,6 @@ def process_rank() -> int:
     return sum(int(text) for text in texts if text.isdigit())
 
 
-def read_state(run_dir: Path) -> dict[str, Any] | None:
-    """run.json of a folder; None where there is none.
-
-    Raises:
-        ValueError: the file is there and is not a run's.
-    """
-    try:
-        state = json.loads((run_dir / RUN_FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{run_dir / RUN_FILE} is damaged ({error}); remove the folder to run again") from error
-    if not isinstance(state, dict) or not {"status", "fingerprint", "stage", "config_resolved"} <= state.keys():
-        raise ValueError(f"{run_dir / RUN_FILE} is not the record of a run; give run_dir another name")
-    return state
-
-
-def is_settled(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
-    """Whether the folder surely holds this very run, complete: same configuration, and no input file has been touched.
-
-    Cheap and careful: False only means that the run itself has to look.
-    """
-    try:
-        state = read_state(Path(run_dir))
-        if state is None or state["status"] != "complete" or not is_record_of(state, stage=stage, config=config):
-            return False
-        return are_untouched(watched_files(config), state)
-    except ValueError:
-        return False
-
-
-def is_record_of(state: Mapping[str, Any], *, stage: str, config: DictConfig) -> bool:
-    """Whether a record is of this very configuration, whatever files it read.
-
-    Raises:
-        ValueError: a mandatory value of the configuration is missing.
-    """
-    if state["stage"] != stage or state.get("results_version") != RESULTS_VERSIONS[stage]:
-        return False
-    return bool(state["config_resolved"] == json.loads(json.dumps(canonical(config))))
-
-
 def _refuse_leftovers(folder: Path) -> None:
     """A checkpoint of nobody knows which configuration would be trained on, and its result taken for this one's."""
     for path in folder.iterdir():
@@ -306,56 +267,6 @@ def _refuse_leftovers(folder: Path) -> None:
             f"{folder} holds {', '.join(left)} and no {RUN_FILE} that says of which run; remove the folder, or give"
             " run_dir another name"
         )
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file in one rename, so that a reader never sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2, ensure_ascii=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def _shown(config: DictConfig) -> str:
-    """The configuration as composed, unresolved, without literal secrets."""
-    return OmegaConf.to_yaml(OmegaConf.create(redacted(OmegaConf.to_container(config, resolve=False))))
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _fresh_state(stage: str, config: DictConfig, inputs: dict[str, str]) -> dict[str, Any]:
-    resolved, version = canonical(config), RESULTS_VERSIONS[stage]
-    return {
-        "status": "running",
-        "stage": stage,
-        "fingerprint": digest({"config": resolved, "inputs": inputs, "results_version": version}),
-        "results_version": version,
-        "inputs": inputs,
-        "started": _now(),
-        "finished": None,
-        "seconds": 0.0,
-        "error": None,
-        "facts": {},
-        "process": {"pid": os.getpid(), "host": platform.node()},
-        **host_facts(),
-        "watched": watched_files(config),
-        "config_resolved": resolved,
-    }
-
-
-def _earlier_sessions(old: Mapping[str, Any], fresh: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What a resumed run has been trained by before: each different commit, set of versions and machine, once."""
-    last = {key: old[key] for key in ("git", "versions", "host") if key in old}
-    found: list[dict[str, Any]] = []
-    for one in (*old.get("earlier_sessions", ()), last):
-        if one not in found and one != {key: fresh.get(key) for key in one}:
-            found.append(one)
-    return found
 
 
 def _link(link: Path, target: Path) -> None:
@@ -384,24 +295,14 @@ def _follow(folder: Path, fresh: dict[str, Any]) -> dict[str, Any]:
         time.sleep(0.2)
     if state["fingerprint"] != fresh["fingerprint"]:
         raise RunConflictError(
-            f"rank {process_rank()} has another configuration than rank 0:\n" + _changes(state, fresh)
+            f"rank {process_rank()} has another configuration than rank 0:\n" + changes(state, fresh)
         )
     return state
 
 
 def _difference(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> str:
     return (
-        f"{folder} holds a {old['status']} run of another configuration:\n{_changes(old, new)}\n"
+        f"{folder} holds a {old['status']} run of another configuration:\n{changes(old, new)}\n"
         "Give this run another folder (run_dir=..., or experiment=... for a whole experiment), "
         "or remove the folder to run it again."
     )
-
-
-def _changes(old: dict[str, Any], new: dict[str, Any]) -> str:
-    lines = []
-    for part, label in (("config_resolved", ""), ("inputs", "input "), ("results_version", "results_version")):
-        before, after = flatten(old.get(part), label), flatten(new.get(part), label)
-        for key in sorted(before.keys() | after.keys()):
-            if before.get(key, "(none)") != after.get(key, "(none)"):
-                lines.append(f"  {key}: there {before.get(key, '(none)')!r}, now {after.get(key, '(none)')!r}")
-    return "\n".join(lines) or "  (the recorded fingerprint does not fit its own record)"

@@ -17,7 +17,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from clozelab.ledger.fingerprint import RESULTS_VERSIONS, canonical, digest, encoder_fingerprint
-from clozelab.ledger.run import RUN_FILE, Run, is_settled, process_rank, read_state
+from clozelab.ledger.run import Run, process_rank
+from clozelab.ledger.run_record import RUN_FILE, is_settled, read_state
 from clozelab.ledger.watching import are_untouched, watched_files
 from clozelab.resolvers import kept_step, total_steps
 

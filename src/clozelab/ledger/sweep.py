@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -31,7 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from clozelab import config as schema
 from clozelab.ledger.override_checks import check_overrides
-from clozelab.ledger.run import is_record_of, read_state
+from clozelab.ledger.run_record import is_record_of, read_state
 from clozelab.ledger.sharing import find_equal_run, find_likely_run, is_done
 
 LIKELY_SHARED = "shared?"
@@ -113,9 +113,14 @@ def sweep_overrides(loader: ConfigLoader, master: DictConfig) -> list[tuple[str,
     jobs = [tuple(job) for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
     if not jobs:
         raise ValueError(f"this sweep expands to no job at all; check its values and globs: {' '.join(words)}")
+    refuse_repeated(jobs)
+    return jobs
+
+
+def refuse_repeated(jobs: Iterable[tuple[str, ...]]) -> None:
+    """Raise ValueError, naming it, where a sweep has a job twice: two processes would want one folder."""
     if twice := next((job for job, count in Counter(jobs).items() if count > 1), None):
         raise ValueError(f"this sweep has the same job twice, {' '.join(twice)}: some value is given twice in a list")
-    return jobs
 
 
 class JobComposer:
@@ -203,12 +208,12 @@ def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
     if state is None:
         return _status_of_new(config) if stage == "pretrain" else ("new", "")
     source_place = os.path.normpath(folder / state["shared"]["run"]) if "shared" in state else ""
+    if is_done(run_dir, stage=stage, config=config):
+        return "complete", source_place
     with suppress(ValueError):  # a value is missing: the job itself says which
         if not is_record_of(state, stage=stage, config=config):
             return "conflict", source_place
-    if state["status"] == "complete":
-        return "complete" if is_done(run_dir, stage=stage, config=config) else "check", source_place
-    return str(state["status"]), source_place
+    return "check" if state["status"] == "complete" else str(state["status"]), source_place
 
 
 def _status_of_new(config: DictConfig) -> tuple[str, str]:

@@ -51,15 +51,7 @@ def parse(
     while left:
         word = left.pop(0)
         if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            if name in options:
-                if not equals and not left:
-                    raise ValueError(f"{verb}: --{name} needs a value")
-                said.options[name] = value if equals else left.pop(0)
-            elif name in flags and not equals:
-                said.flags.add(name)
-            else:
-                raise ValueError(f"{verb} has no option {word}; {_hint(name, [*flags, *options], '--')}")
+            _take_option(verb, word, left, said, flags, options)
         elif "=" in word:
             key, _, value = word.partition("=")
             if key in keys:
@@ -76,6 +68,21 @@ def parse(
         got = " ".join(said.names) or "none"
         raise ValueError(f"{verb} takes {wanted} names, not {got}; see `clozelab {verb} --help`")
     return said
+
+
+def _take_option(
+    verb: str, word: str, left: list[str], said: Words, flags: Sequence[str], options: Sequence[str]
+) -> None:
+    """Note `--flag`, `--option=VALUE` or `--option VALUE`, whose value is taken from `left`."""
+    name, equals, value = word[2:].partition("=")
+    if name in options:
+        if not equals and not left:
+            raise ValueError(f"{verb}: --{name} needs a value")
+        said.options[name] = value if equals else left.pop(0)
+    elif name in flags and not equals:
+        said.flags.add(name)
+    else:
+        raise ValueError(f"{verb} has no option {word}; {_hint(name, [*flags, *options], '--')}")
 
 
 def wants_help(words: Sequence[str], *, also_without_words: bool = False) -> bool:

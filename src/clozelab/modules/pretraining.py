@@ -218,23 +218,14 @@ class PretrainingModule(TrainingModule):
 
     def facts(self) -> dict[str, Any]:
         """What run.json says of the training so far."""
-        clock = self.throughput
         facts: dict[str, Any] = {
             "parameters": parameter_count(self.model.encoder.config),
             "total_steps": self.total_steps,
             "matmul_ceiling": self.matmul_ceiling,
         }
-        if clock.total_seconds:
-            rate = clock.total_flops / clock.total_seconds
-            facts |= {
-                "steps": self.total_steps,
-                "tokens": clock.total_tokens,
-                "flops": clock.total_flops,
-                "training_seconds": clock.total_seconds,
-                "world_size": self.world_size,
-                "tokens_per_second": clock.total_tokens / clock.total_seconds,
-                "mfu": rate / (self.matmul_ceiling * self.world_size) if self.matmul_ceiling else None,
-            }
+        if self.throughput.total_seconds:
+            facts |= {"steps": self.total_steps, "world_size": self.world_size}
+            facts |= self.throughput.facts(self.world_size, self.matmul_ceiling)
         return facts | self.latest_validation
 
     def save_encoder(self, folder: Path, tokenizer_files: Mapping[str, bytes], provenance: Mapping[str, Any]) -> None:

@@ -51,6 +51,17 @@ class Throughput:
             self.start()
         return seconds
 
+    def facts(self, world_size: int, matmul_ceiling: float) -> dict[str, float | None]:
+        """Totals for run.json; `mfu` is the share of `matmul_ceiling` (FLOP/s of one device), None where that is 0."""
+        speed, ceiling = self.total_flops / self.total_seconds, matmul_ceiling * world_size
+        return {
+            "tokens": self.total_tokens,
+            "flops": self.total_flops,
+            "training_seconds": self.total_seconds,
+            "tokens_per_second": self.total_tokens / self.total_seconds,
+            "mfu": speed / ceiling if ceiling else None,
+        }
+
     def state(self) -> dict[str, float]:
         """Totals and the clock, for a checkpoint; the unread share belongs to whoever can reduce it."""
         running = time.perf_counter() - self._started if self._started is not None else 0.0

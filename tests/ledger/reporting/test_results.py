@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from clozelab.ledger.collect import collect
+from clozelab.ledger.reporting.columns import Cell, DataColumn
 from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
 from clozelab.ledger.reporting.results import RESULT_FIELDS, write_results
-from clozelab.ledger.reporting.table import Cell, DataColumn, Table, build_table
+from clozelab.ledger.reporting.table import Table, build_table
 
 Line = Mapping[str, str]
 Scores = dict[tuple[str, str], float]

@@ -10,8 +10,9 @@ import pytest
 
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.collect import Collected, FinetuneRun
+from clozelab.ledger.reporting.columns import Cell
 from clozelab.ledger.reporting.experiment import load_experiment
-from clozelab.ledger.reporting.table import Cell, Table, build_table
+from clozelab.ledger.reporting.table import Table, build_table
 from clozelab.ledger.reporting.verdicts import HOLDS, NOT_COMPARABLE, ONE_SEED, judge
 
 

@@ -28,8 +28,8 @@ from clozelab.ledger.launching.forking import ForkServer
 from clozelab.ledger.launching.processes import Job, ProcessPool, Stopped
 from clozelab.ledger.redaction import redacted, redacted_words
 from clozelab.ledger.reporting.tracked import track_sweep
-from clozelab.ledger.run import read_state
-from clozelab.ledger.sweep import JobComposer, PlannedJob, hydra_config, plan_job, without_hydra
+from clozelab.ledger.run_record import read_state
+from clozelab.ledger.sweep import JobComposer, PlannedJob, hydra_config, plan_job, refuse_repeated, without_hydra
 
 SHOWN_FAILURES = 12
 """Different reasons that a summary prints."""
@@ -263,14 +263,12 @@ def _hide_secrets(path: Path) -> None:
 
 
 def _check_folders(planned: Sequence[PlannedJob]) -> None:
+    refuse_repeated(plan.overrides for plan in planned)
     seen: dict[str, PlannedJob] = {}
     for plan in planned:
         other = seen.setdefault(plan.run_dir, plan) if plan.run_dir else plan
         if other is not plan:
             differing = sorted(set(plan.overrides) ^ set(other.overrides))
-            if not differing:
-                words = " ".join(plan.overrides)
-                raise ValueError(f"this sweep has the same job twice, {words}: some value is given twice in a list")
             raise ValueError(
                 f"two jobs of this sweep would share the folder {plan.run_dir}; they differ in {', '.join(differing)}. "
                 "Sweep a key that run_dir contains, or put it there: run_dir='...${key}...'"

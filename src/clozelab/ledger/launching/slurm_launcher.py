@@ -23,7 +23,7 @@ from rich.console import Console
 from clozelab.ledger.launching.launcher import THREAD_VARIABLES, SweepLauncher
 from clozelab.ledger.launching.processes import Job, ProcessPool, RemoteProcess
 from clozelab.ledger.launching.remote_job import RemoteJob, require_package
-from clozelab.ledger.run import write_json
+from clozelab.ledger.run_record import write_json
 
 CLUSTERS = ("slurm", "local")
 UNKNOWN_SECONDS = 300.0

@@ -16,7 +16,7 @@ from clozelab.ledger.plan import SWEEPS
 from clozelab.ledger.progress import JobName, Progress, SweepState, read_progress, sweep_state
 from clozelab.ledger.reporting.wording import DASH, duration, rough
 from clozelab.ledger.reproduction import reproduce_again
-from clozelab.ledger.run import LOG_FILE
+from clozelab.ledger.run_record import LOG_FILE
 from clozelab.ledger.sweep import job_names
 
 SILENT_SECONDS = 600.0

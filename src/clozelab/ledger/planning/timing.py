@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from clozelab.ledger.fingerprint import digest
 from clozelab.ledger.host import host_facts
-from clozelab.ledger.run import write_json
+from clozelab.ledger.run_record import write_json
 
 TIMING_VERSION = 1
 """Raised when what is timed changes."""

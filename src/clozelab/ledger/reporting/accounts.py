@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
+from clozelab.ledger.reporting.columns import Cell
 from clozelab.ledger.reporting.consistency import inconsistencies
 from clozelab.ledger.reporting.experiment import Experiment, Row
 from clozelab.ledger.reporting.points import find_lines
-from clozelab.ledger.reporting.table import Cell, Table
+from clozelab.ledger.reporting.table import Table
 from clozelab.ledger.reporting.wording import DASH, distinct, duration, percent, rough
 from clozelab.ledger.reproduction import reproduce_again
 

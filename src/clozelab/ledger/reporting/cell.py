@@ -14,9 +14,10 @@ from scipy import stats
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.fingerprint import flatten
 from clozelab.ledger.reporting.accounts import AnyRun, place
+from clozelab.ledger.reporting.columns import Cell, DataColumn, Seeds
 from clozelab.ledger.reporting.consistency import FINETUNE_MAY_DIFFER, PRETRAIN_MAY_DIFFER
 from clozelab.ledger.reporting.experiment import Experiment
-from clozelab.ledger.reporting.table import Cell, DataColumn, Seeds, Table
+from clozelab.ledger.reporting.table import Table
 from clozelab.metrics.statistics import ONE_RUN, PRETRAINING_SEEDS
 
 SEED_KEYS = ("seed", "pretrain_seed")

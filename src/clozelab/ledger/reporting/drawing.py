@@ -18,8 +18,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from clozelab.ledger.reporting.columns import DataColumn
 from clozelab.ledger.reporting.experiment import Row
-from clozelab.ledger.reporting.table import DataColumn
 
 WIDTH = 10.5  # inches; the page is about a hundred pixels an inch wide
 # Okabe and Ito's hues, told apart by colour-blind readers too; darker on white and lighter on black, so that text in

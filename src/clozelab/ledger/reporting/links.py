@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clozelab.ledger.reporting.claims import ALL_COLUMNS, CONTRAST, ORDER, SPREAD, Claim
+from clozelab.ledger.reporting.columns import Cell, DataColumn
 from clozelab.ledger.reporting.copies import copied_seeds
 from clozelab.ledger.reporting.experiment import Column
-from clozelab.ledger.reporting.table import Cell, DataColumn, Table
+from clozelab.ledger.reporting.table import Table
 from clozelab.ledger.reporting.wording import MINUS
 from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate, contrast, holm
 

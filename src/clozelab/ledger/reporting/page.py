@@ -14,10 +14,11 @@ from typing import Any
 from clozelab.ledger.collect import Collected
 from clozelab.ledger.reporting.accounts import arms_run, costs, known_losses, learnt, problems, provenance, seed_counts
 from clozelab.ledger.reporting.claims import SPREAD
+from clozelab.ledger.reporting.columns import Cell, DataColumn
 from clozelab.ledger.reporting.experiment import OUR_SPLIT, PERCENT, Experiment
 from clozelab.ledger.reporting.judged import POINTS, axis_of, judgement_page, unit_of
 from clozelab.ledger.reporting.points import find_lines, find_races, race_page
-from clozelab.ledger.reporting.table import Cell, DataColumn, Table
+from clozelab.ledger.reporting.table import Table
 from clozelab.ledger.reporting.verdicts import (
     FAILS,
     HOLDS,

@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from clozelab.ledger.collect import PretrainRun
+from clozelab.ledger.reporting.columns import DataColumn
 from clozelab.ledger.reporting.drawing import (
     STYLES,
     WIDTH,
@@ -22,7 +23,7 @@ from clozelab.ledger.reporting.drawing import (
     write_title,
 )
 from clozelab.ledger.reporting.experiment import PERCENT
-from clozelab.ledger.reporting.table import DataColumn, Table
+from clozelab.ledger.reporting.table import Table
 
 LABEL_GAP = 0.055  # of the axes' height: two labels closer than that would overlap
 

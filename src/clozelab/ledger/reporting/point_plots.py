@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from clozelab.ledger.reporting.columns import DataColumn
 from clozelab.ledger.reporting.drawing import STYLES, WIDTH, Picture, row_colour, saved, settings, write_title
 from clozelab.ledger.reporting.experiment import PERCENT, Row
 from clozelab.ledger.reporting.points import Line, Race
-from clozelab.ledger.reporting.table import DataColumn, Table
+from clozelab.ledger.reporting.table import Table
 from clozelab.ledger.reporting.wording import with_direction
 
 ACROSS = 3

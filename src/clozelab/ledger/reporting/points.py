@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from clozelab.ledger.collect import Collected, PretrainRun
+from clozelab.ledger.reporting.columns import DataColumn
 from clozelab.ledger.reporting.declared import Delta, read_deltas
 from clozelab.ledger.reporting.experiment import Experiment
 from clozelab.ledger.reporting.links import Link, link_between
-from clozelab.ledger.reporting.table import DataColumn, Table
+from clozelab.ledger.reporting.table import Table
 from clozelab.ledger.reporting.wording import DASH, MINUS, distinct, interval, percent, rough, signed
 from clozelab.metrics.statistics import PRETRAINING_SEEDS
 

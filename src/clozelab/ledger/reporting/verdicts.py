@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clozelab.ledger.reporting.claims import ALL_COLUMNS, ORDER, SPREAD, Claim
+from clozelab.ledger.reporting.columns import DataColumn
 from clozelab.ledger.reporting.example_notes import compare_examples
 from clozelab.ledger.reporting.experiment import AVERAGES
 from clozelab.ledger.reporting.links import Case, Correction, Link, correct, find_cases
-from clozelab.ledger.reporting.table import DataColumn, Table
+from clozelab.ledger.reporting.table import Table
 from clozelab.ledger.reporting.wording import interval, signed
 from clozelab.metrics.statistics import MOST_SEEDS, PRETRAINING_SEEDS, Estimate, seeds_needed
 

@@ -1,0 +1,131 @@
+"""The record of a run, run.json: what it says, how it is read and written, and whether it is of a configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from clozelab.ledger.fingerprint import RESULTS_VERSIONS, canonical, digest, flatten
+from clozelab.ledger.host import host_facts
+from clozelab.ledger.redaction import redacted
+from clozelab.ledger.watching import are_untouched, watched_files
+
+RUN_FILE = "run.json"
+CONFIG_FILE = "config.yaml"
+LOG_FILE = "log.txt"
+
+
+def read_state(run_dir: Path) -> dict[str, Any] | None:
+    """run.json of a folder; None where there is none.
+
+    Raises:
+        ValueError: the file is there and is not a run's.
+    """
+    try:
+        state = json.loads((run_dir / RUN_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{run_dir / RUN_FILE} is damaged ({error}); remove the folder to run again") from error
+    if not isinstance(state, dict) or not {"status", "fingerprint", "stage", "config_resolved"} <= state.keys():
+        raise ValueError(f"{run_dir / RUN_FILE} is not the record of a run; give run_dir another name")
+    return state
+
+
+def is_settled(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
+    """Whether the folder surely holds this very run, complete: same configuration, and no input file has been touched.
+
+    Cheap and careful: False only means that the run itself has to look.
+    """
+    try:
+        state = read_state(Path(run_dir))
+        if state is None or state["status"] != "complete" or not is_record_of(state, stage=stage, config=config):
+            return False
+        return are_untouched(watched_files(config), state)
+    except ValueError:
+        return False
+
+
+def is_record_of(state: Mapping[str, Any], *, stage: str, config: DictConfig) -> bool:
+    """Whether a record is of this very configuration, whatever files it read.
+
+    Raises:
+        ValueError: a mandatory value of the configuration is missing.
+    """
+    if state["stage"] != stage or state.get("results_version") != RESULTS_VERSIONS[stage]:
+        return False
+    return bool(state["config_resolved"] == json.loads(json.dumps(canonical(config))))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file in one rename, so that a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def shown_config(config: DictConfig) -> str:
+    """The configuration as composed, unresolved, without literal secrets."""
+    return OmegaConf.to_yaml(OmegaConf.create(redacted(OmegaConf.to_container(config, resolve=False))))
+
+
+def now() -> str:
+    """The time as records have it: ISO 8601, UTC, whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def fresh_state(stage: str, config: DictConfig, inputs: dict[str, str]) -> dict[str, Any]:
+    """The record of a run that begins now; `inputs`: name -> fingerprint of everything it reads.
+
+    Raises:
+        ValueError: a mandatory value of the configuration is missing.
+    """
+    resolved, version = canonical(config), RESULTS_VERSIONS[stage]
+    return {
+        "status": "running",
+        "stage": stage,
+        "fingerprint": digest({"config": resolved, "inputs": inputs, "results_version": version}),
+        "results_version": version,
+        "inputs": inputs,
+        "started": now(),
+        "finished": None,
+        "seconds": 0.0,
+        "error": None,
+        "facts": {},
+        "process": {"pid": os.getpid(), "host": platform.node()},
+        **host_facts(),
+        "watched": watched_files(config),
+        "config_resolved": resolved,
+    }
+
+
+def earlier_sessions(old: Mapping[str, Any], fresh: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a resumed run has been trained by before: each different commit, set of versions and machine, once."""
+    last = {key: old[key] for key in ("git", "versions", "host") if key in old}
+    found: list[dict[str, Any]] = []
+    for one in (*old.get("earlier_sessions", ()), last):
+        if one not in found and one != {key: fresh.get(key) for key in one}:
+            found.append(one)
+    return found
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """What makes the fingerprints of two records differ, a line for each key."""
+    lines = []
+    for part, label in (("config_resolved", ""), ("inputs", "input "), ("results_version", "results_version")):
+        before, after = flatten(old.get(part), label), flatten(new.get(part), label)
+        for key in sorted(before.keys() | after.keys()):
+            if before.get(key, "(none)") != after.get(key, "(none)"):
+                lines.append(f"  {key}: there {before.get(key, '(none)')!r}, now {after.get(key, '(none)')!r}")
+    return "\n".join(lines) or "  (the recorded fingerprint does not fit its own record)"
