@@ -72,6 +72,7 @@ def test_lines_are_rows_that_differ_in_the_fraction_alone() -> None:
     assert [line.name for line in lines] == ["mlm", "ltr"]
     assert list(lines[0].rows) == [0.05, 0.1, 0.25, 0.5, 0.75, 1.0]
     assert lines[1].rows[0.05] == "ltr_05" and lines[1].rows[1.0] == "ltr_100"
+    assert [line.floor for line in lines] == ["random", "random_ltr"]
     # Two rows of table 5 share an arm and differ in their head.
     assert find_lines(load_experiment(find_experiment("table5_pretraining_tasks"))) == []
 
@@ -126,6 +127,25 @@ def test_no_change_of_sign(tmp_path: Path, writers: Any) -> None:
     text = said(make_figure(tmp_path, writers, (0.2, 3.0, 0.2, 4.0, 5.0, 6.0)))[0]
     assert "does not change sign within the run (mlm is ahead at every point)" in text
     assert text.endswith("intervals lie above zero at 100 k tokens, 500 k tokens, 750 k tokens and 1 M tokens.")
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_a_table_of_dashes_is_left_out(tmp_path: Path, writers: Any) -> None:
+    """The figure has no printed numbers: beside a stand-in's column the paper's would hold nothing."""
+    stood_in = written(make_figure(tmp_path / "stand-in", writers, [1.0] * 6, task="snli_95k"))
+    assert "SNLI-95k" in (text := (stood_in.folder / "report.md").read_text())
+    assert "The paper's own numbers" not in text and "MNLI-m, paper" not in text
+    empty = written(make_figure(tmp_path / "empty", writers, [None] * 6))
+    assert "MNLI-m, paper" in (empty.folder / "report.md").read_text()  # with nothing else to show
+
+
+def test_lines_begin_at_their_floors(tmp_path: Path, writers: Any) -> None:
+    root = make_figure(tmp_path, writers, [1.0] * 6)
+    without = (written(root).folder / "points.svg").read_text()
+    for seed in (1, 2, 3):
+        writers.finetune(root, "random", "mnli", (seed, 1), 40.0)
+    drawn = (written(root).folder / "points.svg").read_text()
+    assert "before any step" in drawn and "before any step" not in without
 
 
 @pytest.mark.usefixtures("without_plots")

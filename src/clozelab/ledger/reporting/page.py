@@ -217,6 +217,9 @@ def _groups(table: Table, synthetic: str | None) -> list[dict[str, Any]]:
     own = [column for column in table.columns if column.is_paper]
     apart = [column for column in table.columns if not column.is_paper]
     has_own = any(table.has_results(column) for column in own)
+    has_numbers = any(number is not None for row in table.experiment.rows for number in row.cells)
+    if apart and not has_own and not has_numbers:  # a figure without printed numbers: nothing but dashes
+        own = []
     own_title = (
         "The paper's data sets" if has_own else "The paper's own numbers, on data that none of our runs has seen"
     )

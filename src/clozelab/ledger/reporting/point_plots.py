@@ -21,6 +21,8 @@ ACROSS = 3
 """Data sets side by side."""
 APART = 0.006
 """Of the axis: how far intervals of two lines at one place are drawn from each other."""
+EDGE = 0.015
+"""Of the axis: what is left of zero, so that points there are whole."""
 BESIDE = 1.04
 """The same for rows of one size, on the logarithmic axis."""
 MARKERS = "osv^DP"
@@ -66,32 +68,40 @@ def _has_tokens(lines: Sequence[Line]) -> bool:
 
 
 def _places(line: Line, lines: Sequence[Line]) -> dict[float, float]:
-    """Fraction -> where it lies on the axis, moved a little so that lines' intervals do not cover each other."""
+    """Fraction -> where it lies on the axis, moved a little so that lines' intervals do not cover each other.
+
+    The fraction 0 is the floor.
+    """
     has_tokens = _has_tokens(lines)
     furthest = max(one.tokens[fraction] if has_tokens else 100.0 * fraction for one in lines for fraction in one.rows)
     shift = APART * furthest * (lines.index(line) - (len(lines) - 1) / 2)
-    return {fraction: (line.tokens[fraction] if has_tokens else 100.0 * fraction) + shift for fraction in line.rows}
+    places = {fraction: line.tokens[fraction] if has_tokens else 100.0 * fraction for fraction in line.rows}
+    return {fraction: at + shift for fraction, at in {0.0: 0.0, **places}.items()}
 
 
 def _draw_scores(axes: Axes, lines: Sequence[Line], table: Table, column: DataColumn, style: str) -> None:
     axes.set_visible(True)
     for line in lines:
-        places, points = _places(line, lines), []
-        for fraction, row in line.rows.items():
+        places, colour, drawn = _places(line, lines), _line_colour(line, table, style), []
+        for fraction, row in _rows_with_floor(line).items():
             cell = table.cells[row, column.key]
-            if cell.estimate is not None:
-                points.append((places[fraction], cell.estimate.mean, cell.estimate.half_width, cell.is_collapsed))
-        if not points:
-            continue
-        colour = _line_colour(line, table, style)
-        axes.plot([at for at, *_ in points], [mean for _, mean, *_ in points], color=colour, linewidth=1.4, alpha=0.8)
-        for at, mean, half, is_collapsed in points:
-            _point(axes, (at, mean), None if is_collapsed else half, colour, "x" if is_collapsed else "o")
+            if cell.estimate is None:
+                continue
+            at = (places[fraction], cell.estimate.mean)
+            half, marker = (None, "x") if cell.is_collapsed else (cell.estimate.half_width, "o")
+            _point(axes, at, half, colour, marker, markerfacecolor=None if fraction else STYLES[style]["paper"])
+            drawn.append(at)
+        axes.plot(*zip(*drawn, strict=True), color=colour, linewidth=1.4, alpha=0.8, zorder=1.5)
     if column.majority is not None:
         axes.axhline(column.majority, color=STYLES[style]["faint"], linestyle=(0, (1, 2)), linewidth=1.2)
     _within_percent(axes, column)
     write_title(axes, column, style)
     _scale(axes, has_tokens=_has_tokens(lines))
+
+
+def _rows_with_floor(line: Line) -> dict[float, str]:
+    """Fraction -> row, from the floor at 0 on."""
+    return {**({0.0: line.floor} if line.floor else {}), **line.rows}
 
 
 def _point(axes: Axes, place: tuple[float, float], half: float | None, colour: str, marker: str, **how: Any) -> None:
@@ -118,7 +128,7 @@ def _draw_leads(axes: Axes, race: Race, style: str) -> None:
 
 
 def _scale(axes: Axes, *, has_tokens: bool) -> None:
-    axes.set_xlim(left=0.0)
+    axes.set_xlim(left=-EDGE * axes.get_xlim()[1])
     if has_tokens:
         axes.xaxis.set_major_formatter(EngFormatter())
     axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -138,6 +148,9 @@ def _line_colour(line: Line, table: Table, style: str) -> str:
 
 def _line_legend(lines: Sequence[Line], columns: Sequence[DataColumn], table: Table, style: str) -> list[Line2D]:
     entries = [Line2D([], [], color=_line_colour(one, table, style), marker="o", label=one.name) for one in lines]
+    if any(table.cells[line.floor, one.key].estimate for line in lines if line.floor for one in columns):
+        look: dict[str, Any] = {"color": STYLES[style]["ink"], "marker": "o", "markerfacecolor": STYLES[style]["paper"]}
+        entries.append(Line2D([], [], **look, linestyle="", label="before any step"))
     return entries + _marks(columns, [row for line in lines for row in line.rows.values()], table, style)
 
 

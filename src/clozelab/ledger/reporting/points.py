@@ -8,7 +8,7 @@ seed; that it changes sign is said of means, that one arm overtakes another only
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -37,12 +37,14 @@ class Line:
     Attributes:
         rows: fraction of the steps -> row, in the order of the steps; two or more.
         tokens: fraction -> tokens seen, as a mean over seeds; empty where that is not known of every fraction.
+        floor: the row without pre-training that all of them name, where the line begins; None for none.
     """
 
     name: str
     arm: str
     rows: Mapping[float, str]
     tokens: Mapping[float, float]
+    floor: str | None
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,21 @@ def find_lines(experiment: Experiment, collected: Collected | None = None) -> li
     long = {key: dict(sorted(rows.items())) for key, rows in found.items() if len(rows) > 1}
     runs = collected.pretrain if collected else []
     return [
-        Line(_name(arm, others, list(long)), arm, rows, _tokens([run for run in runs if run.arm == arm], list(rows)))
+        Line(
+            name=_name(arm, others, list(long)),
+            arm=arm,
+            rows=rows,
+            tokens=_tokens([run for run in runs if run.arm == arm], list(rows)),
+            floor=_floor(experiment, rows.values()),
+        )
         for (arm, others), rows in long.items()
     ]
+
+
+def _floor(experiment: Experiment, rows: Iterable[str]) -> str | None:
+    """The one that all rows name."""
+    named = {row.floor for row in experiment.rows if row.name in set(rows)}
+    return named.pop() if len(named) == 1 else None
 
 
 def _fraction(delta: Delta) -> float | None:
