@@ -105,7 +105,7 @@ def draw_table(table: Table, style: str) -> Picture | None:
     if not columns:
         return None
     down = -(-len(columns) // 5)
-    across = max(3, -(-len(columns) // down))  # a lone data set need not fill the page
+    across = -(-len(columns) // down)
     with plt.rc_context(settings(style)):
         size = (WIDTH, 0.6 + (0.9 + 0.3 * len(rows)) * down)
         figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, sharey=True, layout="constrained")

@@ -179,7 +179,7 @@ def draw_sizes(rows: Sequence[Row], sizes: Mapping[str, float], table: Table, st
     columns = table.with_results
     if not rows or not columns:
         return None
-    across = max(2, min(ACROSS, len(columns)))
+    across = min(ACROSS, len(columns))
     down = -(-len(columns) // across)
     with plt.rc_context(settings(style)):
         figure, grid = plt.subplots(
