@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.ledger.launching.launcher import BY_REPRODUCE, _doubt, advice
+from clozelab.ledger.launching import launcher as launching
+from clozelab.ledger.launching.launcher import BY_REPRODUCE, ProcessLauncher, _doubt, advice
 from clozelab.ledger.launching.processes import Job
 from clozelab.ledger.plan import Step
 from clozelab.ledger.sweep import PlannedJob, compose
@@ -40,6 +42,17 @@ def test_a_sweep_without_a_pre_flight_is_told_how_to_have_one(monkeypatch: pytes
     assert advice("pretrain", compose("pretrain", words[:1], sweep=True)) == "", "of no experiment"
     monkeypatch.setenv(BY_REPRODUCE, "1")
     assert advice("pretrain", config) == ""
+
+
+@pytest.mark.parametrize(("given", "expected"), [("16", "4"), ("2", "2"), ("", "4"), ("0", "4"), ("4,2", "4")])
+def test_a_machines_threads_do_not_reach_every_job(monkeypatch: pytest.MonkeyPatch, given: str, expected: str) -> None:
+    """Many shells of clusters set it to all cores; four jobs at a time would take them four times over."""
+    monkeypatch.setattr(launching, "usable_cores", lambda: 16)
+    for name in launching.THREAD_VARIABLES:
+        monkeypatch.setenv(name, given)
+    pool = ProcessLauncher(jobs_at_once=4, grace_seconds=1.0, fork=False)
+    pool.config = OmegaConf.create({"trainer": {"accelerator": "cpu"}})
+    assert pool._environment(8) == dict.fromkeys(launching.THREAD_VARIABLES, expected)
 
 
 def test_reproduce_says_that_it_has_looked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,17 +196,18 @@ class ProcessLauncher(SweepLauncher):
             self.server = ForkServer("clozelab.cli", modules, self._environment(num_jobs))
 
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
-        at_once, threads = share_cores(self.jobs_at_once, self.config, len(jobs))
+        at_once, _ = share_cores(self.jobs_at_once, self.config, len(jobs))
         for job, config in zip(jobs, composed, strict=True):
             job.environment = self._environment(len(jobs))
             job.words = job.words if is_one_cpu_process(config) else None
+        threads = self._environment(len(jobs))["OMP_NUM_THREADS"]
         console.print(f"{self.verb}: {len(jobs)} jobs, {at_once} at a time with {threads} thread(s) each")
         pool = ProcessPool(jobs, at_once=at_once, grace_seconds=self.grace_seconds, console=console, server=self.server)
         pool.run()
 
     def _environment(self, num_jobs: int) -> dict[str, str]:
         _, threads = share_cores(self.jobs_at_once, self.config, num_jobs)
-        return {key: os.environ.get(key, str(threads)) for key in THREAD_VARIABLES}
+        return {key: str(min(threads, _threads_given(key) or threads)) for key in THREAD_VARIABLES}
 
 
 def advice(verb: str, config: DictConfig) -> str:
@@ -245,6 +246,12 @@ def share_cores(jobs_at_once: int | str, config: Any, num_jobs: int) -> tuple[in
         at_once = int(jobs_at_once)
     at_once = max(1, min(at_once, num_jobs))
     return at_once, max(1, cores // (at_once * devices))
+
+
+def _threads_given(variable: str) -> int | None:
+    """What the user's environment allows a process; a number meant for a whole machine must not reach every job."""
+    given = os.environ.get(variable, "")
+    return int(given) if given.isdigit() and int(given) > 0 else None
 
 
 def _hide_secrets(path: Path) -> None:
