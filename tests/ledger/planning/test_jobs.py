@@ -70,6 +70,13 @@ def test_tokens_and_flops_by_hand(demo: list[Arm]) -> None:
     assert arm.electra_flops != arm.flops
 
 
+def test_the_papers_recipe_costs_what_is_published(tmp_path: Path) -> None:
+    """2.38e19 by our formula, 6.43e19 by ELECTRA's (their table 1 has 6.4e19)."""
+    step = next(step for step in make_steps(FOLDER, ["scale=paper"]) if step.verb == "pretrain")
+    arm = next(arm for arm in arms(sweep_plan(step), tmp_path) if arm.name == "mlm_nsp")
+    assert arm.flops == pytest.approx(2.38e19, rel=0.002) and arm.electra_flops == pytest.approx(6.43e19, rel=0.001)
+
+
 def test_vocabulary_of_a_prepared_corpus(tmp_path: Path) -> None:
     step = next(step for step in make_steps(FOLDER, ["scale=demo"]) if step.verb == "pretrain")
     plan = sweep_plan(step)

@@ -27,6 +27,8 @@ ADAM_COPIES = 3
 FLOAT_BYTES = 4
 CHARACTERS_A_TOKEN = 4.2
 """Of English prose in a vocabulary of thousands of word pieces, special tokens included."""
+ELECTRA_ROOM = 0.15625 / 0.15
+"""Of predictions in a row: ELECTRA counts the released code's room for them (20 of 128 positions), not 15 %."""
 SENTENCE_WORDS = 15.0
 """Of a tagged sentence whose file is not there."""
 PREDICTION_BYTES, NBEST_BYTES, RECORD_BYTES = 105, 3700, 25_000
@@ -201,7 +203,7 @@ def _arm(config: dict[str, Any], jobs: list[Job], cache_dir: Path) -> Arm:
         tokens += number
         flops += number * training_flops_per_token(encoder, phase["seq_length"], fraction)
         rows = phase["steps"] * phase["global_batch_size"] * longest
-        electra += rows * electra_flops_per_token(encoder, longest, fraction)
+        electra += rows * electra_flops_per_token(encoder, longest, min(1.0, fraction * ELECTRA_ROOM))
     trained = trained_parameters(encoder, objective)
     return Arm(
         str(config["arm"]), config, encoder, jobs, parameter_count(encoder), trained, tokens, flops, electra, fraction
