@@ -69,6 +69,17 @@ def test_captions_say_the_unit(make_runs: Callable[..., Path], writers: Any) -> 
     )
 
 
+def test_baselines_stand_below_the_rows(make_runs: Callable[..., Path], writers: Any, without_pictures: None) -> None:
+    root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2))
+    known = {"majority_baseline": 0.684, "baselines": {"bag of words": {"accuracy": 0.723}}}
+    writers.finetune(root, "ltr", "mrpc", (1, 1), 60.0, **known)
+    assert main(["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}", "--latex"]) == 0
+    lines = (root / "report/report.tex").read_text().split("\n")
+    majority = next(line for line in lines if line.startswith("most frequent label"))
+    surface = next(line for line in lines if line.startswith("surface baseline"))
+    assert " & 68.4" in majority and re.search(r" & 72.3\\textsuperscript\{\w+\}", surface)
+
+
 def test_a_note_has_one_letter() -> None:
     notes = Notes()
     marks = [notes.mark(f"note {number}") for number in range(28)]

@@ -102,6 +102,8 @@ def _scores(page: Mapping[str, Any], group: Mapping[str, Any], indices: Sequence
         cells = [row["cells"][index] for index in indices]
         values = [_value(cell, kind, notes) for cell, own in zip(cells, kinds, strict=True) for kind in own]
         body.append([escape(row["label"]), *values])
+    baselines = [_baseline(*one, indices, kinds, notes) for one in _baselines(group)]
+    body += [line for line in baselines if set(line[1:]) - {"", escape(DASH)}]
     names = [kind for own in kinds for kind in own]
     units = in_units(PERCENT, {heading["name"]: heading["unit"] for heading in headings})
     caption = f"{page['title']}: {group['title']}, {units}. {page['setup']}. {page['interval'].capitalize()}."
@@ -109,6 +111,21 @@ def _scores(page: Mapping[str, Any], group: Mapping[str, Any], indices: Sequence
         caption = f"Synthetic data ({page['synthetic']}). {caption}"
     head = [_line(["", *tops]), " ".join(rules), _line(["", *names])]
     return _table(caption, label, "l" + "r" * len(names), head, body, notes)
+
+
+def _baselines(group: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, str]]]]:
+    """The rows below the rows, where there are any: what the most frequent label and simple methods get."""
+    majority = [{"mean": value, "note": ""} for value in group["majority"] or ()]
+    rows = [("most frequent label", majority), ("surface baseline", list(group["surface"] or ()))]
+    return [(label, cells) for label, cells in rows if cells]
+
+
+def _baseline(
+    label: str, cells: Sequence[Mapping[str, str]], indices: Sequence[int], kinds: Sequence[list[str]], notes: Notes
+) -> list[str]:
+    found = [escape(cells[index]["mean"]) + notes.mark(cells[index]["note"]) for index in indices]
+    pairs = zip(found, kinds, strict=True)
+    return [escape(label), *("" if kind == "paper" else value for value, own in pairs for kind in own)]
 
 
 def _kinds(heading: Mapping[str, Any]) -> list[str]:
