@@ -69,6 +69,12 @@ class FinetuneRun:
     def is_complete(self) -> bool:
         return bool(self.state["status"] == "complete" and self.scores)
 
+    @property
+    def max_seq_length(self) -> int | None:
+        """Tokens that its rows were cut to; None where the record does not say."""
+        length = self.state.get("facts", {}).get("data", {}).get("max_seq_length")
+        return int(length) if length else None
+
 
 @dataclass(frozen=True)
 class Collected:

@@ -20,6 +20,8 @@ PRETRAINING_SEEDS = "pre-training seeds"
 FINETUNING_SEEDS = "fine-tuning seeds only"
 ONE_RUN = "one run"
 CONFIDENCE = 0.95
+ROUNDING = 1e-9
+"""Of floating-point sums of scores, as a share of them."""
 MOST_SEEDS = 50
 """Nobody pre-trains more often than that to settle one difference: beyond it, no number is given."""
 
@@ -53,6 +55,12 @@ class Estimate:
     @property
     def half_width(self) -> float | None:
         return None if self.high is None else self.high - self.mean
+
+    @property
+    def has_no_spread(self) -> bool:
+        """All values agree but for rounding: Student's t has nothing to judge them by."""
+        half = self.half_width
+        return half is not None and half <= ROUNDING * max(1.0, abs(self.mean))
 
     def p_value(self, point: float = 0.0) -> float | None:
         """Two-sided p of the hypothesis that the true mean is `point`; None without a spread."""

@@ -123,6 +123,37 @@ def test_a_change_of_sign_is_not_yet_a_crossing(
     assert "changes sign between 100 k tokens and 250 k tokens" in text and text.endswith(sure)
 
 
+@pytest.mark.usefixtures("without_plots")
+def test_collapsed_runs_make_no_crossing(tmp_path: Path, writers: Any) -> None:
+    """At two points MLM is ahead wherever its runs read their input, and behind with those that did not."""
+    root = make_figure(tmp_path, writers, (1.0, 1.0, 5.0, 5.0, 5.0, 5.0))
+    for number, percent in enumerate(PERCENTS):
+        for seed in (1, 2, 3):
+            for arm, ahead in (("mlm", -15.0 if percent <= 10 else 5.0), ("ltr", 0.0)):
+                config = {"encoder_arm": arm, "encoder_fraction": percent / 100}
+                score, is_collapsed = 60.0 + 2.0 * number + seed + ahead, ahead < 0.0
+                row = f"{arm}_{percent:02d}"
+                writers.finetune(root, row, "mnli", (seed, 2), score, config=config, collapsed=is_collapsed)
+    race = races(root)[0]
+    assert [lead.side for lead in race.leads] == [0, 0, 1, 1, 1, 1]
+    text = sentence(race)
+    assert "does not change sign" in text and "crossing" not in text
+    assert text.endswith("; 2 point(s) that rest on collapsed runs are left out.")
+    assert "without collapsed runs +1.0 [+0.3, +1.7]" in (written(root).folder / "report.md").read_text()
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_points_cut_to_other_lengths_are_said(tmp_path: Path, writers: Any) -> None:
+    root = make_figure(tmp_path, writers, [1.0] * 6)
+    for path in root.glob("finetune/*/*/*/*/run.json"):
+        state = json.loads(path.read_text())
+        state["facts"]["data"] = {"max_seq_length": 64 if "_50" in str(path) else 128}
+        path.write_text(json.dumps(state))
+    claims = (written(root).folder / "report.md").read_text().split("## The claims")[1]
+    assert "texts cut to 128 against 64 tokens" in next(li for li in claims.split("\n") if "500k to 1M" in li)
+    assert "texts cut" not in next(li for li in claims.split("\n") if "MLM ends above LTR" in li)
+
+
 def test_no_change_of_sign(tmp_path: Path, writers: Any) -> None:
     text = said(make_figure(tmp_path, writers, (0.2, 3.0, 0.2, 4.0, 5.0, 6.0)))[0]
     assert "does not change sign within the run (mlm is ahead at every point)" in text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clozelab.ledger.reporting.wording import span
+from clozelab.ledger.reporting.wording import interval, percent, span
+from clozelab.metrics.statistics import estimate
 
 
 @pytest.mark.parametrize(
@@ -18,3 +19,9 @@ from clozelab.ledger.reporting.wording import span
 )
 def test_span(values: list[float], text: str) -> None:
     assert span(values) == text
+
+
+def test_seeds_that_happen_to_agree_are_no_certainty() -> None:
+    tied = estimate({(1, 1): 68.7, (1, 2): 71.1, (2, 1): 71.1, (2, 2): 68.7})
+    assert percent(tied) == "69.9 (no spread)" and interval(tied) == "no spread"
+    assert percent(estimate({(1, 1): 68.7, (2, 1): 71.1})) == "69.9 \u00b1 15.2"

@@ -117,8 +117,8 @@ def _cut_differently(task: str, runs: Sequence[FinetuneRun]) -> list[str]:
     """Rows are cut to what an encoder was trained on, which no setting says."""
     lengths: dict[str, list[str]] = {}
     for run in runs:
-        if length := run.state.get("facts", {}).get("data", {}).get("max_seq_length"):
-            lengths.setdefault(f"{length} tokens", []).append(_name(run))
+        if run.max_seq_length:
+            lengths.setdefault(f"{run.max_seq_length} tokens", []).append(_name(run))
     group = "the length that rows are cut to", ""
     return _unequal_lines(f"fine-tuning runs on {task}", {group: runs}, {group: lengths})
 

@@ -11,11 +11,9 @@ from clozelab.ledger.reporting.columns import Cell, DataColumn
 from clozelab.ledger.reporting.copies import copied_seeds
 from clozelab.ledger.reporting.experiment import Column
 from clozelab.ledger.reporting.table import Table
-from clozelab.ledger.reporting.wording import MINUS
+from clozelab.ledger.reporting.wording import MINUS, interval, signed
 from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate, contrast, holm
 
-ROUNDING = 1e-9
-"""Of floating-point sums of scores, as a share of them."""
 Term = tuple[float, str, DataColumn]
 """(factor, row, column): a link's difference is the sum of factor x cell."""
 
@@ -35,6 +33,7 @@ class Link:
         copies: which seeds of its cells are one and the same run, where some are.
         has_collapsed: some run behind it gave one answer to everything.
         healthy: the difference over the runs that did not, where some did; None where no pair of seeds is left.
+        lengths: to what its cells' texts were cut, where that is not the same.
     """
 
     name: str
@@ -47,6 +46,7 @@ class Link:
     copies: str = ""
     has_collapsed: bool = False
     healthy: Estimate | None = None
+    lengths: str = ""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -61,15 +61,7 @@ class Link:
         found = self.difference
         if found is None or self.barred or self.absent or self.is_collapsed or self.copies:
             return False
-        return found.basis == PRETRAINING_SEEDS and not self.has_no_spread
-
-    @property
-    def has_no_spread(self) -> bool:
-        """All seeds agree on the difference but for rounding: Student's t has nothing to judge it by."""
-        found = self.difference
-        if found is None or found.half_width is None:
-            return False
-        return found.half_width <= ROUNDING * max(1.0, abs(found.mean))
+        return found.basis == PRETRAINING_SEEDS and not found.has_no_spread
 
     @property
     def p(self) -> float | None:
@@ -89,6 +81,15 @@ class Link:
         if self.healthy is None or self.healthy.basis != PRETRAINING_SEEDS:
             return True
         return (self.healthy.mean < self.point) != (self.difference.mean < self.point)
+
+    def without_collapsed(self, decimals: int = 1) -> str:
+        """The difference over the runs that did not collapse, in words; empty where none or all did."""
+        if self.is_collapsed or not self.has_collapsed:
+            return ""
+        if self.healthy is None:
+            return "without collapsed runs no pair of seeds is left"
+        found = f"{signed(self.healthy.mean, decimals)} {interval(self.healthy, decimals)}"
+        return f"without collapsed runs {found}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,15 @@ def _link(claim: Claim, terms: tuple[Term, ...], name: str, table: Table) -> Lin
         healthy=contrast([(factor, cell.healthy) for factor, cell in zip(factors, cells, strict=True)])
         if has_collapsed
         else None,
+        lengths=_lengths(cells),
     )
+
+
+def _lengths(cells: Sequence[Cell]) -> str:
+    """Rows are cut to what their encoder was trained on: one from the middle of a run may have seen short rows only."""
+    found = [sorted({run.max_seq_length for run in cell.runs.values() if run.max_seq_length}) for cell in cells]
+    parts = ["/".join(map(str, one)) for one in found]
+    return f"texts cut to {' against '.join(dict.fromkeys(parts))} tokens" if all(parts) and len(set(parts)) > 1 else ""
 
 
 def _copies(terms: Sequence[Term], table: Table) -> str:

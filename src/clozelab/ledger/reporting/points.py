@@ -23,7 +23,7 @@ from clozelab.ledger.reporting.experiment import Experiment
 from clozelab.ledger.reporting.links import Link, link_between
 from clozelab.ledger.reporting.table import Table
 from clozelab.ledger.reporting.wording import DASH, MINUS, distinct, interval, percent, rough, signed
-from clozelab.metrics.statistics import PRETRAINING_SEEDS
+from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate
 
 POINT = "encoder_fraction"
 ITS_OWN = ("row", POINT)
@@ -63,11 +63,14 @@ class Lead:
 
     @property
     def side(self) -> int:
-        """The sign where the interval over pre-training seeds excludes zero, 0 where it does not or there is none."""
-        found = self.link.difference
-        if found is None or found.low is None or found.high is None or not self.link.is_tested:
+        """The sign where the interval over pre-training seeds excludes zero, 0 where it does not or there is none.
+
+        Where runs collapsed, the interval without them has to say the same.
+        """
+        if not self.link.is_tested or self.link.rests_on_collapsed:
             return 0
-        return 1 if found.low > 0.0 else -1 if found.high < 0.0 else 0
+        sides = {_side(found) for found in (self.link.difference, self.link.healthy) if found is not None}
+        return sides.pop() if len(sides) == 1 else 0
 
     @property
     def place(self) -> str:
@@ -89,8 +92,18 @@ class Race:
 
     @property
     def comparable(self) -> list[Lead]:
-        """The leads that a sentence may rest on."""
         return [lead for lead in self.leads if lead.link.difference and not lead.link.barred]
+
+    @property
+    def telling(self) -> list[Lead]:
+        """The leads that a sentence may rest on: comparable, and with a sign that runs which read their input gave."""
+        return [one for one in self.comparable if not one.link.is_collapsed and not one.link.rests_on_collapsed]
+
+
+def _side(found: Estimate) -> int:
+    if found.low is None or found.high is None:
+        return 0
+    return 1 if found.low > 0.0 else -1 if found.high < 0.0 else 0
 
 
 def find_lines(experiment: Experiment, collected: Collected | None = None) -> list[Line]:
@@ -181,9 +194,11 @@ def _lead(first: Line, second: Line, fraction: float, column: DataColumn, table:
 
 def sentence(race: Race) -> str:
     """Where the first arm overtakes the second or the other way round, and how sure that is."""
-    leads = race.comparable
-    if not leads:
+    leads, left_out = race.telling, len(race.comparable) - len(race.telling)
+    if not race.comparable:
         return f"{race.name}: not comparable ({race.leads[0].link.barred})."
+    if not leads:
+        return f"{race.name}: every point rests on collapsed runs, which say nothing."
     if len(leads) == 1:
         return f"{race.name}: only one point of both ({leads[0].place}), which shows no change."
     changes = _changes(leads)
@@ -195,7 +210,8 @@ def sentence(race: Race) -> str:
         said = f"The mean difference {race.name} does not change sign within the run"
         said += f" ({ahead} is ahead at {'every' if all(one.sign for one in leads) else 'each unequal'} point)"
         said = said if ahead else f"The mean difference {race.name} is zero at every point"
-    return f"{said}; {_sureness(leads, bool(changes))}."
+    said = f"{said}; {_sureness(leads, bool(changes))}"
+    return f"{said}; {left_out} point(s) that rest on collapsed runs are left out." if left_out else f"{said}."
 
 
 def _changes(leads: Sequence[Lead]) -> list[tuple[Lead, Lead]]:
@@ -246,8 +262,9 @@ def _lead_page(lead: Lead, race: Race, table: Table) -> dict[str, str]:
     difference, decimals = lead.link.difference, race.column.decimals
     cells = [table.cells[line.rows[lead.fraction], race.column.key] for line in (race.first, race.second)]
     is_over_fewer = difference is not None and difference.basis != PRETRAINING_SEEDS
-    notes = [lead.link.barred, lead.link.copies, difference.basis if difference and is_over_fewer else ""]
-    notes += ["every run of one arm collapsed"] if lead.link.is_collapsed else []
+    notes = [lead.link.barred, lead.link.copies, lead.link.lengths]
+    notes += [difference.basis if difference and is_over_fewer else ""]
+    notes += ["every run of one arm collapsed" if lead.link.is_collapsed else lead.link.without_collapsed(decimals)]
     return {
         "fraction": f"{100 * lead.fraction:g} %",
         "tokens": lead.tokens or DASH,

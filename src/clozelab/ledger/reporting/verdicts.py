@@ -18,7 +18,6 @@ from clozelab.ledger.reporting.example_notes import compare_examples
 from clozelab.ledger.reporting.experiment import AVERAGES
 from clozelab.ledger.reporting.links import Case, Correction, Link, correct, find_cases
 from clozelab.ledger.reporting.table import Table
-from clozelab.ledger.reporting.wording import interval, signed
 from clozelab.metrics.statistics import MOST_SEEDS, PRETRAINING_SEEDS, Estimate, seeds_needed
 
 HOLDS, FAILS, INCONCLUSIVE = "holds", "fails", "inconclusive"
@@ -264,21 +263,16 @@ def _cautions(link: Link, table: Table) -> list[str]:
             notes.append(f"every run of {table.experiment.label(row)} collapsed: it has measured nothing")
     if link.copies:
         notes.append(f"{link.copies}: copies decide nothing")
-    elif link.has_no_spread and not link.is_collapsed:
+    elif link.difference is not None and link.difference.has_no_spread and not link.is_collapsed:
         notes.append("the same difference for every seed: no spread to judge it by, as may happen on few examples")
     if link.difference is not None and not link.difference.is_balanced:
         notes.append("pre-training seeds have unequally many runs and weigh the same")
-    return notes + _floor(link, table)
+    return [*notes, link.lengths, *_floor(link, table)]
 
 
 def _without_collapsed(link: Link) -> str:
-    """The difference over the runs that did not collapse, where some did."""
-    if link.is_collapsed or not link.has_collapsed:
-        return ""
-    if link.healthy is None:
-        return "without collapsed runs no pair of seeds is left"
-    found = f"without collapsed runs {signed(link.healthy.mean)} {interval(link.healthy)}".rstrip()
-    return f"{found}; p is the larger one, with or without" if link.is_tested else found
+    found = link.without_collapsed()
+    return f"{found}; p is the larger one, with or without" if link.healthy and link.is_tested else found
 
 
 def _floor(link: Link, table: Table) -> list[str]:

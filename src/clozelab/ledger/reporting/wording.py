@@ -29,7 +29,7 @@ def interval(estimate: Estimate | None, decimals: int = 1) -> str:
     """`[−1.2, +0.4]`; empty where there is none, and in words where there is no spread to make one of."""
     if estimate is None or estimate.low is None or estimate.high is None:
         return ""
-    if estimate.high - estimate.low < 1e-9:
+    if estimate.has_no_spread:
         return "no spread"
     return f"[{signed(estimate.low, decimals)}, {signed(estimate.high, decimals)}]"
 
@@ -65,9 +65,11 @@ def duration(seconds: float) -> str:
 
 
 def half_width(estimate: Estimate | None, decimals: int = 1) -> str:
-    """`± 1.7`; empty where there is no interval."""
+    """`± 1.7`; empty where there is no interval, and in words where the seeds happen to agree: not ± 0."""
     if estimate is None or estimate.half_width is None:
         return ""
+    if estimate.has_no_spread:
+        return "(no spread)"
     return f"{PLUS_MINUS} {estimate.half_width:.{decimals}f}"
 
 
