@@ -60,6 +60,8 @@ class FinetuneRun:
     learning_rate: float | None = None
     synthetic: str | None = None
     """Name of the generator that wrote the task's files."""
+    says_origin: bool = False
+    """Whether the record says where the task's files are from; those of before it did say nothing."""
     num_evaluations: int = 0
     """Of which its score is the best one."""
     baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -98,6 +100,10 @@ class Collected:
         corpora = (run.state["config_resolved"].get("corpus", {}) for run in self.pretrain)
         names = [str(corpus["name"]) for corpus in corpora if corpus.get("generator")]
         return next(iter([*names, *(run.synthetic for run in self.finetune if run.synthetic)]), None)
+
+    def world_of(self, run: FinetuneRun) -> str | None:
+        """The generated world that a run's task is of; that of the encoders where its record does not say."""
+        return run.synthetic if run.says_origin else self.synthetic
 
 
 def collect(root: Path) -> Collected:
@@ -176,6 +182,7 @@ def read_scores(path: Path) -> dict[str, Any]:
         "num_examples": saved.get("num_examples"),
         "num_evaluations": len(saved.get("evaluations", ())),
         "synthetic": saved.get("synthetic"),
+        "says_origin": "synthetic" in saved,
         "baselines": {
             name: {f"validation/{key}": float(value) * factor for key, value in named.items()}
             for name, named in saved.get("baselines", {}).items()

@@ -67,6 +67,21 @@ def test_examples_are_those_of_the_scores_own_file(synthetic: str | None) -> Non
     assert [(one.heading, one.num_examples) for one in table.with_results] == [(names[0], 9815), (names[1], None)]
 
 
+def test_a_real_score_is_no_generated_one() -> None:
+    """A given encoder on real files, in the folder of runs on a generated world's files of the same name."""
+    scores = {"validation/accuracy": 60.0}
+    world = run("mlm_nsp", "rte", "validation/accuracy", scores, synthetic="microworld", says_origin=True)
+    real = run("given", "rte", "validation/accuracy", {"validation/accuracy": 47.0}, says_origin=True)
+    both = table_of("table1_glue", replace(world, dir=Path("a")), replace(real, dir=Path("b")))
+    assert [one.heading for one in both.with_results] == ["microworld RTE"]
+    assert not both.cells["given", "rte"].scores and both.cells["mlm_nsp", "rte"].scores
+    assert len(both.strays) == 1 and "rte: 1 run(s) of given are on files that no generator wrote" in both.strays[0]
+    alone = table_of("table1_glue", real)
+    assert [one.heading for one in alone.with_results] == ["RTE (dev)"] and not alone.strays
+    unsaid = replace(world, dir=Path("c"), state={**world.state, "status": "running"}, scores={})
+    assert table_of("table1_glue", replace(real, dir=Path("b")), unsaid).cells["given", "rte"].scores
+
+
 GLUE_SCORES = {
     "cola": ["matthews"], "sst2": ["accuracy"], "mrpc": ["f1", "accuracy"], "stsb": ["spearman", "pearson"],
     "qqp": ["f1", "accuracy"], "mnli": ["accuracy", "mismatched_accuracy"], "qnli": ["accuracy"], "rte": ["accuracy"],
@@ -155,7 +170,7 @@ def test_a_cell_of_one_split_against_a_cell_of_another_is_refused(tmp_path: Path
         "  - {name: dev, metric: validation/accuracy, task: rte, stand_ins: [], benchmarks: []}\n"
         "  - {name: test, metric: test/accuracy, task: rte, stand_ins: [], benchmarks: []}\n"
         "rows:\n  - {row: a, label: A, arm: null, cells: [1, 1]}\n  - {row: b, label: B, arm: null, cells: [1, 1]}\n"
-        "claims:\n  - {id: c, text: t, paper_delta: 1, direction: lower, compare: [a, b, dev], against: [a, b, test]}\n"
+        "claims:\n  - {id: c, text: t, paper_delta: -1, direction: lower, compare: [a, b, dev], against: [a, b, test]}\n"
     )
     scores = {"validation/accuracy": 70.0, "test/accuracy": 60.0}
     runs = [run(row, "rte", "validation/accuracy", scores) for row in ("a", "b")]

@@ -188,6 +188,7 @@ def problems(collected: Collected, table: Table) -> dict[str, list[str]]:
     unequal = inconsistencies(collected, experiment.folder, experiment.free_keys)
     found = {
         "Misfiled": list(dict.fromkeys(table.comparability.misfiled.values())),  # rows may share an arm
+        "Another data set": list(table.strays),
         "Unequal": [line.replace(root, "") for line in unequal],
         "Not learnt": _not_learnt(experiment, collected),
         "Missing": _missing(table),

@@ -223,7 +223,8 @@ def _groups(table: Table, synthetic: str | None) -> list[dict[str, Any]]:
     own_title = (
         "The paper's data sets" if has_own else "The paper's own numbers, on data that none of our runs has seen"
     )
-    apart_title = f"Generated tasks of {synthetic}" if synthetic else "Stand-ins and other data sets"
+    is_generated = bool(apart) and all(column.role.startswith("synthetic") for column in apart)
+    apart_title = f"Generated tasks of {synthetic}" if is_generated else "Stand-ins and other data sets"
     groups = [(own_title, own), (apart_title, apart)] if has_own else [(apart_title, apart), (own_title, own)]
     return [_group(title, columns, table) for title, columns in groups if columns]
 

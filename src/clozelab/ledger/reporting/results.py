@@ -32,7 +32,8 @@ def write_results(path: Path, collected: Collected, table: Table, scale: str) ->
         writer.writeheader()
         for run in collected.runs:
             common = {"experiment": table.experiment.name, "scale": scale, "counts": run.dir in counting}
-            common |= {"synthetic": collected.synthetic} | _common(run, collected)
+            world = collected.synthetic if isinstance(run, PretrainRun) else collected.world_of(run)
+            common |= {"synthetic": world} | _common(run, collected)
             lines = _pretraining(run, table) if isinstance(run, PretrainRun) else _finetuning(run, table)
             for line in lines:
                 writer.writerow({key: _shown(value) for key, value in (common | line).items()})

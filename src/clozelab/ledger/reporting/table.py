@@ -29,6 +29,8 @@ class Table:
     pretrain_seeds: tuple[int, ...]
     finetune_seeds: tuple[int, ...]
     comparability: Comparability = field(default_factory=Comparability)
+    strays: tuple[str, ...] = ()
+    """Runs that are in no cell because they saw another data set under their task's name."""
 
     def of_column(self, column: Column) -> list[DataColumn]:
         """The data sets with results that speak for a column of the paper: its own first, of whatever split."""
@@ -55,8 +57,8 @@ class Table:
 def build_table(experiment: Experiment, collected: Collected) -> Table:
     """Arrange the fine-tuning runs of the experiment's rows."""
     rows = [row.name for row in experiment.rows]
-    runs = [run for run in collected.finetune if run.row in rows]
-    columns = tuple(_data_columns(experiment, runs, collected.synthetic))
+    runs, worlds, strays = _of_one_data_set([run for run in collected.finetune if run.row in rows], collected)
+    columns = tuple(_data_columns(experiment, runs, worlds))
     pretrain_seeds = tuple(sorted({run.pretrain_seed for run in runs} | {run.seed for run in collected.pretrain}))
     finetune_seeds = tuple(sorted({run.seed for run in runs}))
     expected = [(first, second) for first in pretrain_seeds for second in finetune_seeds]
@@ -69,7 +71,36 @@ def build_table(experiment: Experiment, collected: Collected) -> Table:
     derived = mean_columns(experiment, columns, cells, cell_of)
     ordered = _in_order(experiment, [*columns, *own, *derived])
     rules = build_comparability(experiment, collected)
-    return Table(experiment, ordered, cells, pretrain_seeds, finetune_seeds, rules)
+    return Table(experiment, ordered, cells, pretrain_seeds, finetune_seeds, rules, strays)
+
+
+def _of_one_data_set(
+    runs: list[FinetuneRun], collected: Collected
+) -> tuple[list[FinetuneRun], dict[str, str | None], tuple[str, ...]]:
+    """(runs that a table may hold side by side, task -> the generated world it is of, what is said of the others).
+
+    Generated files have the official ones' names: a task may have runs on both, and the encoders' world has the cells.
+    """
+    found: dict[str, dict[str | None, list[FinetuneRun]]] = {}
+    for run in runs:
+        by_world = found.setdefault(run.task, {})
+        if run.is_complete:  # until then no record says what it reads
+            by_world.setdefault(collected.world_of(run), []).append(run)
+    worlds: dict[str, str | None] = {}
+    strays, apart = [], set()
+    for task, by_world in found.items():
+        worlds[task] = next((one for one in (collected.synthetic, *by_world) if one in by_world), collected.synthetic)
+        for world, others in by_world.items():
+            if world == worlds[task]:
+                continue
+            apart |= {run.dir for run in others}
+            origin = f"files of {world}" if world else "files that no generator wrote"
+            rows = ", ".join(dict.fromkeys(run.row for run in others))
+            strays.append(
+                f"{task}: {len(others)} run(s) of {rows} are on {origin}, the others on {worlds[task] or 'real ones'}:"
+                " another data set, in no cell; give it a runs_dir or scale of its own"
+            )
+    return [run for run in runs if run.dir not in apart], worlds, tuple(strays)
 
 
 def _in_order(experiment: Experiment, columns: Iterable[DataColumn]) -> tuple[DataColumn, ...]:
@@ -78,7 +109,9 @@ def _in_order(experiment: Experiment, columns: Iterable[DataColumn]) -> tuple[Da
     return tuple(sorted(columns, key=lambda one: places[one.column.name] if one.column else len(places)))
 
 
-def _data_columns(experiment: Experiment, runs: list[FinetuneRun], synthetic: str | None) -> Iterable[DataColumn]:
+def _data_columns(
+    experiment: Experiment, runs: list[FinetuneRun], worlds: Mapping[str, str | None]
+) -> Iterable[DataColumn]:
     """The paper's columns, with or without runs, each followed by its stand-ins; then other tasks by name."""
     by_task: dict[str, FinetuneRun] = {}
     for run in sorted(runs, key=lambda run: (run.is_complete, bool(run.baselines))):
@@ -88,12 +121,12 @@ def _data_columns(experiment: Experiment, runs: list[FinetuneRun], synthetic: st
         if not column.is_task:
             continue
         mine = [task for task, run in by_task.items() if _belongs(run, column, shown)]
-        made = [_data_column(by_task[task], column, synthetic, shown) for task in sorted(mine)]
+        made = [_data_column(by_task[task], column, worlds[task], shown) for task in sorted(mine)]
         if not any(one.is_paper for one in made):
             yield DataColumn(column.name, f"paper:{column.name}", column.metric, column, is_paper=True)
         yield from sorted(made, key=lambda one: one.task != column.task)
     for task in sorted(set(by_task) - {task for task, _ in shown}):
-        yield _data_column(by_task[task], None, synthetic, shown)
+        yield _data_column(by_task[task], None, worlds[task], shown)
 
 
 def _belongs(run: FinetuneRun, column: Column, shown: set[tuple[str, str]]) -> bool:
