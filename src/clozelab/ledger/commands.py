@@ -19,7 +19,6 @@ from clozelab.ledger.words import default_path
 
 KEYS = {"pretrain": ("arm", "seed"), "finetune": ("row", "task", "pretrain_seed", "seed")}
 """What an experiment's sweeps choose a job by."""
-MAX_OVERRIDES = 12
 
 
 def remake(experiment: Path, state: Mapping[str, Any], run_dir: Path, runs_dir: str, scale: str) -> tuple[str, str]:
@@ -61,12 +60,10 @@ def _differing_overrides(
         if not found:
             return [], ""
         again = [*words, *extra]
-        if len(extra) <= MAX_OVERRIDES and not differing(compose(name, again, folder=experiment), recorded):
+        if not differing(compose(name, again, folder=experiment), recorded):
             return extra, ""
-        return (
-            [],
-            f"the sweep now says otherwise for {', '.join(found)}; the run's own settings are in {CONFIG_FILE}",
-        )
+        lacking = f"not enough to make this run: the sweep now says otherwise for {', '.join(found)}"
+        return [], f"{lacking}; the run's own settings are in {CONFIG_FILE}"
     except (ValueError, OmegaConfBaseException, OSError) as error:
         return [], f"cannot be composed now: {' '.join(str(error).split())}"
     except Exception as error:  # Hydra's errors are of many kinds, and all mean that
