@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clozelab.models.flops import parameter_count
+from clozelab.objectives.plateau import plateau_tokens
 from clozelab.preflight.findings import ERROR, OK, WARNING, Finding
 from clozelab.preflight.subject import Arm, Subject
 
@@ -16,10 +17,6 @@ DISK_MARGIN = 1.2
 LONG_SECONDS = 86_400.0
 """Nobody starts a day by mistake without being told."""
 MAX_WARMUP_FRACTION = 0.3
-SHORT_ROWS = 64
-TOKENS_PER_ENTRY = {"short": 660, "long": 2300}
-"""Tokens of training for each entry of the vocabulary before a small masked model leaves its plateau: 5.4 M tokens at
-8,192 entries when it begins with short rows; without them it was still there after 19 M."""
 
 
 def check_disk(subject: Subject) -> Iterator[Finding]:
@@ -87,7 +84,7 @@ def check_schedule(arm: Arm) -> Iterator[Finding]:
     elif arm.warmup_fraction > MAX_WARMUP_FRACTION:
         what = f"{arm.name}: the warm-up takes {100 * arm.warmup_fraction:.0f} % of the training"
         yield Finding("schedule", WARNING, what, figure, "0.01 to 0.1 is usual")
-    elif (needed := plateau_tokens(arm)) > arm.tokens:
+    elif (needed := _plateau(arm)) > arm.tokens:
         what = f"{arm.name}: the budget may end before the masked model leaves its plateau"
         remedy = "a rule of thumb: more steps, or short rows first (a phase of 32 or 64 tokens)"
         yield Finding("schedule", WARNING, what, f"{figure}, about {needed / 1e6:,.1f} M to leave it", remedy)
@@ -95,9 +92,6 @@ def check_schedule(arm: Arm) -> Iterator[Finding]:
         yield Finding("schedule", OK, f"{arm.name}: warm-up and budget are usual", figure)
 
 
-def plateau_tokens(arm: Arm) -> float:
-    """How many tokens a masked model needs before it learns context, by rule of thumb; 0 for left-to-right."""
-    if arm.objective.is_causal:
-        return 0.0
-    kind = "short" if arm.phases[0]["seq_length"] <= SHORT_ROWS else "long"
-    return float(TOKENS_PER_ENTRY[kind] * arm.config.vocab_size)
+def _plateau(arm: Arm) -> float:
+    first, is_causal = arm.phases[0]["seq_length"], arm.objective.is_causal
+    return plateau_tokens(vocab_size=arm.config.vocab_size, first_seq_length=first, is_causal=is_causal)

@@ -30,7 +30,7 @@ A shape whose steps would take more than 30 s here is not timed but reckoned fro
 
 FLOPs are 3 (L (24 H^2 + 4 S H) + f (2 H^2 + 2 H V)) a token (forward once, backward twice, matrix products only; f the
 share of predicted positions); beside them ELECTRA's convention, which other papers quote: backward counted once, the
-embedding look-up as a product, every step at the longest row."""
+embedding look-up as a product, every step at the longest row, the room for predictions (20 of 128 positions)."""
 
 
 def main(words: Sequence[str]) -> int:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clozelab.objectives.plateau import plateau_tokens
+
 if TYPE_CHECKING:  # which imports torch: not for `clozelab plan --help` and mistakes
     from clozelab.ledger.planning.jobs import Arm, TaskJob
 
@@ -16,9 +18,6 @@ START_SECONDS = {"pretrain": 2.5, "finetune": 0.9}
 FORWARD_SHARE = 1 / 3
 """Of a training step's work: what a validation pass costs per token."""
 MATCHINGS = ("steps", "tokens", "flops", "time")
-PLATEAU_TOKENS = 6e6
-"""Masked models at the tiny size leave their first plateau after 3 to 6 million tokens: a rule of thumb from trials
-with BERT-Tiny's shape on Wikipedia and books; a simpler corpus is sooner, a larger model later."""
 UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -34,10 +33,6 @@ class Share:
     factor: float
     steps_factor: float
     """What the arm's configuration has to say for it: of the scale's steps."""
-
-    @property
-    def ends_early(self) -> bool:
-        return self.tokens < PLATEAU_TOKENS
 
 
 def pretraining_seconds(arm: Arm) -> float | None:
@@ -137,6 +132,7 @@ def divide(arms: Sequence[Arm], core_seconds: float, matched_by: str) -> list[Sh
     ]  # fmt: skip
 
 
-def leaves_plateau_late(arm: Arm) -> bool:
-    """Whether the rule of thumb is about this arm at all: one that predicts a few masked tokens only."""
-    return arm.predicted_fraction < 0.5
+def tokens_to_plateau(arm: Arm) -> float:
+    """After how many tokens an arm knows more than frequencies, by rule of thumb."""
+    first = int(arm.config["phases"][0]["seq_length"])
+    return plateau_tokens(vocab_size=arm.encoder.vocab_size, first_seq_length=first, is_causal=arm.encoder.is_causal)

@@ -9,11 +9,10 @@ from clozelab.ledger.collect import Collected
 from clozelab.ledger.garbage import describe_size
 from clozelab.ledger.lists import Heading
 from clozelab.ledger.planning.budget import (
-    PLATEAU_TOKENS,
     Share,
     finetuning_seconds,
-    leaves_plateau_late,
     pretraining_seconds,
+    tokens_to_plateau,
 )
 from clozelab.ledger.planning.costing import Costing
 from clozelab.ledger.planning.jobs import Arm, TaskJob, vocabulary_size
@@ -116,14 +115,13 @@ def warnings(costing: Costing, shares: Mapping[str, Sequence[Share]]) -> list[st
             f"while speeds were measured a job got {costing.lowest_share:.0%} of a core: times are for a machine that "
             "does nothing else"
         )
-    early = {one.arm for part in shares.values() for one in part if one.ends_early}
-    early |= {arm.name for arm in costing.arms if not shares and arm.tokens < PLATEAU_TOKENS}
-    late = [arm.name for arm in costing.arms if arm.name in early and leaves_plateau_late(arm)]
-    if late:
-        lines.append(
-            f"{', '.join(late)}: below {rough(PLATEAU_TOKENS)} tokens a masked model may end on its first plateau "
-            "(rule of thumb: 3 to 6 M tokens at the tiny size on real text; simple text sooner, larger models later)"
-        )
+    for arm in costing.arms:
+        tokens = min([one.tokens for part in shares.values() for one in part if one.arm == arm.name] or [arm.tokens])
+        if (needed := tokens_to_plateau(arm)) > tokens:
+            lines.append(
+                f"{arm.name}: {rough(tokens)} tokens, and a masked model takes about {rough(needed)} to leave its "
+                "first plateau (rule of thumb at the tiny size; larger models later)"
+            )
     lines += [f"not timed: {problem}" for problem in costing.problems]
     shapes: list[Arm | TaskJob] = [*costing.arms, *costing.tasks]
     if any(shape.is_estimated for shape in shapes):
