@@ -136,7 +136,8 @@ def test_list_and_dry_run(clozelab, tmp_path: Path) -> None:  # type: ignore[no-
 
 
 def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    done = clozelab("finetune", "-m", "task=mrpc", "seed=1,2", "encoder=nowhere", "row=x", "hydra.launcher.fork=false")
+    words = ["task=mrpc", "seed=1,2", "-m", "encoder=nowhere", "row=x", "hydra.launcher.fork=false"]  # -m anywhere
+    done = clozelab("finetune", *words)
     assert done.returncode == 1
     assert "2 failed" in done.stderr and "nowhere" in done.stderr and "log: " in done.stderr
     logs = list((tmp_path / "runs" / "adhoc" / "demo" / "launcher" / "logs").glob("*.log"))

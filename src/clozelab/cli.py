@@ -215,7 +215,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
             status = _guarded(lambda: _job(verb, cfg), verb)
 
     task.clozelab_verb = verb  # type: ignore[attr-defined]  # the launcher starts `python -m clozelab VERB`
-    sys.argv = [f"clozelab {verb}", *words]
+    sys.argv = [f"clozelab {verb}", *_multirun_first(words)]
     launcher.Launched.reset()
     app: Any = Hydra
     report, get_mode = hydra_utils.run_and_report, Hydra.get_mode
@@ -228,6 +228,12 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     finally:
         sys.argv, hydra_utils.run_and_report, app.get_mode = original, report, get_mode
     return status or launcher.Launched.check()
+
+
+def _multirun_first(words: list[str]) -> list[str]:
+    """Hydra's parser knows `-m` only before the first `name=value`."""
+    flags = [word for word in words if word in ("-m", "--multirun")]
+    return flags[:1] + [word for word in words if word not in flags]
 
 
 def _job(verb: str, cfg: DictConfig) -> int:
