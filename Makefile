@@ -32,5 +32,5 @@ bench: $(STAMP)  ## speed, memory and overhead beside the peers, in one interlea
 bench-finetuning: $(STAMP)  ## the same for fine-tuning and prediction; needs real task files (CLOZELAB_SHARED)
 	$(BIN)/python benchmarks/finetuning.py
 
-clean:
-	rm -rf $(VENV) runs
+clean:  ## the environment; run folders stay (`clozelab gc` is for those)
+	rm -rf $(VENV)
