@@ -151,7 +151,8 @@ def counted(patch: pytest.MonkeyPatch) -> list[int]:
 def everything(folder: Path) -> list[Any]:
     """All that a run leaves and that may not depend on how often it was stopped."""
     answers = sorted(path for path in folder.glob("*predictions*.json*"))
-    return [losses(folder), read(folder, "scores.json"), *(path.read_bytes() for path in answers)]
+    tokens = read(folder, "run.json")["facts"]["tokens"]
+    return [losses(folder), read(folder, "scores.json"), tokens, *(path.read_bytes() for path in answers)]
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,8 @@ class FineTuning(TrainingModule):
         checkpoint["finetuning"] = {
             "loss_sum": self._loss_sum,
             "loss_steps": self._loss_steps,
+            # Since the last log point; of all ranks, as counted.
+            "work": [self.throughput.tokens, self.throughput.flops],
             "history": json.dumps(self.history),
             # As text: a checkpoint holds tensors and plain values, and predictions are JSON values by their contract.
             "best": json.dumps(record),
@@ -174,6 +176,7 @@ class FineTuning(TrainingModule):
         super().on_load_checkpoint(checkpoint)
         saved = checkpoint["finetuning"]
         self._loss_sum, self._loss_steps = saved["loss_sum"], saved["loss_steps"]
+        self.throughput.tokens, self.throughput.flops = saved.get("work", (0, 0.0))  # older ones lack it
         self.history = json.loads(saved["history"])
         record = json.loads(saved["best"])
         self.best = Evaluation(**record, weights=saved["best_weights"]) if record else None
