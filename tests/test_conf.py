@@ -103,50 +103,53 @@ def test_targets_fit_their_signatures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "override"),
+    ("stage", "override", "message"),
     [
-        ("pretrain", "sed=1"),
-        ("pretrain", "trainer.thread=1"),
-        ("pretrain", "scale.pretrain.seed=1"),
-        ("pretrain", "model.hidden_sise=8"),
-        ("pretrain", "+model.hidden_sise=8"),
-        ("pretrain", "validation.interval=1"),
-        ("pretrain", "phases.0.seq_len=1"),
-        ("pretrain", "objective.token.predict_probb=0.1"),
-        ("pretrain", "optimizer.lr=1"),
-        ("pretrain", "model=tyni"),
-        ("pretrain", "objectiv=mlm"),
-        ("prepare", "corpus.lower=true"),
-        ("prepare", "corpus.sources.0.pth=x"),
-        ("finetune", "task.nam=x"),
-        ("finetune", "task.data.max_seq_len=x"),
-        ("finetune", "+encoder_folder=x"),
-        ("pretrain", "seed=one"),
-        ("pretrain", "trainer.devices=many"),
+        ("pretrain", "sed=1", "has no key 'sed'; did you mean 'seed'?"),
+        ("pretrain", "trainer.thread=1", "has no key 'trainer.thread'; did you mean 'trainer.threads'?"),
+        ("pretrain", "scale.pretrain.seed=1", "has no key 'scale.pretrain.seed'; did you mean 'scale.pretrain.seeds'?"),
+        ("pretrain", "model.hidden_sise=8", "has no key 'model.hidden_sise'; did you mean 'model.hidden_size'?"),
+        ("pretrain", "+model.hidden_sise=8", "'hidden_sise' not in 'ModelConfig'; did you mean 'hidden_size'?"),
+        ("pretrain", "validation.interval=1", "'validation.interval'; did you mean 'validation.interval_steps'?"),
+        ("pretrain", "phases.0.seq_len=1", "has no key 'phases.0.seq_len'; "),
+        ("pretrain", "objective.token.predict_probb=0.1", "did you mean 'objective.token.predict_prob'?"),
+        ("pretrain", "optimizer.lr=1", "has no key 'optimizer.lr'; optimizer has _target_, _partial_, learning_rate, "),
+        ("pretrain", "model=tyni", "there is no model 'tyni'; did you mean 'tiny'?"),
+        ("pretrain", "objectiv=mlm", "has no key 'objectiv'; did you mean 'objective'?"),
+        ("prepare", "corpus.lower=true", "has no key 'corpus.lower'; did you mean 'corpus.lowercase'?"),
+        ("prepare", "corpus.sources.0.pth=x", "has no key 'corpus.sources.0.pth'; "),
+        ("finetune", "task.nam=x", "has no key 'task.nam'; did you mean 'task.name'?"),
+        ("finetune", "task.data.max_seq_len=x", "'task.data.max_seq_len'; did you mean 'task.data.max_seq_length'?"),
+        ("finetune", "+encoder_folder=x", "'encoder_folder' not in 'FinetuneConfig'; did you mean"),
+        ("pretrain", "seed=one", "seed=one: Value 'one' of type 'str' could not be converted to Integer"),
+        ("pretrain", "trainer.devices=many", "trainer.devices=many: Value 'many' of type 'str'"),
     ],
 )
-def test_a_typo_on_the_command_line_is_refused(stage: str, override: str) -> None:
-    with pytest.raises((ConfigCompositionException, ValueError)):
+def test_a_typo_on_the_command_line_is_refused_by_its_key(stage: str, override: str, message: str) -> None:
+    with pytest.raises((ConfigCompositionException, ValueError)) as caught:
         composed(stage, override)
+    assert message in explain(caught.value, stage)
 
 
 @pytest.mark.parametrize(
-    ("group", "text"),
+    ("group", "text", "key"),
     [
-        ("model", "defaults: [tiny]\nhidden_sizes: 3\n"),
-        ("scale", "defaults: [demo]\npretrain: {step: 3}\n"),
-        ("trainer", "defaults: [cpu]\nacelerator: gpu\n"),
-        ("corpus", "defaults: [text]\nsources: [{name: a, paht: b}]\n"),
-        ("objective", "defaults: [mlm]\ntokens: {}\n"),
+        ("model", "defaults: [tiny]\nhidden_sizes: 3\n", "hidden_sizes"),
+        ("scale", "defaults: [demo]\npretrain: {step: 3}\n", "step"),
+        ("trainer", "defaults: [cpu]\nacelerator: gpu\n", "acelerator"),
+        ("corpus", "defaults: [text]\nsources: [{name: a, paht: b}]\n", "paht"),
+        ("objective", "defaults: [mlm]\ntokens: {}\n", "tokens"),
     ],
 )
-def test_a_typo_in_a_group_file_is_refused(tmp_path: Path, group: str, text: str) -> None:
+def test_a_typo_in_a_group_file_is_refused_by_file_and_key(tmp_path: Path, group: str, text: str, key: str) -> None:
     (tmp_path / group).mkdir()
     (tmp_path / group / "mine.yaml").write_text(text)
     (tmp_path / "corpus").mkdir(exist_ok=True)
     (tmp_path / "corpus" / "scale_mine.yaml").write_text("defaults: [text]\n")
-    with pytest.raises(ConfigCompositionException):
+    with pytest.raises(ConfigCompositionException) as caught:
         sweep.compose("pretrain", [f"{group}=mine"], folder=tmp_path)
+    message = explain(caught.value, "pretrain")
+    assert f"{group}/mine" in message and key in message
 
 
 def test_a_typo_below_a_target_is_refused(tmp_path: Path) -> None:

@@ -99,14 +99,27 @@ def resolved(config: DictConfig, stage: str) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def number_of_jobs(folder: Path, stage: str, scale: str) -> int:
+def jobs_at(folder: Path, stage: str, scale: DictConfig, *keys: str) -> list[list[str]]:
+    """The words of each job of a sweep at a scale; with `keys`, as if it swept these alone."""
     # Rates are chosen by the scale, which only composing anew shows.
-    words = [f"scale={scale}"] if (folder / "rates" / f"scale_{scale}.yaml").is_file() else []
+    words = [f"scale={scale.name}"] if (folder / "rates" / f"scale_{scale.name}.yaml").is_file() else []
     params = master(folder, stage, *words).hydra.sweeper.params
-    config = OmegaConf.create({"scale": scale_values(scale), "params": params})
-    words = [f"{key}={value}" for key, value in config.params.items()]
+    config = OmegaConf.create({"scale": scale, "params": params})
+    words = [f"{key}={config.params[key]}" for key in keys or config.params]
     parsed = OverridesParser.create(config_loader=loader(folder)).parse_overrides(words)
-    return sum(map(len, BasicSweeper.split_arguments(parsed, None)))
+    return [job for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
+
+
+def tasks_at(scale: DictConfig) -> set[str]:
+    """The tasks that any experiment is fine-tuned on at a scale, and those that the scale names for others."""
+    own = scale.finetune
+    named = {*own.tasks.split(","), *own.glue_tasks.split(","), own.squad_v2_task, *own.benchmarks.values()}
+    jobs = [job for name in list_experiments() for job in jobs_at(EXPERIMENTS_DIR / name, "finetune", scale, "task")]
+    return named | {word.removeprefix("task=") for (word,) in jobs}
+
+
+def known_tasks() -> set[str]:
+    return set(loader(TABLE5).get_group_options("task"))
 
 
 def cost_table(name: str) -> dict[str, tuple[int, int]]:
@@ -187,7 +200,7 @@ def _stand_in_for(task: str) -> str | None:
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", list_experiments())
 def test_sweeps_have_the_declared_number_of_jobs(name: str, scale: str) -> None:
-    counts = tuple(number_of_jobs(EXPERIMENTS_DIR / name, stage, scale) for stage in STAGES)
+    counts = tuple(len(jobs_at(EXPERIMENTS_DIR / name, stage, scale_values(scale))) for stage in STAGES)
     assert counts == cost_table(name)[scale]
 
 
@@ -206,6 +219,22 @@ def test_every_arm_and_row_composes_at_every_scale(name: str) -> None:
     # Numbers are the scale's: each scale has to have them all, and sizes that can be built.
     for scale, stage in product(SCALES, STAGES):
         assert resolved(at_scale(plain(folder, stage), scale), stage)["scale"]["name"] == scale
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_task_of_every_sweep_composes_at_every_scale(scale: str) -> None:
+    tasks = tasks_at(scale_values(scale))
+    assert tasks <= known_tasks()
+    for task in tasks:
+        composed = plain(TABLE5, "finetune", f"task={task}")
+        assert resolved(at_scale(composed, scale), "finetune")["task"]["name"] == task
+
+
+@pytest.mark.parametrize("key", ["tasks", "glue_tasks", "squad_v2_task", "benchmarks.ner", "benchmarks.new"])
+def test_a_task_that_a_scale_misspells_is_found(key: str) -> None:
+    values = scale_values("gpu_day").copy()
+    OmegaConf.update(values, f"finetune.{key}", "ner_conll2033", force_add=True)
+    assert tasks_at(values) - known_tasks() == {"ner_conll2033"}
 
 
 @pytest.mark.parametrize("name", list_experiments())

@@ -58,6 +58,14 @@ def test_three_kinds_of_columns(tmp_path: Path) -> None:
     assert not columns["Average"].accepts("", None)
 
 
+@pytest.mark.parametrize("delta", ["null", "0", "0.0"])
+def test_a_size_of_none_contradicts_no_direction(tmp_path: Path, delta: str) -> None:
+    entry = ORDER_ENTRY.replace("paper_delta: 2.0", f"paper_delta: {delta}")
+    for direction in ("lower", "higher"):
+        (found,) = claims_of(tmp_path, entry.replace("direction: higher", f"direction: {direction}"))
+        assert found.direction == direction and not found.paper_delta
+
+
 def test_a_row_against_each_of_several(tmp_path: Path) -> None:
     (found,) = claims_of(tmp_path, EACH_ENTRY)
     assert (found.kind, found.rows) == (ORDER, ("large", "small", "base"))
@@ -91,6 +99,10 @@ def test_a_row_against_each_of_several(tmp_path: Path) -> None:
         (CONTRAST_ENTRY, "[base, small, MRPC]", "[base, [small, large], MRPC]", "is none of the rows"),
         (ORDER_ENTRY, "base, small", "base, base", "compares 'base' with itself"),
         (ORDER_ENTRY, "paper_delta: 2.0", "paper_delta: lots", "paper_delta is 'lots'; it is a number"),
+        (ORDER_ENTRY, "direction: higher", "direction: lower", r"paper_delta is 2\.0, and direction is lower: .*wrong"),
+        (ORDER_ENTRY, "paper_delta: 2.0", "paper_delta: -2.0", r"paper_delta is -2\.0, and direction is higher"),
+        (MONOTONE_ENTRY, "paper_delta: null", "paper_delta: 1.5", r"paper_delta is 1\.5, and direction is decreasing"),
+        (CONTRAST_ENTRY, "paper_delta: -3", "paper_delta: 3", "paper_delta is 3, and direction is lower"),
     ],
 )
 def test_bad_claims(tmp_path: Path, entry: str, old: str, new: str, message: str) -> None:

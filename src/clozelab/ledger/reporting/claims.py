@@ -24,6 +24,7 @@ DIRECTIONS = {
     SPREAD: ("within",),
     CONTRAST: ("lower", "higher"),
 }
+FALLING, RISING = ("lower", "decreasing"), ("higher", "increasing")
 SHAPE = "[row, row, column]"
 SHAPE_OF_ORDER = f"{SHAPE} or [row, [row, row], column]"
 
@@ -63,7 +64,7 @@ class Claim:
     @property
     def is_lower(self) -> bool:
         """Whether the claimed sign of a difference is negative; says nothing of a SPREAD."""
-        return self.direction in ("lower", "decreasing")
+        return self.direction in FALLING
 
     def in_words(self) -> str:
         """The claimed direction, where no size can be compared."""
@@ -145,6 +146,11 @@ def _common(one: Mapping[str, Any], kind: str, where: str) -> dict[str, Any]:
     delta = one["paper_delta"]
     if delta is not None and not _is_number(delta):
         raise ValueError(f"{where}: paper_delta is {delta!r}; it is a number in the column's unit, or null")
+    if delta and one["direction"] in (FALLING if delta > 0 else RISING):
+        raise ValueError(
+            f"{where}: paper_delta is {delta}, and direction is {one['direction']}: the paper's own number would "
+            "contradict its claim; one of the two is wrong"
+        )
     return {"id": str(one["id"]), "text": str(one["text"]), "direction": one["direction"], "paper_delta": delta}
 
 

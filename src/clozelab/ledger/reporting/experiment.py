@@ -16,10 +16,12 @@ from omegaconf import OmegaConf
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from clozelab.config import EXPERIMENTS_DIR
+from clozelab.ledger.reporting.checking import Tasks, check_fact, check_files, check_setting, meant
 from clozelab.ledger.reporting.claims import Claim, checked, load_claim
 from clozelab.ledger.reporting.declared import RATE_KEYS, STEP_KEYS
 
 OUR_SPLIT = "dev"
+SPLITS = (OUR_SPLIT, "test")
 PERCENT = "percent"
 MATCHES: dict[str, tuple[str, ...]] = {
     "steps": ("steps",),
@@ -135,18 +137,15 @@ class Experiment:
 
 
 def find_experiment(name: str) -> Path:
-    """The folder of an experiment, from its name or its path.
+    """The folder of an experiment, from its name or its path; every verb opens one so, before anything slow.
 
     Raises:
-        ValueError: there is none; names the nearest.
+        ValueError: there is none, with the nearest; or something in its files is wrong (`load_experiment`).
     """
     for folder in (Path(name), EXPERIMENTS_DIR / name):
         if (folder / "paper.yaml").is_file():
-            return folder.resolve()
-    known = list_experiments()
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none'}"
-    raise ValueError(f"no experiment {name!r} (a folder with a paper.yaml); {hint}")
+            return load_experiment(folder.resolve()).folder
+    raise ValueError(f"no experiment {name!r} (a folder with a paper.yaml); {meant(name, list_experiments())}")
 
 
 def list_experiments() -> list[str]:
@@ -155,7 +154,7 @@ def list_experiments() -> list[str]:
 
 
 def load_experiment(folder: Path) -> Experiment:
-    """Read and check paper.yaml.
+    """Read and check paper.yaml, and the files beside it that it is about.
 
     Raises:
         ValueError: names the file, the entry and what is wrong with it.
@@ -174,12 +173,13 @@ def load_experiment(folder: Path) -> Experiment:
         if not isinstance(top[key], list):
             raise ValueError(f"{path}: {key} is {top[key]!r}; it is a list ([] for none)")
     optional_values = _matching(top, str(path)) | _averaging(top, str(path))
-    split = str(top["split"])
+    split = _split(top["split"], str(path))
     columns = tuple(_column(entry, split, f"{path}: columns.{i}") for i, entry in enumerate(top["columns"]))
-    _check_columns(columns, str(path))
+    _check_columns(columns, path)
     rows = tuple(_row(entry, columns, f"{path}: rows.{i}") for i, entry in enumerate(top["rows"]))
     for folder_name, used in (("row", {row.name for row in rows}), ("arm", {row.arm for row in rows} - {None})):
-        _check_files(path, folder_name, {str(name) for name in used})
+        _check_named(path, folder_name, {str(name) for name in used})
+    check_files(folder, {row.name: row.arm for row in rows})
     for i, row in enumerate(rows):
         if row.floor is not None and row.floor not in {one.name for one in rows}:
             raise ValueError(f"{path}: rows.{i}: floor {row.floor!r} is no row; rows are {[one.name for one in rows]}")
@@ -211,6 +211,8 @@ def _matching(top: Mapping[str, Any], where: str) -> dict[str, Any]:
     differ_in = top.get("differ_in") or []
     if not isinstance(differ_in, list):
         raise ValueError(f"{where}: differ_in is {differ_in!r}; it is a list of settings such as [epochs]")
+    for key in differ_in:
+        check_setting(str(key), f"{where}: differ_in:")
     return {
         "matched_by": STEPS_AND_TOKENS if matched is None else MATCHES[matched],
         "matched_reason": reason,
@@ -218,16 +220,27 @@ def _matching(top: Mapping[str, Any], where: str) -> dict[str, Any]:
     }
 
 
-def _check_columns(columns: tuple[Column, ...], where: str) -> None:
-    names = [column.name for column in columns]
-    _check_unique(names, f"{where}: columns", "name")
+def _check_columns(columns: tuple[Column, ...], path: Path) -> None:
+    _check_unique([column.name for column in columns], f"{path}: columns", "name")
+    tasks = Tasks(path.parent)
+    by_name = {column.name: column for column in columns if column.is_task}
     for i, column in enumerate(columns):
-        for part in (part.column for group in column.parts for part in group):
-            if not any(one.name == part and one.is_task for one in columns):
-                tasks = [one.name for one in columns if one.is_task]
-                near = difflib.get_close_matches(part, tasks, n=1)
+        where = f"{path}: columns.{i}"
+        if column.is_pretraining:
+            check_fact(column.metric, path.parent, f"{where}: metric")
+        if column.is_task:
+            tasks.check(column.task, f"{where}: task")
+            tasks.check_metric(column.task, column.metric, f"{where}: metric")
+        for stand_in in column.stand_ins:
+            tasks.check(stand_in, f"{where}: stand_ins:")
+        for part in (part for group in column.parts for part in group):
+            if part.column not in by_name:
+                near = difflib.get_close_matches(part.column, by_name, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"{where}: columns.{i}: mean_of: {part!r} is none of the tasks' columns {tasks}{hint}")
+                known = list(by_name)
+                raise ValueError(f"{where}: mean_of: {part.column!r} is none of the tasks' columns {known}{hint}")
+            if part.metric:
+                tasks.check_metric(by_name[part.column].task, part.metric, f"{where}: mean_of: {part.column}:")
 
 
 def _check_unique(names: list[str], where: str, what: str) -> None:
@@ -236,31 +249,40 @@ def _check_unique(names: list[str], where: str, what: str) -> None:
         raise ValueError(f"{where}: {what} {twice[0]!r} is there twice; give each its own")
 
 
-def _check_files(path: Path, group: str, used: set[str]) -> None:
+def _check_named(path: Path, group: str, used: set[str]) -> None:
     """A row or arm that the sweeps do not know would stay empty, and its runs would be left out of the table."""
     known = {file.stem for file in (path.parent / group).glob("*.yaml")}
     if known and used - known:
         wrong = sorted(used - known)[0]
-        near = difflib.get_close_matches(wrong, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
-        raise ValueError(f"{path}: {group} {wrong!r} has no file {group}/{wrong}.yaml; {hint}")
+        raise ValueError(f"{path}: {group} {wrong!r} has no file {group}/{wrong}.yaml; {meant(wrong, known)}")
+
+
+def _split(value: Any, where: str) -> str:
+    if value not in SPLITS:
+        raise ValueError(f"{where}: split is {value!r}; it is one of {', '.join(SPLITS)}")
+    return str(value)
 
 
 def _column(entry: Any, split: str, where: str) -> Column:
     """`split` is the table's, for a column that names none of its own."""
     if isinstance(entry, Mapping) and "mean_of" in entry:
         one = {"split": split} | checked(entry, ("name", "mean_of"), where, optional=("split",))
-        return Column(str(one["name"]), "", "", (), (), split=str(one["split"]), parts=_parts(one["mean_of"], where))
+        parts = _parts(one["mean_of"], where)
+        return Column(str(one["name"]), "", "", (), (), split=_split(one["split"], where), parts=parts)
     if isinstance(entry, Mapping) and "from" in entry:
         one = {"split": split} | checked(entry, ("name", "from", "metric"), where, optional=("split",))
         if one["from"] != "pretrain":
             raise ValueError(f"{where}: from is {one['from']!r}; it is pretrain, or left out for a task's score")
         metric = str(one["metric"])
-        return Column(str(one["name"]), metric, "", (), (), split=str(one["split"]), is_pretraining=True)
+        return Column(str(one["name"]), metric, "", (), (), split=_split(one["split"], where), is_pretraining=True)
     keys = {"name", "metric", "task", "stand_ins", "benchmarks"}
     one = {"split": split} | checked(entry, keys, where, optional=("split",))
-    names = tuple(one["stand_ins"]), tuple(one["benchmarks"])
-    return Column(one["name"], one["metric"], one["task"], *names, split=str(one["split"]))
+    for key in ("stand_ins", "benchmarks"):
+        if not isinstance(one[key], list):
+            raise ValueError(f"{where}: {key} is {one[key]!r}; it is a list of names ([] for none)")
+    names = tuple(map(str, one["stand_ins"])), tuple(map(str, one["benchmarks"]))
+    words = str(one["name"]), str(one["metric"]), str(one["task"])
+    return Column(*words, *names, split=_split(one["split"], where))
 
 
 def _parts(entries: Any, where: str) -> tuple[tuple[Part, ...], ...]:

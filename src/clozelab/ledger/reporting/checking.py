@@ -1,0 +1,251 @@
+"""What an experiment's files name has to be there: tasks, scores, settings, the files of its rows and arms.
+
+A slip of the pen in them costs nothing until the last job has run, and then a column or a row is empty. So it is looked
+for whenever an experiment is opened, by reading files alone: nothing is composed and torch is not imported.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
+from functools import cache, cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import yaml  # type: ignore[import-untyped]
+
+from clozelab.config import CONF_DIR, FinetuneConfig, PretrainConfig
+from clozelab.ledger.fingerprint import flatten
+from clozelab.ledger.stated import find_file
+from clozelab.metrics.glue import SCORERS
+
+STAGES = {"arm": ("pretrain", PretrainConfig), "row": ("finetune", FinetuneConfig)}
+"""Kind of file -> the stage that it is a part of, and that stage's keys."""
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+SPLITS = ("validation", "test")
+"""What a score's key begins with; ours are on validation sets, a record from elsewhere may have another."""
+SPAN_SCORES = ("exact_match", "f1")
+SPAN_SCORES_WITH_UNANSWERABLE = (
+    *("exact", "f1", "threshold", "exact_untuned", "f1_untuned"),
+    *("HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"),
+    *("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh", "pr_exact_ap", "pr_f1_ap", "pr_oracle_ap"),
+)
+ENTITY_SCORES, TAG_SCORES = ("f1", "precision", "recall", "accuracy"), ("accuracy",)
+"""As `score_keys` of the modules have them, which import torch."""
+HELD_OUT = ("validation/loss", "validation/perplexity", "validation/accuracy")
+FACTS = (
+    *HELD_OUT,
+    *("flops", "mfu", "parameters", "steps", "tokens", "tokens_per_second", "training_seconds", "unigram_entropy"),
+    *("matmul_ceiling", "total_steps", "world_size"),
+)
+"""Numbers in every pre-training run's record; the terms of its objective add theirs."""
+SAME_BEGINNING = 0.85
+"""How much alike two keys have to be that both begin with "validation/", to be taken for one."""
+IS_NO_NAME = "$(*?[{"
+"""What stands in a sweep's value that is no plain list of names."""
+
+
+def read_plain(path: Path) -> dict[str, Any]:
+    """A YAML file as it is written; empty where it is no mapping. ValueError, with its name, where it is no YAML."""
+    try:
+        plain = yaml.load(path.read_text(encoding="utf-8"), LOADER)  # a safe loader, in C where there is one
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    return {str(key): value for key, value in plain.items()} if isinstance(plain, dict) else {}
+
+
+def meant(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The known name that was probably meant, else all that there are."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"
+
+
+class Tasks:
+    """The tasks that an experiment's fine-tuning finds: its own, those on its sweeps' search path, those of conf/."""
+
+    def __init__(self, experiment: Path) -> None:
+        self.folders = [experiment, *_search_path(experiment), CONF_DIR]
+
+    @cached_property
+    def names(self) -> set[str]:
+        return {path.stem for folder in self.folders for path in (folder / "task").glob("*.yaml")}
+
+    def check(self, name: str, where: str) -> None:
+        """ValueError for a name that only resembles a task's.
+
+        Any other unknown one may be on a search path of the command line, or a data set that nothing here can read.
+        """
+        if name not in self.names and difflib.get_close_matches(name, self.names, n=1):
+            raise ValueError(
+                f"{where} {name!r} is no task; {meant(name, self.names)} (one of your own is task/{name}.yaml in the "
+                "experiment's folder, or in one that hydra.searchpath in sweep_finetune.yaml names)"
+            )
+
+    def check_metric(self, task: str, metric: str, where: str) -> None:
+        """ValueError for a score that the task's runs do not have, as far as its file says which they have."""
+        names = self._scores(task)
+        if names and metric not in {f"{split}/{name}" for split in SPLITS for name in names}:
+            known = [f"{SPLITS[0]}/{name}" for name in names]
+            raise ValueError(f"{where} {metric!r} is no score of {task}; {meant(metric, known, SAME_BEGINNING)}")
+
+    def _scores(self, task: str) -> Sequence[str]:
+        """What a task's runs write into scores.json; nothing where that cannot be told."""
+        whole = self._read(task)
+        module, data = whole.get("module") or {}, whole.get("data") or {}
+        kind = str(module.get("_target_")).rpartition(".")[2]
+        if kind == "SpanExtraction":
+            return SPAN_SCORES_WITH_UNANSWERABLE if data.get("with_unanswerable") else SPAN_SCORES
+        if kind in ("TokenClassification", "FeatureBased"):
+            return ENTITY_SCORES if data.get("entity_tags") else TAG_SCORES
+        own = module.get("metrics")
+        if not isinstance(own, list) or not set(own) <= SCORERS.keys():
+            return ()
+        return [*own, *(f"{name}_{key}" for name in data.get("extra_validation_files") or () for key in own)]
+
+    def _read(self, name: str) -> dict[str, Any]:
+        """A task's file on those that its defaults list lays below it; empty where that takes more than laying."""
+        path = find_file(self.folders, "task", name)
+        if path is None:
+            return {}
+        own = read_plain(path)
+        entries = own.pop("defaults", ["_self_"])
+        whole: dict[str, Any] = {}
+        for entry in entries if "_self_" in entries else [*entries, "_self_"]:
+            text, _, package = str(entry).partition("@")
+            if text != "_self_" and (not isinstance(entry, str) or package != "_here_"):
+                return {}
+            part = own if text == "_self_" else self._read(str(PurePosixPath(name).parent / text))
+            whole = _laid_over(whole, part)
+        return whole
+
+
+def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(below)
+    for key, value in above.items():
+        first = found.get(key)
+        found[key] = _laid_over(first, value) if isinstance(first, dict) and isinstance(value, dict) else value
+    return found
+
+
+def _search_path(experiment: Path) -> list[Path]:
+    """Folders that the sweeps' own `hydra.searchpath` names."""
+    found: list[str] = []
+    for path in experiment.glob("sweep_*.yaml"):
+        found += (read_plain(path).get("hydra") or {}).get("searchpath") or []
+    return [Path(one.removeprefix("file://")) for one in found if "$" not in one and not one.startswith("pkg:")]
+
+
+def check_fact(metric: str, experiment: Path, where: str) -> None:
+    """ValueError for what is no number in a pre-training run's record."""
+    pairs = {path.stem for folder in (experiment, CONF_DIR) for path in (folder / "objective/pair").glob("*.yaml")}
+    known = [*FACTS, *(f"validation/{pair}_{what}" for pair in sorted(pairs) for what in ("loss", "accuracy"))]
+    by_source = [f"validation/{pair}_accuracy/*" for pair in pairs]
+    if metric not in known and not any(fnmatch.fnmatchcase(metric, one) for one in by_source):
+        raise ValueError(f"{where} {metric!r} is no fact of a pre-training run; {meant(metric, known, SAME_BEGINNING)}")
+
+
+def check_setting(key: str, where: str) -> None:
+    """ValueError for a dotted key (`phases.*.steps`, or a whole part) that neither training stage has."""
+    missing = [missing_part(schema, key) for _, schema in STAGES.values()]
+    if None not in missing:
+        known = {name for part, names in filter(None, missing) for name in names}
+        raise ValueError(f"{where} neither pretrain nor finetune has a key {key!r}; {meant(key, known)}")
+
+
+def missing_part(schema: Any, key: str) -> tuple[str, list[str]] | None:
+    """(the beginning of a dotted key that a schema does not have, what it has instead); None where it has it all.
+
+    What is below a free-form part is its target's matter (`check_targets`).
+    """
+    kind, before = schema, ""
+    for part in key.split("."):
+        if isinstance(kind, types.UnionType) or get_origin(kind) is Union:
+            kind = next(one for one in get_args(kind) if one is not types.NoneType)
+        here = f"{before}{part}"
+        if isinstance(kind, type) and is_dataclass(kind):
+            fields = _fields(kind)
+            names = fnmatch.filter(fields, part)
+            if not names:
+                return here, [f"{before}{name}" for name in fields]
+            kind = fields[names[0]]
+        elif get_origin(kind) is list:
+            if not part.isdigit() and part != "*":
+                return here, [f"{before}*"]
+            kind = get_args(kind)[0]
+        else:
+            return None if get_origin(kind) is dict else (here, [before.rstrip(".")])
+        before = f"{here}."
+    return None
+
+
+@cache
+def _fields(schema: type) -> dict[str, Any]:
+    return get_type_hints(schema)
+
+
+def check_files(experiment: Path, arms: Mapping[str, str | None]) -> None:
+    """ValueError for a key that an arm's, a row's or a sweep's file has and its stage has not, and for a name in them
+    that no file has.
+
+    Args:
+        experiment: its folder.
+        arms: row -> its arm, as paper.yaml has them.
+    """
+    known = {kind: {path.stem for path in (experiment / kind).glob("*.yaml")} for kind in STAGES}
+    for kind, (stage, schema) in STAGES.items():
+        for name in sorted(known[kind]):
+            path = experiment / kind / f"{name}.yaml"
+            said = read_plain(path)
+            if "@package _global_" in path.read_text(encoding="utf-8"):
+                _check_keys(path, said, stage, schema)
+            if kind == "row":
+                _check_encoder(path, said, known["arm"])
+                if name in arms:
+                    _check_arm(path, said, arms[name])
+        _check_sweep(experiment, kind, known[kind])
+
+
+def _check_keys(path: Path, said: Mapping[str, Any], stage: str, schema: type) -> None:
+    for key in flatten({name: value for name, value in said.items() if name not in ("defaults", "hydra")}):
+        if missing := missing_part(schema, key):
+            raise ValueError(f"{path}: {stage} has no key {missing[0]!r}; {meant(missing[0], missing[1])}")
+
+
+def _check_encoder(path: Path, said: Mapping[str, Any], known: set[str]) -> None:
+    arm = said.get("encoder_arm")
+    if arm is not None and "${" not in str(arm) and known and str(arm) not in known:
+        raise ValueError(f"{path}: encoder_arm {arm!r} has no file arm/{arm}.yaml; {meant(str(arm), known)}")
+
+
+def _check_arm(path: Path, said: Mapping[str, Any], arm: str | None) -> None:
+    """The encoder that a row takes is the one whose cost and facts the report gives it; a floor has only its shape."""
+    taken = said.get("encoder_arm", "${")
+    is_floor = arm is None and said.get("initialisation") != "pretrained"
+    if "${" not in str(taken) and taken != arm and not is_floor:
+        words = [f"{one!r}" if one is not None else "null" for one in (taken, arm)]
+        raise ValueError(f"{path}: encoder_arm is {words[0]}, and paper.yaml says arm: {words[1]} of this row")
+
+
+def _check_sweep(experiment: Path, kind: str, known: set[str]) -> None:
+    """What the sweep of a stage says that it sweeps."""
+    stage, schema = STAGES[kind]
+    path = experiment / f"sweep_{stage}.yaml"
+    hydra = (read_plain(path) if path.is_file() else {}).get("hydra") or {}
+    params = (hydra.get("sweeper") or {}).get("params") or {}
+    for key in map(str, params):
+        missing = missing_part(schema, key.lstrip("+~"))
+        is_group = any((folder / key.partition("@")[0]).is_dir() for folder in (experiment, CONF_DIR))
+        if missing and not is_group and "hydra" not in key and not hydra.get("searchpath"):
+            raise ValueError(
+                f"{path}: hydra.sweeper.params: {stage} has no key {key!r}; {meant(missing[0], missing[1])}"
+            )
+    value = str(params.get(kind) or "")
+    for name in (one.strip("'\" ") for one in value.split(",") if value):
+        if known and name not in known and not set(value) & set(IS_NO_NAME):
+            raise ValueError(
+                f"{path}: hydra.sweeper.params.{kind}: {name!r} has no file {kind}/{name}.yaml; {meant(name, known)}"
+            )
