@@ -216,3 +216,11 @@ def test_opening_every_experiment_imports_no_torch() -> None:
 
 def test_a_right_experiment_goes_on_to_its_steps(folder: Path) -> None:
     assert [step.verb for step in make_steps(find_experiment(str(folder)), [])] == ["prepare", "pretrain", "finetune"]
+
+
+def test_the_whole_file_that_the_page_shows_can_be_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "claims.md").read_text()
+    shown = page.split("## A whole paper.yaml")[1].split("```yaml\n")[1].split("```")[0]
+    (tmp_path / "paper.yaml").write_text(shown)
+    read = load_experiment(tmp_path)
+    assert [row.floor for row in read.rows] == ["random", "random", None] and len(read.claims) == 1
