@@ -170,7 +170,8 @@ def test_a_cell_of_one_split_against_a_cell_of_another_is_refused(tmp_path: Path
         "  - {name: dev, metric: validation/accuracy, task: rte, stand_ins: [], benchmarks: []}\n"
         "  - {name: test, metric: test/accuracy, task: rte, stand_ins: [], benchmarks: []}\n"
         "rows:\n  - {row: a, label: A, arm: null, cells: [1, 1]}\n  - {row: b, label: B, arm: null, cells: [1, 1]}\n"
-        "claims:\n  - {id: c, text: t, paper_delta: -1, direction: lower, compare: [a, b, dev], against: [a, b, test]}\n"
+        "claims:\n  - {id: c, text: t, paper_delta: -1, direction: lower, compare: [a, b, dev],"
+        " against: [a, b, test]}\n"
     )
     scores = {"validation/accuracy": 70.0, "test/accuracy": 60.0}
     runs = [run(row, "rte", "validation/accuracy", scores) for row in ("a", "b")]
