@@ -217,7 +217,11 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     words += ["finetune.task=mrpc", "finetune.row=mlm,ltr_bilstm"]
     assert main([*words, "--no-measure"]) == 0 and not worker.asked
     out = capsys.readouterr().out
-    assert "time unknown" in out and "rule of thumb" in out
+    assert "time unknown" in out and "rule of thumb" not in out
+    assert main([*words, "--no-measure", "pretrain.steps_factor=0.25"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "mlm: 640 k tokens, and a masked model takes about 1.35 M to leave its first plateau" in out
+    assert "ltr: 640 k tokens" not in out
     assert main([*words, "budget=20min"]) == 0
     out = capsys.readouterr().out
     assert "741,248" in out and "pre-training: 6 jobs" in out and "fine-tuning: 8 jobs" in out
