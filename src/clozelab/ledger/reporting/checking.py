@@ -25,7 +25,7 @@ from clozelab.metrics.glue import SCORERS
 STAGES = {"arm": ("pretrain", PretrainConfig), "row": ("finetune", FinetuneConfig)}
 """Kind of file -> the stage that it is a part of, and that stage's keys."""
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-SPLITS = ("validation", "test")
+SCORED_ON = ("validation", "test")
 """What a score's key begins with; ours are on validation sets, a record from elsewhere may have another."""
 SPAN_SCORES = ("exact_match", "f1")
 SPAN_SCORES_WITH_UNANSWERABLE = (
@@ -88,8 +88,8 @@ class Tasks:
     def check_metric(self, task: str, metric: str, where: str) -> None:
         """ValueError for a score that the task's runs do not have, as far as its file says which they have."""
         names = self._scores(task)
-        if names and metric not in {f"{split}/{name}" for split in SPLITS for name in names}:
-            known = [f"{SPLITS[0]}/{name}" for name in names]
+        if names and metric not in {f"{split}/{name}" for split in SCORED_ON for name in names}:
+            known = [f"{SCORED_ON[0]}/{name}" for name in names]
             raise ValueError(f"{where} {metric!r} is no score of {task}; {meant(metric, known, SAME_BEGINNING)}")
 
     def _scores(self, task: str) -> Sequence[str]:
