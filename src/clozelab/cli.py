@@ -105,11 +105,9 @@ def _verb_lines() -> str:
 
 
 def _unknown_verb(verb: str) -> int:
-    import difflib
+    from clozelab.suggestions import hint
 
-    near = difflib.get_close_matches(verb, [*HYDRA_VERBS, *PLAIN_VERBS], n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"one of: {', '.join([*HYDRA_VERBS, *PLAIN_VERBS])}"
-    print(f"clozelab: there is no verb {verb!r}; {hint}", file=sys.stderr)
+    print(f"clozelab: there is no verb {verb!r}; {hint(verb, [*HYDRA_VERBS, *PLAIN_VERBS])}", file=sys.stderr)
     return 2
 
 

@@ -10,7 +10,6 @@ free-form for Hydra and are checked by `check_targets` against an allow-list and
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.resolvers import RESOLVERS
+from clozelab.suggestions import nearest
 
 
 def _shipped(name: str) -> Path:
@@ -347,8 +347,8 @@ def _nearest(stage: str, key: str) -> str:
     parent, _, last = key.rpartition(".")
     structured = OmegaConf.structured(SCHEMAS[f"{stage}_schema"])
     node = OmegaConf.select(structured, parent) if parent else structured
-    near = difflib.get_close_matches(last, map(str, node), n=1) if isinstance(node, DictConfig) else []
-    return f"; did you mean {near[0]!r}?" if near and near[0] != last else ""
+    near = nearest(last, map(str, node)) if isinstance(node, DictConfig) else None
+    return f"; did you mean {near!r}?" if near not in (None, last) else ""
 
 
 def register() -> None:

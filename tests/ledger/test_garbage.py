@@ -99,7 +99,7 @@ def test_deletes_what_it_lists_and_no_result(world: tuple[Path, Path], capsys: p
     assert {(one.place, one.status, one.score) for one in find_records(world[0])} == before
     assert (world[0].parent / DEMO / "pretrain/mlm/seed-1/encoder/config.json").is_file()
     assert (world[1] / "corpora/text-used/manifest.json").is_file() and (world[1] / "tasks/mrpc-used").is_dir()
-    assert listed(world, capsys) == (set(), "nothing to delete\n")
+    assert listed(world, capsys) == (set(), "nothing to delete; what changed within the last hour is left alone\n")
 
 
 def test_unfinished_runs_go_only_when_asked(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,5 +159,5 @@ def test_wrong_use() -> None:
         main(["what=everything"])
     with pytest.raises(ValueError, match="older_than=-1: give a number of days"):
         main(["older_than=-1"])
-    with pytest.raises(ValueError, match="did you mean --delete"):
+    with pytest.raises(ValueError, match="did you mean '--delete'"):
         main(["--delte"])

@@ -178,7 +178,7 @@ def test_a_filter_that_nothing_fits_says_so(
 ) -> None:
     assert verb([f"runs_dir={root}", "scale=laptop"]) == 0
     out = capsys.readouterr().out
-    assert "runs has scale=laptop; there are: demo" in out and "no runs" not in out
+    assert "runs has scale=laptop; there are demo" in out and "no runs" not in out
     assert verb([EXPERIMENT, f"runs_dir={root}", "scale=dmo"]) == 0
     assert f"runs of {EXPERIMENT} has scale=dmo; did you mean 'demo'?" in capsys.readouterr().out
     (tmp_path / "empty").mkdir()
@@ -194,9 +194,9 @@ def test_filters_that_only_together_fit_nothing(root: Path, capsys: pytest.Captu
 def test_wrong_use(root: Path) -> None:
     with pytest.raises(ValueError, match="is no folder"):
         runs_verb([f"runs_dir={root}/nothing"])
-    with pytest.raises(ValueError, match="runs has no key 'tsk'; did you mean task"):
+    with pytest.raises(ValueError, match="runs has no key 'tsk'; did you mean 'task'"):
         runs_verb(["tsk=mrpc"])
-    with pytest.raises(ValueError, match="has no option --cvs; did you mean --csv"):
+    with pytest.raises(ValueError, match="has no option --cvs; did you mean '--csv'"):
         runs_verb(["--cvs"])
     with pytest.raises(ValueError, match="runs takes 0 to 1 names, not a b"):
         runs_verb(["a", "b"])

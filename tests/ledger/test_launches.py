@@ -112,6 +112,20 @@ def test_a_folder_without_the_record_tells_its_seeds(root: Path) -> None:
     assert found.sweeps[1].planned == 120 and found.sweeps[1].others == 2  # fine-tuned from seed 2
 
 
+def test_runs_of_no_experiment_are_not_left_open(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in root.rglob("run.json"):
+        path.write_text(path.read_text().replace(f'"experiment": "{EXPERIMENT}"', '"experiment": "adhoc"'))
+    root.parent.rename(root.parents[1] / "adhoc")
+    found = standing(root)
+    assert [one.planned for one in found.sweeps] == [None, None] and not found.is_done and found.is_all_there_is
+    status_verb([f"runs_dir={root.parents[1]}"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "every run is complete" in out and "to go on" not in out
+    path = next((root.parents[1] / "adhoc").rglob("run.json"))
+    path.write_text(path.read_text().replace('"status": "complete"', '"status": "failed"'))
+    assert not standing(root).is_all_there_is
+
+
 def test_a_damaged_record_is_none_and_no_garbage(root: Path, tmp_path: Path) -> None:
     remember_launch(root, FOLDER, WORDS, SWEEPS)
     remember_launch(root, FOLDER, ["scale=demo"], SWEEPS)

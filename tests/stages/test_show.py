@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from clozelab.stages.show import main, parse
+from clozelab.stages.show import main, read
 
 TASKS = ["CoLA", "SST-2", "MRPC", "QQP", "STS-B", "RTE", "QNLI", "MNLI", "SWAG", "SQuAD 1.1", "SQuAD 2.0", "NER"]
 
@@ -25,20 +25,21 @@ def test_prints_documents_and_every_task(capsys: pytest.CaptureFixture[str], mon
     ("words", "message"),
     [
         (["microword"], "did you mean 'microworld'"),
-        (["mrpc"], "there is microworld"),
-        (["microworld", "mrpc"], "one embedded world"),
-        (["--n", "3"], "not nothing"),
+        (["mrpc"], "show has no world 'mrpc'; there are microworld"),
+        (["microworld", "mrpc"], "takes 1 name, not microworld mrpc"),
+        (["--n", "3"], "takes 1 name, not none"),
         (["microworld", "--n", "0"], "--n takes a whole number of at least 1, not 0"),
         (["microworld", "--n", "many"], "not many"),
-        (["microworld", "--n"], "not nothing"),
+        (["microworld", "--n"], "--n needs a value"),
+        (["microworld", "--n="], "not nothing"),
         (["microworld", "--seed=-1"], "--seed takes a whole number of at least 0, not -1"),
-        (["microworld", "--count", "3"], "no option --count; it has --n and --seed"),
-        (["microworld", "n=3"], "not microworld n=3"),
+        (["microworld", "--count", "3"], "no option --count; there are --n, --seed"),
+        (["microworld", "n=3"], "show has no key 'n'"),
     ],
 )
 def test_wrong_use_is_said(words: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        parse(words)
+        read(words)
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

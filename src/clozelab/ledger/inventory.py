@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import platform
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from clozelab.ledger.collect import read_scores
 from clozelab.ledger.locks import LOCK_FILE, can_tell, holder, holders
 from clozelab.ledger.run_record import CONFIG_FILE, RUN_FILE, read_state
+from clozelab.suggestions import hint
 
 DAMAGED, KILLED = "damaged", "killed"
 STATUSES = ("complete", "running", KILLED, "interrupted", "failed", DAMAGED)
@@ -170,10 +170,10 @@ def select(records: Sequence[Record], experiment: str | None, filters: Mapping[s
     """
     known = sorted({one.experiment for one in records if one.experiment})
     if experiment is not None and experiment not in known:
-        raise ValueError(f"no run of {experiment!r} here; {nearest(experiment, known)}")
+        raise ValueError(f"no run of {experiment!r} here; {hint(experiment, known)}")
     wanted = {key: set(value.split(",")) for key, value in filters.items()}
     for status in wanted.get("status", set()) - set(STATUSES):
-        raise ValueError(f"status={status}: there is no such status; {nearest(status, STATUSES)}")
+        raise ValueError(f"status={status}: there is no such status; {hint(status, STATUSES)}")
     return [
         one
         for one in records
@@ -188,16 +188,9 @@ def no_match(records: Sequence[Record], experiment: str | None, filters: Mapping
     for key, value in filters.items():
         known = sorted({str(getattr(one, key)) for one in own} - {""})
         if not set(value.split(",")) & set(known):
-            return f"none of the {len(own)} runs{whose} has {key}={value}; {nearest(value, known)}"
+            return f"none of the {len(own)} runs{whose} has {key}={value}; {hint(value, known)}"
     said = " ".join(f"{key}={value}" for key, value in filters.items())
     return f"none of the {len(own)} runs{whose} has all of {said}"
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for a word that is not known."""
-    listed = list(known)
-    near = difflib.get_close_matches(word, listed, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(listed) or 'none'}"
 
 
 def one_line(text: object) -> str:

@@ -6,7 +6,6 @@ refuses an appended key too.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from clozelab.config import SCHEMAS
 from clozelab.ledger.fingerprint import no_value
 from clozelab.ledger.sweep import compose, without_hydra
+from clozelab.suggestions import nearest
 
 CONFIGURATION_ERRORS: tuple[type[Exception], ...] = (HydraException, OmegaConfBaseException, YAMLError)
 
@@ -67,8 +67,8 @@ def _wrong_choice(text: str) -> str | None:
     if found is None:
         return None
     group, name, known = found[1], found[2], found[3].split()
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    meant = f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(name, known, cutoff=0.5)
+    meant = f"; did you mean {near!r}?" if near else ""
     return f"there is no {group} {name!r}{meant} (there are {', '.join(known)})"
 
 
@@ -93,10 +93,10 @@ def nearest_key(key: str, known: Sequence[str]) -> str | None:
     """The key that was probably meant: one beside it that is spelt alike, else any that is or that ends in it."""
     parent, _, last = key.rpartition(".")
     beside = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == parent}
-    near = difflib.get_close_matches(last, list(beside), n=1)
+    near = nearest(last, beside)
     if near:
-        return beside[near[0]]
+        return beside[near]
     elsewhere = [name for name in known if name.rpartition(".")[2] == last]
     # By whole names, its neighbours and what it stands below would always win.
     others = [name for name in known if not key.startswith(f"{name}.") and name.rpartition(".")[0] != parent]
-    return next(iter(elsewhere or difflib.get_close_matches(key, others, n=1, cutoff=0.75)), None)
+    return next(iter(elsewhere), None) or nearest(key, others, cutoff=0.75)

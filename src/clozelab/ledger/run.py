@@ -176,6 +176,7 @@ class Run:
         self.state["facts"] |= facts
         self.state |= {"status": "complete", "finished": now()}
         self._write()
+        logger.info("complete: %s", self.dir)
 
     def __enter__(self) -> Run:
         if self.is_leader and not self.is_complete:

@@ -6,13 +6,14 @@ addresses below our own packages are allowed, and the other keys of the node mus
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+
+from clozelab.suggestions import hint, nearest
 
 ALLOWED_PACKAGES = (
     "clozelab.data.",
@@ -90,12 +91,10 @@ def _check_keys(where: str, node: Mapping[str, Any]) -> None:
     free = [name for name in named if name not in taken]
     for key in node:
         if key not in HYDRA_KEYS and key not in free:
-            near = difflib.get_close_matches(str(key), free, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(free) or 'nothing'}"
             reason = f"{target} takes no such argument"
             if key in named:
                 reason = f"the {'stage' if key in GIVEN_BY_STAGE.get(where, ()) else 'module'} sets this itself"
-            raise ValueError(f"{where}.{key}: {reason}; {hint}")
+            raise ValueError(f"{where}.{key}: {reason}; {hint(str(key), free)}")
 
 
 def parameters_of(target: Any) -> list[str]:
@@ -133,9 +132,10 @@ def locate(target: str, where: str) -> Any:
 def _attribute(found: Any, names: list[str], target: str, where: str) -> Any:
     for name in names:
         if not hasattr(found, name):
-            near = difflib.get_close_matches(name, [item for item in dir(found) if not item.startswith("_")], n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{where}._target_: there is no {target!r}{hint}")
+            near = nearest(name, [item for item in dir(found) if not item.startswith("_")])
+            raise ValueError(
+                f"{where}._target_: there is no {target!r}" + (f"; did you mean {near!r}?" if near else "")
+            )
         found = getattr(found, name)
     # `clozelab.models.weights.torch.load` must not be a way round the allow-list: what is called is defined by us.
     if not callable(found) or not str(getattr(found, "__module__", "")).startswith(ALLOWED_PACKAGES):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from omegaconf import OmegaConf
 
 from clozelab.config import CONF_DIR
+from clozelab.suggestions import hint
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def parse(
     left = list(words)
     while left:
         word = left.pop(0)
-        if word.startswith("--"):
+        if word.startswith("-"):
             _take_option(verb, word, left, said, flags, options)
         elif "=" in word:
             key, _, value = word.partition("=")
@@ -59,14 +59,15 @@ def parse(
             elif takes_overrides:
                 said.overrides.append(word)
             else:
-                raise ValueError(f"{verb} has no key {key!r}; {_hint(key, keys)}")
+                raise ValueError(f"{verb} has no key {key!r}; {hint(key, keys)}")
         else:
             said.names.append(word)
     least, most = names
     if not least <= len(said.names) <= most:
         wanted = str(least) if least == most else f"{least} to {most}"
         got = " ".join(said.names) or "none"
-        raise ValueError(f"{verb} takes {wanted} names, not {got}; see `clozelab {verb} --help`")
+        noun = "name" if most == 1 else "names"
+        raise ValueError(f"{verb} takes {wanted} {noun}, not {got}; see `clozelab {verb} --help`")
     return said
 
 
@@ -74,7 +75,7 @@ def _take_option(
     verb: str, word: str, left: list[str], said: Words, flags: Sequence[str], options: Sequence[str]
 ) -> None:
     """Note `--flag`, `--option=VALUE` or `--option VALUE`, whose value is taken from `left`."""
-    name, equals, value = word[2:].partition("=")
+    name, equals, value = word[2:].partition("=") if word.startswith("--") else ("", "", "")
     if name in options:
         if not equals and not left:
             raise ValueError(f"{verb}: --{name} needs a value")
@@ -82,7 +83,8 @@ def _take_option(
     elif name in flags and not equals:
         said.flags.add(name)
     else:
-        raise ValueError(f"{verb} has no option {word}; {_hint(name, [*flags, *options], '--')}")
+        meant = hint(word.lstrip("-").partition("=")[0], [*flags, *options], prefix="--")
+        raise ValueError(f"{verb} has no option {word}; {meant}")
 
 
 def wants_help(words: Sequence[str], *, also_without_words: bool = False) -> bool:
@@ -98,10 +100,3 @@ def default_path(name: str) -> str:
 def path_of(name: str, values: Mapping[str, str]) -> str:
     """The user's path of that name, else conf/paths.yaml's."""
     return values.get(name) or default_path(name)
-
-
-def _hint(word: str, known: Sequence[str], prefix: str = "") -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return (
-        f"did you mean {prefix}{near[0]}?" if near else f"it has {', '.join(prefix + one for one in known) or 'none'}"
-    )

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from clozelab.ledger.words import parse, wants_help
+
 HELP = """clozelab doctor [threads=N]
 clozelab doctor EXPERIMENT [scale=NAME] [name=value ...]
 
@@ -23,18 +25,14 @@ Exit status: 0, or 1 where a finding is an error."""
 
 def main(words: Sequence[str]) -> int:
     """Print the findings; returns the exit status."""
-    if {"-h", "--help"} & set(words):
+    if wants_help(words):
         print(HELP)
         return 0
-    names = [word for word in words if "=" not in word and not word.startswith("-")]
-    overrides = [word for word in words if "=" in word]
-    unknown = [word for word in words if word.startswith("-") and "=" not in word]
-    if len(names) > 1 or unknown:
-        raise ValueError(f"doctor takes at most one experiment and no option, not {' '.join([*names, *unknown])}")
+    said = parse("doctor", words, names=(0, 1), takes_overrides=True)
     from clozelab.training.allocator import tune_allocator
 
     is_tuned = tune_allocator()  # before torch is imported
-    return pre_flight(names[0], overrides) if names else machine(overrides, is_tuned)
+    return pre_flight(said.names[0], said.overrides) if said.names else machine(said.overrides, is_tuned)
 
 
 def machine(overrides: Sequence[str], allocator_tuned: bool) -> int:
@@ -43,24 +41,22 @@ def machine(overrides: Sequence[str], allocator_tuned: bool) -> int:
     threads = [word.partition("=")[2] for word in overrides if word.startswith("threads=")]
     if wrong or not all(text.isdecimal() and int(text) for text in threads):
         raise ValueError(f"doctor without an experiment takes threads=N only, not {' '.join(wrong or overrides)}")
-    from rich.console import Console
-
     from clozelab.ledger.host import host_facts, usable_cores
+    from clozelab.ledger.lists import make_console
     from clozelab.preflight.machine import look_at_machine
     from clozelab.preflight.terminal import print_facts
 
     chosen = int(threads[-1]) if threads else None
     facts = list(look_at_machine(cores=usable_cores(), allocator_tuned=allocator_tuned, threads=chosen))
     host = host_facts()
-    print_facts(facts, {"processor": host["host"]["cpu"], **host["versions"]}, Console())
+    print_facts(facts, {"processor": host["host"]["cpu"], **host["versions"]}, make_console())
     return 0
 
 
 def pre_flight(name: str, overrides: Sequence[str]) -> int:
     """Everything that can be known to be wrong with an experiment."""
     started = time.perf_counter()
-    from rich.console import Console
-
+    from clozelab.ledger.lists import make_console
     from clozelab.ledger.reporting.experiment import find_experiment
     from clozelab.preflight.checks import examine
     from clozelab.preflight.findings import ERROR, worst
@@ -70,7 +66,7 @@ def pre_flight(name: str, overrides: Sequence[str]) -> int:
     with _only_errors_logged():
         subject = gather(find_experiment(name), overrides)
         findings = list(examine(subject))
-    console = Console()
+    console = make_console()
     console.print(f"[bold]Pre-flight of {subject.name}[/]", highlight=False)
     print_findings(findings, console)
     console.print(f"{time.perf_counter() - started:.0f} s", style="dim", highlight=False)

@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
     items = [one for one in find_garbage(find_records(runs_dir), runs_dir, cache_dir, days) if one.kind in kinds]
     console = make_console()
     if not items:
-        say(console, "nothing to delete")
+        say(console, "nothing to delete; what changed within the last hour is left alone")
         return 0
     headings = [Heading("kind"), Heading("size", is_number=True), Heading("why", drop=1), Heading("path", folds=True)]
     rows = [[one.kind, describe_size(one.num_bytes), one.reason, str(one.path)] for one in items]

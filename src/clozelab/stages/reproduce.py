@@ -21,9 +21,9 @@ from clozelab.ledger.launching.launcher import BY_REPRODUCE
 from clozelab.ledger.plan import Step, make_steps, require_task_files, runs_root
 from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
 from clozelab.ledger.sweep import LIKELY_SHARED, expand
+from clozelab.ledger.words import parse, wants_help
 from clozelab.stages.report import show, track
 
-OPTIONS = {"--dry-run", "--skip-doctor"}
 STOPPED = (130, 143)
 """Exit statuses of a step that a signal has ended."""
 HELP = """clozelab reproduce EXPERIMENT [scale=NAME] [name=value ...] [--dry-run]
@@ -42,32 +42,25 @@ Prepares the corpus, runs both sweeps and writes the report. Stop it and start i
 
 def main(words: Sequence[str]) -> int:
     """Run the experiment; returns 0 only if every step went well."""
-    if not words or {"-h", "--help"} & set(words):
+    if wants_help(words, also_without_words=True):
         print(HELP)
         return 0
-    names = [word for word in words if not word.startswith("-") and "=" not in word]
-    if len(names) != 1:
-        raise ValueError(f"reproduce takes one experiment, not {names or 'none'}; `clozelab list` shows what there is")
-    folder = find_experiment(names[0])
-    options = {word for word in words if word.startswith("-")}
-    if unknown := options - OPTIONS:
-        has = " and ".join(sorted(OPTIONS))
-        raise ValueError(f"reproduce has no option {', '.join(sorted(unknown))}; it has {has}")
-    overrides = [word for word in words if "=" in word]
-    steps = make_steps(folder, overrides)
-    if "--dry-run" in options:
+    said = parse("reproduce", words, names=(1, 1), flags=("dry-run", "skip-doctor"), takes_overrides=True)
+    folder = find_experiment(said.names[0])
+    steps = make_steps(folder, said.overrides)
+    if "dry-run" in said.flags:
         return dry_run(steps)
     last, console = steps[-1], Console(stderr=True)
     root, scale = runs_root(folder, last.overrides, last.config_name)
     sweeps = {step.verb: step.overrides for step in steps if step.folder is not None}
-    remember_launch(root, folder, [*overrides, *sorted(options)], sweeps)
+    remember_launch(root, folder, [*said.overrides, *sorted(f"--{flag}" for flag in said.flags)], sweeps)
     status = 0
     if all_complete(steps):
         console.print("every run is complete", style="dim")
     else:
-        if "--skip-doctor" not in options:
+        if "skip-doctor" not in said.flags:
             before = sum(step.folder is None for step in steps)
-            steps.insert(before, Step("doctor", "", None, (str(folder), *overrides)))
+            steps.insert(before, Step("doctor", "", None, (str(folder), *said.overrides)))
         status, is_stopped = run_steps(steps, console)
         if is_stopped:
             return status

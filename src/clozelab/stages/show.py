@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from clozelab.ledger.words import parse, wants_help
+from clozelab.suggestions import hint
 
 if TYPE_CHECKING:
     from clozelab.data.microworld.samples import Parts
@@ -19,16 +21,16 @@ Prints documents of the embedded synthetic world and one training example of eac
   --n NUMBER       how many documents (at least 1)
   --seed NUMBER    which world: the corpus.generator.world_seed of the other verbs"""
 WORLDS = ("microworld",)
-LEAST = {"--n": 1, "--seed": 0}
+LEAST = {"n": 1, "seed": 0}
 STYLES = {"": "", "right": "bold green", "PER": "bold cyan", "LOC": "bold yellow", "ORG": "bold magenta"}
 
 
 def main(words: Sequence[str]) -> int:
     """Print a world's documents and examples; returns the exit status."""
-    if not words or {"-h", "--help"} & set(words):
+    if wants_help(words, also_without_words=True):
         print(HELP)
         return 0
-    count, seed = parse(words)
+    count, seed = read(words)
     from clozelab.data.microworld.samples import sample_documents, sample_tasks  # numpy: not for --help
 
     console = Console(highlight=False)
@@ -42,26 +44,17 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def parse(words: Sequence[str]) -> tuple[int, int]:
+def read(words: Sequence[str]) -> tuple[int, int]:
     """(number of documents, seed). ValueError for another world, an unknown option, or no whole number."""
-    numbers, names = {"--n": 3, "--seed": 1}, []
-    pieces = [piece for word in words for piece in (word.split("=", 1) if word.startswith("--") else [word])]
-    while pieces:
-        key = pieces.pop(0)
-        if not key.startswith("-"):
-            names.append(key)
-        elif key not in numbers:
-            raise ValueError(f"show has no option {key}; it has {' and '.join(numbers)}")
-        else:
-            value = pieces.pop(0) if pieces else "nothing"
-            if not (value.isascii() and value.isdigit()) or int(value) < LEAST[key]:
-                raise ValueError(f"{key} takes a whole number of at least {LEAST[key]}, not {value}")
-            numbers[key] = int(value)
-    if names != [*WORLDS]:
-        near = difflib.get_close_matches(names[0], WORLDS, n=1) if len(names) == 1 else []
-        hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(WORLDS)}"
-        raise ValueError(f"show takes the name of one embedded world, not {' '.join(names) or 'nothing'}; {hint}")
-    return numbers["--n"], numbers["--seed"]
+    said = parse("show", words, names=(1, 1), options=tuple(LEAST))
+    if said.names[0] not in WORLDS:
+        raise ValueError(f"show has no world {said.names[0]!r}; {hint(said.names[0], WORLDS)}")
+    numbers = {"n": 3, "seed": 1}
+    for name, value in said.options.items():
+        if not (value.isascii() and value.isdigit()) or int(value) < LEAST[name]:
+            raise ValueError(f"--{name} takes a whole number of at least {LEAST[name]}, not {value or 'nothing'}")
+        numbers[name] = int(value)
+    return numbers["n"], numbers["seed"]
 
 
 def _grid(lines: Iterable[tuple[str, Parts]]) -> Table:

@@ -67,6 +67,9 @@ def show(standing: Standing, console: Console) -> None:
     if standing.is_done:
         say(console, "all done\n", style="green")
         return
+    if standing.is_all_there_is:
+        say(console, "every run is complete; whether there were to be more no record tells\n", style="green")
+        return
     at_once = standing.jobs_at_once
     say(console, f"time left: with {at_once} job{'s' if at_once > 1 else ''} at a time, from finished and running runs")
     if not standing.running:

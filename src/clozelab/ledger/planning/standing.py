@@ -52,6 +52,13 @@ class Standing:
     def is_done(self) -> bool:
         return bool(self.sweeps) and all(one.is_done for one in self.sweeps) and not self.trouble
 
+    @property
+    def is_all_there_is(self) -> bool:
+        """Every run is complete, and nothing tells which jobs there were to be (a sweep without an experiment)."""
+        return bool(self.sweeps) and all(
+            one.counts.keys() <= {"complete"} and one.planned in (None, one.counts["complete"]) for one in self.sweeps
+        )
+
 
 def standings(records: Sequence[Record], runs_dir: str) -> list[Standing]:
     """One for every experiment and scale that has a run."""

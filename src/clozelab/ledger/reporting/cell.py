@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from clozelab.ledger.reporting.consistency import FINETUNE_MAY_DIFFER, PRETRAIN_
 from clozelab.ledger.reporting.experiment import Experiment
 from clozelab.ledger.reporting.table import Table
 from clozelab.metrics.statistics import ONE_RUN, PRETRAINING_SEEDS
+from clozelab.suggestions import hint
 
 SEED_KEYS = ("seed", "pretrain_seed")
 NONE = "(none)"
@@ -69,7 +69,7 @@ def find_row(experiment: Experiment, name: str) -> str:
     for row in experiment.rows:
         if name in (row.name, row.label):
             return row.name
-    raise ValueError(_unknown("row", name, [row.name for row in experiment.rows]))
+    raise ValueError(f"no row {name!r}; {hint(name, [row.name for row in experiment.rows])}")
 
 
 def find_columns(table: Table, name: str) -> list[DataColumn]:
@@ -90,7 +90,7 @@ def find_columns(table: Table, name: str) -> list[DataColumn]:
     )
     if found:
         raise ValueError(f"column {name!r} has no run; with runs there are: {', '.join(known) or 'none'}")
-    raise ValueError(_unknown("column", name, known))
+    raise ValueError(f"no column {name!r}; {hint(name, known)}")
 
 
 def explain(table: Table, collected: Collected, row: str, column: DataColumn) -> Explanation:
@@ -269,10 +269,3 @@ def _differing(own: Sequence[AnyRun], others: Sequence[AnyRun]) -> list[tuple[st
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return flatten({key: value for key, value in config.items() if key not in SEED_KEYS})
-
-
-def _unknown(kind: str, name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"no {kind} {name!r}; " + (
-        f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none'}"
-    )

@@ -6,10 +6,9 @@ for whenever an experiment is opened, by reading files alone: nothing is compose
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
@@ -21,6 +20,7 @@ from clozelab.config import CONF_DIR, FinetuneConfig, PretrainConfig
 from clozelab.ledger.fingerprint import flatten
 from clozelab.ledger.stated import find_file
 from clozelab.metrics.glue import SCORERS
+from clozelab.suggestions import hint, nearest
 
 STAGES = {"arm": ("pretrain", PretrainConfig), "row": ("finetune", FinetuneConfig)}
 """Kind of file -> the stage that it is a part of, and that stage's keys."""
@@ -57,13 +57,6 @@ def read_plain(path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in plain.items()} if isinstance(plain, dict) else {}
 
 
-def meant(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The known name that was probably meant, else all that there are."""
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"
-
-
 class Tasks:
     """The tasks that an experiment's fine-tuning finds: its own, those on its sweeps' search path, those of conf/."""
 
@@ -79,9 +72,9 @@ class Tasks:
 
         Any other unknown one may be on a search path of the command line, or a data set that nothing here can read.
         """
-        if name not in self.names and difflib.get_close_matches(name, self.names, n=1):
+        if name not in self.names and nearest(name, self.names):
             raise ValueError(
-                f"{where} {name!r} is no task; {meant(name, self.names)} (one of your own is task/{name}.yaml in the "
+                f"{where} {name!r} is no task; {hint(name, self.names)} (one of your own is task/{name}.yaml in the "
                 "experiment's folder, or in one that hydra.searchpath in sweep_finetune.yaml names)"
             )
 
@@ -90,7 +83,7 @@ class Tasks:
         names = self._scores(task)
         if names and metric not in {f"{split}/{name}" for split in SCORED_ON for name in names}:
             known = [f"{SCORED_ON[0]}/{name}" for name in names]
-            raise ValueError(f"{where} {metric!r} is no score of {task}; {meant(metric, known, SAME_BEGINNING)}")
+            raise ValueError(f"{where} {metric!r} is no score of {task}; {hint(metric, known, cutoff=SAME_BEGINNING)}")
 
     def _scores(self, task: str) -> Sequence[str]:
         """What a task's runs write into scores.json; nothing where that cannot be told."""
@@ -145,7 +138,9 @@ def check_fact(metric: str, experiment: Path, where: str) -> None:
     known = [*FACTS, *(f"validation/{pair}_{what}" for pair in sorted(pairs) for what in ("loss", "accuracy"))]
     by_source = [f"validation/{pair}_accuracy/*" for pair in pairs]
     if metric not in known and not any(fnmatch.fnmatchcase(metric, one) for one in by_source):
-        raise ValueError(f"{where} {metric!r} is no fact of a pre-training run; {meant(metric, known, SAME_BEGINNING)}")
+        raise ValueError(
+            f"{where} {metric!r} is no fact of a pre-training run; {hint(metric, known, cutoff=SAME_BEGINNING)}"
+        )
 
 
 def check_setting(key: str, where: str) -> None:
@@ -153,7 +148,7 @@ def check_setting(key: str, where: str) -> None:
     missing = [missing_part(schema, key) for _, schema in STAGES.values()]
     if None not in missing:
         known = {name for part, names in filter(None, missing) for name in names}
-        raise ValueError(f"{where} neither pretrain nor finetune has a key {key!r}; {meant(key, known)}")
+        raise ValueError(f"{where} neither pretrain nor finetune has a key {key!r}; {hint(key, known)}")
 
 
 def missing_part(schema: Any, key: str) -> tuple[str, list[str]] | None:
@@ -212,13 +207,13 @@ def check_files(experiment: Path, arms: Mapping[str, str | None]) -> None:
 def _check_keys(path: Path, said: Mapping[str, Any], stage: str, schema: type) -> None:
     for key in flatten({name: value for name, value in said.items() if name not in ("defaults", "hydra")}):
         if missing := missing_part(schema, key):
-            raise ValueError(f"{path}: {stage} has no key {missing[0]!r}; {meant(missing[0], missing[1])}")
+            raise ValueError(f"{path}: {stage} has no key {missing[0]!r}; {hint(missing[0], missing[1])}")
 
 
 def _check_encoder(path: Path, said: Mapping[str, Any], known: set[str]) -> None:
     arm = said.get("encoder_arm")
     if arm is not None and "${" not in str(arm) and known and str(arm) not in known:
-        raise ValueError(f"{path}: encoder_arm {arm!r} has no file arm/{arm}.yaml; {meant(str(arm), known)}")
+        raise ValueError(f"{path}: encoder_arm {arm!r} has no file arm/{arm}.yaml; {hint(str(arm), known)}")
 
 
 def _check_arm(path: Path, said: Mapping[str, Any], arm: str | None) -> None:
@@ -241,11 +236,11 @@ def _check_sweep(experiment: Path, kind: str, known: set[str]) -> None:
         is_group = any((folder / key.partition("@")[0]).is_dir() for folder in (experiment, CONF_DIR))
         if missing and not is_group and "hydra" not in key and not hydra.get("searchpath"):
             raise ValueError(
-                f"{path}: hydra.sweeper.params: {stage} has no key {key!r}; {meant(missing[0], missing[1])}"
+                f"{path}: hydra.sweeper.params: {stage} has no key {key!r}; {hint(missing[0], missing[1])}"
             )
     value = str(params.get(kind) or "")
     for name in (one.strip("'\" ") for one in value.split(",") if value):
         if known and name not in known and not set(value) & set(IS_NO_NAME):
             raise ValueError(
-                f"{path}: hydra.sweeper.params.{kind}: {name!r} has no file {kind}/{name}.yaml; {meant(name, known)}"
+                f"{path}: hydra.sweeper.params.{kind}: {name!r} has no file {kind}/{name}.yaml; {hint(name, known)}"
             )

@@ -10,11 +10,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Any
+
+from clozelab.suggestions import hint
 
 ALL_COLUMNS = "all"
 ORDER, MONOTONE, SPREAD, CONTRAST = "order", "monotone", "spread", "difference of differences"
@@ -182,9 +183,7 @@ def _compared(
 
 def _known(name: Any, known: list[str], where: str, key: str, what: str) -> None:
     if name not in known:
-        near = difflib.get_close_matches(str(name), known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{where}: {key}: {name!r} is none of the {what} {known}{hint}")
+        raise ValueError(f"{where}: {key}: {name!r} is none of the {what}; {hint(str(name), known)}")
 
 
 def _is_number(value: Any) -> bool:

@@ -6,7 +6,6 @@ A column is a score of a task, or `from: pretrain`, a fact of the row's pre-trai
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,10 @@ from omegaconf import OmegaConf
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.ledger.reporting.checking import Tasks, check_fact, check_files, check_setting, meant
+from clozelab.ledger.reporting.checking import Tasks, check_fact, check_files, check_setting
 from clozelab.ledger.reporting.claims import Claim, checked, load_claim
 from clozelab.ledger.reporting.declared import RATE_KEYS, STEP_KEYS
+from clozelab.suggestions import hint
 
 OUR_SPLIT = "dev"
 SPLITS = (OUR_SPLIT, "test")
@@ -145,7 +145,7 @@ def find_experiment(name: str) -> Path:
     for folder in (Path(name), EXPERIMENTS_DIR / name):
         if (folder / "paper.yaml").is_file():
             return load_experiment(folder.resolve()).folder
-    raise ValueError(f"no experiment {name!r} (a folder with a paper.yaml); {meant(name, list_experiments())}")
+    raise ValueError(f"no experiment {name!r} (a folder with a paper.yaml); {hint(name, list_experiments())}")
 
 
 def list_experiments() -> list[str]:
@@ -235,10 +235,8 @@ def _check_columns(columns: tuple[Column, ...], path: Path) -> None:
             tasks.check(stand_in, f"{where}: stand_ins:")
         for part in (part for group in column.parts for part in group):
             if part.column not in by_name:
-                near = difflib.get_close_matches(part.column, by_name, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                known = list(by_name)
-                raise ValueError(f"{where}: mean_of: {part.column!r} is none of the tasks' columns {known}{hint}")
+                meant = hint(part.column, by_name)
+                raise ValueError(f"{where}: mean_of: {part.column!r} is none of the tasks' columns; {meant}")
             if part.metric:
                 tasks.check_metric(by_name[part.column].task, part.metric, f"{where}: mean_of: {part.column}:")
 
@@ -254,7 +252,7 @@ def _check_named(path: Path, group: str, used: set[str]) -> None:
     known = {file.stem for file in (path.parent / group).glob("*.yaml")}
     if known and used - known:
         wrong = sorted(used - known)[0]
-        raise ValueError(f"{path}: {group} {wrong!r} has no file {group}/{wrong}.yaml; {meant(wrong, known)}")
+        raise ValueError(f"{path}: {group} {wrong!r} has no file {group}/{wrong}.yaml; {hint(wrong, known)}")
 
 
 def _split(value: Any, where: str) -> str:
