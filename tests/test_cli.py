@@ -148,6 +148,14 @@ def test_a_failing_sweep_job_fails_the_sweep_and_names_its_log(clozelab, tmp_pat
     assert len(logs) == 2
 
 
+def test_a_long_sweep_is_looked_at_before_its_first_job(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words = ["-m", "objective=mlm", "seed=1,2,3,4", "schedule.warmup_fraction=1.0", "hydra.launcher.fork=false"]
+    done = clozelab("pretrain", *words, CLOZELAB_SKIP_DOCTOR="0")
+    assert done.returncode == 1 and "warmup_fraction is 1.0" in done.stdout, done.stderr
+    assert "pre-flight has found an error, nothing was started" in done.stderr
+    assert not list(tmp_path.rglob("run.json"))
+
+
 def test_a_sweep_leaves_no_secret_behind(clozelab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     words = ["logger=wandb", "logger.mode=disabled", "logger.project=sk-abcdefghijklmnop", "+logger.api_key=hunter2"]
     clozelab("finetune", "-m", "task=mrpc", "seed=7", "encoder=nowhere", "row=x", "hydra.launcher.fork=false", *words)

@@ -54,7 +54,7 @@ def made_by(line: str, folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Stage -> the records of all runs that a command would make."""
     found = {}
     for step in make_steps(folder, shlex.split(line)[3:]):
-        if step.folder is None:
+        if not step.is_sweep:
             continue
         loader = make_loader(step.folder)
         master = loader.load_configuration(step.config_name, list(step.overrides), run_mode=RunMode.MULTIRUN)

@@ -35,14 +35,19 @@ class Step:
     verb: str
     config_name: str
     folder: Path | None
-    """The experiment's folder for a sweep; None for prepare."""
+    """Where a sweep's configuration is, beside conf/: the experiment's folder."""
     overrides: tuple[str, ...]
+
+    @property
+    def is_sweep(self) -> bool:
+        return self.verb in SWEEPS
 
     def words(self) -> list[str]:
         """Command line after `clozelab`."""
-        if self.folder is None:
+        if not self.is_sweep:
             return [self.verb, *self.overrides]
-        return [self.verb, "--config-dir", str(self.folder), "--config-name", self.config_name, "-m", *self.overrides]
+        where = ["--config-dir", str(self.folder)] if self.folder else []
+        return [self.verb, *where, "--config-name", self.config_name, "-m", *self.overrides]
 
 
 def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
@@ -156,13 +161,13 @@ def sweep_names(folder: Path) -> list[str]:
     return names
 
 
-def runs_root(folder: Path, overrides: Sequence[str], config_name: str | None = None) -> tuple[Path, str]:
-    """(folder of the experiment's runs at its scale, the scale's name), by one of its sweeps.
+def runs_root(folder: Path | None, overrides: Sequence[str], config_name: str) -> tuple[Path, str]:
+    """(folder of an experiment's runs at its scale, the scale's name), by one of its sweeps.
 
     Raises:
-        ValueError: the experiment has no sweep, or an override is wrong.
+        ValueError: an override is wrong.
     """
-    composed = compose(config_name or sweep_names(folder)[0], list(overrides), folder=folder, sweep=True)
+    composed = compose(config_name, list(overrides), folder=folder, sweep=True)
     with hydra_config(composed):
         assert HydraConfig.initialized()
         root = Path(str(composed.runs_dir)) / str(composed.experiment) / str(composed.scale.name)

@@ -106,7 +106,8 @@ def sweep_overrides(loader: ConfigLoader, master: DictConfig) -> list[tuple[str,
         ValueError: it is empty, which must not look like finished; or it has a job twice.
     """
     with hydra_config(master):
-        parameters = OmegaConf.to_container(master.hydra.sweeper.params or {}, resolve=True)
+        params = master.hydra.sweeper.params
+        parameters = {} if params is None else OmegaConf.to_container(params, resolve=True)
     assert isinstance(parameters, dict)
     words = [f"{key!s}={value}" for key, value in parameters.items()] + list(master.hydra.overrides.task)
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(words)

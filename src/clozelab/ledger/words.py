@@ -66,7 +66,7 @@ def parse(
     if not least <= len(said.names) <= most:
         wanted = str(least) if least == most else f"{least} to {most}"
         got = " ".join(said.names) or "none"
-        noun = "name" if most == 1 else "names"
+        noun = "name" if wanted == "1" else "names"
         raise ValueError(f"{verb} takes {wanted} {noun}, not {got}; see `clozelab {verb} --help`")
     return said
 

@@ -6,11 +6,18 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from clozelab.ledger.words import parse, wants_help
+from clozelab.ledger.plan import SWEEPS
+from clozelab.ledger.words import Words, parse, wants_help
+
+if TYPE_CHECKING:
+    from clozelab.preflight.subject import Subject
 
 HELP = """clozelab doctor [threads=N]
 clozelab doctor EXPERIMENT [scale=NAME] [name=value ...]
+clozelab doctor pretrain|finetune [--config-dir FOLDER] [--config-name NAME] [name=value ...]
 
 Without an experiment: what this machine can do (matrix products, memory), and which precision, kernels and threads are
 taken on it.
@@ -20,6 +27,9 @@ sees no future, masked models not their labels, neighbours in a batch do not lea
 says; duplicates; labels; texts of the tasks in the corpus; vocabulary; disk and time. Takes the overrides of
 `clozelab reproduce`, which runs it before its first sweep (--skip-doctor leaves it out).
 
+With a stage, the same of what `clozelab pretrain` or `clozelab finetune` would start with these words, one run or a
+sweep. A sweep (-m) of more than three jobs runs it by itself; CLOZELAB_SKIP_DOCTOR=1 leaves it out.
+
 Exit status: 0, or 1 where a finding is an error."""
 
 
@@ -28,11 +38,13 @@ def main(words: Sequence[str]) -> int:
     if wants_help(words):
         print(HELP)
         return 0
-    said = parse("doctor", words, names=(0, 1), takes_overrides=True)
+    words = [word for word in words if word not in ("-m", "--multirun")]  # as it is said of a sweep
+    options = ("config-dir", "config-name") if set(SWEEPS) & set(words) else ()
+    said = parse("doctor", words, names=(0, 1), options=options, takes_overrides=True)
     from clozelab.training.allocator import tune_allocator
 
     is_tuned = tune_allocator()  # before torch is imported
-    return pre_flight(said.names[0], said.overrides) if said.names else machine(said.overrides, is_tuned)
+    return pre_flight(said) if said.names else machine(said.overrides, is_tuned)
 
 
 def machine(overrides: Sequence[str], allocator_tuned: bool) -> int:
@@ -53,24 +65,33 @@ def machine(overrides: Sequence[str], allocator_tuned: bool) -> int:
     return 0
 
 
-def pre_flight(name: str, overrides: Sequence[str]) -> int:
-    """Everything that can be known to be wrong with an experiment."""
+def pre_flight(said: Words) -> int:
+    """Everything that can be known to be wrong with an experiment, or with one stage's sweep."""
     started = time.perf_counter()
     from clozelab.ledger.lists import make_console
-    from clozelab.ledger.reporting.experiment import find_experiment
     from clozelab.preflight.checks import examine
     from clozelab.preflight.findings import ERROR, worst
     from clozelab.preflight.terminal import print_findings
-    from clozelab.stages.subject import gather
 
     with _only_errors_logged():
-        subject = gather(find_experiment(name), overrides)
+        subject = _subject(said)
         findings = list(examine(subject))
     console = make_console()
     console.print(f"[bold]Pre-flight of {subject.name}[/]", highlight=False)
     print_findings(findings, console)
     console.print(f"{time.perf_counter() - started:.0f} s", style="dim", highlight=False)
     return 1 if worst(findings) == ERROR else 0
+
+
+def _subject(said: Words) -> Subject:
+    from clozelab.ledger.reporting.experiment import find_experiment
+    from clozelab.stages.subject import gather, gather_sweep
+
+    name = said.names[0]
+    if name not in SWEEPS:
+        return gather(find_experiment(name), said.overrides)
+    folder = Path(said.options["config-dir"]) if "config-dir" in said.options else None
+    return gather_sweep(name, folder, said.options.get("config-name", name), said.overrides)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from rich.console import Console
 from clozelab.ledger.collect import Collected, collect
 from clozelab.ledger.commands import remake
 from clozelab.ledger.lists import Heading, make_console, make_table, say
-from clozelab.ledger.plan import runs_root
+from clozelab.ledger.plan import runs_root, sweep_names
 from clozelab.ledger.reporting.accounts import AnyRun
 from clozelab.ledger.reporting.cell import Explanation, explain, find_columns, find_row, run_rows
 from clozelab.ledger.reporting.experiment import PERCENT, find_experiment, load_experiment
@@ -34,7 +34,8 @@ def main(words: Sequence[str]) -> int:
         return 0
     said = parse("explain-cell", words, names=(3, 3), keys=("scale", "runs_dir"))
     folder = find_experiment(said.names[0])
-    root, scale = runs_root(folder, [f"{key}={value}" for key, value in said.values.items()])
+    overrides = [f"{key}={value}" for key, value in said.values.items()]
+    root, scale = runs_root(folder, overrides, sweep_names(folder)[0])
     experiment, collected = load_experiment(folder), collect(root)
     if not collected.runs:
         raise ValueError(f"no run below {root}; `clozelab reproduce {experiment.name} scale={scale}` makes them")

@@ -12,7 +12,7 @@ from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.collect import collect
 from clozelab.ledger.launches import read_launch
 from clozelab.ledger.lists import make_console
-from clozelab.ledger.plan import SWEEPS, runs_root
+from clozelab.ledger.plan import SWEEPS, runs_root, sweep_names
 from clozelab.ledger.reporting.experiment import list_experiments, load_experiment
 from clozelab.ledger.reporting.table import build_table
 from clozelab.ledger.reporting.verdicts import judge, summarise
@@ -57,7 +57,7 @@ def show(name: str, words: list[str], console: Console) -> None:
 
 def _scales(folder: Path, words: list[str]) -> list[tuple[str, str, str]]:
     """(scale, runs done of all, verdicts) of each scale with runs."""
-    root, _ = runs_root(folder, words)
+    root, _ = runs_root(folder, words, sweep_names(folder)[0])
     experiment = load_experiment(folder)
     found = []
     for scale_root in sorted(path for path in root.parent.glob("*") if path.is_dir()):

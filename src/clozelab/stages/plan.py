@@ -56,7 +56,7 @@ def main(words: Sequence[str]) -> int:
     from clozelab.ledger.reporting import detectable  # torch and scipy: not for --help and mistakes
     from clozelab.ledger.sweep import compose
 
-    sweep = next(step for step in steps if step.folder is not None)
+    sweep = next(step for step in steps if step.is_sweep)
     cache_dir = Path(str(compose(sweep.config_name, sweep.overrides, folder=folder, sweep=True).cache_dir))
     console, progress = make_console(), Console(stderr=True)
     done = collect(runs_root(folder, sweep.overrides, sweep.config_name)[0])

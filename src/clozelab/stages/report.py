@@ -36,20 +36,20 @@ def main(words: Sequence[str]) -> int:
 
     said = parse("report", words, names=(1, 1), keys=("report_dir",), flags=("latex",), takes_overrides=True)
     folder = find_experiment(said.names[0])
-    root, scale = runs_root(folder, said.overrides)
+    name = sweep_names(folder)[0]
+    root, scale = runs_root(folder, said.overrides, name)
     target = Path(said.values.get("report_dir", root / "report"))
     report = write_report(load_experiment(folder), root, target, scale=scale)
     show(report)
     if "latex" in said.flags:
         say(Console(), f"LaTeX: {write_latex(report.page, report.folder / 'report.tex').resolve()}")
-    track(report, folder, said.overrides, scale)
+    track(report, folder, said.overrides, scale, name)
     return 0
 
 
-def track(report: Report, folder: Path, overrides: Sequence[str], scale: str, config_name: str | None = None) -> None:
+def track(report: Report, folder: Path, overrides: Sequence[str], scale: str, config_name: str) -> None:
     """Give the report to the tracker, where the overrides choose one (logger=wandb)."""
-    name = config_name or sweep_names(folder)[0]
-    composed = compose(name, overrides, folder=folder, sweep=True)
+    composed = compose(config_name, overrides, folder=folder, sweep=True)
     track_report(composed, report, experiment=folder.name, scale=scale)
 
 

@@ -17,15 +17,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from clozelab.ledger.launches import remember_launch
-from clozelab.ledger.launching.launcher import BY_REPRODUCE
+from clozelab.ledger.launching.pre_flight import SKIP_DOCTOR, STOPPED
 from clozelab.ledger.plan import Step, make_steps, require_task_files, runs_root
 from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
 from clozelab.ledger.sweep import LIKELY_SHARED, expand
 from clozelab.ledger.words import parse, wants_help
 from clozelab.stages.report import show, track
 
-STOPPED = (130, 143)
-"""Exit statuses of a step that a signal has ended."""
 HELP = """clozelab reproduce EXPERIMENT [scale=NAME] [name=value ...] [--dry-run]
 
 Prepares the corpus, runs both sweeps and writes the report. Stop it and start it again at any time.
@@ -52,14 +50,14 @@ def main(words: Sequence[str]) -> int:
         return dry_run(steps)
     last, console = steps[-1], Console(stderr=True)
     root, scale = runs_root(folder, last.overrides, last.config_name)
-    sweeps = {step.verb: step.overrides for step in steps if step.folder is not None}
+    sweeps = {step.verb: step.overrides for step in steps if step.is_sweep}
     remember_launch(root, folder, [*said.overrides, *sorted(f"--{flag}" for flag in said.flags)], sweeps)
     status = 0
     if all_complete(steps):
         console.print("every run is complete", style="dim")
     else:
         if "skip-doctor" not in said.flags:
-            before = sum(step.folder is None for step in steps)
+            before = sum(not step.is_sweep for step in steps)
             steps.insert(before, Step("doctor", "", None, (str(folder), *said.overrides)))
         status, is_stopped = run_steps(steps, console)
         if is_stopped:
@@ -75,7 +73,7 @@ def main(words: Sequence[str]) -> int:
 
 def all_complete(steps: Sequence[Step]) -> bool:
     """Whether the sweeps have no job left; stops looking at the first one that is not complete."""
-    sweeps = [step for step in steps if step.folder is not None]
+    sweeps = [step for step in steps if step.is_sweep]
     jobs = (job for step in sweeps for job in expand(step.config_name, step.overrides, folder=step.folder))
     return all(job.status == "complete" for job in jobs)
 
@@ -90,14 +88,14 @@ def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:
                 require_task_files(later)
         console.rule(escape(f"{number} of {len(steps) + 1}: clozelab {' '.join(step.words())}"), align="left")
         statuses.append(run_step(step))
-        if statuses[-1] < 0 or statuses[-1] in STOPPED or (step.folder is None and statuses[-1]):
+        if statuses[-1] < 0 or statuses[-1] in STOPPED or (statuses[-1] and not step.is_sweep):
             return (statuses[-1] if statuses[-1] > 0 else 128 - statuses[-1]), True
     return int(any(statuses)), False
 
 
 def run_step(step: Step) -> int:
     """Run one step to its end and return its status; a signal to us is passed on, and it gets to stop cleanly."""
-    environment = os.environ | {BY_REPRODUCE: "1"}
+    environment = os.environ | {SKIP_DOCTOR: "1"}
     process = subprocess.Popen([sys.executable, "-m", "clozelab", *step.words()], env=environment)
 
     def forward(number: int, _frame: FrameType | None) -> None:
@@ -119,7 +117,7 @@ def dry_run(steps: Sequence[Step]) -> int:
     console = Console()
     for step in steps:
         console.print(f"clozelab {' '.join(step.words())}", style="bold", markup=False, soft_wrap=True)
-        if step.folder is None:
+        if not step.is_sweep:
             continue
         jobs = list(expand(step.config_name, step.overrides, folder=step.folder))
         for job in jobs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from clozelab.data.packing import SpecialIds
 from clozelab.data.shards import PreparedCorpus
 from clozelab.datamodules.finetuning import TaskInputs
 from clozelab.ledger.collect import collect
-from clozelab.ledger.mistakes import CONFIGURATION_ERRORS
+from clozelab.ledger.mistakes import CONFIGURATION_ERRORS, explain
 from clozelab.ledger.plan import Step, make_steps, runs_root
 from clozelab.ledger.planning.costing import cost
 from clozelab.ledger.planning.timing import USUAL_SHARE
@@ -40,10 +40,10 @@ NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning"}
 
 
 class Gathering:
-    """Collects an experiment's parts; what cannot be built is kept as a refusal with its reason."""
+    """Collects the parts of some steps; what cannot be built is kept as a refusal with its reason."""
 
-    def __init__(self, folder: Path, words: Sequence[str]) -> None:
-        self.folder, self.steps = folder, {step.verb: step for step in make_steps(folder, words)}
+    def __init__(self, name: str, steps: Sequence[Step]) -> None:
+        self.name, self.steps = name, {step.verb: step for step in steps}
         self.refusals: list[tuple[str, str]] = []
         self.unprepared: list[str] = []
         self.arms: list[Arm] = []
@@ -54,17 +54,18 @@ class Gathering:
         self._cache_dir = Path()
 
     def subject(self) -> Subject:
-        """The whole experiment as it would run."""
+        """All of it as it would run."""
         last = list(self.steps.values())[-1]
-        root, scale = runs_root(self.folder, last.overrides, last.config_name)
+        root, scale = runs_root(last.folder, last.overrides, last.config_name)
         if "pretrain" in self.steps:
             self._add_arms(self.steps["pretrain"])
         room = _room(root)
         if "finetune" in self.steps:
             room = self._add_tasks(self.steps["finetune"], room)
-        name = f"{self.folder.name} ({scale})"
         unprepared = list(dict.fromkeys(self.unprepared))
-        return Subject(name, self.arms, self.tasks, room, self.refusals, unprepared, self._time(root))
+        return Subject(
+            f"{self.name} ({scale})", self.arms, self.tasks, room, self.refusals, unprepared, self._time(root)
+        )
 
     def _time(self, root: Path) -> Time:
         """Of what is left, by speeds that are known; nothing is timed but a matrix product."""
@@ -85,7 +86,7 @@ class Gathering:
         return Time(stages, sum(map(found.flops_left, unknown)) / rate)
 
     def _add_arms(self, step: Step) -> None:
-        groups = _jobs_by(step, drop="seed")
+        groups = _jobs_by(step, lambda key: key != "seed")
         for name, count, config in groups:
             try:
                 arm = self._arm(config, count)
@@ -123,7 +124,7 @@ class Gathering:
 
     def _add_tasks(self, step: Step, room: Room) -> Room:
         total, saves = 0, False
-        for name, count, config in _jobs_by(step, keep="task"):
+        for name, count, config in _jobs_by(step, lambda key: key in ("task", "encoder")):
             total, saves = total + count, saves or bool(config.save_model)
             try:
                 self._add_task(config)
@@ -155,15 +156,13 @@ class Gathering:
             self.tasks.append(Task(cfg.task.name, preview, tokenizer, longest, trained, metrics, span, names))
 
 
-def _jobs_by(step: Step, *, drop: str = "", keep: str = "") -> Iterator[tuple[str, int, DictConfig]]:
-    """(name, number of jobs, configuration of the first) of a sweep's jobs that are equal but for the overrides of
-    `drop`, or in those of `keep`."""
+def _jobs_by(step: Step, counts: Callable[[str], bool]) -> Iterator[tuple[str, int, DictConfig]]:
+    """(name, number of jobs, configuration of the first) of a sweep's jobs that are equal in the keys that count."""
     loader: ConfigLoader = make_loader(step.folder)
     master = loader.load_configuration(step.config_name, list(step.overrides), run_mode=RunMode.MULTIRUN)
     groups: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for words in sweep_overrides(loader, master):
-        keys = {word: word.lstrip("+").partition("=")[0] for word in words}
-        name = tuple(word for word in words if (keys[word] == keep if keep else keys[word] != drop))
+        name = tuple(word for word in words if counts(word.lstrip("+").partition("=")[0]))
         groups.setdefault(name, []).append(words)
     for name, jobs in groups.items():
         composed = loader.load_sweep_config(master, list(jobs[0]))
@@ -196,4 +195,17 @@ def _plain(error: Exception) -> str:
 
 def gather(folder: Path, words: Sequence[str]) -> Subject:
     """What `examine` wants to know of an experiment with the user's overrides; ValueError for one no stage takes."""
-    return Gathering(folder, words).subject()
+    return Gathering(folder.name, make_steps(folder, words)).subject()
+
+
+def gather_sweep(verb: str, folder: Path | None, config_name: str, words: Sequence[str]) -> Subject:
+    """The same of one stage's sweep, or of a single run, as `clozelab VERB` would start it with these overrides.
+
+    Raises:
+        ValueError: an override is wrong.
+    """
+    name = f"{folder.name}, {NAMES[verb]}" if folder else NAMES[verb]
+    try:
+        return Gathering(name, [Step(verb, config_name, folder, tuple(words))]).subject()
+    except CONFIGURATION_ERRORS as error:
+        raise ValueError(explain(error, verb, config_name=config_name, folder=folder)) from error

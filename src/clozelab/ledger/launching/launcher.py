@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from rich.console import Console
 
 from clozelab.ledger.host import usable_cores
 from clozelab.ledger.launching.forking import ForkServer
+from clozelab.ledger.launching.pre_flight import configuration_words, is_grid, look_before, search_path_words
 from clozelab.ledger.launching.processes import Job, ProcessPool, Stopped
 from clozelab.ledger.redaction import redacted, redacted_words
 from clozelab.ledger.reporting.tracked import track_sweep
@@ -33,12 +33,6 @@ from clozelab.ledger.sweep import JobComposer, PlannedJob, hydra_config, plan_jo
 
 SHOWN_FAILURES = 12
 """Different reasons that a summary prints."""
-FEW_JOBS = 3
-"""So many are sooner run than checked."""
-BY_REPRODUCE = "CLOZELAB_BY_REPRODUCE"
-"""In the environment of a sweep that `clozelab reproduce` starts: the pre-flight was run, or left out by choice."""
-SHARED_KEYS = ("cache_dir", "corpus", "data_dir", "runs_dir", "scale")
-"""What the pre-flight takes for all stages alike, with what is below; other overrides are this stage's."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
@@ -113,8 +107,8 @@ class SweepLauncher(Launcher):
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
         console = Console(stderr=True)
         left = sum(plan.status != "complete" for plan in planned)
-        if initial_job_idx == 0 and left > FEW_JOBS and (line := advice(self.verb, self.config)):
-            console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+        if initial_job_idx == 0 and planned:
+            look_before(self.verb, self.config, planned[0].overrides, left)
         try:
             self.run_jobs(jobs, composed, console)
         except Stopped:
@@ -147,7 +141,7 @@ class SweepLauncher(Launcher):
         """What the sweeper learns. A grid stops at a failed job; one that searches gets it as a failed trial."""
         assert self.config is not None
         failed = sum(job.state == "failed" for job in jobs)
-        if failed and self.config.hydra.sweeper._target_.endswith((".GridSweeper", ".BasicSweeper")):
+        if failed and is_grid(self.config):
             raise SystemExit(1)
         Launched.failed += failed
         return [job_return(job, plan, self.verb) for job, plan in zip(jobs, planned, strict=True)]
@@ -163,14 +157,8 @@ class SweepLauncher(Launcher):
 
     def _words(self, overrides: Sequence[str]) -> list[str]:
         assert self.config is not None
-        hydra = self.config.hydra
-        words = [self.verb]
-        for source in hydra.runtime.config_sources:
-            if source.provider == "command-line":
-                words += ["--config-dir", str(source.path)]
-        words += ["--config-name", str(hydra.job.config_name), *overrides]
-        words += [word for word in hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
-        return [*words, "hydra.mode=RUN"]
+        where = configuration_words(self.config)
+        return [self.verb, *where, *overrides, *search_path_words(self.config), "hydra.mode=RUN"]
 
 
 class ProcessLauncher(SweepLauncher):
@@ -208,24 +196,6 @@ class ProcessLauncher(SweepLauncher):
     def _environment(self, num_jobs: int) -> dict[str, str]:
         _, threads = share_cores(self.jobs_at_once, self.config, num_jobs)
         return {key: str(min(threads, _threads_given(key) or threads)) for key in THREAD_VARIABLES}
-
-
-def advice(verb: str, config: DictConfig) -> str:
-    """The pre-flight's command for an experiment's sweep that `reproduce` has not begun; empty for any other sweep.
-
-    Args:
-        config: the sweep's, with its `hydra` node.
-    """
-    sources = [Path(str(one.path)) for one in config.hydra.runtime.config_sources if one.provider == "command-line"]
-    folder = next((path for path in sources if (path / "paper.yaml").is_file()), None)
-    if folder is None or os.environ.get(BY_REPRODUCE):
-        return ""
-    words = [
-        word if word.partition("=")[0].partition(".")[0] in SHARED_KEYS else f"{verb}.{word}"
-        for word in redacted_words(config.hydra.overrides.task)
-    ]
-    line = shlex.join(["clozelab", "doctor", str(folder), *words])
-    return f"nothing has looked at this experiment yet (reproduce would have): {line}"
 
 
 def is_one_cpu_process(config: DictConfig) -> bool:

@@ -87,7 +87,7 @@ def analyse(steps: Sequence[Step], cache_dir: Path, collected: Collected | None 
         cache_dir: holds prepared corpora.
         collected: the experiment's runs at this scale, where there may be some.
     """
-    sweeps = {step.verb: step for step in steps if step.folder is not None}
+    sweeps = {step.verb: step for step in steps if step.is_sweep}
     plans = {verb: sweep_plan(step) for verb, step in sweeps.items()}
     past = {verb: Past(step, collected) if collected else None for verb, step in sweeps.items()}
     pretrain, finetune = plans.get("pretrain"), plans.get("finetune")

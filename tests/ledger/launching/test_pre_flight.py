@@ -1,0 +1,107 @@
+"""Which sweeps are looked at before they start, with which words, and what a finding does to them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig
+
+from clozelab.config import EXPERIMENTS_DIR
+from clozelab.ledger.launching.pre_flight import SKIP_DOCTOR, look_before
+from clozelab.ledger.plan import Step
+from clozelab.ledger.sweep import compose
+from clozelab.stages.reproduce import run_step
+
+JOB = ("objective=mlm", "seed=1")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The doctor's words, each time that it is asked; it finds nothing."""
+    monkeypatch.delenv(SKIP_DOCTOR)
+    return answer(monkeypatch, 0)
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, status: int) -> list[list[str]]:
+    asked: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> SimpleNamespace:
+        assert command[:4] == [sys.executable, "-m", "clozelab", "doctor"]
+        asked.append(command[4:])
+        return SimpleNamespace(returncode=status)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return asked
+
+
+def sweep(*words: str, folder: Path | None = None) -> DictConfig:
+    return compose("sweep_pretrain" if folder else "pretrain", words, folder=folder, sweep=True)
+
+
+def test_a_long_sweep_is_looked_at_with_its_own_words(asked: list[list[str]], tmp_path: Path) -> None:
+    look_before("pretrain", sweep("objective=mlm,ltr", "seed=1,2", f"hydra.searchpath=[{tmp_path}]"), JOB, 4)
+    place = f"hydra.searchpath=[{tmp_path}]"
+    assert asked == [["pretrain", "--config-name", "pretrain", "objective=mlm,ltr", "seed=1,2", place]]
+
+
+def test_an_experiments_sweep_says_where_it_is(asked: list[list[str]]) -> None:
+    folder = EXPERIMENTS_DIR / "table5_pretraining_tasks"
+    look_before("pretrain", sweep("scale=laptop", folder=folder), JOB, 6)
+    where = ["--config-dir", str(folder), "--config-name", "sweep_pretrain"]
+    assert asked == [["pretrain", *where, "scale=laptop"]]
+
+
+def test_of_a_search_the_first_job_is_looked_at(asked: list[list[str]]) -> None:
+    config = sweep("hydra/sweeper=search", "hydra.sweeper.params={seed: 'range(1,9)'}")
+    look_before("pretrain", config, JOB, 1)
+    assert asked == [["pretrain", "--config-name", "pretrain", *JOB, "hydra.sweeper.params=null"]]
+
+
+def test_few_jobs_are_sooner_run(asked: list[list[str]]) -> None:
+    look_before("pretrain", sweep("seed=1,2,3"), JOB, 3)
+    assert not asked
+
+
+@pytest.mark.parametrize(("said", "times"), [("1", 0), ("0", 1), ("", 1)])
+def test_who_wants_none_gets_none(
+    asked: list[list[str]], monkeypatch: pytest.MonkeyPatch, said: str, times: int
+) -> None:
+    monkeypatch.setenv(SKIP_DOCTOR, said)
+    look_before("pretrain", sweep("seed=1,2,3,4"), JOB, 4)
+    assert len(asked) == times
+
+
+def test_an_error_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SKIP_DOCTOR)
+    answer(monkeypatch, 1)
+    with pytest.raises(ValueError, match=f"nothing was started; mend it, or set {SKIP_DOCTOR}=1"):
+        look_before("pretrain", sweep("seed=1,2,3,4"), JOB, 4)
+
+
+@pytest.mark.parametrize("status", [130, 143, -2, -15])
+def test_stopped_meanwhile(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    monkeypatch.delenv(SKIP_DOCTOR)
+    answer(monkeypatch, status)
+    with pytest.raises(SystemExit):
+        look_before("pretrain", sweep("seed=1,2,3,4"), JOB, 4)
+
+
+def test_reproduce_says_that_it_has_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    environments: list[dict[str, str]] = []
+
+    class Process:
+        def __init__(self, _command: list[str], **options: Any) -> None:
+            environments.append(options["env"])
+
+        def wait(self) -> int:
+            return 0
+
+    monkeypatch.delenv(SKIP_DOCTOR)
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    assert run_step(Step("prepare", "prepare", None, ())) == 0
+    assert environments[0][SKIP_DOCTOR] == "1"
