@@ -113,7 +113,7 @@ def jobs_at(folder: Path, stage: str, scale: DictConfig, *keys: str) -> list[lis
 def tasks_at(scale: DictConfig) -> set[str]:
     """The tasks that any experiment is fine-tuned on at a scale, and those that the scale names for others."""
     own = scale.finetune
-    named = {*own.tasks.split(","), *own.glue_tasks.split(","), own.squad_v2_task, *own.benchmarks.values()}
+    named = {*own.tasks.split(","), *own.glue_tasks.split(","), *own.benchmarks.values()}
     jobs = [job for name in list_experiments() for job in jobs_at(EXPERIMENTS_DIR / name, "finetune", scale, "task")]
     return named | {word.removeprefix("task=") for (word,) in jobs}
 
@@ -230,7 +230,7 @@ def test_every_task_of_every_sweep_composes_at_every_scale(scale: str) -> None:
         assert resolved(at_scale(composed, scale), "finetune")["task"]["name"] == task
 
 
-@pytest.mark.parametrize("key", ["tasks", "glue_tasks", "squad_v2_task", "benchmarks.ner", "benchmarks.new"])
+@pytest.mark.parametrize("key", ["tasks", "glue_tasks", "benchmarks.ner", "benchmarks.new"])
 def test_a_task_that_a_scale_misspells_is_found(key: str) -> None:
     values = scale_values("gpu_day").copy()
     OmegaConf.update(values, f"finetune.{key}", "ner_conll2033", force_add=True)

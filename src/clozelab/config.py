@@ -96,8 +96,7 @@ class ScaleFinetuneConfig:
     tasks: str = MISSING
     """Comma-separated: the tasks an experiment is judged on at this scale."""
     glue_tasks: str = MISSING
-    squad_v2_task: str = MISSING
-    """What the experiments on whole benchmarks use at this scale."""
+    """What the experiment on the whole benchmark uses at this scale."""
     benchmarks: dict[str, str] = MISSING
     """Benchmark -> the task that is it, or stands in for it, at this scale: `${scale.finetune.benchmarks.mnli}`."""
 
@@ -107,8 +106,6 @@ class ScaleConfig:
     """The budget, orthogonal to the arm: every size and step count that an arm must not name."""
 
     name: str = MISSING
-    corpus: str = MISSING
-    """Name of the corpus config this scale runs on by default (informative; the group choice decides)."""
     vocab_size: int = MISSING
     model: ScaleModelConfig = field(default_factory=ScaleModelConfig)
     size_base: ScaleSizeConfig = field(default_factory=ScaleSizeConfig)
@@ -174,7 +171,7 @@ class TrainerConfig:
     strategy: str = MISSING
     """auto | ddp | fsdp | xla."""
     precision: str = MISSING
-    """auto (bf16 where the processor multiplies it natively, else fp32) | bf16-mixed | 32-true."""
+    """auto (bf16 where the processor multiplies it natively, else fp32) | bf16-mixed | bf16-true | 32-true."""
     threads: int | None = MISSING
     """Intra-op CPU threads of one process; None: what the machine or the launcher gives."""
     num_workers: int = MISSING
@@ -216,7 +213,7 @@ class PrepareConfig:
     data_dir: str = MISSING
     cache_dir: str = MISSING
     runs_dir: str = MISSING
-    """Nothing of prepare lies there; here so that one list of paths suits every stage."""
+    """Only a sweep's logs lie there; here so that one list of paths suits every stage."""
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
 

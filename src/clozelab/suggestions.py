@@ -1,4 +1,4 @@
-"""What an unknown word was probably meant to be; every refusal of a name speaks through here."""
+"""What an unknown word was probably meant to be, in the words of every refusal that guesses."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def test_bad_settings_are_refused(tmp_path: Path, data: Path) -> None:
 
 def test_mistakes_are_found_before_anything_slow(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before any file is read as a whole: its checksum is the first slow step."""
-    monkeypatch.setattr("clozelab.data.text_files.sha256_of_file", lambda path: pytest.fail("slow step"))
+    monkeypatch.setattr("clozelab.data.text_files.file_sha256", lambda path: pytest.fail("slow step"))
     (data / "picture.txt").write_bytes(b"\x89PNG\0\0")
     with pytest.raises(ValueError, match=r"picture.txt is binary"):
         run(tmp_path, sources=[Source("one", "one.txt"), Source("picture", "picture.txt")])

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from clozelab.ledger.garbage import delete, find_garbage
 from clozelab.ledger.inventory import find_records
 from clozelab.stages.gc import main
 
@@ -144,6 +145,15 @@ def test_a_lock_taken_after_listing_is_respected(
         assert main([f"runs_dir={world[0]}", f"cache_dir={world[1]}", "--delete"]) == 1
     assert "in use by another process" in capsys.readouterr().out
     assert (folder / "checkpoints/last.ckpt").is_file()
+
+
+def test_a_run_that_went_on_after_listing_stays(world: tuple[Path, Path]) -> None:
+    items = find_garbage(find_records(world[0]), *world, 0.0)
+    gone, taken_up = [one for one in items if one.kind == "unfinished"]
+    (taken_up.path / "metrics.csv").touch()
+    assert delete(taken_up) == "it has changed since it was listed" and taken_up.path.is_dir()
+    assert delete(gone) == "" and not gone.path.exists()
+    assert delete(gone) == ""
 
 
 def test_runs_that_do_not_say_what_they_used_keep_their_task(

@@ -14,7 +14,8 @@ import pytest
 
 from clozelab.ledger.inventory import find_records, select
 from clozelab.ledger.locks import holder, owned
-from clozelab.ledger.progress import JobName, elapsed, read_progress, sweep_state
+from clozelab.ledger.progress import elapsed, read_progress, sweep_state
+from clozelab.ledger.run_record import JobName
 from clozelab.stages.runs import main as runs_verb
 from clozelab.stages.status import main as status_verb
 

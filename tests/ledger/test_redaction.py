@@ -13,7 +13,7 @@ from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger import sweep
 from clozelab.ledger.fingerprint import canonical, flatten
 from clozelab.ledger.redaction import HIDDEN, redacted, redacted_words
-from clozelab.ledger.reporting.tracked import shown_config
+from clozelab.ledger.reporting.tracked import tracked_config
 from clozelab.ledger.run import Run
 from clozelab.ledger.watching import watched_files
 
@@ -106,7 +106,7 @@ def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     written = {path.name: path.read_text() for path in tmp_path.iterdir() if path.is_file()}
     assert {"run.json", "config.yaml"} < written.keys()
     assert not [name for name, text in written.items() if "hunter2" in text or WANDB_KEY in text]
-    assert "hunter2" not in str(shown_config(config)) and WANDB_KEY not in str(shown_config(config))
+    assert "hunter2" not in str(tracked_config(config)) and WANDB_KEY not in str(tracked_config(config))
     recorded = json.loads(written["run.json"])["config_resolved"]
     assert (recorded["plain"], recorded["same_seed"]) == (1, 1)
     before = flatten(canonical(config))

@@ -105,6 +105,18 @@ def test_a_tasks_file_of_one_word_is_watched_and_a_folder_of_that_name_is_not(tm
     assert found.keys() == {str(tmp_path / "train"), str(tmp_path / "more/extra")}
 
 
+def test_an_encoder_called_by_a_plain_word_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/model.safetensors").write_text("weights")
+    cfg = config(tmp_path, encoder="mine")
+    assert [Path(path).name for path in watched_files(cfg)] == ["model.safetensors"]
+    finish(tmp_path / "run", cfg)
+    assert is_settled(tmp_path / "run", stage="pretrain", config=cfg)
+    (tmp_path / "mine/model.safetensors").write_text("others")
+    assert not is_settled(tmp_path / "run", stage="pretrain", config=cfg)
+
+
 def test_a_run_that_has_looked_is_settled_again(tmp_path: Path) -> None:
     """Copied files have new times: the first look finds them equal, and the next one need not look."""
     (tmp_path / "text.txt").write_text("one.")

@@ -13,7 +13,6 @@ from clozelab.metrics.statistics import (
     contrast,
     estimate,
     holm,
-    paired_difference,
     seeds_needed,
     smallest_detectable_difference,
     t_interval,
@@ -59,7 +58,7 @@ def test_one_pretraining_seed_says_so() -> None:
 def test_difference_is_paired() -> None:
     first = {(seed, 1): 60.0 + 5.0 * seed for seed in (1, 2, 3)}
     second = {(seed, 1): 58.0 + 5.0 * seed + 0.1 * seed for seed in (1, 2, 3)}
-    found = paired_difference(first, second)
+    found = contrast([(1.0, first), (-1.0, second)])
     assert found is not None
     assert (found.low, found.high) == pytest.approx(t_interval([1.9, 1.8, 1.7])[1:])
     # unpaired, the spread between seeds would drown it
@@ -67,9 +66,9 @@ def test_difference_is_paired() -> None:
 
 
 def test_difference_uses_common_seeds_only() -> None:
-    found = paired_difference({(1, 1): 5.0, (2, 1): 6.0, (3, 1): 90.0}, {(1, 1): 4.0, (2, 1): 4.5})
+    found = contrast([(1.0, {(1, 1): 5.0, (2, 1): 6.0, (3, 1): 90.0}), (-1.0, {(1, 1): 4.0, (2, 1): 4.5})])
     assert found is not None and (found.mean, found.count) == (1.25, 2)
-    assert paired_difference({(1, 1): 1.0}, {(2, 1): 1.0}) is None
+    assert contrast([(1.0, {(1, 1): 1.0}), (-1.0, {(2, 1): 1.0})]) is None
 
 
 def test_interval_covers_at_its_rate() -> None:

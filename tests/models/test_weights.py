@@ -80,14 +80,10 @@ def test_saving_again_replaces_the_folder(folder, tiny_config):
     assert not (path / "vocab.txt").exists()
 
 
-def test_overrides_and_random_initialisation(folder):
+def test_random_initialisation(folder):
     path, encoder, _ = folder
-    changed = load_encoder(path, overrides={"hidden_dropout_prob": 0.3})
-    assert changed.config.hidden_dropout_prob == 0.3 and changed.embeddings.dropout.prob == 0.3
     one, two = (load_encoder(path, initialisation="random", seed=4) for _ in range(2))
     assert _equal(one, two) and not _equal(one, encoder) and one.config == encoder.config
-    with pytest.raises(ValueError, match="dropout"):
-        load_encoder(path, overrides={"dropout": 0.3})
     with pytest.raises(ValueError, match="initialisation"):
         load_encoder(path, initialisation="zeros")
 

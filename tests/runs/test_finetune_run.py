@@ -20,8 +20,8 @@ import pytest
 import torch
 import yaml
 
+from clozelab.data.checksums import file_sha256
 from clozelab.data.microworld.world import MANIFEST
-from clozelab.data.readers.files import file_sha256
 from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.ledger.run import RunConflictError
 from clozelab.modules.finetuning import FineTuning

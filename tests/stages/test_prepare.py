@@ -54,6 +54,20 @@ def test_main_prints_where_the_corpus_lies(tmp_path: Path, capsys: pytest.Captur
     assert f"prepared corpus: {folder}" in capsys.readouterr().out
 
 
+def test_a_byte_that_has_changed_is_found(tmp_path: Path) -> None:
+    """Before a sweep; its jobs compare sizes alone."""
+    write_text(tmp_path / "data")
+    places = {"data_dir": str(tmp_path / "data"), "cache_dir": str(tmp_path / "cache")}
+    folder = main(OmegaConf.create({**places, "corpus": corpus_config()}))
+    path = next(folder.glob("train/tokens*.bin"))
+    content = bytearray(path.read_bytes())
+    content[3] ^= 1
+    path.write_bytes(content)
+    prepared_corpus(corpus_config(), **places)
+    with pytest.raises(ValueError, match=r"tokens.* has changed since it was written; delete .* and run the prepare"):
+        main(OmegaConf.create({**places, "corpus": corpus_config()}))
+
+
 def test_a_missing_value_is_an_error(tmp_path: Path) -> None:
     cfg = corpus_config()
     cfg.vocab_size = "???"

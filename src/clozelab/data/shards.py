@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from clozelab.data.checksums import file_sha256
 from clozelab.data.tokenizer import WordPieceTokenizer
 
 SHARDS_FILE = "shards.json"
@@ -40,11 +41,6 @@ class CorpusFolderError(ValueError):
 
 def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-def sha256_of_file(path: Path) -> str:
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -339,7 +335,7 @@ def _check_manifest(folder: Path, manifest: dict[str, Any], verify: str) -> None
         )
     for name, entry in manifest["files"].items():
         _check_size(folder / name, entry["size"])
-        if verify == "full" and sha256_of_file(folder / name) != entry["sha256"]:
+        if verify == "full" and file_sha256(folder / name) != entry["sha256"]:
             raise CorpusFolderError(
                 f"{folder / name} has changed since it was written; delete {folder} and run the prepare stage again"
             )

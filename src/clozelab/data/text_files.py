@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import zstandard
 
-from clozelab.data.shards import sha256_of_file
+from clozelab.data.checksums import file_sha256
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class TextFile:
 
     def identity(self) -> dict[str, Any]:
         """Name, size and checksum: what decides the cache folder."""
-        return {"name": self.name, "size": self.path.stat().st_size, "sha256": sha256_of_file(self.path)}
+        return {"name": self.name, "size": self.path.stat().st_size, "sha256": file_sha256(self.path)}
 
 
 @dataclass

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from clozelab.data.checksums import file_sha256
 from clozelab.data.readers.cache import Arrays, Facts, cached_arrays, content_key
 from clozelab.data.readers.conll import ColumnFormat, TaggedSentences, read_conll
-from clozelab.data.readers.files import file_sha256
 from clozelab.data.readers.labelled import subset
 from clozelab.data.readers.preview import Preview, TaskPreview
 from clozelab.data.readers.rows import Rows, TokenRows

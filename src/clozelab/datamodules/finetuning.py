@@ -24,8 +24,9 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from clozelab.data.checksums import file_sha256
 from clozelab.data.readers.cache import content_key
-from clozelab.data.readers.files import baselines_of, file_sha256, generator_of, require_file
+from clozelab.data.readers.files import baselines_of, generator_of, require_file
 from clozelab.data.readers.preview import TaskPreview
 from clozelab.data.readers.rows import Ints, Rows
 from clozelab.data.tokenizer import WordPieceTokenizer

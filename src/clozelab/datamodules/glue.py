@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.data.readers.files import file_sha256
+from clozelab.data.checksums import file_sha256
 from clozelab.data.readers.glue import TextExamples, TsvFormat, read_tsv
 from clozelab.data.readers.labelled import LabelledRows, WindowRule, load_labelled, subset
 from clozelab.data.readers.preview import Preview, TaskPreview

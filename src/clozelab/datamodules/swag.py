@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from clozelab.data.readers.files import file_sha256
+from clozelab.data.checksums import file_sha256
 from clozelab.data.readers.labelled import LabelledRows, subset
 from clozelab.data.readers.preview import Preview, TaskPreview
 from clozelab.data.readers.rows import GroupedRows, Rows

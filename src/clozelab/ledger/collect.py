@@ -78,6 +78,9 @@ class FinetuneRun:
         return int(length) if length else None
 
 
+AnyRun = PretrainRun | FinetuneRun
+
+
 @dataclass(frozen=True)
 class Collected:
     root: Path
@@ -87,7 +90,7 @@ class Collected:
     """Folders whose records cannot be read, with the reason."""
 
     @property
-    def runs(self) -> list[PretrainRun | FinetuneRun]:
+    def runs(self) -> list[AnyRun]:
         return [*self.pretrain, *self.finetune]
 
     @property

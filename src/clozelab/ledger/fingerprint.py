@@ -51,6 +51,7 @@ IDENTITY_KEYS = frozenset(
     {"arm", "encoder_arm", "experiment", "learning_rate", "pretrain_seed", "row", "scale.name", "seed", "task.name"}
 )
 """What a run is found by: written down as it is, also where it comes from the environment by another key."""
+SEED_KEYS = ("seed", "pretrain_seed")
 LAYOUT_KEYS = (
     "phases.*.micro_batch_size",
     "task.data.evaluation_tokens",

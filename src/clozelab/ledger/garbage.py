@@ -149,6 +149,8 @@ def size(path: Path) -> int:
 
 def delete(item: Garbage) -> str:
     """Delete one thing; returns "" or why it stays."""
+    if item.kind == "unfinished" and item.path.exists() and not _is_quiet(item.path):
+        return "it has changed since it was listed"
     with _held(item.lock) as free:
         if not free:
             return "in use by another process"

@@ -11,7 +11,7 @@ from typing import Any
 
 from clozelab.ledger.collect import read_scores
 from clozelab.ledger.locks import LOCK_FILE, can_tell, holder, holders
-from clozelab.ledger.run_record import CONFIG_FILE, RUN_FILE, read_state
+from clozelab.ledger.run_record import CONFIG_FILE, RUN_FILE, JobName, read_state
 from clozelab.suggestions import hint
 
 DAMAGED, KILLED = "damaged", "killed"
@@ -50,6 +50,10 @@ class Record:
     score: float | None = None
     holder: int | None = None
     state: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def job_name(self) -> JobName:
+        return JobName(self.name, self.task, self.seeds)
 
     @property
     def seconds(self) -> float:
@@ -112,14 +116,12 @@ def _record(folder: Path, place: str, state: dict[str, Any], pid: int | None) ->
         "holder": pid,
         "state": state,
     }
+    common |= JobName.of(config)._asdict()
     if state["stage"] == "finetune":
-        common |= {"name": str(config["row"]), "task": str(config["task"]["name"])}
-        common["seeds"] = f"{config['pretrain_seed']}/{config['seed']}"
         if state["status"] == "complete":
             scores = read_scores(folder / "scores.json")
             common |= {"metric": scores["metric"], "score": scores["scores"].get(scores["metric"])}
     else:
-        common |= {"name": str(config.get("arm", "")), "seeds": str(config.get("seed", ""))}
         loss = state.get("facts", {}).get("validation/loss")
         common |= {"metric": "validation/loss", "score": None if loss is None else float(loss)}
     return Record(**common)

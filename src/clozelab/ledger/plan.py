@@ -54,11 +54,10 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
     """The steps of an experiment with the user's overrides.
 
     Raises:
-        ValueError: an override that no stage takes.
+        ValueError: an override that no stage takes, or an experiment without a sweep.
     """
-    names = {verb: name for verb, name in SWEEPS.items() if (folder / f"{name}.yaml").is_file()}
-    if not names:
-        raise ValueError(f"{folder} has neither sweep_pretrain.yaml nor sweep_finetune.yaml")
+    there = sweep_names(folder)
+    names = {verb: name for verb, name in SWEEPS.items() if name in there}
     if any(word.startswith(("encoder=", "finetune.encoder=")) for word in words):
         names, words = _without_pretraining(folder, names, words)
     shared = split_overrides(folder, names, words)

@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from clozelab.ledger.inventory import DAMAGED, KILLED, STATUSES, Record
+from clozelab.ledger.run_record import JobName
 
 TAIL_BYTES = 16_384
 RECENT_VALUES = 5
@@ -97,14 +98,6 @@ def _last_rows(path: Path) -> list[list[str]]:
     return [row for row in rows if len(row) == 5 and row[0].isdigit()]
 
 
-class JobName(NamedTuple):
-    """What a job is found by, as a run's Record has it: arm or row, task ("" in pre-training), seeds."""
-
-    name: str
-    task: str
-    seeds: str
-
-
 @dataclass(frozen=True)
 class SweepState:
     """A stage of an experiment at one scale: its jobs counted, and how long the rest takes.
@@ -138,7 +131,7 @@ def sweep_state(stage: str, records: Sequence[Record], jobs: Sequence[JobName] |
     begun = [one for one in runs if one.status not in ("complete", DAMAGED)]
     left = [read_progress(one).seconds_left for one in begun]
     left = [
-        typical_seconds(finished, _name(one)) if rest is None else rest for one, rest in zip(begun, left, strict=True)
+        typical_seconds(finished, one.job_name) if rest is None else rest for one, rest in zip(begun, left, strict=True)
     ]
     left += [typical_seconds(finished, job) for job in missing]
     known = [rest for rest in left if rest is not None]
@@ -164,11 +157,7 @@ def _matched(runs: Sequence[Record], jobs: Sequence[JobName]) -> tuple[list[Reco
     """(runs that are one of the jobs, jobs without a run); of two runs with one name the better one counts."""
     left, found = Counter(jobs), []
     for one in sorted(runs, key=lambda run: STATUSES.index(run.status)):
-        if left[_name(one)]:
-            left[_name(one)] -= 1
+        if left[one.job_name]:
+            left[one.job_name] -= 1
             found.append(one)
     return found, list(left.elements())
-
-
-def _name(record: Record) -> JobName:
-    return JobName(record.name, record.task, record.seeds)

@@ -15,20 +15,18 @@ from typing import Any
 
 from hydra.types import RunMode
 
-from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
+from clozelab.ledger.collect import AnyRun, Collected, FinetuneRun
 from clozelab.ledger.commands import as_word, differing, is_shared, places, said_in_config
-from clozelab.ledger.fingerprint import flatten
+from clozelab.ledger.fingerprint import SEED_KEYS, flatten
 from clozelab.ledger.override_checks import ARM
 from clozelab.ledger.plan import SWEEPS
 from clozelab.ledger.run_record import CONFIG_FILE
 from clozelab.ledger.sweep import JobComposer, make_loader, sweep_overrides
 
-AnyRun = PretrainRun | FinetuneRun
 MAX_OVERRIDES = 24
 """More make no command that anyone would want to read."""
 SHOWN = 5
 ENCODER_LINE = re.compile(r"^encoder: (?!null$)(.+)$", re.MULTILINE)
-SEED_KEYS = ("seed", "pretrain_seed")
 Settings = dict[str, Any]
 """Dotted key -> value, as a run's record has it."""
 

@@ -8,7 +8,7 @@ import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,6 +20,21 @@ from clozelab.ledger.watching import are_untouched, watched_files
 RUN_FILE = "run.json"
 CONFIG_FILE = "config.yaml"
 LOG_FILE = "log.txt"
+
+
+class JobName(NamedTuple):
+    """What a run is found by: arm or row, task ("" in pre-training), seeds ("1", or pre-training/fine-tuning "1/2")."""
+
+    name: str
+    task: str
+    seeds: str
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> JobName:
+        """By a resolved configuration; KeyError for one that is no run's."""
+        if "row" in config:
+            return cls(str(config["row"]), str(config["task"]["name"]), f"{config['pretrain_seed']}/{config['seed']}")
+        return cls(str(config["arm"]), "", str(config["seed"]))
 
 
 def read_state(run_dir: Path) -> dict[str, Any] | None:

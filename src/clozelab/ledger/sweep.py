@@ -31,7 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from clozelab import config as schema
 from clozelab.ledger.override_checks import check_overrides
-from clozelab.ledger.run_record import is_record_of, read_state
+from clozelab.ledger.run_record import JobName, is_record_of, read_state
 from clozelab.ledger.sharing import find_equal_run, find_likely_run, is_done
 
 LIKELY_SHARED = "shared?"
@@ -79,8 +79,8 @@ def expand(name: str, overrides: Sequence[str], *, folder: Path | None = None) -
         yield plan_job(composer.compose(job_overrides), job_overrides)
 
 
-def job_names(name: str, overrides: Sequence[str], *, folder: Path | None = None) -> list[tuple[str, str, str]]:
-    """(arm or row, task, seeds) of every job of a sweep, as a run's Record has them: for counting many jobs at once.
+def job_names(name: str, overrides: Sequence[str], *, folder: Path | None = None) -> list[JobName]:
+    """The name of every job of a sweep, as its run will have it: for counting many jobs at once.
 
     The jobs are not composed: an arm, a row and a task are called as their files are.
     """
@@ -95,7 +95,7 @@ def job_names(name: str, overrides: Sequence[str], *, folder: Path | None = None
     for words in jobs:
         job = said | {key: value.strip("'\"") for key, _, value in (word.lstrip("+").partition("=") for word in words)}
         seeds = job["seed"] if pretrains else f"{job['pretrain_seed']}/{job['seed']}"
-        found.append((job["arm"] if pretrains else job["row"], job["task"], seeds))
+        found.append(JobName(job["arm"] if pretrains else job["row"], job["task"], seeds))
     return found
 
 

@@ -32,7 +32,7 @@ def watched_files(config: DictConfig) -> dict[str, list[int]]:
     sources = _take_sources(plain)
     found: dict[str, list[int]] = {}
     try:
-        for path in _paths(sources, _texts(plain, config), data_dir):
+        for path in (*_paths(sources, _texts(plain), data_dir), *_encoder(config)):
             status = path.stat()
             found[str(path)] = [status.st_size, status.st_mtime_ns]
             if len(found) > MAX_WATCHED_FILES:
@@ -54,12 +54,16 @@ def _take_sources(plain: dict[str, Any]) -> list[str]:
     return [str(source["path"]) for source in sources or []]
 
 
-def _texts(plain: dict[str, Any], config: DictConfig) -> Iterator[str]:
+def _texts(plain: dict[str, Any]) -> Iterator[str]:
     """Every other text that may name an input, also one from the environment."""
     parts = {key: value for key, value in plain.items() if key != "optimizer"}
-    for value in [*flatten(parts).values(), config.get("encoder")]:
-        if isinstance(value, str) and value:
-            yield value
+    yield from (value for value in flatten(parts).values() if isinstance(value, str) and value)
+
+
+def _encoder(config: DictConfig) -> Iterator[Path]:
+    """Files of the encoder's folder, which may be called by a plain word."""
+    if folder := config.get("encoder"):
+        yield from _files_of(str(Path(str(folder)).expanduser()))
 
 
 def _paths(sources: list[str], texts: Iterator[str], data_dir: str) -> Iterator[Path]:

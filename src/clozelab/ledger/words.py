@@ -27,7 +27,7 @@ def parse(
     verb: str,
     words: Sequence[str],
     *,
-    names: tuple[int, int],
+    names: tuple[int, int | None],
     keys: Sequence[str] = (),
     flags: Sequence[str] = (),
     options: Sequence[str] = (),
@@ -38,7 +38,7 @@ def parse(
     Args:
         verb: for messages.
         words: after the verb.
-        names: how many words may stand without `=` and dashes: (at least, at most).
+        names: how many words may stand without `=` and dashes: (at least, at most; None: any number).
         keys: of `key=value`.
         flags, options: of `--flag` and `--option VALUE`.
         takes_overrides: other keys are Hydra's rather than wrong.
@@ -63,8 +63,8 @@ def parse(
         else:
             said.names.append(word)
     least, most = names
-    if not least <= len(said.names) <= most:
-        wanted = str(least) if least == most else f"{least} to {most}"
+    if len(said.names) < least or (most is not None and len(said.names) > most):
+        wanted = f"at least {least}" if most is None else f"{least} to {most}" if most > least else str(least)
         got = " ".join(said.names) or "none"
         noun = "name" if wanted == "1" else "names"
         raise ValueError(f"{verb} takes {wanted} {noun}, not {got}; see `clozelab {verb} --help`")

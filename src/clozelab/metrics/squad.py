@@ -2,10 +2,9 @@
 percent.
 
 Both follow the published evaluate scripts to the letter, which differ from each other in small ways kept here: 1.1
-    counts a
-question without a prediction as wrong, 2.0 requires one for each; an empty prediction overlaps with nothing in 1.1 but
-equals "no answer" in 2.0. `answers` maps a question's id to its gold texts; in 2.0 an empty list means that there is no
-answer.
+counts a question without a prediction as wrong, 2.0 requires one for each; an empty prediction overlaps with nothing in
+1.1 but equals "no answer" in 2.0. `answers` maps a question's id to its gold texts; in 2.0 an empty list means that
+there is no answer.
 """
 
 from __future__ import annotations

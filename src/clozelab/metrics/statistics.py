@@ -111,11 +111,6 @@ def contrast(terms: Sequence[tuple[float, Scores]], confidence: float = CONFIDEN
     return estimate(sums, confidence)
 
 
-def paired_difference(first: Scores, second: Scores, confidence: float = CONFIDENCE) -> Estimate | None:
-    """first - second, paired by seed; None where they have no seed in common."""
-    return contrast([(1.0, first), (-1.0, second)], confidence)
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down p-values: all below 0.05 together are false at most once in twenty families of tests.
 

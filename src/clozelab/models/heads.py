@@ -19,9 +19,6 @@ from clozelab.models.dropout import Dropout
 from clozelab.models.encoder import activation
 from clozelab.models.initialisation import Linear, initialise_
 from clozelab.models.linear_cross_entropy import PredictionLoss, linear_cross_entropy
-from clozelab.models.recurrent import BiLSTM
-
-__all__ = ["BiLSTM", "MaskedLMHead", "NextSentenceHead", "PredictionLoss", "SequenceClassificationHead", "SpanHead"]
 
 
 class PredictionTransform(nn.Module):

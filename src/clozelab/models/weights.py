@@ -19,7 +19,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,26 +71,18 @@ def save_encoder_folder(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def load_encoder(
-    folder: Path | str,
-    *,
-    overrides: Mapping[str, Any] | None = None,
-    initialisation: str = "pretrained",
-    seed: int = 0,
-) -> Encoder:
+def load_encoder(folder: Path | str, *, initialisation: str = "pretrained", seed: int = 0) -> Encoder:
     """Reads the encoder of a folder.
 
     Args:
         folder: in the Hugging Face layout.
-        overrides: configuration fields to change, e.g. {"hidden_dropout_prob": 0.0}.
         initialisation: "pretrained", or "random": the same shape with fresh weights.
         seed: of fresh weights (all of them, or a missing pooler).
 
     Raises ValueError naming the file or tensor at fault.
     """
     folder = Path(folder)
-    config = _overridden(read_config(folder), overrides or {})
-    encoder = Encoder(config, generator=torch.Generator().manual_seed(seed))
+    encoder = Encoder(read_config(folder), generator=torch.Generator().manual_seed(seed))
     if initialisation == "random":
         return encoder
     if initialisation != "pretrained":
@@ -250,13 +241,6 @@ def _first_of(names: list[str]) -> str:
 def _modern_name(name: str) -> str:
     """TensorFlow's LayerNorm.gamma/beta -> weight/bias."""
     return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name))
-
-
-def _overridden(config: BertConfig, overrides: Mapping[str, Any]) -> BertConfig:
-    unknown = sorted(set(overrides) - {field.name for field in fields(config)})
-    if unknown:
-        raise ValueError(f"an encoder's configuration has no field {', '.join(unknown)} to override")
-    return replace(config, **overrides)
 
 
 def _architecture(heads: Iterable[str]) -> str:

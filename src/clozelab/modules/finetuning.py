@@ -2,8 +2,7 @@
 
 The best checkpoint is the first with the highest `metric` on the validation split, as the paper selects on its
 development sets: scores of that same split are therefore slightly optimistic, for every arm alike. Its predictions are
-    kept with it.
-Scores keep their scorer's own unit: shares of one, SQuAD's in percent.
+kept with it. Scores keep their scorer's own unit: shares of one, SQuAD's in percent.
 """
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
@@ -85,7 +84,7 @@ class FineTuning(TrainingModule):
         **base: Any,
     ) -> None:
         super().__init__(**base)
-        check_head(head)
+        self.check_head(head)
         check_metric(metric, score_keys)
         self.encoder, self.metric, self.keep_best_weights = encoder, metric, keep_best_weights
         self.log_interval_steps = log_interval_steps
@@ -112,7 +111,8 @@ class FineTuning(TrainingModule):
     @classmethod
     def check_head(cls, head: str) -> None:
         """ValueError for a head that does not exist, or that this module cannot stand on."""
-        check_head(head)
+        if head not in HEADS:
+            raise ValueError(f"head={head!r} is unknown; known heads: {', '.join(HEADS)}")
 
     @abstractmethod
     def logits(self, batch: Batch) -> Tensor:
@@ -276,12 +276,6 @@ def in_order(parts: Sequence[Part], number: int) -> np.ndarray:
     ordered = np.empty_like(values)
     ordered[index] = values
     return ordered
-
-
-def check_head(head: str) -> None:
-    """ValueError for a head that does not exist."""
-    if head not in HEADS:
-        raise ValueError(f"head={head!r} is unknown; known heads: {', '.join(HEADS)}")
 
 
 def check_metric(metric: str, score_keys: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
 """One class, or one number, for a sentence or a pair: the pooled token, or a BiLSTM's last states, and a linear layer.
 
 Unusual: a causal encoder pools its last real token (its first has seen nothing else); the encoder's configuration
-    decides.
-Of a text in several windows the logits are pooled, so that it has one prediction.
+decides. Of a text in several windows the logits are pooled, so that it has one prediction.
+
 With `head: bilstm` the pooler is not used: the forward direction's state at the last token and the backward direction's
 at the first have both read the whole sequence.
 """

@@ -17,8 +17,6 @@ from clozelab.models.layout import Layout
 from clozelab.models.linear_cross_entropy import IGNORED_LABEL
 from clozelab.objectives.interface import Arrays, Epoch, LossTerm, PairObjective, TokenObjective
 
-__all__ = ["LossTerm", "Objective", "pad_predictions", "to_torch"]
-
 
 class Objective:
     """Input format, token objective and, if any, pair objective; the total is the weighted sum of their mean losses.

@@ -32,8 +32,7 @@ class TextSample:
     text: np.ndarray
     """int64: which text each belongs to."""
     num_texts: int
-    num_short: int
-    """Texts of fewer tokens than an n-gram, which are not looked for."""
+    """That are looked for; texts of fewer tokens than an n-gram are not."""
 
 
 def sample_texts(task: Task, corpus: Corpus) -> Iterator[TextSample]:
@@ -51,9 +50,7 @@ def sample_texts(task: Task, corpus: Corpus) -> Iterator[TextSample]:
             owner.append(np.full(len(found), number))
             number += 1
         if number:
-            yield TextSample(
-                task.name, part, np.concatenate(hashes), np.concatenate(owner), number, len(chosen) - number
-            )
+            yield TextSample(task.name, part, np.concatenate(hashes), np.concatenate(owner), number)
 
 
 def check_contamination(sampled: TextSample, corpus: Corpus, index: NgramIndex) -> Finding:

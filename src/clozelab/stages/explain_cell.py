@@ -7,11 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from clozelab.ledger.collect import Collected, collect
+from clozelab.ledger.collect import AnyRun, Collected, collect
 from clozelab.ledger.commands import remake
 from clozelab.ledger.lists import Heading, make_console, make_table, say
 from clozelab.ledger.plan import runs_root, sweep_names
-from clozelab.ledger.reporting.accounts import AnyRun
 from clozelab.ledger.reporting.cell import Explanation, explain, find_columns, find_row, run_rows
 from clozelab.ledger.reporting.experiment import PERCENT, find_experiment, load_experiment
 from clozelab.ledger.reporting.table import build_table

@@ -32,13 +32,12 @@ def main(words: Sequence[str]) -> int:
     if wants_help(words):
         print(HELP)
         return 0
-    parse("list", words, names=(0, 0), takes_overrides=True)
-    given = next((word.partition("=")[2] for word in words if word.startswith("runs_dir=")), None)
-    if given is not None and not Path(given).is_dir():
-        raise ValueError(f"runs_dir={given}: there is no such folder")
+    values = parse("list", words, names=(0, 0), keys=("runs_dir",)).values
+    if "runs_dir" in values and not Path(values["runs_dir"]).is_dir():
+        raise ValueError(f"runs_dir={values['runs_dir']}: there is no such folder")
     console = make_console()
     for name in list_experiments():
-        show(name, list(words), console)
+        show(name, [f"{key}={value}" for key, value in values.items()], console)
     return 0
 
 

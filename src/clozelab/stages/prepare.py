@@ -17,7 +17,8 @@ from clozelab.ledger.targets import check_targets
 def main(cfg: Any) -> Path:
     """Prepares `cfg.corpus` and prints where it lies."""
     check_targets(cfg)
-    corpus = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
+    # Every byte, once before a sweep: its jobs compare sizes alone.
+    corpus = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir, verify="full")
     for name, split in (("train", corpus.train), ("validation", corpus.validation)):
         sizes = f"{split.num_documents:,} documents, {split.num_sentences:,} sentences, {split.num_tokens:,} tokens"
         print(f"{name}: {sizes}")
@@ -27,7 +28,9 @@ def main(cfg: Any) -> Path:
     return corpus.folder
 
 
-def prepared_corpus(cfg_corpus: Any, data_dir: str | Path, cache_dir: str | Path) -> PreparedCorpus:
+def prepared_corpus(
+    cfg_corpus: Any, data_dir: str | Path, cache_dir: str | Path, *, verify: str = "sizes"
+) -> PreparedCorpus:
     """The prepared corpus of a CorpusConfig node: generated first if it is an embedded one, prepared unless cached.
 
     A generator is a partial that takes `output_dir` and does nothing where its files lie already.
@@ -36,7 +39,7 @@ def prepared_corpus(cfg_corpus: Any, data_dir: str | Path, cache_dir: str | Path
     if generator:
         instantiate(generator)(output_dir=data_dir)
     folder = prepare_corpus(**settings, data_dir=data_dir, cache_dir=cache_dir)
-    return PreparedCorpus.open(folder)
+    return PreparedCorpus.open(folder, verify)
 
 
 def find_corpus(cfg_corpus: Any, data_dir: str | Path, cache_dir: str | Path) -> Path | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from clozelab.data.glue_submission import TEST_SETS, placeholder, submission_problems, write_submission
+from clozelab.ledger.words import parse, wants_help
 
 HELP = """clozelab submit glue RUNS... [out=FILE] [--placeholders]
 clozelab submit --check FILE
@@ -24,7 +25,6 @@ folders above them; of several runs on one test set the best on its validation s
   out=FILE          where the zip goes (glue_submission.zip)
   --placeholders    fill test sets that no run has predicted with one constant answer
   --check FILE      say everything that the server would turn a submission away for"""
-OPTIONS = ("--placeholders", "--check")
 
 
 @dataclass(frozen=True)
@@ -41,20 +41,18 @@ class Candidate:
 
 def main(words: Sequence[str]) -> int:
     """Write or check a submission; returns the exit status."""
-    if not words or {"-h", "--help"} & set(words):
+    if wants_help(words, also_without_words=True):
         print(HELP)
         return 0
-    unknown = [word for word in words if word.startswith("-") and word not in OPTIONS]
-    if unknown:
-        raise ValueError(f"submit has no option {', '.join(unknown)}; it has {', '.join(OPTIONS)}")
-    names = [word for word in words if not word.startswith("-")]
-    if "--check" in words:
-        return check([Path(name) for name in names])
-    if names[:1] != ["glue"]:
-        raise ValueError(f"submit knows one benchmark: `clozelab submit glue RUNS...`, not {names[:1] or 'nothing'}")
-    outputs = [name.partition("=")[2] for name in names[1:] if name.startswith("out=")]
-    runs = [Path(name) for name in names[1:] if not name.startswith("out=")]
-    return submit(runs, Path(outputs[-1] if outputs else "glue_submission.zip"), "--placeholders" in words)
+    said = parse("submit", words, names=(0, None), keys=("out",), flags=("placeholders", "check"))
+    if "check" in said.flags:
+        return check([Path(name) for name in said.names])
+    if said.names[:1] != ["glue"]:
+        raise ValueError(
+            f"submit knows one benchmark: `clozelab submit glue RUNS...`, not {said.names[:1] or 'nothing'}"
+        )
+    out = Path(said.values.get("out", "glue_submission.zip"))
+    return submit([Path(name) for name in said.names[1:]], out, "placeholders" in said.flags)
 
 
 def check(paths: Sequence[Path]) -> int:

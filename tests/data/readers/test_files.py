@@ -8,15 +8,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from clozelab.data.checksums import file_sha256
 from clozelab.data.microworld.world import MANIFEST
-from clozelab.data.readers.files import (
-    baselines_of,
-    file_sha256,
-    generator_of,
-    refuse_wrong_file,
-    require_file,
-    text_lines,
-)
+from clozelab.data.readers.files import baselines_of, generator_of, refuse_wrong_file, require_file, text_lines
 
 
 def test_missing_file_says_what_to_do(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import fcntl
 import io
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -317,3 +318,12 @@ def test_an_error_of_several_lines_is_kept_whole(tmp_path: Path) -> None:
 
 def test_failure_message_without_output(tmp_path: Path) -> None:
     assert failure_message(tmp_path / "missing", 1) == "exit status 1"
+
+
+def test_the_server_knows_its_commit_before_the_first_job() -> None:
+    """A job runs the code that the server has loaded, also where another commit is checked out meanwhile."""
+    code = (
+        "import clozelab.ledger.launching.preloaded; from clozelab.ledger.host import host_facts; "
+        "assert host_facts.cache_info().currsize == 1"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, start_new_session=True)

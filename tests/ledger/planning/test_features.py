@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,13 @@ def test_shapes(jobs: list[TaskJob]) -> None:
         ("linear", None), ("bilstm", 128), ("bilstm", 512),
     ]  # fmt: skip
     assert len(by_size(jobs, 128).jobs) == 2 * len(by_size(jobs, 512).jobs)
+
+
+def test_every_arms_encoder_passes_for_itself(tmp_path: Path) -> None:
+    words = ["scale=demo", "finetune.task=ner_features_conll2003", f"data_dir={tmp_path}", f"cache_dir={tmp_path}"]
+    found = analyse(make_steps(find_experiment("table8_masking"), words), tmp_path).tasks
+    passes = sum(job.features.pass_share * job.count for job in found if job.features)
+    assert passes == pytest.approx((6 + 1) * 2)  # six arms and fresh weights, two pre-training seeds
 
 
 def test_flops_by_hand(jobs: list[TaskJob]) -> None:

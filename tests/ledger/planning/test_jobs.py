@@ -123,8 +123,12 @@ def test_wrong_budgets(text: str) -> None:
 @pytest.mark.parametrize("matched_by", ["steps", "tokens", "flops", "time"])
 def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None:
     shapes = [with_speeds(arm, speed, speed) for arm, speed in zip(demo, (50_000.0, 60_000.0, 24_000.0), strict=True)]
-    found = divide(shapes, 7200.0, matched_by)
+    found = divide(shapes, 7200.0, 1, matched_by)
     assert sum(arm.count * share.seconds for arm, share in zip(shapes, found, strict=True)) == pytest.approx(7200.0)
+    for at_once in (2, 4, 100):  # whole jobs: of six runs the last two go on alone
+        shares = divide(shapes, 7200.0, at_once, matched_by)
+        durations = [one.seconds for arm, one in zip(shapes, shares, strict=True) for _ in range(arm.count)]
+        assert makespan(durations, at_once) == pytest.approx(7200.0)
     quantity: dict[str, Callable[[Share], float]] = {
         "steps": lambda one: one.factor, "tokens": lambda one: one.tokens,
         "flops": lambda one: one.flops, "time": lambda one: one.seconds,
@@ -133,14 +137,16 @@ def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None
     # What an arm has to say of the scale's 2,400 steps, also where it says something already.
     assert [2400 * one.steps_factor for one in found] == pytest.approx([one.steps for one in found], abs=1)
     shorter = [replace(arm, config={**arm.config, "steps_factor": 0.5}) for arm in shapes]
-    again = divide(shorter, 7200.0, matched_by)
+    again = divide(shorter, 7200.0, 1, matched_by)
     assert [one.steps_factor for one in again] == pytest.approx([one.factor / 2 for one in found])
     if matched_by == "time":
         assert found[1].tokens > found[2].tokens
     with pytest.raises(ValueError, match="matched_by=epochs"):
-        divide(shapes, 7200.0, "epochs")
+        divide(shapes, 7200.0, 1, "epochs")
     with pytest.raises(ValueError, match="no speed"):
-        divide(demo, 7200.0, matched_by)
+        divide(demo, 7200.0, 1, matched_by)
+    with pytest.raises(ValueError, match="starting the runs alone"):
+        divide(shapes, 15.0, 1, matched_by)
 
 
 def test_rows_of_a_file(tmp_path: Path) -> None:

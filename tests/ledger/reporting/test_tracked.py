@@ -13,11 +13,11 @@ from omegaconf import OmegaConf
 
 from clozelab.ledger import sweep
 from clozelab.ledger.reporting.tracked import (
-    shown_config,
     sync_command,
     tags_of,
     track_report,
     track_sweep,
+    tracked_config,
     tracked_job,
 )
 from clozelab.ledger.run import Run
@@ -31,7 +31,7 @@ def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     config = OmegaConf.create({"seed": 7, **OmegaConf.to_container(OmegaConf.create(text), resolve=False)})  # type: ignore[dict-item]
     assert "s3cret" in str(OmegaConf.to_container(config, resolve=True)), "the control: it is there to be shown"
-    shown = shown_config(config)
+    shown = tracked_config(config)
     assert "s3cret" not in str(shown) and shown["seed"] == 7
     assert shown["within"] == "http://(env TOKEN)@x"
     assert config.through == "s3cret"
@@ -41,7 +41,7 @@ def test_a_number_from_the_environment_is_shown_as_such(monkeypatch: pytest.Monk
     whole = sweep.compose("pretrain", ["seed=${oc.env:SEED}"])
     monkeypatch.setenv("SEED", "3")
     with sweep.hydra_config(whole):
-        assert shown_config(sweep.without_hydra(whole))["seed"] == "(env SEED)"
+        assert tracked_config(sweep.without_hydra(whole))["seed"] == "(env SEED)"
         assert sweep.without_hydra(whole).seed == 3
 
 

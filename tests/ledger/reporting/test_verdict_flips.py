@@ -235,3 +235,27 @@ def test_a_row_against_each_of_several_is_held_up_by_the_best_of_them(experiment
     found = each(79.9, wobble=0.5)
     assert (found.verdict, found.shown) == (INCONCLUSIVE, "No NSP − + BiLSTM")
     assert "of 2 differences 1 holds, 1 inconclusive" in found.note
+
+
+def test_a_mean_over_copies_decides_nothing(experiment: Experiment, lab: Lab) -> None:
+    root = lab.write(AS_CLAIMED, PERPLEXITIES)
+    for path in root.glob("finetune/*/*/*/*/run.json"):
+        state = json.loads(path.read_text())
+        state["config_resolved"] |= {"initialisation": "pretrained"}
+        path.write_text(json.dumps(state))
+    assert verdicts(experiment, root)["average"].verdict == HOLDS
+    for path in root.glob("finetune/ltr/*/*/*/run.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"inputs": {"encoder": "one for all seeds"}}))
+    found = verdicts(experiment, root)["average"]
+    assert found.verdict == INCONCLUSIVE and "one and the same encoder: copies decide nothing" in found.note
+
+
+def test_collapsed_runs_keep_no_margin(experiment: Experiment, lab: Lab, writers: Any) -> None:
+    """The healthy runs are five points apart; a collapsed one of each encoder brings the means to half a point."""
+    root = lab.write(AS_CLAIMED | {("mlm_nsp", "sst2"): 85.0, ("mlm", "sst2"): 90.0}, PERPLEXITIES, wobble=0.02)
+    for seed in SEEDS:
+        writers.finetune(root, "mlm_nsp", "sst2", (seed, 3), 85.0)
+        writers.finetune(root, "mlm", "sst2", (seed, 3), 73.5 + 0.01 * seed, collapsed=True)
+    found = verdicts(experiment, root)["alike"]
+    assert found.difference is not None and abs(found.difference.mean) == pytest.approx(0.5, abs=0.1)
+    assert found.verdict == INCONCLUSIVE and not found.needs

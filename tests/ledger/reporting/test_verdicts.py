@@ -250,6 +250,19 @@ def test_no_verdict_rests_on_collapsed_runs(
     assert one.verdict == verdict and "p is the larger one, with or without" in one.note
 
 
+def test_collapsed_runs_lend_no_spread(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
+    """Without them the difference is the same for every seed, which decides nothing."""
+    root = make_runs({}, pretrain_seeds=(1, 2, 3))
+    for seed in (1, 2, 3):
+        for tuning in (1, 2):
+            writers.finetune(root, "mlm", "mrpc", (seed, tuning), 72.0)
+        writers.finetune(root, "ltr", "mrpc", (seed, 1), 60.0)
+        writers.finetune(root, "ltr", "mrpc", (seed, 2), 50.0 + 0.1 * seed, collapsed=True)
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.difference is not None and not one.difference.has_no_spread
+    assert one.verdict == INCONCLUSIVE and not one.needs
+
+
 def answer(root: Path, row: str, seed: int, text: str) -> None:
     (root / "finetune" / row / f"pretrain-seed-{seed}" / "mrpc" / "seed-1" / "predictions.jsonl").write_text(text)
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.data.readers.files import file_sha256
+from clozelab.data.checksums import file_sha256
 
 log = logging.getLogger(__name__)
 

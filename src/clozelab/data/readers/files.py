@@ -6,7 +6,6 @@ A rare damaged row is skipped and counted by the reader; a file with more than `
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import BinaryIO
 
 import zstandard
 
+from clozelab.data.checksums import file_sha256
 from clozelab.data.microworld.formats import BASELINES_FILE
 from clozelab.data.microworld.world import MANIFEST
 
@@ -30,12 +30,6 @@ def require_file(data_dir: str | Path, relative: str, how_to_get: str) -> Path:
         f"  expected layout: data_dir/{relative} (data_dir is {Path(data_dir).absolute()}; set data_dir=FOLDER)\n"
         f"  how to get it: {' '.join(how_to_get.split())}"
     )
-
-
-def file_sha256(path: Path) -> str:
-    """Hex sha256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str | None]]:

@@ -4,7 +4,7 @@ The format is tab-separated but not CSV: a quotation mark is a character like an
 touch it. Some files begin with a byte order mark, some end their lines with CRLF, CoLA has no header, test files have
 no labels. A rare damaged row is skipped and counted; a file where more than `MAX_BAD_FRACTION` of the rows are damaged
 is another format and is refused. A label outside the list is never skipped: it means that the list or the column is
-    wrong.
+wrong.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clozelab.data.checksums import file_sha256
 from clozelab.data.random import uniform_u64
 from clozelab.data.readers.cache import Arrays, Facts, cached_arrays, content_key
-from clozelab.data.readers.files import file_sha256
 from clozelab.data.readers.glue import TextExamples, TsvFormat, read_tsv
 from clozelab.data.readers.rows import Ints, TokenRows, encode_examples, encode_windows
 from clozelab.data.tokenizer import WordPieceTokenizer

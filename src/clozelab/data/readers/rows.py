@@ -1,8 +1,9 @@
 """Tokenised examples as flat arrays: built once, stored in the cache, gathered into packed batches without padding.
 
 A row is one model input, `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, special tokens included. All rows lie
-behind each other in one array, so that a batch of any rows is one gather. Letters: N rows, B rows of a batch, T tokens
-    of a batch.
+behind each other in one array, so that a batch of any rows is one gather.
+
+Letters: N rows, B rows of a batch, T tokens of a batch.
 """
 
 from __future__ import annotations

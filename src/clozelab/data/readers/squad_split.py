@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from clozelab.data.checksums import file_sha256
 from clozelab.data.readers.cache import Arrays, Facts, cached_arrays, content_key
-from clozelab.data.readers.files import file_sha256
 from clozelab.data.readers.labelled import subset
 from clozelab.data.readers.squad import SquadExamples, read_squad
 from clozelab.data.readers.squad_features import SquadFeatures, WindowSettings, build_features

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from clozelab.data.checksums import file_sha256
 from clozelab.data.readers.cache import Arrays, Facts, cached_arrays, content_key
-from clozelab.data.readers.files import file_sha256, refuse_wrong_file, text_lines
+from clozelab.data.readers.files import refuse_wrong_file, text_lines
 from clozelab.data.readers.labelled import LabelledRows, subset
 from clozelab.data.readers.rows import TokenRows, encode_examples
 from clozelab.data.tokenizer import WordPieceTokenizer

@@ -12,7 +12,9 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 die_with_parent(signal.SIGKILL)
 
 from clozelab import config
+from clozelab.ledger.host import host_facts
 from clozelab.ledger.launching import plugins
 
 config.register()
 plugins.register()
+host_facts()  # a job runs the code that is loaded now, whatever is checked out when it records its commit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,12 +44,6 @@ def pretraining_seconds(arm: Arm) -> float | None:
     rounds = -(-arm.steps // validation["interval_steps"])
     tokens = rounds * validation["instances"] * validation["seq_length"]
     return START_SECONDS["pretrain"] + training + FORWARD_SHARE * tokens * training / arm.tokens
-
-
-def training_seconds(arm: Arm) -> float | None:
-    """Of the steps alone, where there are speeds; else of finished runs as a whole."""
-    training = _training_seconds(arm)
-    return arm.history.seconds if training is None else training
 
 
 def _training_seconds(arm: Arm) -> float | None:
@@ -103,33 +97,55 @@ def check_matching(matched_by: str) -> None:
         raise ValueError(f"matched_by={matched_by}: arms can be matched by {', '.join(MATCHINGS)}")
 
 
-def divide(arms: Sequence[Arm], core_seconds: float, matched_by: str) -> list[Share]:
-    """What each run of each arm gets of `core_seconds` (wall time times jobs at a time), one quantity being equal.
+def divide(arms: Sequence[Arm], wall_seconds: float, at_once: int, matched_by: str) -> list[Share]:
+    """What each run of each arm gets of some wall time with so many jobs at a time, one quantity being equal.
 
     Raises:
-        ValueError: an arm has no speed, or the quantity does not exist.
+        ValueError: an arm has no speed, the quantity does not exist, or the time is gone before a first step.
     """
     check_matching(matched_by)
-    seconds = [training_seconds(arm) for arm in arms]
-    if any(one is None for one in seconds):
+    planned = [pretraining_seconds(arm) for arm in arms]
+    if any(one is None for one in planned):
         raise ValueError("no speed is known yet: leave --no-measure out")
-    whole = [one or 0.0 for one in seconds]
+    start = START_SECONDS["pretrain"]
+    growing = [max((one or 0.0) - start, 0.0) for one in planned]
     amounts = {
         "steps": [float(arm.steps) for arm in arms],
         "tokens": [float(arm.tokens) for arm in arms],
         "flops": [arm.flops for arm in arms],
-        "time": whole,
+        "time": growing,
     }[matched_by]
-    # Each arm gets `amount` of the quantity: the factor of its planned run is amount / planned amount.
-    cost = sum(arm.count * second / planned for arm, second, planned in zip(arms, whole, amounts, strict=True))
-    amount = core_seconds / cost
+
+    def durations(amount: float) -> list[float]:
+        """Of one run of each arm that gets so much of the quantity: that share of its planned run, and the start."""
+        return [start + one * amount / whole for one, whole in zip(growing, amounts, strict=True)]
+
+    def wall(amount: float) -> float:
+        return makespan(
+            [one for arm, one in zip(arms, durations(amount), strict=True) for _ in range(arm.count)], at_once
+        )
+
+    if wall(0.0) >= wall_seconds:
+        raise ValueError("starting the runs alone takes longer: fewer arms or seeds, or a larger budget")
+    work = sum(arm.count * one / whole for arm, one, whole in zip(arms, growing, amounts, strict=True))
+    # With this much the processes would be busy all the time without starting: never less than what there is time for.
+    amount = largest(lambda amount: wall(amount) <= wall_seconds, wall_seconds * at_once / work)
     return [
         Share(
-            arm.name, arm.tokens * factor, int(arm.steps * factor), arm.flops * factor, second * factor, factor,
+            arm.name, arm.tokens * factor, int(arm.steps * factor), arm.flops * factor, seconds, factor,
             factor * arm.config["steps_factor"],
         )
-        for arm, second, factor in zip(arms, whole, [amount / planned for planned in amounts], strict=True)
+        for arm, seconds, factor in zip(arms, durations(amount), [amount / whole for whole in amounts], strict=True)
     ]  # fmt: skip
+
+
+def largest(fits: Callable[[float], bool], most: float) -> float:
+    """The largest number from 0 to `most` that fits, where all smaller ones do; to a billionth of `most`."""
+    low, high = 0.0, most
+    while high - low > 1e-9 * most:
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def tokens_to_plateau(arm: Arm) -> float:

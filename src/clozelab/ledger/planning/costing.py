@@ -159,5 +159,5 @@ def affordable(costing: Costing, budget_seconds: float, matched_by: str | None) 
         raise ValueError(
             f"fine-tuning alone takes about {duration(finetune)}: fewer tasks or seeds, or a larger budget"
         )
-    core_seconds = left * costing.pretrain.at_once
-    return {name: divide(costing.arms, core_seconds, name) for name in ([matched_by] if matched_by else MATCHINGS)}
+    names = [matched_by] if matched_by else MATCHINGS
+    return {name: divide(costing.arms, left, costing.pretrain.at_once, name) for name in names}

@@ -8,13 +8,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from clozelab.ledger.collect import Collected
-from clozelab.ledger.fingerprint import RESULTS_VERSIONS, canonical
+from clozelab.ledger.collect import AnyRun, Collected
+from clozelab.ledger.fingerprint import RESULTS_VERSIONS, SEED_KEYS, canonical
 from clozelab.ledger.host import host_facts
 from clozelab.ledger.plan import Step
-from clozelab.ledger.planning.sweeps import SEED_KEYS, History, Job
-from clozelab.ledger.progress import JobName
-from clozelab.ledger.reporting.accounts import AnyRun
+from clozelab.ledger.planning.sweeps import History, Job
+from clozelab.ledger.run_record import JobName
 from clozelab.ledger.sweep import LIKELY_SHARED, expand
 
 ALIKE = {
@@ -43,7 +42,7 @@ class Past:
     def __call__(self, config: Mapping[str, Any], jobs: Sequence[Job]) -> History:
         wanted = json.loads(json.dumps(canonical(OmegaConf.create(dict(config)))))
         named = [run for run in self.runs if _is_named_as(run, jobs)]
-        names = {_name(run) for run in named if self._is_one_of(run, wanted)}
+        names = {JobName.of(run.state["config_resolved"]) for run in named if self._is_one_of(run, wanted)}
         alike = [run for run in named if self._is_alike(run, wanted)]
         left = [job for job in jobs if job.name not in names]
         shared = sum(job.words in self.shared for job in left) if left and self.verb == "pretrain" else 0
@@ -75,16 +74,9 @@ def _of(collected: Collected, verb: str) -> Iterable[AnyRun]:
     return collected.pretrain if verb == "pretrain" else collected.finetune
 
 
-def _name(run: AnyRun) -> JobName:
-    config = run.state["config_resolved"]
-    if run.state["stage"] == "pretrain":
-        return JobName(str(config["arm"]), "", str(config["seed"]))
-    return JobName(str(config["row"]), str(config["task"]["name"]), f"{config['pretrain_seed']}/{config['seed']}")
-
-
 def _is_named_as(run: AnyRun, jobs: Sequence[Job]) -> bool:
     """Whether it is of the jobs' arm or row and task, with any seed."""
-    return _name(run)[:2] == jobs[0].name[:2]
+    return JobName.of(run.state["config_resolved"])[:2] == jobs[0].name[:2]
 
 
 def _is_timed_here(run: AnyRun) -> bool:

@@ -6,7 +6,7 @@ Everything here is arithmetic on composed configurations; speeds come from timin
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -134,6 +134,8 @@ class TaskJob:
     """The speed is not measured but reckoned from FLOPs."""
     features: Features | None = None
     """Where the encoder is frozen and passes once."""
+    encoders: frozenset[tuple[str, ...]] = frozenset()
+    """The different ones that its jobs stand on."""
     history: History = NO_HISTORY
 
     @property
@@ -258,8 +260,16 @@ def task_jobs(plan: SweepPlan, pretrained: Sequence[Arm], history: Histories | N
         told = [history(config, jobs) for config, jobs in group] if history else [NO_HISTORY]
         seconds = [each.seconds for each in told if each.seconds is not None]
         mean = sum(seconds) / len(seconds) if seconds else None
-        kinds.append(replace(one, history=History(sum(each.done for each in told), mean)))
+        encoders = frozenset(name for config, jobs in group for name in _encoders(config, jobs))
+        history_of = History(sum(each.done for each in told), mean)
+        kinds.append(replace(one, encoders=encoders, history=history_of))
     return _with_pass_shares(kinds)
+
+
+def _encoders(config: Mapping[str, Any], jobs: Sequence[Job]) -> Iterator[tuple[str, ...]]:
+    """What tells apart the encoders that some jobs of one configuration stand on."""
+    which = [str(config[key]) for key in ("encoder_arm", "encoder_fraction", "initialisation")]
+    yield from ((*which, job.name.seeds.partition("/")[0]) for job in jobs)
 
 
 def _with_pass_shares(kinds: Sequence[TaskJob]) -> list[TaskJob]:
@@ -268,10 +278,10 @@ def _with_pass_shares(kinds: Sequence[TaskJob]) -> list[TaskJob]:
     for one in kinds:
         if one.features:
             shared.setdefault((one.task, one.encoder), []).append(one)
-    share = {}
-    for key, group in shared.items():
-        jobs = [job for one in group for job in one.jobs]
-        share[key] = len({job.name.seeds.partition("/")[0] for job in jobs}) / len(jobs)
+    share = {
+        key: len(frozenset().union(*(one.encoders for one in group))) / sum(one.count for one in group)
+        for key, group in shared.items()
+    }
     return [
         replace(one, features=replace(one.features, pass_share=share[one.task, one.encoder])) if one.features else one
         for one in kinds

@@ -13,10 +13,10 @@ from clozelab.ledger.host import usable_cores
 from clozelab.ledger.inventory import DAMAGED, KILLED, Record
 from clozelab.ledger.launches import Launch, command, read_launch
 from clozelab.ledger.plan import SWEEPS
-from clozelab.ledger.progress import JobName, Progress, SweepState, read_progress, sweep_state
+from clozelab.ledger.progress import Progress, SweepState, read_progress, sweep_state
 from clozelab.ledger.reporting.wording import DASH, duration, rough
 from clozelab.ledger.reproduction import reproduce_again
-from clozelab.ledger.run_record import LOG_FILE
+from clozelab.ledger.run_record import LOG_FILE, JobName
 from clozelab.ledger.sweep import job_names
 
 SILENT_SECONDS = 600.0
@@ -95,10 +95,9 @@ def _planned(launch: Launch, stage: str) -> list[JobName] | None:
     if stage not in launch.sweeps:
         return [] if launch.sweeps else None
     try:
-        found = job_names(SWEEPS[stage], launch.sweeps[stage], folder=Path(launch.experiment))
+        return job_names(SWEEPS[stage], launch.sweeps[stage], folder=Path(launch.experiment))
     except Exception:  # any failure to compose means the same here
         return None
-    return [JobName(*one) for one in found]
 
 
 def _guess(experiment: str, scale: str, records: Sequence[Record]) -> Launch:

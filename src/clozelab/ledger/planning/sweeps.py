@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
+from clozelab.ledger.fingerprint import SEED_KEYS
 from clozelab.ledger.launching.launcher import share_cores
 from clozelab.ledger.plan import Step
-from clozelab.ledger.progress import JobName
+from clozelab.ledger.run_record import JobName
 from clozelab.ledger.sweep import hydra_config, make_loader, sweep_overrides, without_hydra
-
-SEED_KEYS = ("seed", "pretrain_seed")
 
 
 class Job(NamedTuple):
@@ -70,7 +69,7 @@ def sweep_plan(step: Step) -> SweepPlan:
             plain: Any = OmegaConf.to_container(without_hydra(composed), resolve=True)
         configs.append(plain)
     named = [
-        [Job(words, _job_name(config, words)) for words in repeated]
+        [Job(words, JobName.of(config | _seeds(words))) for words in repeated]
         for config, repeated in zip(configs, kinds.values(), strict=True)
     ]
     at_once, threads = share_cores(master.hydra.launcher.get("jobs_at_once", 1), master, len(jobs))
@@ -80,9 +79,5 @@ def sweep_plan(step: Step) -> SweepPlan:
     return SweepPlan(step.verb, configs, named, at_once, threads, timed, max(1, len(seeds)))
 
 
-def _job_name(config: Mapping[str, Any], words: Sequence[str]) -> JobName:
-    said = dict(word.split("=", 1) for word in words if word.partition("=")[0] in SEED_KEYS)
-    seeds = {key: said.get(key, str(config.get(key))) for key in SEED_KEYS}
-    if "row" in config:
-        return JobName(str(config["row"]), str(config["task"]["name"]), f"{seeds['pretrain_seed']}/{seeds['seed']}")
-    return JobName(str(config["arm"]), "", seeds["seed"])
+def _seeds(words: Sequence[str]) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in words if word.partition("=")[0] in SEED_KEYS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from clozelab.ledger.collect import Collected
+from clozelab.ledger.collect import AnyRun, Collected
 from clozelab.ledger.garbage import describe_size
 from clozelab.ledger.lists import Heading
 from clozelab.ledger.planning.budget import (
@@ -17,7 +17,6 @@ from clozelab.ledger.planning.budget import (
 from clozelab.ledger.planning.costing import Costing
 from clozelab.ledger.planning.jobs import Arm, TaskJob, vocabulary_size
 from clozelab.ledger.planning.timing import BUSY_SHARE, MAX_STEP_SECONDS
-from clozelab.ledger.reporting.accounts import AnyRun
 from clozelab.ledger.reporting.wording import DASH, duration, rough
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
+from clozelab.ledger.collect import AnyRun, Collected, PretrainRun
 from clozelab.ledger.reporting.columns import Cell
 from clozelab.ledger.reporting.consistency import inconsistencies
 from clozelab.ledger.reporting.experiment import Experiment, Row
@@ -15,7 +15,6 @@ from clozelab.ledger.reporting.table import Table
 from clozelab.ledger.reporting.wording import DASH, distinct, duration, percent, rough
 from clozelab.ledger.reproduction import reproduce_again
 
-AnyRun = PretrainRun | FinetuneRun
 LEARNT_NSP_ACCURACY = 0.55
 """Of held-out pairs; below it, an arm is said not to have learnt the task (a few hundred pairs decide it to 2 %)."""
 LEARNT_CONTEXT_NATS = 0.2
@@ -146,11 +145,11 @@ def _ceilings(collected: Collected) -> dict[tuple[str, Any], float]:
     found: dict[tuple[str, Any], float] = {}
     for run in collected.pretrain:
         if ceiling := run.facts.get("matmul_ceiling"):
-            found[_place(run)] = max(found.get(_place(run), 0.0), float(ceiling))
+            found[_machine(run)] = max(found.get(_machine(run), 0.0), float(ceiling))
     return found
 
 
-def _place(run: AnyRun) -> tuple[str, Any]:
+def _machine(run: AnyRun) -> tuple[str, Any]:
     return _host(run.state.get("host", {})), run.state.get("facts", {}).get("precision")
 
 
@@ -158,7 +157,7 @@ def _against_ceiling(run: AnyRun, ceilings: Mapping[tuple[str, Any], float]) -> 
     """A run's facts, its utilisation being that of the highest ceiling of its machine."""
     facts = dict(run.state.get("facts", {}))
     if facts.get("mfu") and facts.get("matmul_ceiling"):
-        facts["mfu"] *= facts["matmul_ceiling"] / ceilings[_place(run)]
+        facts["mfu"] *= facts["matmul_ceiling"] / ceilings[_machine(run)]
     return facts
 
 

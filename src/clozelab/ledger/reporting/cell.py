@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
-from clozelab.ledger.fingerprint import flatten
-from clozelab.ledger.reporting.accounts import AnyRun, place
+from clozelab.ledger.collect import AnyRun, Collected, FinetuneRun, PretrainRun
+from clozelab.ledger.fingerprint import SEED_KEYS, flatten
+from clozelab.ledger.reporting.accounts import place
 from clozelab.ledger.reporting.columns import Cell, DataColumn, Seeds
 from clozelab.ledger.reporting.consistency import FINETUNE_MAY_DIFFER, PRETRAIN_MAY_DIFFER
 from clozelab.ledger.reporting.experiment import Experiment
@@ -20,7 +20,6 @@ from clozelab.ledger.reporting.table import Table
 from clozelab.metrics.statistics import ONE_RUN, PRETRAINING_SEEDS
 from clozelab.suggestions import hint
 
-SEED_KEYS = ("seed", "pretrain_seed")
 NONE = "(none)"
 
 

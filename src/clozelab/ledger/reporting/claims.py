@@ -108,9 +108,7 @@ def load_claim(entry: Any, rows: Iterable[str], units: Mapping[str, str], where:
     common = _common(one, kind, where)
     if not is_contrast:
         row, others, column = _order(one["compare"], *known, where)
-        if len(others) > 1 and common["paper_delta"] is not None:
-            raise ValueError(f"{where}: paper_delta is {common['paper_delta']}; of several differences it is null")
-        return Claim(kind=kind, rows=(row, *others), column=column, **common)
+        return _of_one_size(Claim(kind=kind, rows=(row, *others), column=column, **common), where)
     first, second, column = _compared(one["compare"], *known, where, "compare")
     against = _compared(one["against"], *known, where, "against")
     if units[column] != units[against[2]]:
@@ -137,7 +135,15 @@ def _about_rows(entry: Mapping[Any, Any], rows: list[str], columns: list[str], w
     if kind == SPREAD and (not _is_number(points) or points <= 0):
         raise ValueError(f"{where}: points is {points!r}; it is a number above 0, in the column's unit")
     common = _common(one, kind, where)
-    return Claim(kind=kind, rows=tuple(map(str, names)), column=str(one["column"]), points=float(points), **common)
+    rows_named, column = tuple(map(str, names)), str(one["column"])
+    return _of_one_size(Claim(kind=kind, rows=rows_named, column=column, points=float(points), **common), where)
+
+
+def _of_one_size(claim: Claim, where: str) -> Claim:
+    """The claim itself; the paper's number can stand beside one difference only."""
+    if claim.paper_delta is not None and (len(claim.rows) > 2 or claim.column == ALL_COLUMNS):
+        raise ValueError(f"{where}: paper_delta is {claim.paper_delta}; of several differences it is null")
+    return claim
 
 
 def _common(one: Mapping[str, Any], kind: str, where: str) -> dict[str, Any]:

@@ -85,6 +85,11 @@ class Cell:
     """Of a mean of columns: its parts, those that are averaged first together."""
 
     @property
+    def parts(self) -> list[Cell]:
+        """The cells that a mean is of; of any other the cell itself."""
+        return [part for group in self.groups for _, part in group] or [self]
+
+    @property
     def is_collapsed(self) -> bool:
         """Whether no run of it read its input. A mean over tasks is not: only some of its parts may be."""
         return bool(self.runs) and self.num_collapsed == len(self.scores)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
+from clozelab.ledger.collect import AnyRun, Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.reporting.consistency import (
     FINETUNE_DATA,
     FINETUNE_MAY_DIFFER,
@@ -150,7 +150,7 @@ def _encoders(runs: Sequence[FinetuneRun]) -> dict[str, dict[tuple[int, float], 
     return found
 
 
-def _settings(runs: Sequence[PretrainRun | FinetuneRun], may_differ: tuple[str, ...], data: Sequence[str]) -> Settings:
+def _settings(runs: Sequence[AnyRun], may_differ: tuple[str, ...], data: Sequence[str]) -> Settings:
     found: dict[tuple[int, ...], dict[str, set[str]]] = {}
     rates: dict[str, set[str]] = {}
     for run in runs:

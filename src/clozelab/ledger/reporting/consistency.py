@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
+from clozelab.ledger.collect import AnyRun, Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.fingerprint import CONDITIONAL_KEYS, encoder_fingerprint, flatten, is_of_no_account
 from clozelab.ledger.reporting.declared import RATE_KEYS, is_within, meant_to_differ, read_deltas
 
@@ -81,12 +81,10 @@ def _finetuned(runs: Sequence[FinetuneRun]) -> list[tuple[FinetuneRun, dict[str,
     return found
 
 
-def _differing(
-    what: str, found_in: Sequence[tuple[PretrainRun | FinetuneRun, Mapping[str, Any]]], declared: Declared
-) -> list[str]:
+def _differing(what: str, found_in: Sequence[tuple[AnyRun, Mapping[str, Any]]], declared: Declared) -> list[str]:
     """Lines for the settings, input data and precision that are not the same in all runs, or, for those that are an
     arm's or row's own, not in all of its own."""
-    groups: dict[tuple[str, str], list[PretrainRun | FinetuneRun]] = {}
+    groups: dict[tuple[str, str], list[AnyRun]] = {}
     values: dict[tuple[str, str], dict[str, list[str]]] = {}
     keys = sorted({key for _, found in found_in for key in found})
     for run, found in found_in:
@@ -123,7 +121,7 @@ def _cut_differently(task: str, runs: Sequence[FinetuneRun]) -> list[str]:
     return _unequal_lines(f"fine-tuning runs on {task}", {group: runs}, {group: lengths})
 
 
-def _delta(run: PretrainRun | FinetuneRun) -> str:
+def _delta(run: AnyRun) -> str:
     return run.arm if isinstance(run, PretrainRun) else run.row
 
 
@@ -143,7 +141,7 @@ def compared(state: Mapping[str, Any], free: tuple[str, ...], data: Sequence[str
     return values | ({"results_version": state["results_version"]} if "results_version" in state else {})
 
 
-def _name(run: PretrainRun | FinetuneRun) -> str:
+def _name(run: AnyRun) -> str:
     if isinstance(run, PretrainRun):
         return f"{run.arm} seed {run.seed}"
     return f"{run.row} seed {run.pretrain_seed}/{run.seed}"

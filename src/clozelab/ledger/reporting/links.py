@@ -26,7 +26,7 @@ class Link:
         name: in words.
         terms: what it is the sum of.
         difference: with its interval, in the column's unit; None where no seed is common to all cells.
-        point: what the difference is tested against: zero, or the nearer end of a SPREAD's margin.
+        margin: of a SPREAD: the difference is tested against the end that is nearer to it; 0: against zero.
         barred: why its cells must not be compared.
         absent: what is not there, where something is not there.
         is_collapsed: a cell of it has no run that read its input.
@@ -39,7 +39,7 @@ class Link:
     name: str
     terms: tuple[Term, ...]
     difference: Estimate | None
-    point: float
+    margin: float
     barred: str
     absent: str
     is_collapsed: bool
@@ -53,7 +53,7 @@ class Link:
         """The same for two links that test the same thing, also with the rows exchanged."""
         there = frozenset((factor, row, column.key) for factor, row, column in self.terms)
         back = frozenset((-factor, row, key) for factor, row, key in there)
-        return frozenset((there, back)), abs(self.point)
+        return frozenset((there, back)), self.margin
 
     @property
     def is_tested(self) -> bool:
@@ -70,17 +70,25 @@ class Link:
             return None
         if self.rests_on_collapsed:
             return 1.0
-        known = [one.p_value(self.point) for one in (self.difference, self.healthy) if one]
+        known = [one.p_value(self.point_for(one)) for one in (self.difference, self.healthy) if one]
         return max((p for p in known if p is not None), default=None)
+
+    def point_for(self, found: Estimate) -> float:
+        """What an estimate of the difference is tested against."""
+        return math.copysign(self.margin, found.mean)
 
     @property
     def rests_on_collapsed(self) -> bool:
         """Without the runs that collapsed there is no interval over pre-training seeds, or a mean on the other side."""
         if self.difference is None or not self.has_collapsed:
             return False
-        if self.healthy is None or self.healthy.basis != PRETRAINING_SEEDS:
+        if self.healthy is None or self.healthy.basis != PRETRAINING_SEEDS or self.healthy.has_no_spread:
             return True
-        return (self.healthy.mean < self.point) != (self.difference.mean < self.point)
+        return self._is_on_the_near_side(self.healthy) != self._is_on_the_near_side(self.difference)
+
+    def _is_on_the_near_side(self, found: Estimate) -> bool:
+        """Below zero, or inside the margin."""
+        return abs(found.mean) < self.margin if self.margin else found.mean < 0.0
 
     def without_collapsed(self, decimals: int = 1) -> str:
         """The difference over the runs that did not collapse, in words; empty where none or all did."""
@@ -221,7 +229,6 @@ def link_between(first: str, second: str, column: DataColumn, table: Table) -> L
 def _link(claim: Claim, terms: tuple[Term, ...], name: str, table: Table) -> Link:
     cells = [table.cells[row, column.key] for _, row, column in terms]
     difference = contrast([(factor, cell.scores) for (factor, _, _), cell in zip(terms, cells, strict=True)])
-    point = math.copysign(claim.points, difference.mean) if claim.kind == SPREAD and difference else 0.0
     absent = _absent(terms, cells, table)
     if difference is None and not absent:
         absent = "the rows have no seed in common" if claim.kind == CONTRAST else "the two rows have no seed in common"
@@ -231,7 +238,7 @@ def _link(claim: Claim, terms: tuple[Term, ...], name: str, table: Table) -> Lin
         name=name,
         terms=terms,
         difference=difference,
-        point=point,
+        margin=claim.points if claim.kind == SPREAD else 0.0,
         barred=_barred(terms, table),
         absent=absent,
         is_collapsed=any(cell.is_collapsed for cell in cells),
@@ -246,13 +253,15 @@ def _link(claim: Claim, terms: tuple[Term, ...], name: str, table: Table) -> Lin
 
 def _lengths(cells: Sequence[Cell]) -> str:
     """Rows are cut to what their encoder was trained on: one from the middle of a run may have seen short rows only."""
-    found = [sorted({run.max_seq_length for run in cell.runs.values() if run.max_seq_length}) for cell in cells]
+    runs = [[run for part in cell.parts for run in part.runs.values()] for cell in cells]
+    found = [sorted({run.max_seq_length for run in own if run.max_seq_length}) for own in runs]
     parts = ["/".join(map(str, one)) for one in found]
     return f"texts cut to {' against '.join(dict.fromkeys(parts))} tokens" if all(parts) and len(set(parts)) > 1 else ""
 
 
 def _copies(terms: Sequence[Term], table: Table) -> str:
-    found = [(row, copied_seeds(table.cells[row, column.key].runs.values())) for _, row, column in terms]
+    parts = [(row, part) for _, row, column in terms for part in table.cells[row, column.key].parts]
+    found = [(row, copied_seeds(part.runs.values())) for row, part in parts]
     return "; ".join(dict.fromkeys(f"{table.experiment.label(row)}: {what}" for row, what in found if what))
 
 

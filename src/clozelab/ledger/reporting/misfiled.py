@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.config import CONF_DIR
-from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
+from clozelab.ledger.collect import AnyRun, Collected
 from clozelab.ledger.reporting.experiment import Experiment
 from clozelab.ledger.stated import Stated, contradictions, read_stated
 
@@ -37,7 +37,7 @@ def _file(experiment: Experiment, kind: str, name: str) -> Stated:
     return read_stated((experiment.folder, CONF_DIR), kind, name)
 
 
-def _contradiction(what: str, runs: Sequence[PretrainRun | FinetuneRun], stated: Stated, root: Path) -> str:
+def _contradiction(what: str, runs: Sequence[AnyRun], stated: Stated, root: Path) -> str:
     """The first setting in which runs are not what is said of them, in words; empty where they are."""
     wrong = [(run, found) for run in runs if (found := _undone(run.state, stated))]
     if not wrong:

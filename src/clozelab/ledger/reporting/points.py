@@ -157,7 +157,7 @@ def _tokens(runs: Sequence[PretrainRun], fractions: Sequence[float]) -> dict[flo
         steps, tokens = run.facts.get("steps"), run.facts.get("tokens")
         if not run.is_complete or not steps or not tokens:
             continue
-        known = read_progress(run.dir / "metrics.csv") | {0: 0.0, int(steps): float(tokens)}
+        known = tokens_by_step(run.dir / "metrics.csv") | {0: 0.0, int(steps): float(tokens)}
         at = sorted(known)
         for fraction, values in found.items():
             step = round(fraction * steps)
@@ -166,7 +166,7 @@ def _tokens(runs: Sequence[PretrainRun], fractions: Sequence[float]) -> dict[flo
     return {key: float(np.mean(values)) for key, values in found.items()} if all(found.values()) else {}
 
 
-def read_progress(path: Path) -> dict[int, float]:
+def tokens_by_step(path: Path) -> dict[int, float]:
     """Step -> tokens seen, from a metrics.csv; a last line that is being written is left out."""
     if not path.is_file():
         return {}

@@ -1,7 +1,7 @@
 """The report of an experiment at one scale: report.md, one self-contained report.html, plots and results.csv.
 
-Reads run folders, paper.yaml and the experiment's README and nothing else, so it can be made again at any time, also
-while runs are going on. What the pages say is in page.py, how they look in templates/.
+Reads run folders and the experiment's own files and nothing else, so it can be made again at any time, also while runs
+are going on. What the pages say is in page.py, how they look in templates/.
 """
 
 from __future__ import annotations

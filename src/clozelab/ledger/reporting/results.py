@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clozelab.ledger.collect import NO_UNIT, PERCENT, SHARE, Collected, FinetuneRun, PretrainRun, unit_of
-from clozelab.ledger.reporting.accounts import AnyRun, place
+from clozelab.ledger.collect import NO_UNIT, PERCENT, SHARE, AnyRun, Collected, FinetuneRun, PretrainRun, unit_of
+from clozelab.ledger.reporting.accounts import place
 from clozelab.ledger.reporting.table import Table
 
 PRETRAIN_HEADLINE = "validation/loss"

@@ -51,7 +51,7 @@ def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> Any:
         stage=stage,
         name=f"{cfg.scale.name}/{stage}/{name}",
         tags=tags_of(cfg),
-        config=shown_config(cfg),
+        config=tracked_config(cfg),
         command=tuple(redacted_words(sys.argv[1:])),
     )
 
@@ -63,7 +63,7 @@ def tags_of(cfg: DictConfig) -> tuple[str, ...]:
     return tuple(f"{key}:{value}" for key, value in found.items())
 
 
-def shown_config(cfg: DictConfig) -> dict[str, Any]:
+def tracked_config(cfg: DictConfig) -> dict[str, Any]:
     """The configuration, resolved, with `(env NAME)` for whatever comes from the environment and without what looks
     like a secret (redaction.py)."""
     # Without types: a number from the environment is shown as a text.

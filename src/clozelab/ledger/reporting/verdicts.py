@@ -170,7 +170,7 @@ def _needs(case: Case, verdicts: Sequence[str], verdict: str, correction: Correc
         confidence = 1.0 - SIGNIFICANCE / correction.factors.get(link.key, 1)  # no spread yet: not one of the tests
         for found in filter(None, (link.difference, link.healthy)):
             assert found.sd is not None
-            counts.append(seeds_needed(found.mean - link.point, found.sd, confidence))
+            counts.append(seeds_needed(found.mean - link.point_for(found), found.sd, confidence))
     known = [count for count in counts if count is not None]
     if len(known) < len(counts):
         return None, f"more than {MOST_SEEDS} pre-training seeds at this difference and spread"
@@ -246,7 +246,7 @@ def _uncorrected(link: Link, correction: Correction) -> str:
     p, corrected = link.p, correction.corrected.get(link.key)
     if not link.is_tested or p is None or corrected is None or p >= SIGNIFICANCE or corrected < SIGNIFICANCE:
         return ""
-    what = "the margin" if link.point else "zero"
+    what = "the margin" if link.margin else "zero"
     return f"the plain interval excludes {what}, the test corrected for {correction.size} differences does not"
 
 
