@@ -1,4 +1,4 @@
-"""When a masked model begins to learn context: a rule of thumb from small trials, not a law."""
+"""The plateau that a masked model begins on: its loss there, and a rule of thumb (no law) for how long it lasts."""
 
 from __future__ import annotations
 
@@ -19,3 +19,16 @@ def plateau_tokens(*, vocab_size: int, first_seq_length: int, is_causal: bool) -
     if is_causal:
         return 0.0
     return float(TOKENS_PER_ENTRY["short" if first_seq_length <= SHORT_ROWS else "long"] * vocab_size)
+
+
+def context_free_loss(unigram_entropy: float, same_fraction: float) -> float:
+    """Nats a predicted token that no model without context gets below: it knows frequencies, and copies.
+
+    What is left in place where it predicts is the answer, and to copy it takes no context; so a loss below the unigram
+    entropy may be of copying alone. (A little below what can be reached: a token in place of another looks the same.)
+
+    Args:
+        unigram_entropy: in nats.
+        same_fraction: of the predicted positions, those left in place; 0 for left to right.
+    """
+    return (1.0 - same_fraction) * unigram_entropy

@@ -49,8 +49,8 @@ def test_every_arms_encoder_passes_for_itself(tmp_path: Path) -> None:
 
 def test_flops_by_hand(jobs: list[TaskJob]) -> None:
     job = by_size(jobs, 512)
-    # A gate is a product with the input and one with the state: four gates, two directions, two layers of 768.
-    per_word = 2 * 4 * 2 * 768 * ((512 + 768) + (1536 + 768))
+    # A gate is a product with the input and one with the state: four gates, two directions, two layers of 128.
+    per_word = 2 * 4 * 2 * 128 * ((512 + 128) + (256 + 128))
     training = 3 * per_word * 10 * 300 * 2  # ten epochs of 300 sentences of two words
     per_token = training_flops_per_token(job.encoder, round(job.tokens_per_example), 0.0) / 3
     seeds = {one.name.seeds.partition("/")[0] for one in job.jobs}
@@ -72,7 +72,7 @@ def test_what_is_timed(jobs: list[TaskJob]) -> None:
     """The BiLSTM as configured, on sentences of words; a fine-tuned encoder's question is what it was."""
     asked = task_request(by_size(jobs, 512)).question
     assert asked["kind"] == "features" and asked["words_per_row"] == 2
-    assert asked["bilstm"] == {"input_size": 512, "hidden_size": 768, "num_layers": 2}
+    assert asked["bilstm"] == {"input_size": 512, "hidden_size": 128, "num_layers": 2}
     assert {"bilstm", "words_per_row"}.isdisjoint(task_request(jobs[0]).question)
 
 

@@ -181,7 +181,7 @@ def test_known_bounds_and_distances(make_runs: Callable[..., Path], writers: Any
         writers.pretrain(root, arm, 1, generator={"_target_": "clozelab.data.x"}, known=known)
     report = written(root)
     text = texts(report)["report.md"]
-    assert "| arm | encoder | held-out loss | no model below | above that by at most | unigram entropy |" in text
+    assert "| arm | encoder | held-out loss | no model below | above that by at most | without context |" in text
     assert "| No NSP (mlm) | L2 H128, 1.53 M | 4.400 | 0.53 \u00b1 0.02 | 3.87 | 6.200 |" in text
     assert "| LTR & No NSP (ltr) | L2 H128, 1.53 M | 4.400 | 1.08 \u00b1 0.00 | 3.32 | 6.200 |" in text
     assert "| MLM & NSP (mlm_nsp) | L2 H128, 1.53 M | 4.400 | \u2013 | \u2013 | 6.200 |" in text
@@ -201,7 +201,7 @@ def test_real_corpora_have_no_bound(make_runs: Callable[..., Path]) -> None:
     report = written(make_runs({("mlm", "mrpc"): 70.0}))
     assert not report.page["bounds"] and "no model below" not in texts(report)["report.md"]
     assert (
-        "| arm | encoder | held-out loss | unigram entropy | token accuracy | NSP accuracy |"
+        "| arm | encoder | held-out loss | without context | token accuracy | NSP accuracy |"
         in texts(report)["report.md"]
     )
 
@@ -255,7 +255,22 @@ def test_what_pretraining_has_not_learnt_is_said(make_runs: Callable[..., Path])
             path.write_text(json.dumps(state))
     pairs, plateau = written(root).page["problems"]["Not learnt"]
     assert pairs.startswith("MLM & NSP (mlm_nsp): next-sentence prediction is right for 53.0% of held-out pairs")
-    assert plateau.startswith("No NSP (mlm): a held-out loss of 6.10 nats") and "alone gives 6.20" in plateau
+    assert plateau.startswith("No NSP (mlm): a held-out loss of 6.10 nats") and "where 6.20 takes no context" in plateau
+
+
+@pytest.mark.usefixtures("without_plots")
+@pytest.mark.parametrize(("loss", "is_learnt"), [(5.5, False), (5.3, True)])
+def test_copying_is_no_context(make_runs: Callable[..., Path], loss: float, is_learnt: bool) -> None:
+    """A tenth of the predicted tokens stand there to be read: with frequencies alone for the rest that makes 5.58."""
+    root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
+    for path in root.glob("pretrain/mlm/*/run.json"):
+        state = json.loads(path.read_text())
+        state["facts"]["validation/loss"] = loss
+        state["config_resolved"]["objective"] = {"token": {"random_fraction": 0.1, "same_fraction": 0.1}}
+        path.write_text(json.dumps(state))
+    page = written(root).page
+    assert ("Not learnt" not in page["problems"]) == is_learnt
+    assert [one["without_context"] for one in page["arms"] if "mlm)" in one["label"]] == ["5.580"]
 
 
 @pytest.mark.usefixtures("without_plots")

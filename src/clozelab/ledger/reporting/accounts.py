@@ -14,11 +14,12 @@ from clozelab.ledger.reporting.points import find_lines
 from clozelab.ledger.reporting.table import Table
 from clozelab.ledger.reporting.wording import DASH, distinct, duration, percent, rough
 from clozelab.ledger.reproduction import reproduce_again
+from clozelab.objectives.plateau import context_free_loss
 
 LEARNT_NSP_ACCURACY = 0.55
 """Of held-out pairs; below it, an arm is said not to have learnt the task (a few hundred pairs decide it to 2 %)."""
 LEARNT_CONTEXT_NATS = 0.2
-"""A token below the unigram entropy; before that, a model is on the plateau where it knows frequencies alone."""
+"""A token below the loss of a model without context; before that, an arm is on the plateau that it began on."""
 SAME_SIZE = 1.02
 """Encoders whose parameters differ by no more than that factor: a head of one's own does not make another size."""
 TIGHTNESS = {
@@ -74,7 +75,7 @@ def learnt(arm: str, label: str, collected: Collected) -> dict[str, str]:
         "label": _full_label(arm, label),
         "encoder": distinct(_size(run) for run in runs),
         "loss": _mean(facts, "validation/loss", "{:.3f}"),
-        "entropy": _mean(facts, "unigram_entropy", "{:.3f}"),
+        "without_context": _mean([{"nats": _context_free(run)} for run in runs], "nats", "{:.3f}"),
         "bound": distinct(f"{one['nats']:.2f} \u00b1 {one['standard_error']:.2f}" for one in known),
         "above": _mean(distances, "above", "{:.2f}"),
         "accuracy": _mean(facts, "validation/accuracy", "{:.1%}"),
@@ -203,20 +204,30 @@ def _not_learnt(experiment: Experiment, collected: Collected) -> list[str]:
     """Arms whose pre-training has not taken hold: what depends on it cannot show in their rows."""
     lines = []
     for arm, label in arms_run(experiment, collected).items():
-        facts = [run.facts for run in collected.pretrain if run.arm == arm and run.is_complete]
+        runs = [run for run in collected.pretrain if run.arm == arm and run.is_complete]
+        facts = [run.facts for run in runs]
         accuracy = _average(facts, "validation/nsp_accuracy")
         if accuracy is not None and accuracy < LEARNT_NSP_ACCURACY:
             lines.append(
                 f"{_full_label(arm, label)}: next-sentence prediction is right for {accuracy:.1%} of held-out pairs, "
                 "where guessing is right for 50%; what it gives or costs cannot show at this budget"
             )
-        loss, entropy = _average(facts, "validation/loss"), _average(facts, "unigram_entropy")
-        if loss is not None and entropy is not None and loss > entropy - LEARNT_CONTEXT_NATS:
+        loss, without = _average(facts, "validation/loss"), [_context_free(run) for run in runs]
+        known = [one for one in without if one is not None]
+        if loss is not None and known and loss > (plateau := sum(known) / len(known)) - LEARNT_CONTEXT_NATS:
             lines.append(
-                f"{_full_label(arm, label)}: a held-out loss of {loss:.2f} nats, where knowing each token's frequency "
-                f"alone gives {entropy:.2f}: its encoder has learnt next to nothing of context"
+                f"{_full_label(arm, label)}: a held-out loss of {loss:.2f} nats, where {plateau:.2f} takes no context "
+                "(each token's frequency, and copying what masking leaves in place): its encoder has learnt next to "
+                "nothing of context"
             )
     return lines
+
+
+def _context_free(run: PretrainRun) -> float | None:
+    """The loss that no model without context gets below on the run's held-out text, masked as the run masks."""
+    token = (run.state["config_resolved"].get("objective") or {}).get("token") or {}
+    entropy = run.facts.get("unigram_entropy")
+    return None if entropy is None else context_free_loss(float(entropy), float(token.get("same_fraction") or 0.0))
 
 
 def _average(facts: Sequence[Mapping[str, Any]], key: str) -> float | None:
