@@ -499,7 +499,7 @@ def test_folder_of_ones_own(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ("direction: lower}", "direction: down}", "direction is 'down'"),
-        ("compare: [mlm, mlm_nsp, QNLI]", "compare: [mlm, mlm_nsp, QNLY]", r"columns \["),
+        ("compare: [mlm, mlm_nsp, QNLI]", "compare: [mlm, mlm_nsp, QNLY]", "columns; did you mean 'QNLI'"),
         ("cells: [84.4, 88.4, 86.7, 92.7, 88.5]", "cells: [84.4]", "1 cells for 5 columns"),
         ("label: No NSP,", "lable: No NSP,", "needs exactly the keys"),
         ("compare: [mlm, mlm_nsp, QNLI]", "compare: [mlm, mlm_nsp]", r"compare is \[row, row, column\]"),
