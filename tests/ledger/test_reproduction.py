@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.types import RunMode
-
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.fingerprint import canonical
 from clozelab.ledger.plan import SWEEPS, make_steps
 from clozelab.ledger.reproduction import reproduce_again
-from clozelab.ledger.sweep import JobComposer, compose, hydra_config, make_loader, sweep_overrides, without_hydra
+from clozelab.ledger.sweep import compose, hydra_config, without_hydra
 
 TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"
 TABLE1 = EXPERIMENTS_DIR / "table1_glue"
@@ -56,10 +54,8 @@ def made_by(line: str, folder: Path) -> dict[str, list[dict[str, Any]]]:
     for step in make_steps(folder, shlex.split(line)[3:]):
         if not step.is_sweep:
             continue
-        loader = make_loader(step.folder)
-        master = loader.load_configuration(step.config_name, list(step.overrides), run_mode=RunMode.MULTIRUN)
-        composer = JobComposer(loader, master)
-        found[step.verb] = [plain(composer.compose(job)) for job in sweep_overrides(loader, master)]
+        sweep = step.open_sweep()
+        found[step.verb] = [plain(sweep.composer.compose(job)) for job in sweep.jobs]
     return found
 
 

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.core.config_loader import ConfigLoader
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.fingerprint import canonical
 from clozelab.ledger.mistakes import CONFIGURATION_ERRORS
-from clozelab.ledger.sweep import JobComposer, hydra_config, make_loader, sweep_overrides, without_hydra
-
-Opened = tuple[ConfigLoader, DictConfig, list[tuple[str, ...]]]
+from clozelab.ledger.sweep import Sweep, hydra_config, without_hydra
 
 
-def opened(experiment: str, sweep: str, *words: str) -> Opened:
-    loader = make_loader(EXPERIMENTS_DIR / experiment)
-    overrides = ["scale=demo", *words]
-    master = loader.load_configuration(config_name=sweep, overrides=overrides, run_mode=RunMode.MULTIRUN)
-    return loader, master, sweep_overrides(loader, master)
+def opened(experiment: str, name: str, *words: str) -> Sweep:
+    return Sweep(name, ["scale=demo", *words], folder=EXPERIMENTS_DIR / experiment)
+
+
+def as_hydra_does(sweep: Sweep, job: Sequence[str]) -> DictConfig:
+    return sweep.composer.loader.load_sweep_config(sweep.master, list(job))
 
 
 def seen(config: DictConfig) -> tuple[Any, Any, str]:
@@ -32,7 +30,7 @@ def seen(config: DictConfig) -> tuple[Any, Any, str]:
 
 
 @pytest.mark.parametrize(
-    ("experiment", "sweep", "words"),
+    ("experiment", "name", "words"),
     [
         ("table5_pretraining_tasks", "sweep_finetune", ["row=mlm,ltr_bilstm", "task=mrpc,squad_v1"]),
         ("table5_pretraining_tasks", "sweep_pretrain", ["optimizer.betas=[0.9,0.98],[0.9,0.999]"]),
@@ -41,14 +39,14 @@ def seen(config: DictConfig) -> tuple[Any, Any, str]:
         ("figure5_training_steps", "sweep_finetune", ["task=mrpc", "row=mlm_05,mlm_100"]),
     ],
 )
-def test_as_hydra_composes_it(experiment: str, sweep: str, words: list[str]) -> None:
-    loader, master, jobs = opened(experiment, sweep, *words)
-    composer = JobComposer(loader, master)
-    composed = [composer.compose(job) for job in jobs]
+def test_as_hydra_composes_it(experiment: str, name: str, words: list[str]) -> None:
+    sweep = opened(experiment, name, *words)
+    jobs = sweep.jobs
+    composed = [sweep.composer.compose(job) for job in jobs]
     picked = list(range(0, len(jobs), max(1, len(jobs) // 8)))
     assert len(jobs) > 1 and len({str(seen(one)) for one in composed}) == len(jobs)
     for index in picked:
-        assert seen(composed[index]) == seen(loader.load_sweep_config(master, list(jobs[index]))), jobs[index]
+        assert seen(composed[index]) == seen(as_hydra_does(sweep, jobs[index])), jobs[index]
 
 
 @pytest.mark.parametrize(
@@ -63,11 +61,10 @@ def test_as_hydra_composes_it(experiment: str, sweep: str, words: list[str]) -> 
     ],
 )
 def test_words_about_one_key_keep_their_order(words: tuple[str, ...]) -> None:
-    loader, master, _ = opened("table5_pretraining_tasks", "sweep_finetune")
-    composer = JobComposer(loader, master)
+    sweep = opened("table5_pretraining_tasks", "sweep_finetune")
     for seed in (1, 2):
         job = ("row=mlm", *words, f"pretrain_seed={seed}")
-        assert seen(composer.compose(job)) == seen(loader.load_sweep_config(master, list(job)))
+        assert seen(sweep.composer.compose(job)) == seen(as_hydra_does(sweep, job))
 
 
 def test_groups_that_only_a_searchpath_knows(tmp_path: Path) -> None:
@@ -75,17 +72,16 @@ def test_groups_that_only_a_searchpath_knows(tmp_path: Path) -> None:
         (tmp_path / "flavour").mkdir(exist_ok=True)
         (tmp_path / "flavour" / f"{name}.yaml").write_text(f"# @package _global_\narm: {name}\n")
     words = [f"hydra.searchpath=[file://{tmp_path}]", "+flavour=one,two", "seed=1"]
-    loader, master, jobs = opened("table5_pretraining_tasks", "sweep_pretrain", *words)
-    composer = JobComposer(loader, master)
-    assert {composer.compose(job).arm for job in jobs} == {"one", "two"}
+    sweep = opened("table5_pretraining_tasks", "sweep_pretrain", *words)
+    assert {sweep.composer.compose(job).arm for job in sweep.jobs} == {"one", "two"}
 
 
 def test_jobs_that_differ_in_seeds_are_composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    loader, master, jobs = opened("table5_pretraining_tasks", "sweep_finetune", "row=mlm,ltr", "task=mrpc")
+    sweep = opened("table5_pretraining_tasks", "sweep_finetune", "row=mlm,ltr", "task=mrpc")
+    jobs, composer, loader = sweep.jobs, sweep.composer, sweep.composer.loader
     calls = []
     original = loader.load_sweep_config
     monkeypatch.setattr(loader, "load_sweep_config", lambda *args: calls.append(args) or original(*args))
-    composer = JobComposer(loader, master)
     first = composer.compose(jobs[0])
     with hydra_config(first):  # makes its hydra node read-only, as planning a job does
         first.seed = 77
@@ -98,8 +94,27 @@ def test_jobs_that_differ_in_seeds_are_composed_once(monkeypatch: pytest.MonkeyP
     [("seed=one", "seed"), ("sead=2", "sead"), ("+sead=2", "sead"), ("task=mrcp", "mrcp"), ("seed=null", "seed")],
 )
 def test_a_wrong_word_is_refused_behind_a_right_one(second: str, message: str, tmp_path: Path) -> None:
-    loader, master, _ = opened("table5_pretraining_tasks", "sweep_finetune", f"runs_dir={tmp_path}")
-    composer = JobComposer(loader, master)
+    composer = opened("table5_pretraining_tasks", "sweep_finetune", f"runs_dir={tmp_path}").composer
     composer.compose(("row=mlm", "task=mrpc", "seed=1"))
     with pytest.raises((*CONFIGURATION_ERRORS, ValueError), match=message):
         composer.compose(("row=mlm", "task=mrpc", second))
+
+
+def test_jobs_are_grouped_by_the_keys_that_count() -> None:
+    sweep = opened(
+        "table5_pretraining_tasks", "sweep_finetune", "row=mlm,ltr", "task=mrpc,sst2", "++scale.model.hidden_size=48,96"
+    )
+    assert [*sweep.groups(lambda key: key == "task")] == [("task=mrpc",), ("task=sst2",)]
+    shapes = sweep.groups(lambda key: key == "scale.model.hidden_size")
+    assert [*shapes] == [(f"++scale.model.hidden_size={size}",) for size in (48, 96)]
+    alike = sweep.groups(lambda key: key not in ("seed", "pretrain_seed"))
+    assert len(alike) == 2 * 2 * 2 and {len(jobs) for jobs in alike.values()} == {2 * 2}
+    assert {job for jobs in alike.values() for job in jobs} == {*sweep.jobs} and len(sweep.jobs) == 8 * 4
+    settings = sweep.settings(shapes[("++scale.model.hidden_size=96",)][0])
+    assert settings["row"] == "mlm" and settings["scale"]["model"]["hidden_size"] == 96 and "hydra" not in settings
+
+
+def test_a_key_twice_in_a_job_is_refused() -> None:
+    sweep = opened("table5_pretraining_tasks", "sweep_finetune", "row=mlm", "++seed=1,2,3")
+    with pytest.raises(ValueError, match=r"\+\+seed=1 stands beside the sweep's own seed=1: write seed= to replace"):
+        _ = sweep.jobs

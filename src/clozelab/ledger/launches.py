@@ -15,7 +15,7 @@ from pathlib import Path
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.redaction import redacted_words
 from clozelab.ledger.run_record import write_json
-from clozelab.ledger.words import default_path
+from clozelab.ledger.words import default_path, key_of
 
 LAUNCH_FILE = Path("launcher") / "reproduce.json"
 """Below the folder of an experiment's runs at one scale."""
@@ -45,7 +45,7 @@ def remember_launch(
 ) -> None:
     """Keep a launch in the experiment's folder `root`; the latest one counts. `here`: where it is started."""
     here = here or Path.cwd()
-    said = {key for word in words for key in [_key(word)] if "=" in word}
+    said = {key for word in words for key in [key_of(word)] if "=" in word}
     places = [f"{key}={default_path(key)}" for key in STARTED_FROM if key not in said]
     complete = [absolute(word, here) for word in (*places, *words)]
     plain = {verb: redacted_words(overrides) for verb, overrides in sweeps.items()}
@@ -68,7 +68,7 @@ def command(launch: Launch, runs_dir: Path) -> str:
     """The command line of a launch; `runs_dir` is where its runs lie now, and usual places are left out."""
     folder = Path(launch.experiment)
     name = folder.name if folder.parent == EXPERIMENTS_DIR.resolve() else str(folder)
-    words = [word for word in launch.words if _key(word) != "runs_dir"]
+    words = [word for word in launch.words if key_of(word) != "runs_dir"]
     places = {f"{key}={Path(default_path(key)).absolute()}" for key in STARTED_FROM}
     shown = [word for word in (*words, f"runs_dir={runs_dir.absolute()}") if word not in places]
     return shlex.join(["clozelab", "reproduce", name, *shown])
@@ -78,10 +78,6 @@ def absolute(word: str, here: Path) -> str:
     """An override with its path from the root, where it is one plain path."""
     start, sign, value = word.partition("=")
     is_plain = value and not set(value) & set("${}()[],'\"")
-    if not sign or not is_plain or _key(word).rpartition(".")[2] not in PATH_KEYS or value == "null":
+    if not sign or not is_plain or key_of(word).rpartition(".")[2] not in PATH_KEYS or value == "null":
         return word
     return f"{start}={os.path.normpath(here / value)}"
-
-
-def _key(word: str) -> str:
-    return word.partition("=")[0].lstrip("+~")

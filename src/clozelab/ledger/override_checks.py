@@ -14,6 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.ledger.stated import Stated, contradictions, find_file, read_stated
+from clozelab.ledger.words import key_of
 from clozelab.resolvers import scaled_phases
 
 SCALE_OWNED = ("learning_rate", "epochs", "global_batch_size")
@@ -35,7 +36,7 @@ def check_overrides(config: DictConfig) -> None:
     """
     if not HydraConfig.initialized():
         return
-    given = {word.lstrip("+").partition("=")[0] for word in HydraConfig.get().overrides.task}
+    given = {key_of(word) for word in HydraConfig.get().overrides.task}
     if "row" not in config:
         _refuse_idle_factor(config)
         _refuse_idle_size(config, given)

@@ -14,13 +14,11 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
-from hydra.types import RunMode
-from omegaconf import OmegaConf
 
 from clozelab.data.readers.files import require_file
 from clozelab.ledger.mistakes import CONFIGURATION_ERRORS, explain, known_keys
 from clozelab.ledger.override_checks import GIVEN_ROW
-from clozelab.ledger.sweep import compose, hydra_config, make_loader, sweep_overrides
+from clozelab.ledger.sweep import Sweep, compose, hydra_config
 
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune"}
 STAGES = ("prepare", *SWEEPS)
@@ -48,6 +46,10 @@ class Step:
             return [self.verb, *self.overrides]
         where = ["--config-dir", str(self.folder)] if self.folder else []
         return [self.verb, *where, "--config-name", self.config_name, "-m", *self.overrides]
+
+    def open_sweep(self) -> Sweep:
+        """Its jobs; ValueError or an error of Hydra's for a wrong override."""
+        return Sweep(self.config_name, self.overrides, folder=self.folder)
 
 
 def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
@@ -179,22 +181,19 @@ def require_task_files(step: Step) -> None:
     Raises:
         ValueError: names the first missing file, how to get it, and how to leave the task out.
     """
-    loader = make_loader(step.folder)
-    master = loader.load_configuration(step.config_name, list(step.overrides), run_mode=RunMode.MULTIRUN)
-    jobs: dict[str, tuple[str, ...]] = {}
-    for words in sweep_overrides(loader, master):
-        jobs.setdefault(next((word for word in words if word.startswith("task=")), ""), words)
-    for words in jobs.values():
-        config = loader.load_sweep_config(master, list(words))
-        task = OmegaConf.to_container(config.task, resolve=True)
-        assert isinstance(task, dict)
-        if config.hub:
+    sweep = step.open_sweep()
+    by_task = sweep.groups(lambda key: key == "task")
+    for jobs in by_task.values():
+        config = sweep.settings(jobs[0])
+        task = config["task"]
+        if config["hub"]:
             continue
-        for file in _files_of(task["data"], with_test=bool(config.predict_test)):
+        for file in _files_of(task["data"], with_test=bool(config["predict_test"])):
             try:
-                require_file(config.data_dir, file, task["data"].get("how_to_get", "not said"))
+                require_file(config["data_dir"], file, task["data"].get("how_to_get", "not said"))
             except ValueError as error:
-                others = ",".join(name.removeprefix("task=") for name in jobs if name != f"task={task['name']}")
+                names = [word.partition("=")[2] for words in by_task for word in words]
+                others = ",".join(name for name in names if name != task["name"])
                 raise ValueError(f"task {task['name']}: {error}\n  to go without it: finetune.task={others}") from None
 
 

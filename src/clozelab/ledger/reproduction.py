@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.types import RunMode
-
 from clozelab.ledger.collect import AnyRun, Collected, FinetuneRun
 from clozelab.ledger.commands import as_word, differing, is_shared, places, said_in_config
 from clozelab.ledger.fingerprint import SEED_KEYS, flatten
 from clozelab.ledger.override_checks import ARM
 from clozelab.ledger.plan import SWEEPS
 from clozelab.ledger.run_record import CONFIG_FILE
-from clozelab.ledger.sweep import JobComposer, make_loader, sweep_overrides
+from clozelab.ledger.sweep import JobComposer, Sweep
+from clozelab.ledger.words import key_of
 
 MAX_OVERRIDES = 24
 """More make no command that anyone would want to read."""
@@ -115,22 +114,20 @@ def _overrides(
     """(overrides that make a stage's sweep these runs, what even they do not)."""
     settings = {run.dir: flatten(dict(run.state["config_resolved"])) for run in runs}
     try:
-        loader = make_loader(experiment)
-        master = loader.load_configuration(SWEEPS[stage], list(words), run_mode=RunMode.MULTIRUN)
-        jobs = [dict(_pair(word) for word in job) for job in sweep_overrides(loader, master)]
+        sweep = Sweep(SWEEPS[stage], words, folder=experiment)
+        jobs = [dict(map(_pair, job)) for job in sweep.jobs]
         swept = [key for key in jobs[0] if key not in dict(map(_pair, words))]
         if "learning_rate" not in swept and _several_rates(runs):
             swept.append("learning_rate")
         lists = _lists(swept, jobs, settings.values(), to_go_on)
-        extra, lacking = _extra(JobComposer(loader, master), words, swept, _telling(runs, settings), settings)
+        extra, lacking = _extra(sweep.composer, words, swept, _telling(runs, settings), settings)
         return [*lists, *extra], lacking
     except Exception as error:  # Hydra's errors are of many kinds, and all mean that
         return [], f"cannot be composed now: {' '.join(str(error).split())}"
 
 
 def _pair(word: str) -> tuple[str, str]:
-    key, _, value = word.lstrip("+").partition("=")
-    return key, value
+    return key_of(word), word.partition("=")[2]
 
 
 def _several_rates(runs: Sequence[AnyRun]) -> bool:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import copy
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -33,6 +34,7 @@ from clozelab import config as schema
 from clozelab.ledger.override_checks import check_overrides
 from clozelab.ledger.run_record import JobName, is_record_of, read_state
 from clozelab.ledger.sharing import find_equal_run, find_likely_run, is_done
+from clozelab.ledger.words import key_of
 
 LIKELY_SHARED = "shared?"
 
@@ -70,13 +72,42 @@ def compose(name: str, overrides: Sequence[str] = (), *, folder: Path | None = N
     return make_loader(folder).load_configuration(config_name=name, overrides=list(overrides), run_mode=mode)
 
 
+class Sweep:
+    """A sweep opened with the user's overrides: its master configuration, its jobs' words, any job composed.
+
+    Raises:
+        ValueError or an error of Hydra's: an override is wrong; asked for its jobs, also that there is none.
+    """
+
+    def __init__(self, name: str, overrides: Sequence[str] = (), *, folder: Path | None = None) -> None:
+        loader = make_loader(folder)
+        self.master = loader.load_configuration(name, list(overrides), run_mode=RunMode.MULTIRUN)
+        self.composer = JobComposer(loader, self.master)
+
+    @cached_property
+    def jobs(self) -> list[tuple[str, ...]]:
+        """Every job's words, in the order in which they are started."""
+        return sweep_overrides(self.composer.loader, self.master)
+
+    def settings(self, words: Sequence[str]) -> dict[str, Any]:
+        """A job's configuration in plain values, as its stage gets it."""
+        composed = self.composer.compose(words)
+        with hydra_config(composed):
+            return OmegaConf.to_container(without_hydra(composed), resolve=True)  # type: ignore[return-value]  # a DictConfig's is a dict
+
+    def groups(self, counts: Callable[[str], bool]) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
+        """The jobs that have equal words for the keys that count, by those words."""
+        found: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+        for words in self.jobs:
+            found.setdefault(tuple(word for word in words if counts(key_of(word))), []).append(words)
+        return found
+
+
 def expand(name: str, overrides: Sequence[str], *, folder: Path | None = None) -> Iterator[PlannedJob]:
     """Every job of a sweep configuration, in the order in which it is started."""
-    loader = make_loader(folder)
-    master = loader.load_configuration(config_name=name, overrides=list(overrides), run_mode=RunMode.MULTIRUN)
-    composer = JobComposer(loader, master)
-    for job_overrides in sweep_overrides(loader, master):
-        yield plan_job(composer.compose(job_overrides), job_overrides)
+    sweep = Sweep(name, overrides, folder=folder)
+    for words in sweep.jobs:
+        yield plan_job(sweep.composer.compose(words), words)
 
 
 def job_names(name: str, overrides: Sequence[str], *, folder: Path | None = None) -> list[JobName]:
@@ -84,16 +115,15 @@ def job_names(name: str, overrides: Sequence[str], *, folder: Path | None = None
 
     The jobs are not composed: an arm, a row and a task are called as their files are.
     """
-    loader = make_loader(folder)
-    master = loader.load_configuration(config_name=name, overrides=list(overrides), run_mode=RunMode.MULTIRUN)
-    jobs = sweep_overrides(loader, master)
+    sweep = Sweep(name, overrides, folder=folder)
+    master, jobs = sweep.master, sweep.jobs
     pretrains = master.hydra.job.name == "pretrain"
     with hydra_config(master):
         said = {key: str(master[key]) for key in (("arm", "seed") if pretrains else ("row", "pretrain_seed", "seed"))}
         said["task"] = "" if pretrains else str(master.task.name)
     found = []
     for words in jobs:
-        job = said | {key: value.strip("'\"") for key, _, value in (word.lstrip("+").partition("=") for word in words)}
+        job = said | {key_of(word): word.partition("=")[2].strip("'\"") for word in words}
         seeds = job["seed"] if pretrains else f"{job['pretrain_seed']}/{job['seed']}"
         found.append(JobName(job["arm"] if pretrains else job["row"], job["task"], seeds))
     return found
@@ -119,9 +149,14 @@ def sweep_overrides(loader: ConfigLoader, master: DictConfig) -> list[tuple[str,
 
 
 def refuse_repeated(jobs: Iterable[tuple[str, ...]]) -> None:
-    """Raise ValueError, naming it, where a sweep has a job twice: two processes would want one folder."""
-    if twice := next((job for job, count in Counter(jobs).items() if count > 1), None):
-        raise ValueError(f"this sweep has the same job twice, {' '.join(twice)}: some value is given twice in a list")
+    """Raise ValueError where a sweep has a job twice, or twice a key in a job: two processes would want one folder."""
+    for job, times in Counter(jobs).items():
+        if times > 1:
+            raise ValueError(f"this sweep has the same job twice, {' '.join(job)}: some value is given twice in a list")
+        forced = {key_of(word): word for word in job if word.startswith("++")}
+        if twice := next((word for word in job if word not in forced.values() and key_of(word) in forced), None):
+            key = key_of(twice)
+            raise ValueError(f"{forced[key]} stands beside the sweep's own {twice}: write {key}= to replace its values")
 
 
 class JobComposer:

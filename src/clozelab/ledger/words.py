@@ -100,3 +100,8 @@ def default_path(name: str) -> str:
 def path_of(name: str, values: Mapping[str, str]) -> str:
     """The user's path of that name, else conf/paths.yaml's."""
     return values.get(name) or default_path(name)
+
+
+def key_of(word: str) -> str:
+    """`seed` of `seed=1` and of `++seed=1`."""
+    return word.partition("=")[0].lstrip("+~")

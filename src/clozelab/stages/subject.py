@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.config_loader import ConfigLoader
-from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,7 +18,6 @@ from clozelab.ledger.mistakes import CONFIGURATION_ERRORS, explain
 from clozelab.ledger.plan import Step, make_steps, runs_root
 from clozelab.ledger.planning.costing import cost
 from clozelab.ledger.planning.timing import USUAL_SHARE
-from clozelab.ledger.sweep import hydra_config, make_loader, sweep_overrides, without_hydra
 from clozelab.ledger.targets import check_targets
 from clozelab.models.config import BertConfig
 from clozelab.models.weights import read_config_dict
@@ -158,19 +155,9 @@ class Gathering:
 
 def _jobs_by(step: Step, counts: Callable[[str], bool]) -> Iterator[tuple[str, int, DictConfig]]:
     """(name, number of jobs, configuration of the first) of a sweep's jobs that are equal in the keys that count."""
-    loader: ConfigLoader = make_loader(step.folder)
-    master = loader.load_configuration(step.config_name, list(step.overrides), run_mode=RunMode.MULTIRUN)
-    groups: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
-    for words in sweep_overrides(loader, master):
-        name = tuple(word for word in words if counts(word.lstrip("+").partition("=")[0]))
-        groups.setdefault(name, []).append(words)
-    for name, jobs in groups.items():
-        composed = loader.load_sweep_config(master, list(jobs[0]))
-        with hydra_config(composed):
-            config = without_hydra(composed)
-            resolved = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
-            assert isinstance(resolved, DictConfig)
-            yield " ".join(name), len(jobs), resolved
+    sweep = step.open_sweep()
+    for name, jobs in sweep.groups(counts).items():
+        yield " ".join(name), len(jobs), OmegaConf.create(sweep.settings(jobs[0]))
 
 
 def _open(prepared: PreparedCorpus, name: str) -> Corpus:

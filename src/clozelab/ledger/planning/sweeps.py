@@ -6,14 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from hydra.types import RunMode
-from omegaconf import OmegaConf
-
 from clozelab.ledger.fingerprint import SEED_KEYS
 from clozelab.ledger.launching.launcher import share_cores
 from clozelab.ledger.plan import Step
 from clozelab.ledger.run_record import JobName
-from clozelab.ledger.sweep import hydra_config, make_loader, sweep_overrides, without_hydra
+from clozelab.ledger.words import key_of
 
 
 class Job(NamedTuple):
@@ -56,28 +53,20 @@ Histories = Callable[[Mapping[str, Any], Sequence[Job]], History]
 
 def sweep_plan(step: Step) -> SweepPlan:
     """Compose every job of a sweep that differs in more than its seeds."""
-    loader = make_loader(step.folder)
-    master = loader.load_configuration(step.config_name, list(step.overrides), run_mode=RunMode.MULTIRUN)
-    jobs = sweep_overrides(loader, master)
-    kinds: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
-    for words in jobs:
-        kinds.setdefault(tuple(word for word in words if word.partition("=")[0] not in SEED_KEYS), []).append(words)
-    configs = []
-    for repeated in kinds.values():
-        composed = loader.load_sweep_config(master, list(repeated[0]))
-        with hydra_config(composed):
-            plain: Any = OmegaConf.to_container(without_hydra(composed), resolve=True)
-        configs.append(plain)
+    sweep = step.open_sweep()
+    kinds = sweep.groups(lambda key: key not in SEED_KEYS)
+    configs = [sweep.settings(repeated[0]) for repeated in kinds.values()]
     named = [
         [Job(words, JobName.of(config | _seeds(words))) for words in repeated]
         for config, repeated in zip(configs, kinds.values(), strict=True)
     ]
-    at_once, threads = share_cores(master.hydra.launcher.get("jobs_at_once", 1), master, len(jobs))
-    key = "pretrain_seed=" if step.verb == "finetune" else "seed="
-    seeds = {word for words in jobs for word in words if word.startswith(key)}
-    timed = at_once if str(master.hydra.launcher._target_).endswith(".ProcessLauncher") else 1
-    return SweepPlan(step.verb, configs, named, at_once, threads, timed, max(1, len(seeds)))
+    launcher = sweep.master.hydra.launcher
+    at_once, threads = share_cores(launcher.get("jobs_at_once", 1), sweep.master, len(sweep.jobs))
+    seed = "pretrain_seed" if step.verb == "finetune" else "seed"
+    num_seeds = len(sweep.groups(lambda key: key == seed))
+    timed = at_once if str(launcher._target_).endswith(".ProcessLauncher") else 1
+    return SweepPlan(step.verb, configs, named, at_once, threads, timed, num_seeds)
 
 
 def _seeds(words: Sequence[str]) -> dict[str, str]:
-    return dict(word.split("=", 1) for word in words if word.partition("=")[0] in SEED_KEYS)
+    return {key: word.partition("=")[2] for word in words if (key := key_of(word)) in SEED_KEYS}
