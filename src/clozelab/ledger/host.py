@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from clozelab.training.processor import cpu_model
+
 PACKAGES = ("clozelab", "torch", "lightning", "hydra-core", "omegaconf", "numpy", "tokenizers", "safetensors")
 
 
@@ -19,7 +21,12 @@ def host_facts() -> dict[str, Any]:
     return {
         "versions": {"python": platform.python_version(), **_versions()},
         "git": git_facts(Path(__file__).resolve().parent),
-        "host": {"cpu": _cpu(), "cores": usable_cores(), "platform": platform.platform(terse=True), "gpus": _gpus()},
+        "host": {
+            "cpu": cpu_model(),
+            "cores": usable_cores(),
+            "platform": platform.platform(terse=True),
+            "gpus": _gpus(),
+        },
     }
 
 
@@ -58,16 +65,6 @@ def _versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-def _cpu() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _gpus() -> list[str]:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from clozelab.training.processor import cpu_flags
 
 log = logging.getLogger(__name__)
 
@@ -34,26 +34,6 @@ def set_threads(threads: int | None) -> int:
             raise ValueError(f"trainer.threads is {threads}: give a positive number or null")
         torch.set_num_threads(threads)
     return torch.get_num_threads()
-
-
-def cpu_model() -> str:
-    """The processor's name, as /proc/cpuinfo or the platform gives it."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    names = (line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
-
-
-def cpu_flags() -> frozenset[str]:
-    """Instruction-set flags of the processor from /proc/cpuinfo; empty where there is none."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return frozenset()
-    lines = (line for line in text.splitlines() if line.startswith(("flags", "Features")))
-    return frozenset(next(lines, "").split())
 
 
 def choose_precision(requested: str, accelerator: str) -> str:
