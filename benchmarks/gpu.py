@@ -1,4 +1,4 @@
-"""Everything that only a GPU can show, in one command: `python benchmarks/gpu.py` (under nine minutes on an H200).
+"""Everything that only a GPU can show, in one command: `python benchmarks/gpu.py`. `--minutes` bounds it.
 
 1. kernels: variable-length attention equals one attention a sequence, forward and backward, beside what bf16 costs the
    reference itself; dropout takes the padded groups.

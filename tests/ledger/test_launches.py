@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from clozelab.ledger.garbage import find_garbage
 from clozelab.ledger.inventory import find_records
 from clozelab.ledger.launches import LAUNCH_FILE, absolute, command, read_launch, remember_launch
 from clozelab.ledger.planning.standing import Standing, standings
+from clozelab.ledger.progress import SweepState
 from clozelab.stages import reproduce
 from clozelab.stages.status import main as status_verb
 
@@ -124,6 +126,29 @@ def test_runs_of_no_experiment_are_not_left_open(root: Path, capsys: pytest.Capt
     path = next((root.parents[1] / "adhoc").rglob("run.json"))
     path.write_text(path.read_text().replace('"status": "complete"', '"status": "failed"'))
     assert not standing(root).is_all_there_is
+
+
+@pytest.mark.parametrize(
+    ("planned", "counts", "trouble", "expected"),
+    [
+        ((None, None), (2, 4), False, True),
+        ((2, None), (2, 4), False, True),
+        ((2, 4), (2, 4), False, False),  # that is done, and known to be
+        ((2, None), (2, 0), False, False),  # fine-tuning has not begun and cannot be composed
+        ((3, None), (2, 4), False, False),
+        ((None, None), (2, 4), True, False),
+        ((2, 4), (2, 4), True, False),  # a failed run that is no job of the sweep
+    ],
+)
+def test_all_there_is(
+    planned: tuple[int | None, ...], counts: tuple[int, ...], trouble: bool, expected: bool, root: Path
+) -> None:
+    records = find_records(root)[:1] if trouble else []
+    sweeps = [
+        SweepState(stage, jobs, Counter({"complete": done} if done else {}), 0, 0, 0.0)
+        for stage, jobs, done in zip(("pretrain", "finetune"), planned, counts, strict=True)
+    ]
+    assert Standing(EXPERIMENT, "demo", sweeps, [], records, "", False).is_all_there_is == expected
 
 
 def test_a_damaged_record_is_none_and_no_garbage(root: Path, tmp_path: Path) -> None:

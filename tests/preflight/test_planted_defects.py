@@ -295,6 +295,8 @@ def test_no_disk(subject: Subject) -> None:
     # What earlier runs hold already is not wanted a second time.
     largest = replace(subject, room=Room("runs", 2_000_000, used_bytes=10**9, num_finetunings=100))
     assert caught(largest) == set()
+    saved = replace(subject, room=Room("runs", 2 * 10**9, num_finetunings=100, model_bytes=440 * 10**6))
+    assert caught(saved) == {"disk"}
 
 
 def told_of_time(subject: Subject, stages: dict[str, float | None], by_flops: float | None = None) -> Finding:
@@ -305,7 +307,9 @@ def test_days_of_work(subject: Subject) -> None:
     hour = 3600.0
     short = told_of_time(subject, {"pre-training": 5 * hour, "fine-tuning": 18 * hour})
     assert (short.level, short.what) == ("ok", "what is left takes: pre-training 5.0 h; fine-tuning 18.0 h")
-    both = told_of_time(subject, {"pre-training": 10 * hour, "fine-tuning": 20 * hour})
+    days: dict[str, float | None] = {"pre-training": 10 * hour, "fine-tuning": 20 * hour}
+    assert told_of_time(subject, days).remedy == "fewer seeds or tokens", "plan knows experiments alone"
+    both = told_of_time(replace(subject, experiment="sound"), days)
     assert both.level == WARNING and "clozelab plan sound budget=TIME" in both.remedy
     unknown = told_of_time(subject, {"pre-training": 10 * hour, "fine-tuning": None})
     assert unknown.level == "ok" and "fine-tuning: no speed is known" in unknown.what

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.planning.timing import Request, Speed
-from clozelab.ledger.sweep import compose, without_hydra
-from clozelab.preflight.findings import ERROR
+from clozelab.ledger.sweep import Sweep, compose, without_hydra
+from clozelab.models.encoder import Encoder
+from clozelab.models.weights import save_encoder_folder
+from clozelab.preflight.findings import ERROR, WARNING
 from clozelab.stages import doctor, reproduce
 from clozelab.stages.prepare import find_corpus, prepared_corpus
 from clozelab.stages.subject import gather, gather_sweep
@@ -107,6 +111,43 @@ def test_one_stages_sweep_and_single_run(places: list[str], capsys: pytest.Captu
     words = ["--config-dir", str(EXPERIMENT), "--config-name=sweep_pretrain", *words, "arm=ltr", "seed=1"]
     assert doctor.main(["pretrain", *words]) == 0
     assert "Pre-flight of table5_pretraining_tasks, pre-training (demo)" in capsys.readouterr().out
+
+
+def test_jobs_of_a_cluster_need_no_accelerator_here(places: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    words = ["scale=demo", *places, "trainer=gpu", "seed=1,2"]
+    here = gather_sweep("pretrain", None, "pretrain", words)
+    assert not here.arms and "CUDA" in here.refusals[0][1] and here.refusals[0][0].endswith("trainer=gpu")
+    there = gather_sweep("pretrain", None, "pretrain", [*words, "hydra/launcher=slurm"])
+    assert not there.refusals and [arm.num_runs for arm in there.arms] == [2] and there.time.by_flops is None
+    (found,) = there.noticed
+    assert (found.check, found.level) == ("machine", WARNING) and "CUDA" in found.what
+
+
+def test_a_lost_encoder_is_no_fault_of_the_task(places: list[str], tmp_path: Path, tiny_config: Any) -> None:
+    cfg = without_hydra(compose("prepare", ["scale=demo", *places, *WORLD]))
+    tokenizer = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir).tokenizer
+    words = ["scale=demo", *places[:2], f"runs_dir={tmp_path}/runs", "task=mrpc", "row=mlm,ltr", "save_model=true"]
+    sweep = Sweep("sweep_finetune", words, folder=EXPERIMENT)
+    there = next(Path(sweep.settings(job)["encoder"]) for job in sweep.jobs if "row=ltr" in job)
+    encoder = Encoder(tiny_config(vocab_size=tokenizer.vocab_size))
+    save_encoder_folder(there, encoder, heads={}, tokenizer_files=tokenizer.files(), extra_config={})
+    subject = gather_sweep("finetune", EXPERIMENT, "sweep_finetune", words)
+    assert [task.name for task in subject.tasks] == ["mrpc"] and not subject.refusals
+    (found,) = subject.noticed
+    assert (found.check, found.level, found.figure.partition(",")[0]) == ("encoder", WARNING, "6 of 8 jobs")
+    assert subject.room.num_finetunings == 8 and subject.room.used_bytes == 0, "encoders are another stage's"
+    assert subject.room.model_bytes == (there / "model.safetensors").stat().st_size
+    shutil.rmtree(there)
+    (reason,) = (why for _, why in gather_sweep("finetune", EXPERIMENT, "sweep_finetune", words).refusals)
+    assert "no encoder here" in reason and "pre-train it first" in reason
+
+
+def test_the_hub_is_not_asked(places: list[str]) -> None:
+    words = ["scale=demo", *places, "data_dir=nowhere", "finetune.hub=true", "finetune.task=mrpc"]
+    subject = gather(EXPERIMENT, words)
+    assert not subject.refusals and not subject.tasks
+    assert [one.what for one in subject.noticed] == ["mrpc: its files come from the hub and are not looked at"]
 
 
 @pytest.mark.parametrize(

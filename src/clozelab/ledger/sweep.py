@@ -89,6 +89,11 @@ class Sweep:
         """Every job's words, in the order in which they are started."""
         return sweep_overrides(self.composer.loader, self.master)
 
+    @property
+    def runs_here(self) -> bool:
+        """Whether its jobs are processes of this machine, not of a cluster's."""
+        return str(self.master.hydra.launcher._target_).endswith((".ProcessLauncher", ".BasicLauncher"))
+
     def settings(self, words: Sequence[str]) -> dict[str, Any]:
         """A job's configuration in plain values, as its stage gets it."""
         composed = self.composer.compose(words)

@@ -52,7 +52,9 @@ def parse(
         word = left.pop(0)
         if word.startswith("-"):
             _take_option(verb, word, left, said, flags, options)
-        elif "=" in word:
+        elif takes_overrides and word.startswith("~"):
+            said.overrides.append(word)
+        elif "=" in word and (takes_overrides or "/" not in word.partition("=")[0]):
             key, _, value = word.partition("=")
             if key in keys:
                 said.values[key] = value

@@ -28,7 +28,7 @@ def check_disk(subject: Subject) -> Iterator[Finding]:
         for size, arm in zip(sizes, arms, strict=True)
     )
     largest = max(sizes, default=0)
-    kept += room.num_finetunings * (FINETUNING_BYTES + (WEIGHT_BYTES * largest if room.saves_models else 0))
+    kept += room.num_finetunings * (FINETUNING_BYTES + room.model_bytes)
     wanted = DISK_MARGIN * (max(0, kept - room.used_bytes) + CHECKPOINT_BYTES * largest)
     figure = f"{_size(wanted)} wanted, {_size(room.free_bytes)} free in {room.folder}"
     if room.free_bytes < wanted:
@@ -59,7 +59,8 @@ def check_time(subject: Subject) -> Iterator[Finding]:
     tokens = sum(arm.num_runs * arm.tokens for arm in subject.arms)
     figure = f"{tokens / 1e6:,.1f} M tokens in {sum(arm.num_runs for arm in subject.arms)} pre-training runs"
     if seconds > LONG_SECONDS:
-        remedy = f"clozelab plan {subject.name.partition(' ')[0]} budget=TIME says what a budget affords"
+        name = subject.experiment
+        remedy = f"clozelab plan {name} budget=TIME says what a budget affords" if name else "fewer seeds or tokens"
         yield Finding("time", WARNING, f"what is left takes days: {'; '.join(said)}", figure, remedy)
     else:
         yield Finding("time", OK, f"what is left takes: {'; '.join(said)}", figure)

@@ -25,6 +25,7 @@ def examine(subject: Subject) -> Iterator[Finding]:
     for name in subject.unprepared:
         remedy = "run the prepare stage first; until then rows are checked on made-up text"
         yield Finding("corpus", WARNING, f"{name}: not prepared yet, so its text is not checked", "", remedy)
+    yield from subject.noticed
     for arm in subject.arms:
         yield from check_schedule(arm)
     # What reads rows cannot be asked where ids or lengths are impossible.

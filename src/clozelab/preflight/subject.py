@@ -20,6 +20,7 @@ from clozelab.data.shards import TokenShards, TokenStream
 from clozelab.data.tokenizer import WordPieceTokenizer
 from clozelab.models.config import BertConfig
 from clozelab.objectives.weighted_sum import Objective
+from clozelab.preflight.findings import Finding
 
 PROBE_SEED = 20181011
 MAX_BOUND_TOKENS = 100_000_000
@@ -108,14 +109,18 @@ class Task:
 
 @dataclass(frozen=True)
 class Room:
-    """Disk: where runs go, and what they will want there beside what arms say."""
+    """Disk: where runs go, and what they will want there beside what arms say.
+
+    Attributes:
+        used_bytes: by runs of the same stages that are there already.
+        model_bytes: of the model that each fine-tuning saves; 0 where it saves none.
+    """
 
     folder: str
     free_bytes: int
     used_bytes: int = 0
-    """By runs that are there already."""
     num_finetunings: int = 0
-    saves_models: bool = False
+    model_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,10 @@ class Subject:
     """(what, why) of everything that could not even be built: settings, task files, a damaged corpus."""
     unprepared: Sequence[str] = ()
     """Corpora that are not prepared yet."""
+    noticed: Sequence[Finding] = ()
+    """What composing it has shown already."""
+    experiment: str = ""
+    """Its name for other verbs; "" where a stage alone is looked at."""
     time: Time = field(default_factory=Time)
 
     @property

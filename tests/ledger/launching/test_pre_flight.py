@@ -62,6 +62,20 @@ def test_of_a_search_the_first_job_is_looked_at(asked: list[list[str]]) -> None:
     assert asked == [["pretrain", "--config-name", "pretrain", *JOB, "hydra.sweeper.params=null"]]
 
 
+def test_what_hydra_is_told_of_jobs_and_launcher_counts(asked: list[list[str]]) -> None:
+    folder = EXPERIMENTS_DIR / "table5_pretraining_tasks"
+    words = ["hydra/launcher=slurm", "hydra.sweeper.params.seed='1,2,3,4'"]
+    look_before("pretrain", sweep("scale=laptop", *words, "hydra.verbose=true", folder=folder), JOB, 12)
+    assert asked == [
+        ["pretrain", "--config-dir", str(folder), "--config-name", "sweep_pretrain", "scale=laptop", *words]
+    ]
+
+
+def test_only_trainings_are_looked_at(asked: list[list[str]]) -> None:
+    look_before("prepare", compose("prepare", ["corpus.vocab_size=1000,2000,3000,4000"], sweep=True), JOB, 4)
+    assert not asked
+
+
 def test_few_jobs_are_sooner_run(asked: list[list[str]]) -> None:
     look_before("pretrain", sweep("seed=1,2,3"), JOB, 3)
     assert not asked
@@ -88,6 +102,13 @@ def test_stopped_meanwhile(monkeypatch: pytest.MonkeyPatch, status: int) -> None
     monkeypatch.delenv(SKIP_DOCTOR)
     answer(monkeypatch, status)
     with pytest.raises(SystemExit):
+        look_before("pretrain", sweep("seed=1,2,3,4"), JOB, 4)
+
+
+def test_a_killed_pre_flight_is_no_wish_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SKIP_DOCTOR)
+    answer(monkeypatch, -9)
+    with pytest.raises(ValueError, match=f"killed by signal 9 .*set {SKIP_DOCTOR}=1"):
         look_before("pretrain", sweep("seed=1,2,3,4"), JOB, 4)
 
 

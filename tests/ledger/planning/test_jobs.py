@@ -20,7 +20,7 @@ from clozelab.ledger.planning.costing import cost
 from clozelab.ledger.planning.files import Sample, sample_rows
 from clozelab.ledger.planning.jobs import ADAM_COPIES, Arm, arms, trained_parameters
 from clozelab.ledger.planning.requests import timing_requests
-from clozelab.ledger.planning.sweeps import sweep_plan
+from clozelab.ledger.planning.sweeps import History, sweep_plan
 from clozelab.ledger.planning.timing import Request, Speed, measured_speeds
 from clozelab.ledger.reporting.experiment import find_experiment
 from clozelab.metrics.statistics import smallest_detectable_difference
@@ -147,6 +147,9 @@ def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None
         divide(demo, 7200.0, 1, matched_by)
     with pytest.raises(ValueError, match="starting the runs alone"):
         divide(shapes, 15.0, 1, matched_by)
+    instant = [replace(shapes[0], speeds=[], history=History(1, 2.0)), *shapes[1:]]
+    with pytest.raises(ValueError, match=f"a run of {shapes[0].name} takes no longer than its start"):
+        divide(instant, 7200.0, 1, matched_by)
 
 
 def test_rows_of_a_file(tmp_path: Path) -> None:

@@ -101,6 +101,20 @@ def test_a_typo_in_the_table_names_the_key_and_what_was_meant(folder: Path, old:
         find_experiment(str(folder))
 
 
+@pytest.mark.parametrize("task", ["anli", "conll", "sst5", "qn"])
+def test_a_data_set_that_nothing_reads_may_have_a_stand_in(folder: Path, task: str) -> None:
+    edit(folder, "paper.yaml", QNLI, QNLI.replace("task: qnli", f"task: {task}"))
+    assert find_experiment(str(folder)) == folder
+    edit(folder, "paper.yaml", f"task: {task},", "task: qnil,")
+    with pytest.raises(ValueError, match="'qnil' is no task; did you mean 'qnli'"):
+        find_experiment(str(folder))
+
+
+def test_a_sweep_may_add_a_group(folder: Path) -> None:
+    edit(folder, "sweep_pretrain.yaml", "    params:\n", "    params:\n      +objective/pair: nsp\n")
+    assert find_experiment(str(folder)) == folder
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [

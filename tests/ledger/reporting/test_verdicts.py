@@ -247,7 +247,7 @@ def test_no_verdict_rests_on_collapsed_runs(
         writers.finetune(root, "ltr", "mrpc", (seed, 1), 40.0 + 0.1 * seed, collapsed=True)
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.difference is not None and one.difference.high is not None and one.difference.high < -8.0
-    assert one.verdict == verdict and "p is the larger one, with or without" in one.note
+    assert one.verdict == verdict and "p is the larger one, with or without" in one.note and "rests" not in one.note
 
 
 def test_collapsed_runs_lend_no_spread(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
@@ -261,6 +261,7 @@ def test_collapsed_runs_lend_no_spread(experiment: Experiment, make_runs: Callab
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.difference is not None and not one.difference.has_no_spread
     assert one.verdict == INCONCLUSIVE and not one.needs
+    assert "the difference rests on them and decides nothing" in one.note and "larger" not in one.note
 
 
 def answer(root: Path, row: str, seed: int, text: str) -> None:

@@ -101,7 +101,8 @@ def divide(arms: Sequence[Arm], wall_seconds: float, at_once: int, matched_by: s
     """What each run of each arm gets of some wall time with so many jobs at a time, one quantity being equal.
 
     Raises:
-        ValueError: an arm has no speed, the quantity does not exist, or the time is gone before a first step.
+        ValueError: an arm has no speed or takes no time, the quantity does not exist, or the time is gone before a
+            first step.
     """
     check_matching(matched_by)
     planned = [pretraining_seconds(arm) for arm in arms]
@@ -109,6 +110,8 @@ def divide(arms: Sequence[Arm], wall_seconds: float, at_once: int, matched_by: s
         raise ValueError("no speed is known yet: leave --no-measure out")
     start = START_SECONDS["pretrain"]
     growing = [max((one or 0.0) - start, 0.0) for one in planned]
+    if instant := [arm.name for arm, seconds in zip(arms, growing, strict=True) if not seconds]:
+        raise ValueError(f"a run of {', '.join(instant)} takes no longer than its start: there is nothing to divide")
     amounts = {
         "steps": [float(arm.steps) for arm in arms],
         "tokens": [float(arm.tokens) for arm in arms],

@@ -55,9 +55,10 @@ class Standing:
     @property
     def is_all_there_is(self) -> bool:
         """Every run is complete, and nothing tells which jobs there were to be (a sweep without an experiment)."""
-        return bool(self.sweeps) and all(
-            one.counts.keys() <= {"complete"} and one.planned in (None, one.counts["complete"]) for one in self.sweeps
-        )
+        untold = [one for one in self.sweeps if one.planned is None]
+        told = [one for one in self.sweeps if one.planned is not None]
+        are_complete = all(one.counts.keys() == {"complete"} for one in untold) and all(one.is_done for one in told)
+        return bool(untold) and are_complete and not self.trouble
 
 
 def standings(records: Sequence[Record], runs_dir: str) -> list[Standing]:

@@ -64,7 +64,7 @@ def sweep_plan(step: Step) -> SweepPlan:
     at_once, threads = share_cores(launcher.get("jobs_at_once", 1), sweep.master, len(sweep.jobs))
     seed = "pretrain_seed" if step.verb == "finetune" else "seed"
     num_seeds = len(sweep.groups(lambda key: key == seed))
-    timed = at_once if str(launcher._target_).endswith(".ProcessLauncher") else 1
+    timed = at_once if sweep.runs_here else 1
     return SweepPlan(step.verb, configs, named, at_once, threads, timed, num_seeds)
 
 

@@ -214,20 +214,25 @@ def _not_learnt(experiment: Experiment, collected: Collected) -> list[str]:
             )
         loss, without = _average(facts, "validation/loss"), [_context_free(run) for run in runs]
         known = [one for one in without if one is not None]
+        copied = ", and copying what masking leaves in place" if any(map(_same_fraction, runs)) else ""
         if loss is not None and known and loss > (plateau := sum(known) / len(known)) - LEARNT_CONTEXT_NATS:
             lines.append(
                 f"{_full_label(arm, label)}: a held-out loss of {loss:.2f} nats, where {plateau:.2f} takes no context "
-                "(each token's frequency, and copying what masking leaves in place): its encoder has learnt next to "
-                "nothing of context"
+                f"(each token's frequency{copied}): its encoder has learnt next to nothing of context"
             )
     return lines
 
 
 def _context_free(run: PretrainRun) -> float | None:
     """The loss that no model without context gets below on the run's held-out text, masked as the run masks."""
-    token = (run.state["config_resolved"].get("objective") or {}).get("token") or {}
     entropy = run.facts.get("unigram_entropy")
-    return None if entropy is None else context_free_loss(float(entropy), float(token.get("same_fraction") or 0.0))
+    return None if entropy is None else context_free_loss(float(entropy), _same_fraction(run))
+
+
+def _same_fraction(run: PretrainRun) -> float:
+    """Of the predicted tokens, what masking leaves in place; none where every token is predicted."""
+    token = (run.state["config_resolved"].get("objective") or {}).get("token") or {}
+    return float(token.get("same_fraction") or 0.0)
 
 
 def _average(facts: Sequence[Mapping[str, Any]], key: str) -> float | None:

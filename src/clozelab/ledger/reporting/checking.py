@@ -6,6 +6,7 @@ for whenever an experiment is opened, by reading files alone: nothing is compose
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import types
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from clozelab.config import CONF_DIR, FinetuneConfig, PretrainConfig
 from clozelab.ledger.fingerprint import flatten
 from clozelab.ledger.stated import find_file
 from clozelab.metrics.glue import SCORERS
-from clozelab.suggestions import hint, nearest
+from clozelab.suggestions import hint
 
 STAGES = {"arm": ("pretrain", PretrainConfig), "row": ("finetune", FinetuneConfig)}
 """Kind of file -> the stage that it is a part of, and that stage's keys."""
@@ -44,6 +45,8 @@ FACTS = (
 """Numbers in every pre-training run's record; the terms of its objective add theirs."""
 SAME_BEGINNING = 0.85
 """How much alike two keys have to be that both begin with "validation/", to be taken for one."""
+SAME_WORD = 0.85
+"""How much alike two names have to be for one to be a slip of the other: a letter of six or more."""
 IS_NO_NAME = "$(*?[{"
 """What stands in a sweep's value that is no plain list of names."""
 
@@ -68,15 +71,20 @@ class Tasks:
         return {path.stem for folder in self.folders for path in (folder / "task").glob("*.yaml")}
 
     def check(self, name: str, where: str) -> None:
-        """ValueError for a name that only resembles a task's.
+        """ValueError for a name that is a task's but for a slip of the pen.
 
         Any other unknown one may be on a search path of the command line, or a data set that nothing here can read.
         """
-        if name not in self.names and nearest(name, self.names):
+        if name not in self.names and self._is_slip(name):
             raise ValueError(
                 f"{where} {name!r} is no task; {hint(name, self.names)} (one of your own is task/{name}.yaml in the "
                 "experiment's folder, or in one that hydra.searchpath in sweep_finetune.yaml names)"
             )
+
+    def _is_slip(self, name: str) -> bool:
+        """Whether a task is called so but for a letter or two; `anli` and `conll` are no slips of `mnli` and `cola`."""
+        swapped = {"".join(sorted(one)) for one in self.names}
+        return "".join(sorted(name)) in swapped or bool(difflib.get_close_matches(name, self.names, cutoff=SAME_WORD))
 
     def check_metric(self, task: str, metric: str, where: str) -> None:
         """ValueError for a score that the task's runs do not have, as far as its file says which they have."""
@@ -232,8 +240,9 @@ def _check_sweep(experiment: Path, kind: str, known: set[str]) -> None:
     hydra = (read_plain(path) if path.is_file() else {}).get("hydra") or {}
     params = (hydra.get("sweeper") or {}).get("params") or {}
     for key in map(str, params):
-        missing = missing_part(schema, key.lstrip("+~"))
-        is_group = any((folder / key.partition("@")[0]).is_dir() for folder in (experiment, CONF_DIR))
+        bare = key.lstrip("+~")
+        missing = missing_part(schema, bare)
+        is_group = any((folder / bare.partition("@")[0]).is_dir() for folder in (experiment, CONF_DIR))
         if missing and not is_group and "hydra" not in key and not hydra.get("searchpath"):
             raise ValueError(
                 f"{path}: hydra.sweeper.params: {stage} has no key {key!r}; {hint(missing[0], missing[1])}"

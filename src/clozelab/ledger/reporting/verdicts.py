@@ -272,7 +272,11 @@ def _cautions(link: Link, table: Table) -> list[str]:
 
 def _without_collapsed(link: Link) -> str:
     found = link.without_collapsed()
-    return f"{found}; p is the larger one, with or without" if link.healthy and link.is_tested else found
+    if not found or not link.is_tested:
+        return found
+    if link.rests_on_collapsed:
+        return f"{found}: the difference rests on them and decides nothing"
+    return f"{found}; p is the larger one, with or without" if link.healthy else found
 
 
 def _floor(link: Link, table: Table) -> list[str]:
