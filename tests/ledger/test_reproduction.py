@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
 from clozelab.ledger.fingerprint import canonical
@@ -108,6 +110,21 @@ def test_many_settings_are_all_said() -> None:
     assert again.lacking == ""
     missing = [key for key in (word.partition("=")[0] for word in words) if f" pretrain.{key}=" not in again.line]
     assert missing == []
+
+
+@pytest.mark.parametrize("lengths", [(32,), (32, 96), (32, 64, 96)])
+def test_a_list_of_another_length_is_said_as_a_whole(lengths: Sequence[int]) -> None:
+    phases = ",".join(
+        f"{{seq_length:{length},steps:{100 + i},global_batch_size:16,micro_batch_size:16}}"
+        for i, length in enumerate(lengths)
+    )
+    words = [f"phases=[{phases}]", "optimizer.weight_decay=0.02", "keep_encoders=[]"]
+    runs = [run for arm in ("mlm", "ltr") for run in encoders(recorded(TABLE5, "pretrain", f"arm={arm}", *words))]
+    (again,) = reproduce_again(TABLE5, Collected(ROOT, runs, [], []), "demo")
+    assert again.lacking == "" and " pretrain.optimizer.weight_decay=0.02" in again.line
+    assert f"'pretrain.phases=[{phases}]'" in again.line or len(lengths) == 2
+    made = made_by(again.line, TABLE5)["pretrain"]
+    assert as_set(made) == as_set([dict(run.state["config_resolved"]) for run in runs])
 
 
 def test_what_no_command_says_is_said_beside_it() -> None:

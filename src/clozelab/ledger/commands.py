@@ -71,15 +71,38 @@ def _differing_overrides(
 
 
 def differing(composed: DictConfig, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted key -> recorded value of what a composed configuration (with its `hydra` node) has otherwise."""
+    """Dotted key -> recorded value of what a composed configuration (with its `hydra` node) has otherwise.
+
+    A list of another length is one value: an override of its parts can neither lengthen nor shorten it.
+    """
     with hydra_config(composed):
         now = flatten(json.loads(json.dumps(canonical(without_hydra(composed)))))
     then = {key: value for key, value in flatten(dict(recorded)).items() if LATER_KEYS.get(key, ...) != value}
-    return {key: then.get(key) for key in [*then, *(set(now) - set(then))] if now.get(key, ...) != then.get(key, ...)}
+    keys = [key for key in [*then, *(set(now) - set(then))] if now.get(key, ...) != then.get(key, ...)]
+    other = {place: whole for key in keys if (key in now) != (key in then) for place, whole in _list_of(key, recorded)}
+    apart = {key: then.get(key) for key in keys if not key.startswith(tuple(f"{place}." for place in other))}
+    return other | apart
+
+
+def _list_of(key: str, recorded: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """(dotted key, value) of the recorded list that a key is inside of; nothing where it is in none."""
+    found: Any = recorded
+    parts = key.split(".")
+    for i, part in enumerate(parts):
+        if isinstance(found, list):
+            return [(".".join(parts[:i]), found)]
+        if not isinstance(found, Mapping) or part not in found:
+            return []
+        found = found[part]
+    return []
 
 
 def as_word(value: Any) -> str:
     """A recorded value as the command line has it."""
+    if isinstance(value, list):
+        return f"[{','.join(map(as_word, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{as_word(part)}' for key, part in value.items())}}}"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -198,7 +198,7 @@ def _extra(
             job = [f"{key}={as_word(value)}" for key in swept if (value := _of_job(settings[run.dir], key)) is not None]
             composed = composer.compose([*words, *job, *(f"{key}={value}" for key, value in extra.items())])
             found = differing(composed, run.state["config_resolved"])
-            if absent := [key for key in found if key not in settings[run.dir]]:
+            if absent := [key for key, value in found.items() if value is None and key not in settings[run.dir]]:
                 return [], f"the sweep now has what its runs do not say: {_first(absent)}"
             for key in found.keys() - unclear.keys():
                 wanted.setdefault(key, set()).add(as_word(found[key]))
