@@ -7,7 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+from matplotlib.figure import Figure
+
 from clozelab.ledger.collect import collect
+from clozelab.ledger.reporting import plots
 from clozelab.ledger.reporting.accounts import encoder_sizes, rows_by_size
 from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
 from clozelab.ledger.reporting.plots import draw_table
@@ -31,6 +35,17 @@ def test_same_data_same_bytes(make_runs: Callable[..., Path]) -> None:
     assert first is not None and first == second
     assert first.png.startswith(b"\x89PNG") and ElementTree.fromstring(first.svg).tag.endswith("svg")
     assert b"<dc:date>" not in first.svg and first != draw_table(table, "dark")
+
+
+@pytest.mark.parametrize(("ends", "expected"), [((-0.05, 0.05), (-1.0, 1.0)), ((40.0, 60.0), (40.0, 60.0))])
+def test_an_axis_of_equal_scores_counts_in_points(
+    make_runs: Callable[..., Path], ends: tuple[float, float], expected: tuple[float, float]
+) -> None:
+    table = build_table(load_experiment(find_experiment(TABLE_5)), collect(make_runs(MEANS)))
+    axes = Figure().subplots()
+    axes.set_xlim(*ends)
+    plots._cut_at_percent(axes, table, table.with_results[0], "light")
+    assert axes.get_xlim() == pytest.approx(expected)
 
 
 def test_size_is_drawn_where_arms_differ_in_it(make_runs: Callable[..., Path]) -> None:

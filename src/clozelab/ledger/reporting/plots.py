@@ -26,6 +26,7 @@ from clozelab.ledger.reporting.experiment import PERCENT
 from clozelab.ledger.reporting.table import Table
 
 LABEL_GAP = 0.055  # of the axes' height: two labels closer than that would overlap
+LEAST_PERCENT = 2.0  # that an axis of percents spans: on a narrower one equal scores would get ticks of hundredths
 
 
 def draw_curves(runs: Sequence[PretrainRun], labels: dict[str, str], style: str) -> Picture | None:
@@ -155,7 +156,9 @@ def _draw_column(axes: Any, table: Table, column: DataColumn, style: str) -> Non
 
 def _cut_at_percent(axes: Any, table: Table, column: DataColumn, style: str) -> None:
     """Show what a percentage can be; an interval that goes on ends in an arrow."""
-    low, high = (min(max(edge, -2.0), 102.0) for edge in axes.get_xlim())
+    low, high = axes.get_xlim()
+    spare = max(0.0, LEAST_PERCENT - (high - low)) / 2
+    low, high = (min(max(edge, -2.0), 102.0) for edge in (low - spare, high + spare))
     axes.set_xlim(low, high)
     for height, row in enumerate(table.experiment.rows):
         cell = table.cells[row.name, column.key]
