@@ -38,6 +38,12 @@ def test_a_comma_in_a_key_survives_a_resume(tmp_path: Path) -> None:
     assert (tmp_path / "metrics.csv").read_text() == before
 
 
+def test_a_header_that_was_cut_is_whole_after_a_resume(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("step,tok")
+    MetricsCsv(tmp_path).truncate_after(0)
+    assert (tmp_path / "metrics.csv").read_text() == "step,tokens,seconds,key,value\n"
+
+
 def test_truncating_nothing(tmp_path: Path) -> None:
     MetricsCsv(tmp_path).truncate_after(0)
     assert not list(tmp_path.iterdir())

@@ -5,7 +5,6 @@ Scores come out in percent: shares (GLUE's scorers) are multiplied, SQuAD's are 
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.ledger.run_record import RUN_FILE, read_state
+from clozelab.training.metrics_rows import read_rows
 
 CURVE_KEYS = ("validation/loss", "validation/accuracy", "validation/nsp_accuracy")
 PERCENT, SHARE, NATS, LOGITS, NO_UNIT = "percent", "share", "nats", "logits", ""
@@ -209,13 +209,9 @@ def unit_of(key: str) -> str:
 
 
 def read_curves(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """[(tokens, value)] of each key of CURVE_KEYS in a metrics.csv; a last line that is being written is left out."""
+    """[(tokens, value)] of each key of CURVE_KEYS in a metrics.csv."""
     curves: dict[str, list[tuple[int, float]]] = {}
-    if not path.is_file():
-        return curves
-    with path.open(newline="", encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            key, tokens, value = line.get("key"), line.get("tokens"), line.get("value")
-            if key in CURVE_KEYS and tokens and value:
-                curves.setdefault(key, []).append((int(tokens), float(value)))
+    for row in read_rows(path):
+        if row.key in CURVE_KEYS:
+            curves.setdefault(row.key, []).append((row.tokens, row.value))
     return curves

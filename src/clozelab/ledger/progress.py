@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from clozelab.ledger.inventory import DAMAGED, KILLED, STATUSES, Record
 from clozelab.ledger.run_record import JobName
+from clozelab.training.metrics_rows import read_rows
 
 TAIL_BYTES = 16_384
 RECENT_VALUES = 5
@@ -40,11 +39,11 @@ def read_progress(record: Record) -> Progress:
     """The progress of a run from the end of its metrics.csv."""
     path = record.folder / "metrics.csv"
     total = total_steps(record.state)
-    rows = _last_rows(path)
+    rows = list(read_rows(path, TAIL_BYTES))
     if not rows:
         return Progress(total_steps=total)
-    step, tokens, seconds = int(rows[-1][0]), int(rows[-1][1]), float(rows[-1][2])
-    speeds = [float(row[4]) for row in rows if row[3] == SPEED_KEY][-RECENT_VALUES:]
+    step, tokens, seconds, *_ = rows[-1]
+    speeds = [row.value for row in rows if row.key == SPEED_KEY][-RECENT_VALUES:]
     speed = statistics.median(speeds) if speeds else None
     left = None
     if speed and total and step:
@@ -82,20 +81,6 @@ def _slots_left(state: Mapping[str, Any], step: int) -> float:
         left += (phase["steps"] - inside) * slots
         first += phase["steps"]
     return left / done if done else 0.0
-
-
-def _last_rows(path: Path) -> list[list[str]]:
-    """Whole rows at the end of a metrics.csv that somebody may be writing."""
-    try:
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            file.seek(max(0, size - TAIL_BYTES))
-            text = file.read().decode("utf-8", errors="replace")
-    except OSError:
-        return []
-    lines = text.split("\n")[:-1]  # the last one is empty or not finished
-    rows = list(csv.reader(lines if size <= TAIL_BYTES else lines[1:]))
-    return [row for row in rows if len(row) == 5 and row[0].isdigit()]
 
 
 @dataclass(frozen=True)

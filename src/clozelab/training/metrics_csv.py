@@ -15,7 +15,8 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-COLUMNS = ("step", "tokens", "seconds", "key", "value")
+from clozelab.training.metrics_rows import COLUMNS, parse
+
 TOKENS_KEY, SECONDS_KEY = "train/tokens", "train/seconds"
 
 
@@ -63,8 +64,8 @@ class MetricsCsv(Logger):
             self.path.open(newline="", encoding="utf-8") as source,
             temporary.open("w", newline="", encoding="utf-8") as target,
         ):
+            target.write(",".join(COLUMNS) + "\n")
             for line in source:
-                cells = next(csv.reader([line]))  # a source's name, and so a key, may hold a comma
-                if line.endswith("\n") and len(cells) == len(COLUMNS) and (cells[0] == "step" or int(cells[0]) <= step):
+                if line.endswith("\n") and (row := parse(line)) and row.step <= step:
                     target.write(line)
         temporary.replace(self.path)

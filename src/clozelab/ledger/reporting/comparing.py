@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from clozelab.ledger.collect import PERCENT, is_percent, read_scores, unit_of
 from clozelab.ledger.fingerprint import flatten
 from clozelab.ledger.inventory import Record, read_record
 from clozelab.ledger.reporting.wording import rough, signed
+from clozelab.training.metrics_rows import read_rows
 
 NONE = "(none)"
 Curve = list[tuple[int, int, float]]
@@ -77,16 +77,11 @@ def _short(key: str, value: Any) -> str:
 
 
 def read_validation(folder: Path) -> dict[str, Curve]:
-    """Every held-out figure of a metrics.csv in the unit of `unit_of`; half a line at its end is left out."""
+    """Every held-out figure of a run in the unit of `unit_of`."""
     curves: dict[str, Curve] = {}
-    path = folder / "metrics.csv"
-    if path.is_file():
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                if str(row.get("key")).startswith("validation/") and row.get("value"):
-                    curves.setdefault(row["key"], []).append(
-                        (int(row["step"]), int(row["tokens"]), float(row["value"]))
-                    )
+    for row in read_rows(folder / "metrics.csv"):
+        if row.key.startswith("validation/"):
+            curves.setdefault(row.key, []).append((row.step, row.tokens, row.value))
     return curves if is_percent(curves) else {key: _in_percent(key, curve) for key, curve in curves.items()}
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
-from pathlib import Path
 
 from clozelab.ledger.collect import FinetuneRun
 from clozelab.ledger.reporting.consistency import encoder_of
+from clozelab.training.metrics_rows import read_rows
 
 ANSWERS = ("predictions*.json*", "nbest_predictions.json", "null_odds.json")
 
@@ -59,13 +59,8 @@ def _predictions(run: FinetuneRun) -> Mapping[str, str]:
     if not files:
         return {}
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    return found | {"losses": _losses(run.dir / "metrics.csv")}
-
-
-def _losses(path: Path) -> str:
-    """The training losses, without the clock beside them."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    return "\n".join(f"{line.split(',')[0]} {line.rsplit(',', 1)[-1]}" for line in lines if ",train/loss," in line)
+    losses = [(row.step, row.value) for row in read_rows(run.dir / "metrics.csv") if row.key == "train/loss"]
+    return found | {"losses": str(losses)}
 
 
 def _listed(names: Iterable[str]) -> str:

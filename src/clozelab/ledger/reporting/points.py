@@ -7,11 +7,9 @@ seed; that it changes sign is said of means, that one arm overtakes another only
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from clozelab.ledger.reporting.links import Link, link_between
 from clozelab.ledger.reporting.table import Table
 from clozelab.ledger.reporting.wording import DASH, MINUS, distinct, interval, percent, rough, signed
 from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate
+from clozelab.training.metrics_rows import read_rows
 
 POINT = "encoder_fraction"
 ITS_OWN = ("row", POINT)
@@ -157,21 +156,14 @@ def _tokens(runs: Sequence[PretrainRun], fractions: Sequence[float]) -> dict[flo
         steps, tokens = run.facts.get("steps"), run.facts.get("tokens")
         if not run.is_complete or not steps or not tokens:
             continue
-        known = tokens_by_step(run.dir / "metrics.csv") | {0: 0.0, int(steps): float(tokens)}
+        logged = {row.step: float(row.tokens) for row in read_rows(run.dir / "metrics.csv")}
+        known = logged | {0: 0.0, int(steps): float(tokens)}
         at = sorted(known)
         for fraction, values in found.items():
             step = round(fraction * steps)
             if len(known) > 2 or step in known:
                 values.append(float(np.interp(step, at, [known[one] for one in at])))
     return {key: float(np.mean(values)) for key, values in found.items()} if all(found.values()) else {}
-
-
-def tokens_by_step(path: Path) -> dict[int, float]:
-    """Step -> tokens seen, from a metrics.csv; a last line that is being written is left out."""
-    if not path.is_file():
-        return {}
-    with path.open(newline="", encoding="utf-8") as file:
-        return {int(one["step"]): float(one["tokens"]) for one in csv.DictReader(file) if one.get("value")}
 
 
 def find_races(lines: Sequence[Line], table: Table) -> list[Race]:
