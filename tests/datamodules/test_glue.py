@@ -141,7 +141,7 @@ def test_fingerprint_follows_content_and_settings(make: Callable[..., GlueDataMo
     assert make().fingerprint != first
 
 
-@pytest.mark.parametrize("name", ["global_batch_size", "epochs", "evaluations_per_epoch"])
+@pytest.mark.parametrize("name", ["global_batch_size", "epochs", "evaluations_per_epoch", "max_train_examples"])
 def test_plan_refuses_nothing_to_do(make: Callable[..., GlueDataModule], name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}=0 must be above 0"):
         make(plan={name: 0})

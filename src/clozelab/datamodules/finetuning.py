@@ -86,6 +86,8 @@ class TrainingPlan:
         for name in ("global_batch_size", "epochs", "evaluations_per_epoch"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be above 0")
+        if self.max_train_examples is not None and self.max_train_examples < 1:
+            raise ValueError(f"max_train_examples={self.max_train_examples} must be above 0 (null: all)")
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class BertConfig:
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"model.{name} is {getattr(self, name)}; it must be at least 0 and below 1")
-        if self.initializer_range <= 0.0 or self.layer_norm_eps <= 0.0:
+        if not (self.initializer_range > 0.0 and self.layer_norm_eps > 0.0):
             raise ValueError(
                 "model.initializer_range and model.layer_norm_eps must be above 0, "
                 f"got {self.initializer_range} and {self.layer_norm_eps}"

@@ -7,11 +7,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import torch
 from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
 
 from clozelab.data.known_loss import known_loss
 from clozelab.data.shards import PreparedCorpus
@@ -22,10 +20,9 @@ from clozelab.ledger.run import Run
 from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.weights import load_encoder
-from clozelab.modules.pretraining import PretrainingModule, check_phases, check_validation
+from clozelab.modules.pretraining import PretrainingModule
 from clozelab.objectives.weighted_sum import Objective
 from clozelab.training.metrics_csv import MetricsCsv
-from clozelab.training.position_growth import check_position_growth
 from clozelab.training.reproducibility import seed_initialisation
 from clozelab.training.runtime import matmul_ceiling
 from clozelab.training.tracking import TrackedJob
@@ -40,29 +37,6 @@ _HARDWARE_KEYS = (
 def hardware_of(trainer: DictConfig) -> Hardware:
     """What `cfg.trainer` asks for, resolved and checked; ValueError says what this machine lacks."""
     return choose_hardware(**{key: trainer[key] for key in _HARDWARE_KEYS})
-
-
-def check_pretraining(cfg: DictConfig, plain: dict[str, Any], hardware: Hardware) -> None:
-    """Everything about a pre-training run that can be wrong without looking at the corpus.
-
-    ValueError names the key; `plain` is the resolved configuration.
-    """
-    check_phases(plain["phases"], cfg.model.max_position_embeddings, hardware.world_size)
-    check_validation(plain["validation"], plain["phases"], cfg.model.max_position_embeddings)
-    check_position_growth(cfg.position_growth, plain["phases"], hardware.strategy)
-    for key, least in (
-        ("seed", 0),
-        ("checkpoint_interval_steps", 1),
-        ("gradient_clip_norm", 0),
-        ("trainer.log_interval_steps", 1),
-        ("trainer.num_workers", 0),
-    ):
-        if OmegaConf.select(cfg, key) < least:
-            raise ValueError(f"{key} is {OmegaConf.select(cfg, key)}: it must be at least {least}")
-    BertConfig(**plain["model"], vocab_size=1)
-    # Built once on a parameter of no use: their constructors know what they can do.
-    optimizer = instantiate(cfg.optimizer, _convert_="all")([("weight", nn.Parameter(torch.zeros(1, 1)))])
-    instantiate(cfg.schedule, _convert_="all")(optimizer, total_steps=sum(phase["steps"] for phase in plain["phases"]))
 
 
 def check_trackers(cfg: DictConfig) -> None:

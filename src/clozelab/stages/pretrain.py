@@ -21,12 +21,12 @@ from clozelab.stages.adapting import adapt, check_adapting
 from clozelab.stages.building import (
     build_loggers,
     build_pretraining_module,
-    check_pretraining,
     check_trackers,
     corpus_facts,
     hardware_of,
     provenance,
 )
+from clozelab.stages.checks import check_pretraining
 from clozelab.stages.prepare import prepared_corpus
 from clozelab.training.kept_encoders import KeepEncoders
 from clozelab.training.position_growth import PositionGrowth, growth_steps

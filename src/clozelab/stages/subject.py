@@ -30,8 +30,8 @@ from clozelab.objectives.weighted_sum import Objective
 from clozelab.preflight.budget import WEIGHT_BYTES
 from clozelab.preflight.findings import WARNING, Finding
 from clozelab.preflight.subject import Arm, Corpus, Room, Subject, Task, Time, made_up_corpus
-from clozelab.stages.building import check_pretraining, hardware_of
-from clozelab.stages.checks import check_finetuning
+from clozelab.stages.building import hardware_of
+from clozelab.stages.checks import check_finetuning, check_pretraining
 from clozelab.stages.finetune import build_plan
 from clozelab.stages.prepare import find_corpus
 from clozelab.training.runtime import matmul_ceiling
