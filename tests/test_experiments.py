@@ -8,6 +8,7 @@ on which every value of it hangs by interpolation.
 from __future__ import annotations
 
 import re
+import shutil
 from functools import cache
 from itertools import combinations, product
 from pathlib import Path
@@ -383,10 +384,13 @@ def test_the_papers_four_learning_rates_are_tried_in_table_1() -> None:
     """At scale=paper, for both rows of its own encoder; elsewhere the scale's one rate, which is no word of a job."""
     folder = EXPERIMENTS_DIR / "table1_glue"
     words = ["task=rte", "seed=1", "pretrain_seed=1", "runs_dir=R"]
-    places = [job.run_dir.split("/") for job in sweep.expand("sweep_finetune", ["scale=paper", *words], folder=folder)]
+    places = [
+        job.run_dir.split("/")
+        for job in sweep.Sweep("sweep_finetune", ["scale=paper", *words], folder=folder).planned()
+    ]
     rates = ["rate-5e-05", "rate-4e-05", "rate-3e-05", "rate-2e-05"]
     assert [(place[4], place[-2]) for place in places] == list(product(["mlm_nsp", "random"], rates))
-    jobs = list(sweep.expand("sweep_finetune", ["scale=gpu_day", *words], folder=folder))
+    jobs = list(sweep.Sweep("sweep_finetune", ["scale=gpu_day", *words], folder=folder).planned())
     assert [job.run_dir.split("/")[-2] for job in jobs] == ["rate-3e-05"] * 2
     assert not any(word.startswith("learning_rate=") for job in jobs for word in job.overrides)
 
@@ -411,7 +415,7 @@ def test_feature_based_rows_bring_their_own_recipe() -> None:
 
 @pytest.mark.parametrize("scale", ["laptop"])
 def test_pretraining_sweep(scale: str) -> None:
-    jobs = list(sweep.expand("sweep_pretrain", [f"scale={scale}", "runs_dir=R"], folder=TABLE5))
+    jobs = list(sweep.Sweep("sweep_pretrain", [f"scale={scale}", "runs_dir=R"], folder=TABLE5).planned())
     seeds = OmegaConf.load(CONF_DIR / "scale" / f"{scale}.yaml").pretrain.seeds.split(",")
     expected = {
         f"R/table5_pretraining_tasks/{scale}/pretrain/{a}/seed-{s}" for a in ("mlm_nsp", "mlm", "ltr") for s in seeds
@@ -422,7 +426,7 @@ def test_pretraining_sweep(scale: str) -> None:
 
 def test_finetuning_sweep() -> None:
     words = ["scale=demo", "runs_dir=R", "task=mrpc", "row=mlm_nsp,random", "pretrain_seed=1,2", "seed=3"]
-    jobs = list(sweep.expand("sweep_finetune", words, folder=TABLE5))
+    jobs = list(sweep.Sweep("sweep_finetune", words, folder=TABLE5).planned())
     rows = ("mlm_nsp", "random")
     root = "R/table5_pretraining_tasks/demo/finetune"
     expected = [f"{root}/{r}/pretrain-seed-{p}/{t}/seed-3" for r, t, p in product(rows, ("mrpc",), (1, 2))]
@@ -458,7 +462,7 @@ def test_rows(row: str, arm: str, head: str, initialisation: str) -> None:
         initialisation,
     )
     # What the pre-training sweep writes is what fine-tuning reads.
-    (job,) = sweep.expand("sweep_pretrain", [f"arm={arm}", "seed=2", "runs_dir=R"], folder=TABLE5)
+    (job,) = sweep.Sweep("sweep_pretrain", [f"arm={arm}", "seed=2", "runs_dir=R"], folder=TABLE5).planned()
     assert composed.encoder == f"{job.run_dir}/encoder"
 
 
@@ -483,13 +487,15 @@ def test_folder_of_ones_own(tmp_path: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(path.read_text().replace("experiment: table5_pretraining_tasks", "experiment: mine"))
     folder = find_experiment(str(tmp_path / "mine"))
-    assert next(sweep.expand("sweep_pretrain", ["runs_dir=R"], folder=folder)).run_dir.startswith("R/mine/demo/")
+    assert next(sweep.Sweep("sweep_pretrain", ["runs_dir=R"], folder=folder).planned()).run_dir.startswith(
+        "R/mine/demo/"
+    )
     (tmp_path / "mine" / "arm" / "mlm.yaml").write_text("# @package _global_\narmm: mlm\n")
     with pytest.raises(Exception, match=r"(?s)In 'arm/mlm'.*Key 'armm'"):
-        list(sweep.expand("sweep_pretrain", ["arm=mlm"], folder=folder))
+        list(sweep.Sweep("sweep_pretrain", ["arm=mlm"], folder=folder).planned())
     (tmp_path / "mine" / "row" / "mlm.yaml").write_text("# @package _global_\nencoder_armm: mlm\n")
     with pytest.raises(Exception, match=r"(?s)In 'row/mlm'.*Key 'encoder_armm'"):
-        list(sweep.expand("sweep_finetune", ["row=mlm"], folder=folder))
+        list(sweep.Sweep("sweep_finetune", ["row=mlm"], folder=folder).planned())
     (tmp_path / "mine" / "arm" / "ltr.yaml").write_text("# @package _global_\nobjective: {token: {predict_probb: 1}}\n")
     with pytest.raises(ValueError, match=r"objective\.token\.predict_probb: .*did you mean 'predict_prob'"):
         check_targets(plain(folder, "pretrain", "arm=ltr"))
@@ -504,6 +510,7 @@ def test_folder_of_ones_own(tmp_path: Path) -> None:
         ("label: No NSP,", "lable: No NSP,", "needs exactly the keys"),
         ("compare: [mlm, mlm_nsp, QNLI]", "compare: [mlm, mlm_nsp]", r"compare is \[row, row, column\]"),
         ("split: dev", "split: [dev", "is not valid YAML"),
+        ("paper_delta: -3.5", "paper_delta: -35", r"claims\.0: paper_delta is -35, and its cells say -3\.5"),
     ],
 )
 def test_bad_paper_yaml(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -512,6 +519,31 @@ def test_bad_paper_yaml(tmp_path: Path, old: str, new: str, message: str) -> Non
     (tmp_path / "paper.yaml").write_text(text.replace(old, new, 1))
     with pytest.raises(ValueError, match=message):
         load_experiment(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        (
+            "arm/mlm.yaml",
+            "arm: mlm",
+            "arm: mlmx",
+            r"arm/mlm\.yaml: it says arm: 'mlmx'; arms are called as their files",
+        ),
+        ("row/ltr.yaml", "row: ltr", "row: mlm", r"row/ltr\.yaml: it says row: 'mlm'; rows are called as their files"),
+        ("sweep_finetune.yaml", "experiment:", "experimnt:", r"sweep_finetune\.yaml: .* did you mean 'experiment'"),
+    ],
+)
+def test_a_slip_in_a_file_of_the_experiment_is_found_when_it_is_opened(
+    tmp_path: Path, file: str, old: str, new: str, message: str
+) -> None:
+    shutil.copytree(TABLE5, tmp_path / "mine")
+    path = tmp_path / "mine" / file
+    text = path.read_text()
+    assert f"\n{old}" in text
+    path.write_text(text.replace(f"\n{old}", f"\n{new}", 1))
+    with pytest.raises(ValueError, match=message):
+        find_experiment(str(tmp_path / "mine"))
 
 
 def test_a_row_of_the_table_without_a_file_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hydra.errors import ConfigCompositionException
 from omegaconf.errors import OmegaConfBaseException
@@ -52,6 +54,34 @@ def test_where_nothing_is_spelt_alike_the_keys_beside_are_named(key: str, messag
     shown = "hydra" if key.startswith("hydra.") else "job"
     found = explain(caught.value, "pretrain").removesuffix(")")
     assert found == f"pretrain has no key '{key}'; {message} `clozelab pretrain --cfg {shown}`"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        (
+            "scale/mine.yaml",
+            "pretrain: {sedes: '1'}\n",
+            "has no key 'scale.pretrain.sedes'; did you mean 'scale.pretrain.seeds'",
+        ),
+        (
+            "mine.yaml",
+            "defaults: [pretrain, _self_]\nhydra: {sweper: 1}\n",
+            "has no key 'hydra.sweper'; did you mean 'hydra.sweeper'",
+        ),
+    ],
+)
+def test_a_wrong_key_in_a_file_is_named_with_the_file(tmp_path: Path, file: str, text: str, message: str) -> None:
+    (tmp_path / "scale").mkdir()
+    (tmp_path / file).write_text(text)
+    name, words = ("pretrain", ["scale=mine", "corpus=microworld"]) if "/" in file else ("mine", [])
+    with pytest.raises(ConfigCompositionException) as caught:
+        sweep.compose(name, words, folder=tmp_path)
+    said = explain(caught.value, "pretrain", config_name=name, folder=tmp_path)
+    assert said.startswith(f"{tmp_path / file}: pretrain {message}")
+    assert explain(caught.value, "pretrain").startswith(f"{file.removesuffix('.yaml')}: pretrain"), (
+        "its folder is not known"
+    )
 
 
 def test_a_wrong_value_keeps_its_reason() -> None:

@@ -56,7 +56,7 @@ def made_by(line: str, folder: Path) -> dict[str, list[dict[str, Any]]]:
     for step in make_steps(folder, shlex.split(line)[3:]):
         if not step.is_sweep:
             continue
-        sweep = step.open_sweep()
+        sweep = step.sweep
         found[step.verb] = [plain(sweep.composer.compose(job)) for job in sweep.jobs]
     return found
 

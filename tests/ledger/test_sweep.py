@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra._internal.config_repository import ConfigRepository
+from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.ledger.fingerprint import canonical
 from clozelab.ledger.mistakes import CONFIGURATION_ERRORS
-from clozelab.ledger.sweep import Sweep, hydra_config, without_hydra
+from clozelab.ledger.sweep import ReadOnce, Sweep, hydra_config, without_hydra
 
 
 def opened(experiment: str, name: str, *words: str) -> Sweep:
@@ -20,7 +23,11 @@ def opened(experiment: str, name: str, *words: str) -> Sweep:
 
 
 def as_hydra_does(sweep: Sweep, job: Sequence[str]) -> DictConfig:
-    return sweep.composer.loader.load_sweep_config(sweep.master, list(job))
+    """By a loader that reads every file for this job alone."""
+    loader: Any = copy.copy(sweep.composer.loader)
+    assert isinstance(loader.repository, ReadOnce)
+    loader.repository = loader.repository.delegate
+    return loader.load_sweep_config(sweep.master, list(job))
 
 
 def seen(config: DictConfig) -> tuple[Any, Any, str]:
@@ -87,6 +94,21 @@ def test_jobs_that_differ_in_seeds_are_composed_once(monkeypatch: pytest.MonkeyP
         first.seed = 77
     assert [composer.compose(job).seed for job in jobs].count(77) == 0
     assert len(jobs) == 8 and len(calls) == 2
+
+
+def test_a_file_is_read_once_for_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = opened("table5_pretraining_tasks", "sweep_finetune", "row=mlm,ltr,ltr_bilstm", "task=mrpc,sst2", "seed=1")
+    read: list[str] = []
+    load = ConfigRepository.load_config
+
+    def counted(repository: ConfigRepository, config_path: str) -> ConfigResult | None:
+        read.append(config_path)
+        return load(repository, config_path)
+
+    monkeypatch.setattr(ConfigRepository, "load_config", counted)
+    kinds = {seen(sweep.composer.compose(job))[2] for job in sweep.jobs}
+    assert len(kinds) == 12 and {"row/mlm", "row/ltr_bilstm", "task/sst2", "task/format/glue"} <= set(read)
+    assert len(read) == len(set(read))
 
 
 @pytest.mark.parametrize(

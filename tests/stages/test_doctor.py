@@ -35,7 +35,13 @@ WORLD = [
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     root = tmp_path_factory.mktemp("doctor")
-    return [f"data_dir={root}/data", f"cache_dir={root}/cache", f"runs_dir={root}/runs", "corpus.vocab_size=1000"]
+    return [
+        f"data_dir={root}/data",
+        f"cache_dir={root}/cache",
+        f"runs_dir={root}/runs",
+        "corpus.vocab_size=1000",
+        *WORLD,
+    ]
 
 
 def test_before_anything_is_there(places: list[str]) -> None:
@@ -49,7 +55,7 @@ def test_before_anything_is_there(places: list[str]) -> None:
 
 
 def test_the_pre_flight_of_a_prepared_world(places: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    cfg = without_hydra(compose("prepare", ["scale=demo", *places, *WORLD]))
+    cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
     prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
     tasks = ["finetune.task=mrpc,squad_v1,stsb"]
     subject = gather(EXPERIMENT, ["scale=demo", *places, *tasks])
@@ -94,6 +100,43 @@ def test_wrong_settings_are_refusals(places: list[str]) -> None:
     assert sum("80 positions" in reason for _, reason in subject.refusals) == 3 and not subject.arms
 
 
+def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) -> None:
+    """Not only those of the first row of each task: what is wrong with another would show after pre-training."""
+    folder = tmp_path / "mine"
+    shutil.copytree(EXPERIMENT, folder)
+    for row, old, new in (
+        ("ltr", "head: linear", "head: liner"),
+        ("random", "initialisation: random", "initialisation: randm"),
+    ):
+        path = folder / "row" / f"{row}.yaml"
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+    words = ["scale=demo", *places, "finetune.task=mrpc,sst2"]
+    refusals = gather(folder, words).refusals
+    assert [what for what, _ in refusals] == [
+        f"fine-tuning row={row} task=mrpc and 1 more" for row in ("ltr", "random")
+    ]
+    assert "head='liner' is unknown" in refusals[0][1] and "choose pretrained or random" in refusals[1][1]
+    assert gather(EXPERIMENT, words).refusals == []
+    table7 = tmp_path / "features"
+    shutil.copytree(EXPERIMENTS_DIR / "table7_feature_based_ner", table7)
+    path = table7 / "row" / "last.yaml"
+    path.write_text(path.read_text().replace("features: last", "features: lastt"))
+    ((what, reason),) = gather(table7, ["scale=demo", *places]).refusals
+    assert "row=last" in what and "features='lastt' is unknown" in reason
+
+
+def test_another_generated_world_is_not_taken_for_the_one_asked_for(places: list[str]) -> None:
+    cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
+    prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
+    ((_, reason),) = gather_sweep(
+        "pretrain", None, "pretrain", ["scale=demo", *places, "corpus.generator.world_seed=7"]
+    ).refusals
+    assert "holds another microworld (world_seed 1 -> 7)" in reason
+    assert gather_sweep("pretrain", None, "pretrain", ["scale=demo", *places]).refusals == []
+
+
 def test_one_stages_sweep_and_single_run(places: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     words = ["scale=demo", *places]
     subject = gather_sweep("pretrain", None, "pretrain", [*words, "objective=mlm,ltr", "seed=1,2,3"])
@@ -125,7 +168,7 @@ def test_jobs_of_a_cluster_need_no_accelerator_here(places: list[str], monkeypat
 
 
 def test_a_lost_encoder_is_no_fault_of_the_task(places: list[str], tmp_path: Path, tiny_config: Any) -> None:
-    cfg = without_hydra(compose("prepare", ["scale=demo", *places, *WORLD]))
+    cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
     tokenizer = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir).tokenizer
     words = ["scale=demo", *places[:2], f"runs_dir={tmp_path}/runs", "task=mrpc", "row=mlm,ltr", "save_model=true"]
     sweep = Sweep("sweep_finetune", words, folder=EXPERIMENT)
@@ -193,7 +236,7 @@ def test_reproduce_stops_at_an_error(
 
 
 def test_preparing_and_looking_agree_on_the_folder(places: list[str]) -> None:
-    cfg = without_hydra(compose("prepare", ["scale=demo", *places, *WORLD]))
+    cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
     corpus = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
     assert find_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir) == corpus.folder
     other = OmegaConf.merge(cfg.corpus, {"validation_fraction": 0.2})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,12 +24,13 @@ def plan(monkeypatch: pytest.MonkeyPatch, **statuses: list[str]) -> list[str]:
     """Let the sweeps have jobs in these states; the list fills with those that were looked at."""
     seen: list[str] = []
 
-    def expand(name: str, _overrides: Any, *, folder: Path) -> Iterator[PlannedJob]:
+    def planned(name: str) -> Iterator[PlannedJob]:
         for status in statuses[name]:
             seen.append(status)
-            yield PlannedJob((), str(folder), status)
+            yield PlannedJob((), name, status)
 
-    monkeypatch.setattr(reproduce, "expand", expand)
+    sweep = property(lambda step: SimpleNamespace(planned=lambda: planned(step.config_name)))
+    monkeypatch.setattr(Step, "sweep", sweep)
     return seen
 
 

@@ -16,12 +16,13 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from clozelab.config import SCHEMAS
+from clozelab.config import CONF_DIR, SCHEMAS
 from clozelab.ledger.fingerprint import no_value
 from clozelab.ledger.sweep import compose, without_hydra
 from clozelab.suggestions import nearest
 
 CONFIGURATION_ERRORS: tuple[type[Exception], ...] = (HydraException, OmegaConfBaseException, YAMLError)
+WRONG_IN_FILE = re.compile(r"In '([^']+)': \w+ raised while composing config:\s*Key '[^']+' .*\s+full_key: (\S+)")
 
 
 def explain(error: BaseException, verb: str, *, config_name: str | None = None, folder: Path | None = None) -> str:
@@ -35,6 +36,12 @@ def explain(error: BaseException, verb: str, *, config_name: str | None = None, 
     text = str(error).strip()
     if (choice := _wrong_choice(text)) is not None:
         return choice
+    stage = verb if f"{verb}_schema" in SCHEMAS else "pretrain"  # which the verbs without a configuration ask
+    if (wrong := WRONG_IN_FILE.match(text)) is not None:
+        name, key = wrong.groups()
+        files = [place / f"{name}.yaml" for place in (folder, CONF_DIR) if place is not None]
+        file = next((one for one in files if one.is_file()), name)
+        return f"{file}: {_no_key(stage, key, known_keys(stage, None, of_hydra=key.startswith('hydra.')))}"
     found = re.match(r"Could not override '([^']+)'", text)
     if found is None:
         cause = error.__cause__
@@ -47,18 +54,20 @@ def explain(error: BaseException, verb: str, *, config_name: str | None = None, 
         if isinstance(error, OmegaConfBaseException) and error.full_key:
             return f"{error.full_key}: {text.splitlines()[0]}"
         return text
-    stage = verb if f"{verb}_schema" in SCHEMAS else "pretrain"  # which the verbs without a configuration ask
-    of_hydra = found[1].startswith("hydra.")
-    where = f"see `clozelab {stage} --cfg {'hydra' if of_hydra else 'job'}`"
-    known = known_keys(config_name or stage, folder, of_hydra=of_hydra)
+    known = known_keys(config_name or stage, folder, of_hydra=found[1].startswith("hydra."))
     if found[1] in known:  # the key is right, something in its value is not
         return f"{found[1]}: {(str(error.__cause__ or '').strip() or text).splitlines()[0]}"
-    near = nearest_key(found[1], known)
+    return _no_key(stage, found[1], known)
+
+
+def _no_key(stage: str, key: str, known: Sequence[str]) -> str:
+    where = f"see `clozelab {stage} --cfg {'hydra' if key.startswith('hydra.') else 'job'}`"
+    near = nearest_key(key, known)
     if near is not None:
-        return f"{stage} has no key {found[1]!r}; did you mean {near!r}? ({where})"
-    parent = found[1].rpartition(".")[0]
+        return f"{stage} has no key {key!r}; did you mean {near!r}? ({where})"
+    parent = key.rpartition(".")[0]
     beside = [name.rpartition(".")[2] for name in known if parent and name.rpartition(".")[0] == parent]
-    return f"{stage} has no key {found[1]!r}; " + (f"{parent} has {', '.join(beside)} ({where})" if beside else where)
+    return f"{stage} has no key {key!r}; " + (f"{parent} has {', '.join(beside)} ({where})" if beside else where)
 
 
 def _wrong_choice(text: str) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,9 @@ class Step:
         where = ["--config-dir", str(self.folder)] if self.folder else []
         return [self.verb, *where, "--config-name", self.config_name, "-m", *self.overrides]
 
-    def open_sweep(self) -> Sweep:
-        """Its jobs; ValueError or an error of Hydra's for a wrong override."""
+    @cached_property
+    def sweep(self) -> Sweep:
+        """Its jobs, opened once: each kind is composed once. ValueError or an error of Hydra's for a wrong override."""
         return Sweep(self.config_name, self.overrides, folder=self.folder)
 
 
@@ -181,7 +183,7 @@ def require_task_files(step: Step) -> None:
     Raises:
         ValueError: names the first missing file, how to get it, and how to leave the task out.
     """
-    sweep = step.open_sweep()
+    sweep = step.sweep
     by_task = sweep.groups(lambda key: key == "task")
     for jobs in by_task.values():
         config = sweep.settings(jobs[0])

@@ -18,16 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+from hydra._internal.config_repository import CachingConfigRepository
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.utils import setup_globals
+from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab import config as schema
@@ -83,6 +85,7 @@ class Sweep:
         loader = make_loader(folder)
         self.master = loader.load_configuration(name, list(overrides), run_mode=RunMode.MULTIRUN)
         self.composer = JobComposer(loader, self.master)
+        self._settings: dict[tuple[str, ...], dict[str, Any]] = {}
 
     @cached_property
     def jobs(self) -> list[tuple[str, ...]]:
@@ -95,10 +98,17 @@ class Sweep:
         return str(self.master.hydra.launcher._target_).endswith((".ProcessLauncher", ".BasicLauncher"))
 
     def settings(self, words: Sequence[str]) -> dict[str, Any]:
-        """A job's configuration in plain values, as its stage gets it."""
-        composed = self.composer.compose(words)
-        with hydra_config(composed):
-            return OmegaConf.to_container(without_hydra(composed), resolve=True)  # type: ignore[return-value]  # a DictConfig's is a dict
+        """A job's configuration in plain values, as its stage gets it; the caller's own."""
+        key = tuple(words)
+        if key not in self._settings:
+            composed = self.composer.compose(words)
+            with hydra_config(composed):
+                self._settings[key] = OmegaConf.to_container(without_hydra(composed), resolve=True)  # type: ignore[assignment]  # a DictConfig's is a dict
+        return copy.deepcopy(self._settings[key])
+
+    def planned(self) -> Iterator[PlannedJob]:
+        """Every job, in the order in which it is started, with how it stands now."""
+        return with_own_folders(plan_job(self.composer.compose(words), words) for words in self.jobs)
 
     def groups(self, counts: Callable[[str], bool]) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
         """The jobs that have equal words for the keys that count, by those words."""
@@ -106,13 +116,6 @@ class Sweep:
         for words in self.jobs:
             found.setdefault(tuple(word for word in words if counts(key_of(word))), []).append(words)
         return found
-
-
-def expand(name: str, overrides: Sequence[str], *, folder: Path | None = None) -> Iterator[PlannedJob]:
-    """Every job of a sweep configuration, in the order in which it is started."""
-    sweep = Sweep(name, overrides, folder=folder)
-    for words in sweep.jobs:
-        yield plan_job(sweep.composer.compose(words), words)
 
 
 def job_names(name: str, overrides: Sequence[str], *, folder: Path | None = None) -> list[JobName]:
@@ -164,6 +167,24 @@ def refuse_repeated(jobs: Iterable[tuple[str, ...]]) -> None:
             raise ValueError(f"{forced[key]} stands beside the sweep's own {twice}: write {key}= to replace its values")
 
 
+class ReadOnce(CachingConfigRepository):
+    """Hydra's repository of YAML files, which it would read anew for every job; a copy of what was read, for Hydra
+    merges into it. Its copies, of which Hydra makes one a job, share what was read.
+    """
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        return copy.deepcopy(super().load_config(config_path))
+
+    def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
+        self.cache = {}  # in other folders other files are found
+        super().initialize_sources(config_search_path)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ReadOnce:
+        copied = copy.copy(self)
+        copied.delegate = copy.deepcopy(self.delegate, memo)
+        return copied
+
+
 class JobComposer:
     """Composes a sweep's jobs as Hydra does, and once for all that differ in plain values alone.
 
@@ -173,6 +194,8 @@ class JobComposer:
 
     def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
         self.loader, self.master = loader, master
+        if isinstance(loader, ConfigLoaderImpl):
+            loader.repository = ReadOnce(loader.repository)  # type: ignore[assignment]  # all it wants is the interface
         self._parser = OverridesParser.create(config_loader=loader)
         self._names_group = cache(lambda key: bool(loader.get_group_options(key)))  # reads folders
         self._composed: dict[tuple[str, ...], DictConfig] = {}
@@ -188,8 +211,9 @@ class JobComposer:
         kind = tuple(one.key_or_group if one in plain else word for one, word in zip(parsed, words, strict=True))
         if kind not in self._composed:
             config = self.loader.load_sweep_config(self.master, list(words))
-            with hydra_config(config):
-                schema.check_schema(str(config.hydra.job.name), without_hydra(config))
+            if any(one.is_add() or one.is_force_add() for one in parsed):  # Hydra lets them past the schema
+                with hydra_config(config):
+                    schema.check_schema(str(config.hydra.job.name), without_hydra(config))
             self._composed[kind] = config
         config = copy.deepcopy(self._composed[kind])
         try:
@@ -239,6 +263,20 @@ def plan_job(composed: DictConfig, overrides: Sequence[str]) -> PlannedJob:
     return PlannedJob(tuple(overrides), run_dir, status, source)
 
 
+def with_own_folders(planned: Iterable[PlannedJob]) -> Iterator[PlannedJob]:
+    """The jobs as they are; ValueError for one whose folder is another's, whom it would wait for or be refused by."""
+    seen: dict[str, PlannedJob] = {}
+    for plan in planned:
+        other = seen.setdefault(plan.run_dir, plan) if plan.run_dir else plan
+        if other is not plan:
+            differing = sorted(set(plan.overrides) ^ set(other.overrides))
+            raise ValueError(
+                f"two jobs of this sweep would share the folder {plan.run_dir}; they differ in {', '.join(differing)}. "
+                "Sweep a key that run_dir contains, or put it there: run_dir='...${key}...'"
+            )
+        yield plan
+
+
 def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
     """(the folder's status, the run it shares); `complete` only where nothing it was made from can have changed.
 
@@ -267,10 +305,7 @@ def _status_of_new(config: DictConfig) -> tuple[str, str]:
 
 def without_hydra(composed: DictConfig) -> DictConfig:
     """The part of a composed configuration that a stage gets."""
-    config = composed.copy()
-    with open_dict(config):
-        config.pop("hydra", None)
-    return config
+    return OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
 
 
 @contextmanager

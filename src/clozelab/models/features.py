@@ -22,6 +22,12 @@ FEATURES = (
 )
 
 
+def check_features(features: str) -> None:
+    """ValueError for an unknown choice."""
+    if features not in FEATURES:
+        raise ValueError(f"features={features!r} is unknown; known: {', '.join(FEATURES)}")
+
+
 def feature_layers(features: str, num_hidden_layers: int) -> list[int]:
     """Numbers of the layers that a choice reads; ValueError for an unknown choice or an encoder with too few layers."""
     last = num_hidden_layers
@@ -33,8 +39,7 @@ def feature_layers(features: str, num_hidden_layers: int) -> list[int]:
         "concat_last_four": list(range(last - 3, last + 1)),
         "weighted_sum_all": list(range(1, last + 1)),
     }
-    if features not in layers:
-        raise ValueError(f"features={features!r} is unknown; known: {', '.join(FEATURES)}")
+    check_features(features)
     if features != "embeddings" and layers[features][0] < 1:
         raise ValueError(f"features={features} needs more layers than this encoder's {num_hidden_layers}")
     return layers[features]

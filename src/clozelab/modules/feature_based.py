@@ -8,12 +8,13 @@ Letters: U words of the batch, C chosen layers, H hidden size, K classes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
 from clozelab.models.encoder import Encoder
-from clozelab.models.features import FeatureMix
+from clozelab.models.features import FeatureMix, check_features
 from clozelab.modules.finetuning import Batch
 from clozelab.modules.token_classification import TokenClassification
 
@@ -41,6 +42,11 @@ class FeatureBased(TokenClassification):
         super().check_head(head)
         if head != "bilstm":
             raise ValueError(f"head={head}: feature-based tagging stands on a BiLSTM, as in table 7; set head=bilstm")
+
+    @classmethod
+    def check_settings(cls, settings: Mapping[str, Any]) -> None:
+        super().check_settings(settings)
+        check_features(settings["features"])
 
     def logits(self, batch: Batch) -> Tensor:
         """[U, K], from `features` [U, C, H]."""

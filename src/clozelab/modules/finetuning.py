@@ -114,6 +114,10 @@ class FineTuning(TrainingModule):
         if head not in HEADS:
             raise ValueError(f"head={head!r} is unknown; known heads: {', '.join(HEADS)}")
 
+    @classmethod
+    def check_settings(cls, settings: Mapping[str, Any]) -> None:
+        """ValueError for a setting of `task.module` that would be wrong on any encoder."""
+
     @abstractmethod
     def logits(self, batch: Batch) -> Tensor:
         """The head's output for a batch, in fp32."""

@@ -52,6 +52,7 @@ def check_finetuning(cfg: DictConfig) -> None:
     _check_least(cfg, LEAST | {"pretrain_seed": 0})
     module = locate(cfg.task.module["_target_"], "task.module")
     module.check_head(cfg.head)
+    module.check_settings(cfg.task.module)
     check_initialisation(cfg.initialisation)
     check_metric(cfg.task.metric, module.score_keys(cfg.task.module, cfg.task.data))
     _check_optimizer(cfg, 1)

@@ -42,8 +42,10 @@ def main(words: Sequence[str]) -> int:
     options = ("config-dir", "config-name") if set(SWEEPS) & set(words) else ()
     said = parse("doctor", words, names=(0, 1), options=options, takes_overrides=True)
     from clozelab.training.allocator import tune_allocator
+    from clozelab.training.quick_imports import import_torchmetrics_quickly
 
     is_tuned = tune_allocator()  # before torch is imported
+    import_torchmetrics_quickly()
     return pre_flight(said) if said.names else machine(said.overrides, is_tuned)
 
 

@@ -33,7 +33,8 @@ def prepared_corpus(
 ) -> PreparedCorpus:
     """The prepared corpus of a CorpusConfig node: generated first if it is an embedded one, prepared unless cached.
 
-    A generator is a partial that takes `output_dir` and does nothing where its files lie already.
+    A generator is a partial that takes `output_dir` and does nothing where its files lie already; with `only_look` it
+    says whether they do, and writes nothing.
     """
     settings, generator = _settings(cfg_corpus)
     if generator:
@@ -43,10 +44,12 @@ def prepared_corpus(
 
 
 def find_corpus(cfg_corpus: Any, data_dir: str | Path, cache_dir: str | Path) -> Path | None:
-    """Where the prepared corpus of a CorpusConfig node lies, if it is prepared; generates and writes nothing."""
+    """Where the prepared corpus of a CorpusConfig node lies, if it is prepared; generates and writes nothing.
+
+    ValueError where preparing would be refused: a generated corpus's files are another one's.
+    """
     settings, generator = _settings(cfg_corpus)
-    sources = settings["sources"]
-    if generator and not all(Path(data_dir, source.path).exists() for source in sources):
+    if generator and instantiate(generator)(output_dir=data_dir, only_look=True) is None:
         return None
     return find_prepared_corpus(**settings, data_dir=data_dir, cache_dir=cache_dir)
 

@@ -20,7 +20,7 @@ from clozelab.ledger.launches import remember_launch
 from clozelab.ledger.launching.pre_flight import SKIP_DOCTOR, STOPPED
 from clozelab.ledger.plan import Step, make_steps, require_task_files, runs_root
 from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
-from clozelab.ledger.sweep import LIKELY_SHARED, expand
+from clozelab.ledger.sweep import LIKELY_SHARED
 from clozelab.ledger.words import parse, wants_help
 from clozelab.stages.report import show, track
 
@@ -74,7 +74,7 @@ def main(words: Sequence[str]) -> int:
 def all_complete(steps: Sequence[Step]) -> bool:
     """Whether the sweeps have no job left; stops looking at the first one that is not complete."""
     sweeps = [step for step in steps if step.is_sweep]
-    jobs = (job for step in sweeps for job in expand(step.config_name, step.overrides, folder=step.folder))
+    jobs = (job for step in sweeps for job in step.sweep.planned())
     return all(job.status == "complete" for job in jobs)
 
 
@@ -119,7 +119,7 @@ def dry_run(steps: Sequence[Step]) -> int:
         console.print(f"clozelab {' '.join(step.words())}", style="bold", markup=False, soft_wrap=True)
         if not step.is_sweep:
             continue
-        jobs = list(expand(step.config_name, step.overrides, folder=step.folder))
+        jobs = list(step.sweep.planned())
         for job in jobs:
             doubt = ", if its files are still the same" if job.status == LIKELY_SHARED else ""
             source = f"  (trained as {job.source}{doubt})" if job.source else ""

@@ -15,7 +15,7 @@ from clozelab.data.packing import SpecialIds
 from clozelab.data.shards import PreparedCorpus
 from clozelab.datamodules.finetuning import TaskInputs
 from clozelab.ledger.collect import collect
-from clozelab.ledger.fingerprint import require_encoder
+from clozelab.ledger.fingerprint import SEED_KEYS, require_encoder
 from clozelab.ledger.mistakes import CONFIGURATION_ERRORS, explain
 from clozelab.ledger.plan import Step, make_steps, runs_root
 from clozelab.ledger.planning.costing import cost
@@ -63,11 +63,11 @@ class Gathering:
         last = list(self.steps.values())[-1]
         root, scale = runs_root(last.folder, last.overrides, last.config_name)
         if "pretrain" in self.steps:
-            self._add_arms(self.steps["pretrain"].open_sweep())
+            self._add_arms(self.steps["pretrain"].sweep)
         # Runs outside an experiment are of many sweeps: none is known to be one of these.
         room = _room(root, [root / verb for verb in self.steps] if last.folder else [])
         if "finetune" in self.steps:
-            room = self._add_tasks(self.steps["finetune"].open_sweep(), room)
+            room = self._add_tasks(self.steps["finetune"].sweep, room)
         unprepared, noticed = list(dict.fromkeys(self.unprepared)), list(dict.fromkeys(self.noticed))
         return Subject(
             name=f"{self.name} ({scale})", arms=self.arms, tasks=self.tasks, room=room, refusals=self.refusals,
@@ -143,6 +143,7 @@ class Gathering:
 
     def _add_tasks(self, sweep: Sweep, room: Room) -> Room:
         lacking = {} if "pretrain" in self.steps else _lacking_encoders(sweep)
+        self._check_rows(sweep)
         saved = 0
         groups = sweep.groups(lambda key: key in ("task", "encoder"))
         for jobs in groups.values():
@@ -166,6 +167,21 @@ class Gathering:
             self.noticed.append(Finding("encoder", WARNING, what, figure, "pre-train it first, or leave its row out"))
         return replace(room, num_finetunings=len(sweep.jobs), model_bytes=saved)
 
+    def _check_rows(self, sweep: Sweep) -> None:
+        """Look at every row's settings on every task; what is wrong with many of them is said once."""
+        wrong: dict[str, list[str]] = {}
+        kinds = sweep.groups(lambda key: key not in SEED_KEYS)
+        for words, jobs in kinds.items():
+            try:
+                config = _settings(sweep, jobs[0])
+                check_targets(config)
+                check_finetuning(config)
+            except USER_ERRORS as error:
+                wrong.setdefault(_plain(error), []).append(_title(words, kinds))
+        for reason, titles in wrong.items():
+            more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
+            self.refusals.append((f"fine-tuning {titles[0]}{more}", reason))
+
     def _model_bytes(self, given: Path | None) -> int:
         """Of a fine-tuned model's weights, which are the encoder's but for a head."""
         if given is not None:
@@ -176,8 +192,6 @@ class Gathering:
 
     def _add_task(self, cfg: DictConfig, given: Path | None) -> None:
         """Look at a task on the arms' encoders, or on a given one."""
-        check_targets(cfg)
-        check_finetuning(cfg)
         if cfg.hub:
             what = f"{cfg.task.name}: its files come from the hub and are not looked at"
             self.noticed.append(Finding("task", WARNING, what, "", "data_dir=FOLDER with the same files would be"))

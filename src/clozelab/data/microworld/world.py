@@ -36,9 +36,11 @@ def write_world(
     entropy_documents: int,
     shuffle_sentences: bool = False,
     shuffle_labels: bool = False,
-) -> Path:
+    only_look: bool = False,
+) -> Path | None:
     """Writes the world below `output_dir` and returns it; does nothing where the same world already lies there.
 
+    `only_look`: writes nothing at all; None where the world does not lie there, or not whole.
     `train_examples` and `validation_examples` are per task (test files have as many as validation).
     `entropy_documents`: how many documents the known entropy is measured on. Controls: `shuffle_sentences` puts every
     sentence of the corpus in a random document; `shuffle_labels` permutes the training labels of every task. ValueError
@@ -59,6 +61,8 @@ def write_world(
     folder = Path(output_dir)
     if is_written(folder, settings):
         return folder
+    if only_look:
+        return None
     files = _all_files(settings)
     _refuse_foreign_files(folder, files)
     _write_files(folder, files, _manifest(settings, files))

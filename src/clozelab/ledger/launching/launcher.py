@@ -29,7 +29,15 @@ from clozelab.ledger.launching.processes import Job, ProcessPool, Stopped
 from clozelab.ledger.redaction import redacted, redacted_words
 from clozelab.ledger.reporting.tracked import track_sweep
 from clozelab.ledger.run_record import read_state
-from clozelab.ledger.sweep import JobComposer, PlannedJob, hydra_config, plan_job, refuse_repeated, without_hydra
+from clozelab.ledger.sweep import (
+    JobComposer,
+    PlannedJob,
+    hydra_config,
+    plan_job,
+    refuse_repeated,
+    with_own_folders,
+    without_hydra,
+)
 
 SHOWN_FAILURES = 12
 """Different reasons that a summary prints."""
@@ -103,7 +111,8 @@ class SweepLauncher(Launcher):
             planned.append(plan_job(composed[-1], overrides))
             if planned[-1].status != "complete" and all(plan.status == "complete" for plan in planned[:-1]):
                 self.get_ready(composed[-1], len(job_overrides))
-        _check_folders(planned)
+        refuse_repeated(plan.overrides for plan in planned)
+        planned = list(with_own_folders(planned))
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
         console = Console(stderr=True)
         left = sum(plan.status != "complete" for plan in planned)
@@ -237,19 +246,6 @@ def _hide_secrets(path: Path) -> None:
         hydra["job"]["override_dirname"] = ",".join(redacted_words(names.split(",")))
     if shown != written:
         path.write_text(OmegaConf.to_yaml(OmegaConf.create(shown)), encoding="utf-8")
-
-
-def _check_folders(planned: Sequence[PlannedJob]) -> None:
-    refuse_repeated(plan.overrides for plan in planned)
-    seen: dict[str, PlannedJob] = {}
-    for plan in planned:
-        other = seen.setdefault(plan.run_dir, plan) if plan.run_dir else plan
-        if other is not plan:
-            differing = sorted(set(plan.overrides) ^ set(other.overrides))
-            raise ValueError(
-                f"two jobs of this sweep would share the folder {plan.run_dir}; they differ in {', '.join(differing)}. "
-                "Sweep a key that run_dir contains, or put it there: run_dir='...${key}...'"
-            )
 
 
 def _doubt(jobs: Sequence[Job], planned: Sequence[PlannedJob]) -> None:

@@ -14,7 +14,7 @@ from clozelab.ledger.host import host_facts
 from clozelab.ledger.plan import Step
 from clozelab.ledger.planning.sweeps import History, Job
 from clozelab.ledger.run_record import JobName
-from clozelab.ledger.sweep import LIKELY_SHARED, expand
+from clozelab.ledger.sweep import LIKELY_SHARED
 
 ALIKE = {
     "pretrain": ("model", "objective", "phases"),
@@ -53,8 +53,7 @@ class Past:
     def shared(self) -> set[tuple[str, ...]]:
         """Words of jobs for which a run of another experiment will be, or may be, taken."""
         if self._shared is None:
-            jobs = expand(self._step.config_name, self._step.overrides, folder=self._step.folder)
-            self._shared = {job.overrides for job in jobs if job.status in SHARED}
+            self._shared = {job.overrides for job in self._step.sweep.planned() if job.status in SHARED}
         return self._shared
 
     def _is_one_of(self, run: AnyRun, wanted: Mapping[str, Any]) -> bool:

@@ -53,7 +53,7 @@ Histories = Callable[[Mapping[str, Any], Sequence[Job]], History]
 
 def sweep_plan(step: Step) -> SweepPlan:
     """Compose every job of a sweep that differs in more than its seeds."""
-    sweep = step.open_sweep()
+    sweep = step.sweep
     kinds = sweep.groups(lambda key: key not in SEED_KEYS)
     configs = [sweep.settings(repeated[0]) for repeated in kinds.values()]
     named = [

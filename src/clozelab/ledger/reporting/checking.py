@@ -191,8 +191,8 @@ def _fields(schema: type) -> dict[str, Any]:
 
 
 def check_files(experiment: Path, arms: Mapping[str, str | None]) -> None:
-    """ValueError for a key that an arm's, a row's or a sweep's file has and its stage has not, and for a name in them
-    that no file has.
+    """ValueError for a key that an arm's, a row's or a sweep's file has and its stage has not, for a name in them that
+    no file has, and for an arm or a row that its own file calls otherwise.
 
     Args:
         experiment: its folder.
@@ -205,6 +205,7 @@ def check_files(experiment: Path, arms: Mapping[str, str | None]) -> None:
             said = read_plain(path)
             if "@package _global_" in path.read_text(encoding="utf-8"):
                 _check_keys(path, said, stage, schema)
+                _check_name(path, said, kind)
             if kind == "row":
                 _check_encoder(path, said, known["arm"])
                 if name in arms:
@@ -216,6 +217,13 @@ def _check_keys(path: Path, said: Mapping[str, Any], stage: str, schema: type) -
     for key in flatten({name: value for name, value in said.items() if name not in ("defaults", "hydra")}):
         if missing := missing_part(schema, key):
             raise ValueError(f"{path}: {stage} has no key {missing[0]!r}; {hint(missing[0], missing[1])}")
+
+
+def _check_name(path: Path, said: Mapping[str, Any], kind: str) -> None:
+    """Run folders are called as the file says, and looked for by the file's name."""
+    own = said.get(kind, path.stem)
+    if "${" not in str(own) and str(own) != path.stem:
+        raise ValueError(f"{path}: it says {kind}: {own!r}; {kind}s are called as their files, so {path.stem!r}")
 
 
 def _check_encoder(path: Path, said: Mapping[str, Any], known: set[str]) -> None:
@@ -237,7 +245,10 @@ def _check_sweep(experiment: Path, kind: str, known: set[str]) -> None:
     """What the sweep of a stage says that it sweeps."""
     stage, schema = STAGES[kind]
     path = experiment / f"sweep_{stage}.yaml"
-    hydra = (read_plain(path) if path.is_file() else {}).get("hydra") or {}
+    said = read_plain(path) if path.is_file() else {}
+    hydra = said.get("hydra") or {}
+    if not hydra.get("searchpath"):
+        _check_keys(path, said, stage, schema)
     params = (hydra.get("sweeper") or {}).get("params") or {}
     for key in map(str, params):
         bare = key.lstrip("+~")

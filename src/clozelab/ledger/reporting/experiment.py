@@ -6,7 +6,7 @@ A column is a score of a task, or `from: pretrain`, a fact of the row's pre-trai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -186,8 +186,25 @@ def load_experiment(folder: Path) -> Experiment:
     names, units = [row.name for row in rows], {column.name: column.unit for column in columns}
     claims = tuple(load_claim(entry, names, units, f"{path}: claims.{i}") for i, entry in enumerate(top["claims"]))
     _check_unique([claim.id for claim in claims], f"{path}: claims", "id")
+    _check_sizes(claims, rows, columns, path)
     heading = str(top["title"]), str(top["source"]), split
     return Experiment(folder, folder.name, *heading, columns, rows, claims, **optional_values)
+
+
+def _check_sizes(claims: Sequence[Claim], rows: Sequence[Row], columns: Sequence[Column], path: Path) -> None:
+    """A claim's size is what the printed cells that it is about say."""
+    cells = {(row.name, column.name): cell for row in rows for column, cell in zip(columns, row.cells, strict=True)}
+    for i, claim in enumerate(claims):
+        if claim.paper_delta is None or len(claim.pairs) > 1:
+            continue
+        terms = [(row, claim.column) for row in claim.rows]
+        terms += [(row, claim.against[2]) for row in reversed(claim.against[:2])] if claim.against else []
+        numbers = [cells.get(term) for term in terms]
+        if any(number is None for number in numbers):
+            continue
+        size = sum(sign * (number or 0.0) for sign, number in zip((1, -1) * 2, numbers, strict=False))
+        if abs(size - claim.paper_delta) > ROUNDING:
+            raise ValueError(f"{path}: claims.{i}: paper_delta is {claim.paper_delta:g}, and its cells say {size:.4g}")
 
 
 def _averaging(top: Mapping[str, Any], where: str) -> dict[str, Any]:
