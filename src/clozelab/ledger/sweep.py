@@ -29,7 +29,7 @@ from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.utils import setup_globals
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab import config as schema
@@ -305,7 +305,10 @@ def _status_of_new(config: DictConfig) -> tuple[str, str]:
 
 def without_hydra(composed: DictConfig) -> DictConfig:
     """The part of a composed configuration that a stage gets."""
-    return OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    config = composed.copy()
+    with open_dict(config):
+        config.pop("hydra", None)
+    return config
 
 
 @contextmanager

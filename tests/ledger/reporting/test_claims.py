@@ -32,6 +32,8 @@ CONTRAST_ENTRY = (
     "{id: c, text: t, paper_delta: -3, compare: [base, small, MNLI], against: [base, small, MRPC], direction: lower}"
 )
 EACH_ENTRY = "{id: e, text: t, paper_delta: null, compare: [large, [small, base], MNLI], direction: higher}"
+UNPRINTED = "large, small, MRPC"
+"""A difference of which one cell is empty: any size may be said of it."""
 ORDER_ENTRY = "{id: d, text: t, paper_delta: 2.0, compare: [base, small, MNLI], direction: higher}"
 
 
@@ -60,7 +62,7 @@ def test_three_kinds_of_columns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("delta", ["null", "0", "0.0"])
 def test_a_size_of_none_contradicts_no_direction(tmp_path: Path, delta: str) -> None:
-    entry = ORDER_ENTRY.replace("paper_delta: 2.0", f"paper_delta: {delta}")
+    entry = ORDER_ENTRY.replace("paper_delta: 2.0", f"paper_delta: {delta}").replace("base, small, MNLI", UNPRINTED)
     for direction in ("lower", "higher"):
         (found,) = claims_of(tmp_path, entry.replace("direction: higher", f"direction: {direction}"))
         assert found.direction == direction and not found.paper_delta
@@ -103,6 +105,8 @@ def test_a_row_against_each_of_several(tmp_path: Path) -> None:
         (ORDER_ENTRY, "paper_delta: 2.0", "paper_delta: -2.0", r"paper_delta is -2\.0, and direction is higher"),
         (MONOTONE_ENTRY, "paper_delta: null", "paper_delta: 1.5", r"paper_delta is 1\.5, and direction is decreasing"),
         (MONOTONE_ENTRY, "paper_delta: null", "paper_delta: -1.5", r"is -1\.5; of several differences it is null"),
+        (ORDER_ENTRY, "2.0", "20.0", r"paper_delta is 20, and its cells say 2$"),
+        (CONTRAST_ENTRY, "-3", "-7", r"paper_delta is -7, and its cells say -3$"),
         (ORDER_ENTRY, "small, MNLI", "small, all", r"paper_delta is 2\.0; of several differences it is null"),
         (CONTRAST_ENTRY, "paper_delta: -3", "paper_delta: 3", "paper_delta is 3, and direction is lower"),
     ],

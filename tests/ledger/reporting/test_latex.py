@@ -62,6 +62,10 @@ def test_captions_say_the_unit(make_runs: Callable[..., Path], writers: Any) -> 
     assert main(["table6_model_size", "scale=demo", f"runs_dir={root.parents[1]}", "--latex"]) == 0
     text = (root / "report/report.tex").read_text()
     assert "Stand-ins and other data sets, perplexity. " in text
+    ours, papers = re.findall(r"\\caption\{(.*)\}", text)[:2]
+    assert ours.endswith("Ours is one run a cell, without an interval.") and papers.endswith(
+        " of our runs has seen, percent (LM perplexity: perplexity)."
+    )
     assert "differences in points (LM perplexity: perplexity)." in text
     assert (
         "Differences between two rows, in points (LM perplexity: perplexity)."

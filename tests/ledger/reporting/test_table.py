@@ -169,7 +169,7 @@ def test_a_cell_of_one_split_against_a_cell_of_another_is_refused(tmp_path: Path
         "title: T\nsource: S\nsplit: dev\ncolumns:\n"
         "  - {name: dev, metric: validation/accuracy, task: rte, stand_ins: [], benchmarks: []}\n"
         "  - {name: test, metric: test/accuracy, task: rte, stand_ins: [], benchmarks: []}\n"
-        "rows:\n  - {row: a, label: A, arm: null, cells: [1, 1]}\n  - {row: b, label: B, arm: null, cells: [1, 1]}\n"
+        "rows:\n  - {row: a, label: A, arm: null, cells: [0, 1]}\n  - {row: b, label: B, arm: null, cells: [1, 1]}\n"
         "claims:\n  - {id: c, text: t, paper_delta: -1, direction: lower, compare: [a, b, dev],"
         " against: [a, b, test]}\n"
     )

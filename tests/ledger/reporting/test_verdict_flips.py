@@ -23,7 +23,12 @@ SEEDS = (1, 2, 3, 4)
 MORE = """
   - {id: chain, text: t, paper_delta: null, rows: [mlm_nsp, mlm, ltr], column: SST-2, direction: decreasing}
   - {id: alike, text: t, paper_delta: null, rows: [mlm_nsp, mlm], column: SST-2, direction: within, points: 1.0}
-  - {id: more, text: t, paper_delta: -1, compare: [mlm, mlm_nsp, QNLI], against: [mlm, mlm_nsp, MRPC], direction: lower}
+  - id: more
+    text: t
+    paper_delta: -3.3
+    compare: [mlm, mlm_nsp, QNLI]
+    against: [mlm, mlm_nsp, MRPC]
+    direction: lower
   - {id: perplexity, text: t, paper_delta: -0.5, compare: [mlm_nsp, mlm, perplexity], direction: lower}
   - {id: each, text: t, paper_delta: null, compare: [mlm, [ltr, ltr_bilstm], SST-2], direction: higher}
   - {id: average, text: t, paper_delta: -1, compare: [ltr, mlm, Average], direction: lower}

@@ -106,8 +106,11 @@ def _scores(page: Mapping[str, Any], group: Mapping[str, Any], indices: Sequence
     body += [line for line in baselines if set(line[1:]) - {"", escape(DASH)}]
     names = [kind for own in kinds for kind in own]
     units = in_units(PERCENT, {heading["name"]: heading["unit"] for heading in headings})
-    caption = f"{page['title']}: {group['title']}, {units}. {page['setup']}. {page['interval'].capitalize()}."
-    if page["synthetic"]:
+    caption = f"{page['title']}: {group['title']}, {units}."
+    has_ours = any(heading["has_ours"] for heading in headings)
+    if has_ours:
+        caption = f"{caption} {page['setup']}. {page['interval'].capitalize()}."
+    if has_ours and page["synthetic"]:
         caption = f"Synthetic data ({page['synthetic']}). {caption}"
     head = [_line(["", *tops]), " ".join(rules), _line(["", *names])]
     return _table(caption, label, "l" + "r" * len(names), head, body, notes)
