@@ -42,10 +42,8 @@ def main(words: Sequence[str]) -> int:
     options = ("config-dir", "config-name") if set(SWEEPS) & set(words) else ()
     said = parse("doctor", words, names=(0, 1), options=options, takes_overrides=True)
     from clozelab.training.allocator import tune_allocator
-    from clozelab.training.quick_imports import import_torchmetrics_quickly
 
     is_tuned = tune_allocator()  # before torch is imported
-    import_torchmetrics_quickly()
     return pre_flight(said) if said.names else machine(said.overrides, is_tuned)
 
 
@@ -70,6 +68,9 @@ def machine(overrides: Sequence[str], allocator_tuned: bool) -> int:
 def pre_flight(said: Words) -> int:
     """Everything that can be known to be wrong with an experiment, or with one stage's sweep."""
     started = time.perf_counter()
+    from clozelab.training.quick_imports import import_torchmetrics_quickly
+
+    import_torchmetrics_quickly()  # before lightning is imported
     from clozelab.ledger.lists import make_console
     from clozelab.preflight.checks import examine
     from clozelab.preflight.findings import ERROR, worst
