@@ -74,7 +74,7 @@ NUM_COMPARED = 512
 
 
 def open_tokenizer(vocab: Path) -> Any:
-    from clozelab.data.tokenizer import WordPieceTokenizer
+    from clozelab.corpus.tokenizers import WordPieceTokenizer
 
     return WordPieceTokenizer.from_vocab(vocab, lowercase=True)
 
@@ -83,10 +83,8 @@ def load_rows(task: str, data_dir: Path, vocab: Path) -> tuple[Any, dict[str, An
     """(rows, targets) of a training file, the same for both sides."""
     import numpy as np
 
-    from clozelab.data.readers.glue import TsvFormat
-    from clozelab.data.readers.labelled import load_labelled
-    from clozelab.data.readers.squad_features import WindowSettings
-    from clozelab.data.readers.squad_split import load_squad
+    from clozelab.datamodules.labelled import TsvFormat, load_labelled
+    from clozelab.datamodules.squad_reading import WindowSettings, load_squad
 
     with tempfile.TemporaryDirectory() as cache:
         settings: dict[str, Any] = {"name": task, "cache_dir": Path(cache), "max_examples": MAX_EXAMPLES}
@@ -114,10 +112,10 @@ def clozelab_training(task: str, size: str, rows: Any, targets: dict[str, Any]) 
     import torch
     from torch.nn import functional as F
 
-    from clozelab.datamodules.bucketing import bucketed_batches
     from clozelab.datamodules.finetuning import make_batch
+    from clozelab.datamodules.loading import bucketed_batches
     from clozelab.models.heads import SequenceClassificationHead, SpanHead
-    from clozelab.modules.span_extraction import pad_tokens
+    from clozelab.modules.spans import pad_tokens
 
     torch.manual_seed(0)
     encoder = clozelab_encoder(size)
@@ -214,10 +212,10 @@ def clozelab_prediction(model: Path) -> Callable[[list[str]], list[int]]:
     import numpy as np
     import torch
 
-    from clozelab.data.readers.rows import encode_examples
-    from clozelab.data.tokenizer import WordPieceTokenizer
-    from clozelab.datamodules.bucketing import token_budget_batches
+    from clozelab.corpus.tokenizers import WordPieceTokenizer
+    from clozelab.datamodules.examples import encode_examples
     from clozelab.datamodules.finetuning import make_batch
+    from clozelab.datamodules.loading import token_budget_batches
     from clozelab.models.heads import SequenceClassificationHead
     from clozelab.models.weights import load_encoder, load_head
 

@@ -28,8 +28,7 @@ from torch import Tensor, nn
 
 from clozelab.models.compiling import compile_encoder
 from clozelab.models.flops import training_flops_per_token
-from clozelab.training.fitting import largest_that_fits, try_step
-from clozelab.training.runtime import matmul_ceiling
+from clozelab.training.runtime import largest_that_fits, matmul_ceiling, try_step
 from encoders import VOCAB_SIZE, clozelab_optimizer, finish_step
 from gpu_kernels import check_kernels
 from gpu_plan import Plan, moved
@@ -188,7 +187,7 @@ def measure_memory(plan: Plan) -> None:
 
 def measure_data(plan: Plan) -> None:
     """The loop's wait for its next batch, with a real corpus, one prefetching thread and the fastest model."""
-    from clozelab.datamodules.prefetch import Prefetched, pinned
+    from clozelab.datamodules.loading import Prefetched, pinned
 
     size, length, count, steps = ("smoke", 16, 2, 3) if plan.smoke else ("base", 128, 256, 60)
     stream = corpus_stream(length, count, steps + 20)
@@ -229,8 +228,8 @@ def corpus_stream(length: int, count: int, steps: int) -> Any:
     """Optimizer steps of a corpus of random words in memory, made by the code of every run."""
     import numpy as np
 
-    from clozelab.data.packing import SpecialIds
-    from clozelab.data.shards import TokenShards, TokenStream
+    from clozelab.corpus.packing import SpecialIds
+    from clozelab.corpus.shards import TokenShards, TokenStream
     from clozelab.datamodules.corpus import ACCELERATOR_PREDICTIONS_MULTIPLE, BoundPhase, Phase, StepStream
 
     rng = np.random.default_rng(0)

@@ -72,7 +72,7 @@ def take_turns(sides: Mapping[str, Side], rounds: int, seconds: float) -> None:
 def start_worker(is_clozelab: bool, threads: int) -> None:
     """To be called before anything imports torch: clozelab's side runs with clozelab's allocator."""
     if is_clozelab:
-        from clozelab.training.allocator import tune_allocator
+        from clozelab.training.host import tune_allocator
 
         tune_allocator()
     import torch

@@ -63,10 +63,10 @@ def clozelab_model(size: str, seed: int = 0) -> Any:
     """clozelab's own PretrainingModel: MLM and NSP, BERT's own dropout."""
     import torch
 
-    from clozelab.data.segments import SegmentPairs
+    from clozelab.corpus.instances import SegmentPairs
     from clozelab.objectives.mlm import MaskedLanguageModel
     from clozelab.objectives.nsp import NextSentencePrediction
-    from clozelab.objectives.weighted_sum import Objective
+    from clozelab.objectives.objective import Objective
 
     torch.manual_seed(seed)
     objective = Objective(

@@ -10,12 +10,11 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 
-from clozelab.config import CONF_DIR, check_schema
-from clozelab.ledger import sweep
-from clozelab.ledger.fingerprint import canonical
-from clozelab.ledger.mistakes import explain
-from clozelab.ledger.targets import check_targets
-from clozelab.resolvers import fallback
+from clozelab.config import CONF_DIR, check_schema, fallback
+from clozelab.launch import sweep
+from clozelab.launch.mistakes import explain
+from clozelab.runs.fingerprint import canonical
+from clozelab.targets import check_targets
 
 
 def members(group: str) -> list[str]:

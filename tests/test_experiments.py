@@ -22,17 +22,21 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from clozelab.config import CONF_DIR, EXPERIMENTS_DIR, ScaleConfig, check_schema
-from clozelab.ledger import sweep
-from clozelab.ledger.fingerprint import canonical, flatten
-from clozelab.ledger.reporting.consistency import FINETUNE_MAY_DIFFER, PRETRAIN_MAY_DIFFER
-from clozelab.ledger.reporting.declared import is_within, meant_to_differ, read_deltas
-from clozelab.ledger.reporting.experiment import find_experiment, list_experiments, load_experiment
-from clozelab.ledger.run import Run
-from clozelab.ledger.sharing import kept_steps, training_key
-from clozelab.ledger.targets import check_targets
+from clozelab.config import CONF_DIR, EXPERIMENTS_DIR, ScaleConfig, check_schema, kept_step, scaled
+from clozelab.launch import sweep
 from clozelab.models.config import BertConfig
-from clozelab.resolvers import kept_step, scaled
+from clozelab.runs.fingerprint import canonical, flatten
+from clozelab.runs.sharing import kept_steps, training_key
+from clozelab.runs.store import Run
+from clozelab.targets import check_targets
+from clozelab.verdicts.consistency import (
+    FINETUNE_MAY_DIFFER,
+    PRETRAIN_MAY_DIFFER,
+    is_within,
+    meant_to_differ,
+    read_deltas,
+)
+from clozelab.verdicts.experiment import find_experiment, list_experiments, load_experiment
 
 TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"
 SCALES = sorted(path.stem for path in (CONF_DIR / "scale").glob("*.yaml"))

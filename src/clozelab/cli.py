@@ -133,7 +133,7 @@ def _is_for_the_user(error: BaseException) -> bool:
         return False
     kinds: tuple[type[BaseException], ...] = (ValueError, OSError)  # a path that is a file, a full disk
     if "hydra" in sys.modules:
-        from clozelab.ledger.mistakes import CONFIGURATION_ERRORS
+        from clozelab.launch.mistakes import CONFIGURATION_ERRORS
 
         kinds += CONFIGURATION_ERRORS
     return isinstance(error, kinds)
@@ -173,7 +173,7 @@ def _print_error(error: BaseException, verb: str) -> None:
     cause = error.__cause__ if type(error).__name__ == "InstantiationException" and error.__cause__ else error
     message = str(cause).strip()
     if "hydra" in sys.modules:
-        from clozelab.ledger.mistakes import explain
+        from clozelab.launch.mistakes import explain
 
         message = explain(cause, verb)
     console = Console(stderr=True, soft_wrap=True)
@@ -194,7 +194,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     from hydra.types import RunMode
 
     from clozelab import config
-    from clozelab.ledger.launching import launcher, plugins
+    from clozelab.launch import launcher, plugins
 
     if {"-h", "--help"} & set(words):
         print(f"clozelab {verb}: {HYDRA_VERBS[verb]}\n\n{HYDRA_HELP[verb]}\n")
@@ -237,11 +237,11 @@ def _multirun_first(words: list[str]) -> list[str]:
 def _job(verb: str, cfg: DictConfig) -> int:
     """One job in this process: skip what is complete, before torch is imported."""
     from clozelab.config import check_schema
-    from clozelab.ledger.fingerprint import require_encoder
-    from clozelab.ledger.launching.forking import die_with_first_rank
-    from clozelab.ledger.override_checks import check_overrides
-    from clozelab.ledger.sharing import is_done
-    from clozelab.ledger.targets import check_targets
+    from clozelab.launch.forking import die_with_first_rank
+    from clozelab.launch.overrides import check_overrides
+    from clozelab.runs.fingerprint import require_encoder
+    from clozelab.runs.sharing import is_done
+    from clozelab.targets import check_targets
 
     die_with_first_rank()
     check_schema(verb, cfg)
@@ -261,8 +261,7 @@ def _job(verb: str, cfg: DictConfig) -> int:
 
 def _prepare_process() -> None:
     """What has to happen before torch and lightning are imported."""
-    from clozelab.training.allocator import tune_allocator
-    from clozelab.training.quick_imports import import_torchmetrics_quickly
+    from clozelab.training.host import import_torchmetrics_quickly, tune_allocator
 
     tune_allocator()
     import_torchmetrics_quickly()

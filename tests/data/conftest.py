@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from clozelab.data.packing import SpecialIds
-from clozelab.data.shards import TokenShards, TokenStream
+from clozelab.corpus.packing import SpecialIds
+from clozelab.corpus.shards import TokenShards, TokenStream
 
 FIRST_ID = 10
 

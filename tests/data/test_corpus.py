@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from clozelab.data.corpus import (
+from clozelab.corpus.documents import (
     MAX_DOCUMENT_CHARACTERS,
     MAX_SENTENCE_CHARACTERS,
     CorpusCounts,
@@ -25,7 +25,7 @@ from clozelab.data.corpus import (
     read_documents,
     split_paragraph,
 )
-from clozelab.data.text_files import Source, check_head, find_files
+from clozelab.corpus.files import Source, check_head, find_files
 
 
 def read(folder: Path, path: str, **options: str) -> tuple[list[list[str]], CorpusCounts]:

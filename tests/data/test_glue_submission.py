@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clozelab.data.glue_submission import TEST_SETS, placeholder, submission_problems, write_submission
+from clozelab.metrics.glue import TEST_SETS, placeholder, submission_problems, write_submission
 
 Files = dict[str, bytes]
 GOOD: Files = {f"{name}.tsv": placeholder(name).encode() for name in TEST_SETS}

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.data.known_loss import known_loss
-from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.corpus.known_loss import known_loss
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 
 ENTROPY = {
     "left_to_right_loss": 1.0,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clozelab.data.masking import Masking, choose_positions
-from clozelab.data.packing import PackedRows, SpecialIds, pack_ragged
+from clozelab.corpus.packing import Masking, PackedRows, SpecialIds, choose_positions, pack_ragged
 
 PAPER = Masking(0.15, 0.8, 0.1, 0.1)
 TOKEN = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clozelab.data.packing import SpecialIds, pack_ragged
+from clozelab.corpus.packing import SpecialIds, pack_ragged
 
 
 def test_ragged_stream() -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.data import prepare
-from clozelab.data.prepare import prepare_corpus
-from clozelab.data.shards import PreparedCorpus
-from clozelab.data.text_files import Source
-from clozelab.data.tokenizer import SPECIAL_TOKENS
+from clozelab.corpus import prepare
+from clozelab.corpus.files import Source
+from clozelab.corpus.prepare import prepare_corpus
+from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS
 
 NOUNS = ["cat", "dog", "house", "river", "mountain", "song"]
 
@@ -203,7 +203,7 @@ def test_bad_settings_are_refused(tmp_path: Path, data: Path) -> None:
 
 def test_mistakes_are_found_before_anything_slow(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before any file is read as a whole: its checksum is the first slow step."""
-    monkeypatch.setattr("clozelab.data.text_files.file_sha256", lambda path: pytest.fail("slow step"))
+    monkeypatch.setattr("clozelab.corpus.files.file_sha256", lambda path: pytest.fail("slow step"))
     (data / "picture.txt").write_bytes(b"\x89PNG\0\0")
     with pytest.raises(ValueError, match=r"picture.txt is binary"):
         run(tmp_path, sources=[Source("one", "one.txt"), Source("picture", "picture.txt")])

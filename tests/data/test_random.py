@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 
-from clozelab.data.random import derive_seed, integers, uniform01, uniform_u64
+from clozelab.corpus.random import derive_seed, integers, uniform01, uniform_u64
 
 INDEX = np.arange(20_000)
 FROZEN = [14314444440902024211, 3458556988731951363]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clozelab.data.sampler import batch_positions, instance_indices, permute
+from clozelab.corpus.random import batch_positions, instance_indices, permute
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 16, 17, 100, 1023, 10_007])

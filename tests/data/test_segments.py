@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.data import segments
-from clozelab.data.packing import PackedRows, SpecialIds
-from clozelab.data.segments import FullSentences, PairInstances, SegmentPairs
-from clozelab.data.shards import TokenShards
+from clozelab.corpus import instances as segments
+from clozelab.corpus.instances import FullSentences, PairInstances, SegmentPairs
+from clozelab.corpus.packing import PackedRows, SpecialIds
+from clozelab.corpus.shards import TokenShards
 
 FIRST_ID = 10
 MakeShards = Callable[..., TokenShards]

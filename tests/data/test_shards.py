@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozelab.data.shards import ShardWriter, TokenShards, token_dtype, unigram_entropy
+from clozelab.corpus.shards import ShardWriter, TokenShards, token_dtype, unigram_entropy
 
 
 def write(folder: Path, documents: list[list[list[int]]], vocab_size: int = 100, **options: int) -> TokenShards:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 
 WORDS = [
     "the",
@@ -84,7 +84,7 @@ def test_special_tokens_come_first(trained: WordPieceTokenizer) -> None:
 
 def test_training_is_the_same_in_every_process(trained: WordPieceTokenizer) -> None:
     program = (
-        "import sys, json; from clozelab.data.tokenizer import WordPieceTokenizer as W; "
+        "import sys, json; from clozelab.corpus.tokenizers import WordPieceTokenizer as W; "
         "print(W.train(json.load(sys.stdin), 200, True).fingerprint)"
     )
     options: dict = {"capture_output": True, "text": True, "check": True, "input": json.dumps(make_texts())}
@@ -123,7 +123,7 @@ def test_cache_offsets_and_batches_agree(trained: WordPieceTokenizer, monkeypatc
     texts = AWKWARD + ["".join(rng.choices(alphabet, k=40)) for _ in range(300)]
     batch = trained.encode_batch(texts)
     with_offsets = [ids for ids, _ in trained.encode_with_offsets(texts)]
-    monkeypatch.setattr("clozelab.data.tokenizer.CACHED_CHARACTERS", 10)
+    monkeypatch.setattr("clozelab.corpus.tokenizers.CACHED_CHARACTERS", 10)
     one_by_one = [trained.encode_batch([text])[0] for text in texts]
     for expected, *others in zip(with_offsets, batch, one_by_one, strict=True):
         for ids in others:

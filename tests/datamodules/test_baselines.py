@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from hydra.utils import instantiate
 
-from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules import baselines as module
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
-from clozelab.ledger import sweep
+from clozelab.launch import sweep
 
 Make = Callable[..., FinetuningDataModule]
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
@@ -142,7 +142,7 @@ def test_every_kind_of_task_has_one(make: Make, world: Path, task: str, baseline
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from clozelab.data.microworld.world import write_world
+    from microworld.world import write_world
 
     settings = {"world_seed": 3, "num_documents": 20, "train_examples": 200, "validation_examples": 100}
     return write_world(tmp_path_factory.mktemp("world"), **settings, entropy_documents=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clozelab.datamodules.bucketing import bucketed_batches, token_budget_batches
+from clozelab.datamodules.loading import bucketed_batches, token_budget_batches
 
 LENGTHS = np.random.default_rng(0).integers(3, 100, 5003)
 

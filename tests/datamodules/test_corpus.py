@@ -18,13 +18,13 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader
 
-from clozelab.data.segments import FullSentences, SegmentPairs
-from clozelab.data.shards import TokenShards, TokenStream
+from clozelab.corpus.instances import FullSentences, SegmentPairs
+from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.datamodules.corpus import CorpusDataModule, StepStream
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
-from clozelab.objectives.weighted_sum import Objective
+from clozelab.objectives.objective import Objective
 
 PHASES = [
     {"seq_length": 16, "steps": 5, "global_batch_size": 12, "micro_batch_size": 4},

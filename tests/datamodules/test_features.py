@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.features import FeatureDataModule
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.finetuning import EncoderSource, TaskInputs, TrainingPlan
+from clozelab.datamodules.tags import FeatureDataModule
 from clozelab.models.encoder import Encoder
 from clozelab.models.features import FEATURES, feature_layers
 from clozelab.models.layout import Layout

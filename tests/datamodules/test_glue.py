@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
 from clozelab.datamodules.glue import GlueDataModule
 

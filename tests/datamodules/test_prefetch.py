@@ -1,4 +1,4 @@
-"""Tests of clozelab.datamodules.prefetch: same batches in the same order, ahead of the reader, and no thread left."""
+"""Tests of clozelab.datamodules.loading: same batches in the same order, ahead of the reader, and no thread left."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from clozelab.datamodules.prefetch import DEPTH, Prefetched, for_device, pinned
+from clozelab.datamodules.loading import DEPTH, Prefetched, for_device, pinned
 from clozelab.models.layout import Layout
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
 from clozelab.datamodules.squad import SquadDataModule
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from clozelab.ledger.garbage import delete, find_garbage
-from clozelab.ledger.inventory import find_records
+from clozelab.runs.find import find_records
+from clozelab.runs.gc import delete, find_garbage
 from clozelab.stages.gc import main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists who holds a lock")
@@ -138,7 +138,7 @@ def test_a_lock_taken_after_listing_is_respected(
     world: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between looking and deleting, a run begins."""
-    monkeypatch.setattr("clozelab.ledger.inventory.holders", dict)
+    monkeypatch.setattr("clozelab.runs.find.holders", dict)
     folder = world[0] / "table5_pretraining_tasks/demo/pretrain/mlm/seed-1"
     with (folder / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from clozelab.ledger.inventory import find_records, select
-from clozelab.ledger.locks import holder, owned
-from clozelab.ledger.progress import elapsed, read_progress, sweep_state
-from clozelab.ledger.run_record import JobName
+from clozelab.runs.find import find_records, select
+from clozelab.runs.progress import elapsed, read_progress, sweep_state
+from clozelab.runs.record import JobName
+from clozelab.runs.store import holder, owned
 from clozelab.stages.runs import main as runs_verb
 from clozelab.stages.status import main as status_verb
 

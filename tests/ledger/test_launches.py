@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.ledger.garbage import find_garbage
-from clozelab.ledger.inventory import find_records
-from clozelab.ledger.launches import LAUNCH_FILE, absolute, command, read_launch, remember_launch
-from clozelab.ledger.planning.standing import Standing, standings
-from clozelab.ledger.progress import SweepState
+from clozelab.launch.commands import LAUNCH_FILE, absolute, command, read_launch, remember_launch
+from clozelab.runs.find import find_records
+from clozelab.runs.gc import find_garbage
+from clozelab.runs.progress import SweepState
 from clozelab.stages import reproduce
+from clozelab.stages.status import Standing, standings
 from clozelab.stages.status import main as status_verb
 
 EXPERIMENT = "table5_pretraining_tasks"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clozelab.ledger.lists import Heading, make_console, make_table
+from clozelab.terminal import Heading, make_console, make_table
 
 HEADINGS = [Heading("kind"), Heading("why", drop=1), Heading("path", folds=True)]
 ROW = ["leftovers", "temporary", "/" + "/".join(["folder"] * 60)]

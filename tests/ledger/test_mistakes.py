@@ -8,8 +8,8 @@ import pytest
 from hydra.errors import ConfigCompositionException
 from omegaconf.errors import OmegaConfBaseException
 
-from clozelab.ledger import sweep
-from clozelab.ledger.mistakes import explain, known_keys, nearest_key
+from clozelab.launch import sweep
+from clozelab.launch.mistakes import explain, known_keys, nearest_key
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.ledger import sweep
-from clozelab.ledger.override_checks import check_overrides
+from clozelab.launch import sweep
+from clozelab.launch.overrides import check_overrides
 
 
 @pytest.mark.parametrize(("key", "value"), [("learning_rate", "7.0"), ("epochs", "7.0"), ("global_batch_size", "7")])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.ledger import sweep
-from clozelab.ledger.plan import make_steps, require_task_files
+from clozelab.launch import sweep
+from clozelab.launch.plan import make_steps, require_task_files
 
 TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"
 

@@ -10,12 +10,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.ledger import sweep
-from clozelab.ledger.fingerprint import canonical, flatten
-from clozelab.ledger.redaction import HIDDEN, redacted, redacted_words
-from clozelab.ledger.reporting.tracked import tracked_config
-from clozelab.ledger.run import Run
-from clozelab.ledger.watching import watched_files
+from clozelab.launch import sweep
+from clozelab.report.tracked import tracked_config
+from clozelab.runs.fingerprint import HIDDEN, canonical, flatten, redacted, redacted_words
+from clozelab.runs.record import watched_files
+from clozelab.runs.store import Run
 
 WANDB_KEY = "0123456789abcdef" * 2 + "01234567"
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
-from clozelab.ledger.fingerprint import canonical
-from clozelab.ledger.plan import SWEEPS, make_steps
-from clozelab.ledger.reproduction import reproduce_again
-from clozelab.ledger.sweep import compose, hydra_config, without_hydra
+from clozelab.launch.commands import reproduce_again
+from clozelab.launch.plan import SWEEPS, make_steps
+from clozelab.launch.sweep import compose, hydra_config, without_hydra
+from clozelab.runs.find import Collected, FinetuneRun, PretrainRun
+from clozelab.runs.fingerprint import canonical
 
 TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"
 TABLE1 = EXPERIMENTS_DIR / "table1_glue"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.ledger.fingerprint import RESULTS_VERSIONS, canonical, encoder_fingerprint
-from clozelab.ledger.run import Interrupted, Run, RunBusyError, RunConflictError, process_rank
-from clozelab.ledger.run_record import is_settled, read_state
+from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical, encoder_fingerprint
+from clozelab.runs.record import is_settled, read_state
+from clozelab.runs.store import Interrupted, Run, RunBusyError, RunConflictError, process_rank
 
 
 def config(**changes: Any) -> DictConfig:

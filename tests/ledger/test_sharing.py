@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.ledger.collect import collect
-from clozelab.ledger.run import Run
-from clozelab.ledger.run_record import read_state
-from clozelab.ledger.sharing import (
+from clozelab.launch.sweep import job_status
+from clozelab.runs.find import collect
+from clozelab.runs.record import read_state
+from clozelab.runs.sharing import (
     find_equal_run,
     is_done,
     kept_steps,
@@ -23,7 +23,7 @@ from clozelab.ledger.sharing import (
     share_equal_run,
     shared_run_is_there,
 )
-from clozelab.ledger.sweep import job_status
+from clozelab.runs.store import Run
 
 INPUTS = {"corpus": "c" * 64}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.ledger.stated import contradictions
+from clozelab.launch.overrides import contradictions
 
 SOURCE = {"name": "x", "path": "a.txt"}
 

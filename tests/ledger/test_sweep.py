@@ -13,9 +13,9 @@ from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.ledger.fingerprint import canonical
-from clozelab.ledger.mistakes import CONFIGURATION_ERRORS
-from clozelab.ledger.sweep import ReadOnce, Sweep, hydra_config, without_hydra
+from clozelab.launch.mistakes import CONFIGURATION_ERRORS
+from clozelab.launch.sweep import ReadOnce, Sweep, hydra_config, without_hydra
+from clozelab.runs.fingerprint import canonical
 
 
 def opened(experiment: str, name: str, *words: str) -> Sweep:

@@ -8,8 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from clozelab.config import CONF_DIR
-from clozelab.ledger import sweep
-from clozelab.ledger.targets import GIVEN_BY_STAGE, check_targets, locate, parameters_of
+from clozelab.launch import sweep
+from clozelab.targets import GIVEN_BY_STAGE, check_targets, locate, parameters_of
 
 GOOD = {"_target_": "clozelab.optim.schedule.LinearWarmupDecay", "_partial_": True, "warmup_fraction": 0.1}
 
@@ -25,7 +25,7 @@ def test_good_nodes_pass() -> None:
         "torch.load",
         "clozelab_evil.run",
         "clozelab.cli.main",
-        "clozelab.ledger.run.Run",
+        "clozelab.runs.store.Run",
         "${oc.env:HOME}",
         "clozelab.optim.schedule.${x}",
         "clozelab.optim.adamw.torch.load",  # a way round through our own imports

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.data.text_files import Source, find_files
-from clozelab.ledger import watching
-from clozelab.ledger.run import Run
-from clozelab.ledger.run_record import is_settled
-from clozelab.ledger.watching import UNWATCHED, watched_files
+from clozelab.corpus.files import Source, find_files
+from clozelab.runs import record as watching
+from clozelab.runs.record import UNWATCHED, is_settled, watched_files
+from clozelab.runs.store import Run
 
 
 def config(data: Path, **changes: Any) -> DictConfig:

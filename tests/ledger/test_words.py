@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clozelab.ledger.words import key_of, parse
+from clozelab.terminal import key_of, parse
 
 
 def test_hydra_s_words_are_passed_on_as_they_are() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clozelab.metrics.paired_tests import bootstrap_mean, bootstrap_score, mcnemar
+from clozelab.metrics.statistics import bootstrap_mean, bootstrap_score, mcnemar
 
 
 def test_mcnemar_by_hand() -> None:

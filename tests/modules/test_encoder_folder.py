@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.modules.encoder_folder import max_positions, open_tokenizer
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.modules.results import max_positions, open_tokenizer
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
 

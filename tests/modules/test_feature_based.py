@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.data.readers.rows import TokenRows
-from clozelab.data.readers.tagged import TaggedRows, TaggedSplit
-from clozelab.datamodules.features import FeatureRows
+from clozelab.datamodules.examples import TokenRows
 from clozelab.datamodules.finetuning import make_batch
+from clozelab.datamodules.tagged import TaggedRows, TaggedSplit
+from clozelab.datamodules.tags import FeatureRows
 from clozelab.models.features import FEATURES, feature_layers
-from clozelab.modules.feature_based import FeatureBased
+from clozelab.modules.tags import FeatureBased
 
 LAYERS, HIDDEN = 4, 32
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.data.readers.labelled import LabelledRows
-from clozelab.data.readers.rows import GroupedRows, TokenRows, concatenate
+from clozelab.datamodules.examples import GroupedRows, TokenRows, concatenate
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.modules.multiple_choice import MultipleChoice
+from clozelab.datamodules.labelled import LabelledRows
+from clozelab.modules.classification import MultipleChoice
 
 CLS, SEP, MARK, K = 2, 3, 5, 3
 

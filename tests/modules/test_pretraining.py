@@ -25,7 +25,7 @@ from clozelab.modules.pretraining import PretrainingModule, check_phases, check_
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
 from clozelab.training.callbacks import TrainingInterruptedError
-from clozelab.training.metrics_csv import MetricsCsv
+from clozelab.training.measuring import MetricsCsv
 from clozelab.training.trainer import build_trainer, choose_hardware, stage_callbacks
 
 VOCAB, HIDDEN, ROWS, SLOTS, TOTAL = 23, 8, 6, 7, 8

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.data.readers.labelled import LabelledRows, Windows
-from clozelab.data.readers.rows import TokenRows, concatenate, join_rows
+from clozelab.datamodules.examples import TokenRows, concatenate, join_rows
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.modules.sequence_classification import SequenceClassification
+from clozelab.datamodules.labelled import LabelledRows, Windows
+from clozelab.modules.classification import SequenceClassification
 
 VOCAB_SIZE, CLS, SEP = 40, 2, 3
 

@@ -11,12 +11,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clozelab.data.readers.squad import SquadExamples, SquadQuestion
-from clozelab.data.readers.squad_features import WindowSettings, build_features
-from clozelab.data.readers.squad_split import SquadSplit
-from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.modules.span_extraction import SpanExtraction, pad_tokens
+from clozelab.datamodules.squad_reading import SquadExamples, SquadQuestion, SquadSplit, WindowSettings, build_features
+from clozelab.modules.spans import SpanExtraction, pad_tokens
 
 COLOURS = ["red", "green", "blue", "white"]
 FILLER = ["the", "cat", "and", "a", "dog", "sat", "on", "my", "old", "mat", "by", "one", "door"]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.data.readers.rows import TokenRows, concatenate
-from clozelab.data.readers.tagged import TaggedRows, TaggedSplit
+from clozelab.datamodules.examples import TokenRows, concatenate
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.modules.token_classification import TokenClassification
+from clozelab.datamodules.tagged import TaggedRows, TaggedSplit
+from clozelab.modules.tags import TokenClassification
 
 NAMES = ["O", "B-X", "I-X"]
 CLS, SEP, OPEN = 2, 3, 5

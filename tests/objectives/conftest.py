@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.data.packing import SpecialIds
-from clozelab.data.segments import SegmentPairs
-from clozelab.data.shards import TokenShards, TokenStream
+from clozelab.corpus.instances import SegmentPairs
+from clozelab.corpus.packing import SpecialIds
+from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.models.encoder import Encoder
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
-from clozelab.objectives.weighted_sum import Objective
+from clozelab.objectives.objective import Objective
 
 VOCAB_SIZE = 60
 

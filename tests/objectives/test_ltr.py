@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clozelab.data.packing import SpecialIds, pack_ragged
-from clozelab.data.segments import FullSentences, SegmentPairs
-from clozelab.data.shards import TokenShards
+from clozelab.corpus.instances import FullSentences, SegmentPairs
+from clozelab.corpus.packing import SpecialIds, pack_ragged
+from clozelab.corpus.shards import TokenShards
 from clozelab.models.encoder import Encoder
 from clozelab.objectives.ltr import LeftToRight
-from clozelab.objectives.weighted_sum import Objective, to_torch
+from clozelab.objectives.objective import Objective, to_torch
 
 LTR = LeftToRight(weight=1.0)
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clozelab.data.packing import SpecialIds
-from clozelab.data.segments import SegmentPairs
-from clozelab.data.shards import TokenShards
+from clozelab.corpus.instances import SegmentPairs
+from clozelab.corpus.packing import SpecialIds
+from clozelab.corpus.shards import TokenShards
 from clozelab.models.encoder import Encoder
 from clozelab.objectives.mlm import MaskedLanguageModel
-from clozelab.objectives.weighted_sum import Objective, to_torch
+from clozelab.objectives.objective import Objective, to_torch
 
 PAIRS = SegmentPairs(0.5, "corpus")
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clozelab.data.packing import SpecialIds
-from clozelab.data.segments import SegmentPairs
-from clozelab.data.shards import TokenShards
+from clozelab.corpus.instances import SegmentPairs
+from clozelab.corpus.packing import SpecialIds
+from clozelab.corpus.shards import TokenShards
 from clozelab.models.encoder import Encoder
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.nsp import NextSentencePrediction
-from clozelab.objectives.weighted_sum import Objective, to_torch
+from clozelab.objectives.objective import Objective, to_torch
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

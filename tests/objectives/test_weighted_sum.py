@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.data.packing import SpecialIds
-from clozelab.data.segments import FullSentences, SegmentPairs
-from clozelab.data.shards import TokenShards
+from clozelab.corpus.instances import FullSentences, SegmentPairs
+from clozelab.corpus.packing import SpecialIds
+from clozelab.corpus.shards import TokenShards
 from clozelab.models.encoder import Encoder
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
-from clozelab.objectives.weighted_sum import Objective, pad_predictions, to_torch
+from clozelab.objectives.objective import Objective, pad_predictions, to_torch
 
 MakeMlm = Callable[..., MaskedLanguageModel]
 

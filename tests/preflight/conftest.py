@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.data.packing import SpecialIds
-from clozelab.data.readers.preview import Preview, TaskPreview
-from clozelab.data.segments import SegmentPairs
-from clozelab.data.shards import TokenShards, TokenStream
-from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.checks.subject import Arm, Corpus, Room, Subject, Task
+from clozelab.corpus.instances import SegmentPairs
+from clozelab.corpus.packing import SpecialIds
+from clozelab.corpus.shards import TokenShards, TokenStream
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.datamodules.examples import Preview, TaskPreview
 from clozelab.models.config import BertConfig
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
-from clozelab.objectives.weighted_sum import Objective
-from clozelab.preflight.subject import Arm, Corpus, Room, Subject, Task
+from clozelab.objectives.objective import Objective
 
 WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in "bdgklmnrst"]
 PHASES = [{"seq_length": 48, "steps": 1000, "global_batch_size": 64, "micro_batch_size": 64}]

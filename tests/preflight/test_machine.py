@@ -8,8 +8,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from clozelab.preflight import machine
-from clozelab.preflight.terminal import print_facts
+from clozelab.checks import machine
+from clozelab.checks.run import print_facts
 from clozelab.training import runtime
 from clozelab.training.runtime import onednn_fp32, onednn_fp32_error
 

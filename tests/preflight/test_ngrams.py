@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.data.shards import TokenStream
-from clozelab.preflight import ngrams
-from clozelab.preflight.ngrams import NGRAM, ngram_hashes, search
+from clozelab.checks import text as ngrams
+from clozelab.checks.text import NGRAM, ngram_hashes, search
+from clozelab.corpus.shards import TokenStream
 
 
 @pytest.mark.parametrize("block", [16, 1 << 15])

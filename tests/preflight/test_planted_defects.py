@@ -10,16 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.data.masking import Masking
-from clozelab.data.packing import PackedRows
-from clozelab.data.segments import PairInstances
-from clozelab.data.shards import TokenShards, TokenStream
+from clozelab.checks.machine import check_time
+from clozelab.checks.run import examine
+from clozelab.checks.subject import ERROR, OK, WARNING, Corpus, Finding, Room, Subject, Time
+from clozelab.corpus.instances import PairInstances
+from clozelab.corpus.packing import Masking, PackedRows
+from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.models import attention
 from clozelab.models.layout import Layout
-from clozelab.preflight.budget import check_time
-from clozelab.preflight.checks import examine
-from clozelab.preflight.findings import ERROR, OK, WARNING, Finding
-from clozelab.preflight.subject import Corpus, Room, Subject, Time
 
 Make = Callable[..., Any]
 
@@ -101,7 +99,7 @@ def test_attention_across_sequences(subject: Subject, monkeypatch: pytest.Monkey
 
 def test_nothing_is_masked(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = np.zeros(0, dtype=np.int64)
-    monkeypatch.setattr("clozelab.data.masking.choose_positions", lambda *rest: nothing)
+    monkeypatch.setattr("clozelab.corpus.packing.choose_positions", lambda *rest: nothing)
     assert caught(subject) == {"own label", "masks"}
 
 
@@ -356,5 +354,5 @@ def test_a_check_that_fails_is_an_error_of_its_name(subject: Subject, monkeypatc
     def fail(*_: Any) -> Any:
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr("clozelab.preflight.visibility.Probe.of", fail)
+    monkeypatch.setattr("clozelab.checks.visibility.Probe.of", fail)
     assert caught(subject) == {"future"}

@@ -20,12 +20,12 @@ import pytest
 import torch
 import yaml
 
-from clozelab.data.checksums import file_sha256
-from clozelab.data.microworld.world import MANIFEST
-from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.ledger.run import RunConflictError
+from clozelab.corpus.files import file_sha256
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.modules.finetuning import FineTuning
+from clozelab.runs.store import RunConflictError
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
+from microworld.world import MANIFEST
 
 GOOD, BAD = ["good", "fine", "great"], ["bad", "dull", "awful"]
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, *GOOD, *BAD, "the", "film"], lowercase=True)
@@ -181,8 +181,8 @@ def test_stopped_run_goes_on_where_it_was(
 
 def test_killed_run_goes_on_from_its_last_checkpoint(finetune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = finetune(name="whole")
-    monkeypatch.setattr("clozelab.modules.finetuning_trainer.CHECKPOINT_INTERVAL_STEPS", 4)
-    monkeypatch.setattr("clozelab.modules.finetuning_trainer.CHECKPOINT_SECONDS", 1e-9)
+    monkeypatch.setattr("clozelab.modules.finetuning.CHECKPOINT_INTERVAL_STEPS", 4)
+    monkeypatch.setattr("clozelab.modules.finetuning.CHECKPOINT_SECONDS", 1e-9)
     original = FineTuning.training_step
 
     def dies(self: FineTuning, *rest: Any) -> Any:
@@ -201,7 +201,7 @@ def test_killed_run_goes_on_from_its_last_checkpoint(finetune: Any, monkeypatch:
 
 
 def test_short_runs_write_no_checkpoint(finetune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozelab.modules.finetuning_trainer.CHECKPOINT_INTERVAL_STEPS", 1)
+    monkeypatch.setattr("clozelab.modules.finetuning.CHECKPOINT_INTERVAL_STEPS", 1)
     monkeypatch.setattr("lightning.pytorch.Trainer.save_checkpoint", None)  # would fail
     finetune()
 

@@ -22,11 +22,11 @@ from typing import Any
 
 import pytest
 
-from clozelab.ledger.collect import collect
-from clozelab.ledger.locks import holder, holders
-from clozelab.ledger.reporting.experiment import Experiment, Row
-from clozelab.ledger.reporting.results import write_results
-from clozelab.ledger.reporting.table import build_table
+from clozelab.report.render import write_results
+from clozelab.runs.find import collect
+from clozelab.runs.store import holder, holders
+from clozelab.verdicts.experiment import Experiment, Row
+from clozelab.verdicts.table import build_table
 
 pytestmark = [
     pytest.mark.slow,

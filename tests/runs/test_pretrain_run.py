@@ -24,11 +24,12 @@ from omegaconf import DictConfig
 from safetensors.torch import load_file
 
 from clozelab import config
-from clozelab.ledger.launching import plugins
+from clozelab.launch import plugins
 from clozelab.models.weights import load_encoder
-from clozelab.stages import adapting, pretrain
+from clozelab.stages import pretrain
+from clozelab.stages import pretrain as adapting
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
-from clozelab.training.checkpoint_io import load_file as load_checkpoint
+from clozelab.training.checkpoints import load_file as load_checkpoint
 
 TIMED = ("train/tokens_per_second", "train/mfu")
 PHASES = (

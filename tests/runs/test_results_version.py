@@ -21,20 +21,20 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from clozelab import config as schema
-from clozelab.data.packing import SpecialIds
-from clozelab.data.readers.squad_split import SquadSplit
-from clozelab.data.readers.tagged import TaggedSplit
-from clozelab.data.segments import FullSentences, SegmentPairs
-from clozelab.data.shards import TokenShards, TokenStream
-from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.bucketing import bucketed_batches
-from clozelab.ledger.fingerprint import RESULTS_VERSIONS
+from clozelab.corpus.instances import FullSentences, SegmentPairs
+from clozelab.corpus.packing import SpecialIds
+from clozelab.corpus.shards import TokenShards, TokenStream
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.datamodules.loading import bucketed_batches
+from clozelab.datamodules.squad_reading import SquadSplit
+from clozelab.datamodules.tagged import TaggedSplit
 from clozelab.modules.finetuning import Evaluation, FineTuning
 from clozelab.modules.results import write_results
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
-from clozelab.objectives.weighted_sum import Objective
+from clozelab.objectives.objective import Objective
+from clozelab.runs.fingerprint import RESULTS_VERSIONS
 from clozelab.stages import finetune as stage
 from clozelab.stages import pretrain
 

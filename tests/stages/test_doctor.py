@@ -12,12 +12,12 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from clozelab.checks.subject import ERROR, WARNING
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.ledger.planning.timing import Request, Speed
-from clozelab.ledger.sweep import Sweep, compose, without_hydra
+from clozelab.launch.sweep import Sweep, compose, without_hydra
 from clozelab.models.encoder import Encoder
 from clozelab.models.weights import save_encoder_folder
-from clozelab.preflight.findings import ERROR, WARNING
+from clozelab.planning.timing import Request, Speed
 from clozelab.stages import doctor, reproduce
 from clozelab.stages.prepare import find_corpus, prepared_corpus
 from clozelab.stages.subject import gather, gather_sweep
@@ -88,7 +88,7 @@ def test_the_planner_s_speeds_tell_the_time(places: list[str], monkeypatch: pyte
         asked.append(measure)
         return [Speed(20_000.0, 1.0, 60_000.0)] * len(requests)
 
-    monkeypatch.setattr("clozelab.ledger.planning.costing.measured_speeds", speeds)
+    monkeypatch.setattr("clozelab.planning.costing.measured_speeds", speeds)
     time = gather(EXPERIMENT, ["scale=demo", *places, "finetune.task=mrpc"]).time
     assert asked == [False, False], "the pre-flight times nothing"
     assert 60.0 < (time.stages["pre-training"] or 0.0) < 7200.0 and time.by_flops is None

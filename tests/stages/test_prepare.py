@@ -27,7 +27,7 @@ def corpus_config(**changes: Any) -> DictConfig:
 
 def generated_config() -> DictConfig:
     generator = {
-        "_target_": "clozelab.data.microworld.world.write_world",
+        "_target_": "microworld.world.write_world",
         "_partial_": True,
         "world_seed": 1,
         "num_documents": NUM_DOCUMENTS,

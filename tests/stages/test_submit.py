@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clozelab.data.glue_submission import TEST_SETS, placeholder
+from clozelab.metrics.glue import TEST_SETS, placeholder
 from clozelab.stages.submit import main
 
 

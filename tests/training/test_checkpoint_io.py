@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clozelab.training.checkpoint_io import AtomicCheckpointIO, CheckpointCorruptError, load_file, save_file
+from clozelab.training.checkpoints import AtomicCheckpointIO, CheckpointCorruptError, load_file, save_file
 
 
 def content() -> dict[str, object]:
@@ -78,7 +78,7 @@ def test_kill_at_any_moment_leaves_a_whole_file(tmp_path: Path) -> None:
     script = f"""
         import torch
         from pathlib import Path
-        from clozelab.training.checkpoint_io import save_file
+        from clozelab.training.checkpoints import save_file
         step = 0
         while True:
             save_file({{"w": torch.full((500_000,), float(step)), "global_step": step}}, Path({str(path)!r}))

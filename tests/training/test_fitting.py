@@ -1,4 +1,4 @@
-"""Tests of clozelab.training.fitting: halving, giving up, and a trial that leaves no trace."""
+"""Tests of clozelab.training.runtime: halving, giving up, and a trial that leaves no trace."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from clozelab.training.fitting import largest_that_fits, try_step
+from clozelab.training.runtime import largest_that_fits, try_step
 
 
 def test_halves_until_it_fits():

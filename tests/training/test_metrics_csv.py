@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clozelab.training.metrics_csv import MetricsCsv
+from clozelab.training.measuring import MetricsCsv
 
 
 def test_rows_columns_and_truncation(tmp_path: Path) -> None:

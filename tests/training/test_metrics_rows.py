@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clozelab.training.metrics_csv import MetricsCsv
+from clozelab.training.measuring import MetricsCsv
 from clozelab.training.metrics_rows import Row, read_rows
 
 ROWS = [Row(step, 10 * step, step / 4, 'validation/f1/books, "old" \u2028', 1 / step) for step in range(1, 200)]

@@ -8,7 +8,7 @@ import pytest
 from lightning.pytorch.demos.boring_classes import BoringModel
 
 from clozelab.training.callbacks import OwnCheckpoint
-from clozelab.training.checkpoint_io import load_file, save_file
+from clozelab.training.checkpoints import load_file, save_file
 from clozelab.training.trainer import build_trainer, choose_hardware, stage_callbacks
 
 CPU = {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "precision": "32-true", "threads": None}

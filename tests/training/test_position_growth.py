@@ -11,7 +11,7 @@ import torch
 
 from clozelab.models.config import BertConfig
 from clozelab.models.embeddings import Embeddings
-from clozelab.training.position_growth import PositionGrowth, check_position_growth, growth_steps
+from clozelab.training.callbacks import PositionGrowth, check_position_growth, growth_steps
 
 
 def phase(seq_length: int, steps: int) -> dict[str, int]:

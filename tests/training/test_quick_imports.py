@@ -1,4 +1,4 @@
-"""Tests of clozelab.training.quick_imports, each in a process of its own: what is imported, and what still works."""
+"""Tests of clozelab.training.host, each in a process of its own: what is imported, and what still works."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 CODE = """
 import sys
-from clozelab.training.quick_imports import import_torchmetrics_quickly
+from clozelab.training.host import import_torchmetrics_quickly
 assert import_torchmetrics_quickly() is True
 assert import_torchmetrics_quickly() is False, "once is enough"
 loaded = [name for name in ("transformers", "matplotlib", "scipy.signal") if name in sys.modules]
@@ -35,8 +35,6 @@ def test_metrics_work_and_nothing_optional_is_imported() -> None:
 
 
 def test_who_imported_torchmetrics_first_keeps_all_of_it() -> None:
-    code = (
-        "import torchmetrics; from clozelab.training.quick_imports import import_torchmetrics_quickly as q; print(q())"
-    )
+    code = "import torchmetrics; from clozelab.training.host import import_torchmetrics_quickly as q; print(q())"
     done = run(code)
     assert done.stdout.strip() == "False", done.stderr[-2000:]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from clozelab.training import runtime
-from clozelab.training.reproducibility import mix, seed_forward
+from clozelab.training.checkpoints import mix, seed_forward
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_seeds_are_a_function_of_the_place() -> None:
 
 def test_allocator_is_tuned_without_torch() -> None:
     code = (
-        "import sys; from clozelab.training.allocator import tune_allocator; r = tune_allocator();"
+        "import sys; from clozelab.training.host import tune_allocator; r = tune_allocator();"
         "assert 'torch' not in sys.modules; print(r)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from clozelab.training import runtime, strategies
-from clozelab.training.strategies import build_strategy, cluster_environment, resolve_accelerator
-from clozelab.training.trainer import Hardware, build_trainer, choose_hardware
+from clozelab.training import runtime
+from clozelab.training import trainer as strategies
+from clozelab.training.trainer import (
+    Hardware,
+    build_strategy,
+    build_trainer,
+    choose_hardware,
+    cluster_environment,
+    resolve_accelerator,
+)
 
 CPU = {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "precision": "32-true", "threads": None}
 

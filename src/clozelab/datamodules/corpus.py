@@ -18,12 +18,11 @@ from lightning.pytorch import LightningDataModule
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from clozelab.data.packing import SpecialIds
-from clozelab.data.random import derive_seed
-from clozelab.data.sampler import batch_positions, instance_indices
-from clozelab.data.segments import Instances
-from clozelab.datamodules.prefetch import device_type, for_device
-from clozelab.objectives.weighted_sum import Objective, pad_predictions, to_torch
+from clozelab.corpus.instances import Instances
+from clozelab.corpus.packing import SpecialIds
+from clozelab.corpus.random import batch_positions, derive_seed, instance_indices
+from clozelab.datamodules.loading import device_type, for_device
+from clozelab.objectives.objective import Objective, pad_predictions, to_torch
 
 log = logging.getLogger(__name__)
 

@@ -24,15 +24,12 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from clozelab.data.checksums import file_sha256
-from clozelab.data.readers.cache import content_key
-from clozelab.data.readers.files import baselines_of, generator_of, require_file
-from clozelab.data.readers.preview import TaskPreview
-from clozelab.data.readers.rows import Ints, Rows
-from clozelab.data.tokenizer import WordPieceTokenizer
+from clozelab.corpus.files import file_sha256
+from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.datamodules.baselines import BASELINES_VERSION, Scores, cached_scores
-from clozelab.datamodules.bucketing import bucketed_batches, token_budget_batches
-from clozelab.datamodules.prefetch import for_device
+from clozelab.datamodules.examples import Ints, Rows, TaskPreview
+from clozelab.datamodules.files import baselines_of, content_key, generator_of, require_file
+from clozelab.datamodules.loading import bucketed_batches, for_device, token_budget_batches
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 

@@ -12,13 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.data.checksums import file_sha256
-from clozelab.data.readers.glue import TextExamples, TsvFormat, read_tsv
-from clozelab.data.readers.labelled import LabelledRows, WindowRule, load_labelled, subset
-from clozelab.data.readers.preview import Preview, TaskPreview
-from clozelab.data.readers.rows import Rows, join_rows
+from clozelab.corpus.files import file_sha256
 from clozelab.datamodules.baselines import Scores, of_labels
+from clozelab.datamodules.examples import Preview, Rows, TaskPreview, join_rows
 from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.labelled import (
+    LabelledRows,
+    TextExamples,
+    TsvFormat,
+    WindowRule,
+    load_labelled,
+    read_tsv,
+    subset,
+)
 
 log = logging.getLogger(__name__)
 LONG_DOCUMENTS = ("truncate", "windows")

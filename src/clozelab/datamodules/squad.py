@@ -12,15 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.data.checksums import file_sha256
-from clozelab.data.readers.labelled import subset
-from clozelab.data.readers.preview import Preview, TaskPreview
-from clozelab.data.readers.rows import Rows, join_rows
-from clozelab.data.readers.squad import read_squad
-from clozelab.data.readers.squad_features import WindowSettings
-from clozelab.data.readers.squad_split import SquadSplit, load_squad
+from clozelab.corpus.files import file_sha256
 from clozelab.datamodules.baselines import Scores, of_spans
+from clozelab.datamodules.examples import Preview, Rows, TaskPreview, join_rows
 from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.labelled import subset
+from clozelab.datamodules.squad_reading import SquadSplit, WindowSettings, load_squad, read_squad
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from clozelab.data.checksums import file_sha256
-from clozelab.data.readers.labelled import LabelledRows, subset
-from clozelab.data.readers.preview import Preview, TaskPreview
-from clozelab.data.readers.rows import GroupedRows, Rows
-from clozelab.data.readers.swag import ChoiceExamples, ChoiceFormat, Fold, load_choices, read_choices
+from clozelab.corpus.files import file_sha256
 from clozelab.datamodules.baselines import Scores, of_choices
+from clozelab.datamodules.examples import GroupedRows, Preview, Rows, TaskPreview
 from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.labelled import LabelledRows, subset
+from clozelab.datamodules.swag_reading import ChoiceExamples, ChoiceFormat, Fold, load_choices, read_choices
 
 log = logging.getLogger(__name__)
 

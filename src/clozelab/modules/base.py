@@ -19,9 +19,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from clozelab.training.callbacks import leave_quietly_unless_first
-from clozelab.training.metrics_csv import SECONDS_KEY, TOKENS_KEY, MetricsCsv
-from clozelab.training.resume import forget_loops, set_position
-from clozelab.training.throughput import Throughput
+from clozelab.training.checkpoints import forget_loops, set_position
+from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, MetricsCsv, Throughput
 
 OptimizerFactory = Callable[[Iterator[tuple[str, nn.Parameter]]], Optimizer]
 """`build_adamw` with its settings bound; called with named_parameters()."""

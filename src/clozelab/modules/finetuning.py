@@ -3,9 +3,9 @@
 The best checkpoint is the first with the highest `metric` on the validation split, as the paper selects on its
 development sets: scores of that same split are therefore slightly optimistic, for every arm alike. Its predictions are
 kept with it. Scores keep their scorer's own unit: shares of one, SQuAD's in percent.
-"""
 
-# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
+The Trainer of fine-tuning: evaluations where the data module's epochs end, checkpoints only where it takes long.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 
 from clozelab.models.encoder import Encoder
@@ -25,7 +28,11 @@ from clozelab.models.flops import training_flops_per_token
 from clozelab.models.recurrent import BiLSTM
 from clozelab.modules.base import DivergedError, TrainingModule
 from clozelab.training.callbacks import leave_quietly_unless_first
-from clozelab.training.reproducibility import seed_forward
+from clozelab.training.checkpoints import seed_forward
+from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
+
+# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
+
 
 Batch = dict[str, Any]
 Part = tuple[Tensor, Tensor]
@@ -287,3 +294,38 @@ def check_metric(metric: str, score_keys: Sequence[str]) -> None:
     known = [f"validation/{key}" for key in score_keys]
     if metric not in known:
         raise ValueError(f"task.metric={metric!r} is not a score of this task; it has {', '.join(known)}")
+
+
+CHECKPOINT_INTERVAL_STEPS = 50
+CHECKPOINT_SECONDS = 300.0
+"""At least between two checkpoints: a fine-tuning that is done sooner is begun again rather than written down."""
+
+
+def build_finetuning_trainer(
+    hardware: Hardware,
+    module: FineTuning,
+    loggers: Sequence[Logger],
+    folder: Path,
+    checkpoint: Path,
+    fingerprint: str,
+    progress_bar: bool,
+) -> Trainer:
+    """A Trainer that evaluates at each end of a (short) epoch and asks the data module for the next stretch."""
+    callbacks = stage_callbacks(
+        checkpoint=checkpoint,
+        checkpoint_interval_steps=CHECKPOINT_INTERVAL_STEPS,
+        checkpoint_least_seconds=CHECKPOINT_SECONDS,
+        fingerprint=fingerprint,
+        progress_bar=progress_bar,
+    )
+    return build_trainer(
+        hardware,
+        max_steps=module.total_steps,
+        validation_interval_steps=None,
+        callbacks=callbacks,
+        loggers=loggers,
+        folder=folder,
+        log_interval_steps=module.log_interval_steps,
+        limit_val_batches=1.0,
+        reload_dataloaders_every_n_epochs=1,
+    )

@@ -26,12 +26,11 @@ from clozelab.models.compiling import uncompiled
 from clozelab.models.flops import parameter_count, training_flops_per_token
 from clozelab.models.weights import save_encoder_folder
 from clozelab.modules.base import OptimizerFactory, ScheduleFactory, TrainingModule
-from clozelab.training.reproducibility import seed_forward
+from clozelab.training.checkpoints import seed_forward
 
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
-    from clozelab.objectives.interface import LossTerm
-    from clozelab.objectives.weighted_sum import Objective
+    from clozelab.objectives.objective import LossTerm, Objective
 
 log = logging.getLogger(__name__)
 

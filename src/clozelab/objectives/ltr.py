@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from clozelab.data.packing import PackedRows, SpecialIds
-from clozelab.objectives.interface import Arrays, Epoch, TokenObjective
+from clozelab.corpus.packing import PackedRows, SpecialIds
+from clozelab.objectives.objective import Arrays, Epoch, TokenObjective
 
 
 class LeftToRight(TokenObjective):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from clozelab.data.masking import Masking
-from clozelab.data.packing import PackedRows, SpecialIds
-from clozelab.objectives.interface import Arrays, Epoch, TokenObjective
+from clozelab.corpus.packing import Masking, PackedRows, SpecialIds
+from clozelab.objectives.objective import Arrays, Epoch, TokenObjective
 
 
 class MaskedLanguageModel(TokenObjective):

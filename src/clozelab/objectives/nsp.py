@@ -7,10 +7,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clozelab.data.packing import PackedRows, SpecialIds
+from clozelab.corpus.packing import PackedRows, SpecialIds
 from clozelab.models.config import BertConfig
 from clozelab.models.heads import NextSentenceHead
-from clozelab.objectives.interface import Arrays, Epoch, LossTerm, PairObjective, RowResults
+from clozelab.objectives.objective import Arrays, Epoch, LossTerm, PairObjective, RowResults
 
 
 class NextSentencePrediction(PairObjective):

@@ -1,4 +1,9 @@
-"""AdamW for BERT: torch's fused kernel, or the released code's variant without bias correction.
+"""Which parameters decay: weight matrices and embeddings do, biases and LayerNorm do not (as the released BERT code).
+
+The rule is the number of dimensions: every bias and every LayerNorm gain is a vector, everything that decays is a
+matrix.
+
+AdamW for BERT: torch's fused kernel, or the released code's variant without bias correction.
 
 Unusual: the released BERT optimiser leaves the moments uncorrected, so its first updates are larger by up to
 1 / sqrt(1 - beta2) per unit of learning rate; `bias_correction: false` gives exactly that.
@@ -13,7 +18,25 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from clozelab.optim.param_groups import decay_groups
+
+def decays(parameter: nn.Parameter) -> bool:
+    """Whether weight decay applies; true for matrices, false for vectors."""
+    return parameter.ndim >= 2
+
+
+def decay_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float) -> list[dict[str, Any]]:
+    """Two optimiser groups, decaying first; frozen parameters are left out, an empty group is dropped.
+
+    Raises ValueError when nothing is trainable.
+    """
+    trainable = [parameter for _, parameter in named_parameters if parameter.requires_grad]
+    if not trainable:
+        raise ValueError("no trainable parameter: every parameter has requires_grad=False")
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in trainable if decays(p)], "weight_decay": weight_decay},
+        {"params": [p for p in trainable if not decays(p)], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
 
 
 def build_adamw(

@@ -1,27 +1,195 @@
-"""`clozelab compare A B`: two run folders side by side."""
+"""Two run folders side by side: what differs in their making, how they learnt, what they reached.
+
+`clozelab compare A B`: two run folders side by side.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from rich.console import Console
 
-from clozelab.ledger.inventory import Record
-from clozelab.ledger.lists import Heading, make_console, make_table, say
-from clozelab.ledger.reporting import comparing
-from clozelab.ledger.reporting.comparing import (
-    evaluation_words,
-    has_other_targets,
-    has_other_text,
-    main_curve,
-    open_run,
-    point_rows,
-    score_rows,
-    title,
-    with_unit,
-)
-from clozelab.ledger.words import parse, wants_help
+from clozelab.runs.find import PERCENT, Record, is_percent, read_record, read_scores, unit_of
+from clozelab.runs.fingerprint import flatten
+from clozelab.stages import compare as comparing
+from clozelab.terminal import Heading, make_console, make_table, parse, say, wants_help
+from clozelab.training.metrics_rows import read_rows
+from clozelab.verdicts.wording import rough, signed
+
+NONE = "(none)"
+Curve = list[tuple[int, int, float]]
+"""[(step, tokens, value)]."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A held-out figure of both runs: at their ends, and at the last tokens that both have seen."""
+
+    key: str
+    ends: tuple[float, float]
+    tokens: int | None
+    """None where they have nothing in common."""
+    common: tuple[float, float] | None
+
+
+def open_run(path: str) -> Record:
+    """The record of one run folder.
+
+    Raises:
+        ValueError: there is none, or it is damaged.
+    """
+    folder = Path(path)
+    if not (folder / "run.json").is_file():
+        raise ValueError(f"{path} is no run folder (no run.json); `clozelab runs --csv` lists them")
+    record = read_record(folder, folder)
+    if record.status == "damaged":
+        raise ValueError(f"{path} is damaged: {record.problem}")
+    return record
+
+
+def config_differences(one: Record, two: Record) -> list[tuple[str, str, str]]:
+    """(dotted key, there, here) of everything that the fingerprints are made of and that is not the same."""
+    found = []
+    for part, label in (("config_resolved", ""), ("inputs", "input "), ("results_version", "results_version")):
+        found += _differing(flatten(one.state.get(part), label), flatten(two.state.get(part), label))
+    return [(key, _short(key, before), _short(key, after)) for key, before, after in found]
+
+
+def making_differences(one: Record, two: Record) -> list[tuple[str, str, str]]:
+    """What was the same by intention and may not be: versions, commit, machine, precision."""
+    found = []
+    for part in ("versions", "git", "host"):
+        found += _differing(flatten(one.state.get(part), part), flatten(two.state.get(part), part))
+    precisions = [{"precision": record.state.get("facts", {}).get("precision", NONE)} for record in (one, two)]
+    return [(key, str(a), str(b)) for key, a, b in found + _differing(*precisions)]
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    keys = dict.fromkeys([*before, *after])
+    pairs = [(key, before.get(key, NONE), after.get(key, NONE)) for key in keys]
+    return [(key, old, new) for key, old, new in pairs if old != new]
+
+
+def _short(key: str, value: Any) -> str:
+    """Fingerprints are long, and their beginnings tell them apart."""
+    text = str(value)
+    return text[:12] if key.startswith("input ") and len(text) == 64 else text
+
+
+def read_validation(folder: Path) -> dict[str, Curve]:
+    """Every held-out figure of a run in the unit of `unit_of`."""
+    curves: dict[str, Curve] = {}
+    for row in read_rows(folder / "metrics.csv"):
+        if row.key.startswith("validation/"):
+            curves.setdefault(row.key, []).append((row.step, row.tokens, row.value))
+    return curves if is_percent(curves) else {key: _in_percent(key, curve) for key, curve in curves.items()}
+
+
+def _in_percent(key: str, curve: Curve) -> Curve:
+    """Shares of one as percent; any other figure as it is."""
+    factor = 100.0 if unit_of(key) == PERCENT else 1.0
+    return [(step, tokens, factor * value) for step, tokens, value in curve]
+
+
+def with_unit(key: str) -> str:
+    """`f1, percent`; a perplexity has its name alone."""
+    return ", ".join(filter(None, (key.removeprefix("validation/"), unit_of(key))))
+
+
+def points(one: Record, two: Record) -> list[Point]:
+    """Every held-out figure that both runs have; none of runs of different stages, whose figures only share names."""
+    if one.stage != two.stage:
+        return []
+    first, second = read_validation(one.folder), read_validation(two.folder)
+    return [_point(key, first[key], second[key]) for key in first if key in second]
+
+
+def _point(key: str, first: Curve, second: Curve) -> Point:
+    """At the shorter run's end; the longer one's value there lies on the line between its evaluations around it."""
+    limit = min(first[-1][1], second[-1][1])
+    ends = first[-1][2], second[-1][2]
+    if limit < max(first[0][1], second[0][1]):
+        return Point(key, ends, None, None)
+    there = [
+        float(np.interp(limit, [at for _, at, _ in curve], [value for *_, value in curve])) for curve in (first, second)
+    ]
+    return Point(key, ends, limit, (there[0], there[1]))
+
+
+def final_scores(one: Record, two: Record) -> list[tuple[str, float, float]]:
+    """(score's key, first, second) of two complete fine-tuning runs, in the unit of `unit_of`; empty for others."""
+    if any(record.stage != "finetune" or record.status != "complete" for record in (one, two)):
+        return []
+    first, second = (read_scores(record.folder / "scores.json")["scores"] for record in (one, two))
+    return [(key, first[key], second[key]) for key in first if key in second]
+
+
+def point_rows(one: Record, two: Record) -> list[list[str]]:
+    """`points` as a table's cells, each with its unit."""
+    rows = []
+    for point in points(one, two):
+        decimals = 2 if unit_of(point.key) == PERCENT else 4
+        values = [f"{value:.{decimals}f}" for value in (*point.ends, *(point.common or ()))]
+        common = [rough(point.tokens or 0), *values[2:]] if point.common else [""] * 3
+        rows.append([with_unit(point.key), *values[:2], *common])
+    return rows
+
+
+def evaluation_words(one: Record, two: Record) -> str:
+    """Which evaluation the two runs' scores are of; empty where there are none to compare."""
+    if not final_scores(one, two):
+        return ""
+    steps = []
+    for letter, record in (("A", one), ("B", two)):
+        saved = json.loads((record.folder / "scores.json").read_text(encoding="utf-8"))
+        total = f" of {saved['total_steps']}" if "total_steps" in saved else ""
+        steps.append(f"{letter}: step {saved.get('best_step', NONE)}{total}")
+    return (
+        f"Scores are those of each run's best evaluation by {one.metric.removeprefix('validation/')} "
+        f"({', '.join(steps)}), as in reports; held-out figures are those of the last one."
+    )
+
+
+def score_rows(one: Record, two: Record) -> list[list[str]]:
+    """`final_scores` as a table's cells, each with its unit."""
+    return [[with_unit(key), f"{a:.2f}", f"{b:.2f}", signed(b - a)] for key, a, b in final_scores(one, two)]
+
+
+def has_other_text(one: Record, two: Record) -> bool:
+    """Whether the runs read other data, so that what was held out differs as well."""
+    inputs = [record.state.get("inputs", {}) for record in (one, two)]
+    data = "task_files" if all("task_files" in one for one in inputs) else "task_data"
+    return any(inputs[0].get(key) != inputs[1].get(key) for key in ("corpus", data))
+
+
+def has_other_targets(one: Record, two: Record) -> bool:
+    """Whether two pre-training runs predict tokens in different ways, so that a lower loss is no better one."""
+    tokens = [record.state["config_resolved"].get("objective", {}).get("token") for record in (one, two)]
+    return one.stage == two.stage == "pretrain" and tokens[0] != tokens[1]
+
+
+def main_curve(record: Record) -> tuple[str, Curve]:
+    """(key, curve) that says most of a run: the loss of pre-training, the selecting score of fine-tuning.
+
+    Raises:
+        ValueError: the run has no held-out figure yet.
+    """
+    curves = read_validation(record.folder)
+    key = record.metric or "validation/loss"
+    if key not in curves:
+        raise ValueError(f"{record.folder} has no {key} in its metrics.csv to draw")
+    return key, curves[key]
+
+
+def title(record: Record) -> str:
+    """What a run is, in a few words."""
+    return " ".join(filter(None, (record.stage, record.name, record.task, f"seed {record.seeds}")))
+
 
 HELP = """clozelab compare RUN RUN [data_dir=FOLDER] [--plot FILE]
 
@@ -56,7 +224,7 @@ def main(words: Sequence[str]) -> int:
     if one.stage == two.stage == "finetune":
         show_test(one, two, said.values.get("data_dir"), console)
     if "plot" in said.options:
-        from clozelab.ledger.reporting.plots import draw_two  # matplotlib takes a second
+        from clozelab.report.plots import draw_two  # matplotlib takes a second
 
         curves = [(f"{letter} {title(record)}", main_curve(record)) for letter, record in (("A", one), ("B", two))]
         lines = [(label, [(tokens, value) for _, tokens, value in curve]) for label, (_, curve) in curves]
@@ -86,7 +254,7 @@ def show_figures(one: Record, two: Record, console: Console) -> None:
 
 def show_test(one: Record, two: Record, data_dir: str | None, console: Console) -> None:
     """The paired test, or why there is none."""
-    from clozelab.ledger.reporting.examples import describe, paired_test  # scipy takes half a second
+    from clozelab.verdicts.examples import describe, paired_test  # scipy takes half a second
 
     try:
         for line in describe(paired_test(one, two, data_dir)):

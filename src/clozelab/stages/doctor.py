@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozelab.ledger.plan import SWEEPS
-from clozelab.ledger.words import Words, parse, wants_help
+from clozelab.launch.plan import SWEEPS
+from clozelab.terminal import Words, parse, wants_help
 
 if TYPE_CHECKING:
-    from clozelab.preflight.subject import Subject
+    from clozelab.checks.subject import Subject
 
 HELP = """clozelab doctor [threads=N]
 clozelab doctor EXPERIMENT [scale=NAME] [name=value ...]
@@ -41,7 +41,7 @@ def main(words: Sequence[str]) -> int:
     words = [word for word in words if word not in ("-m", "--multirun")]  # as it is said of a sweep
     options = ("config-dir", "config-name") if set(SWEEPS) & set(words) else ()
     said = parse("doctor", words, names=(0, 1), options=options, takes_overrides=True)
-    from clozelab.training.allocator import tune_allocator
+    from clozelab.training.host import tune_allocator
 
     is_tuned = tune_allocator()  # before torch is imported
     return pre_flight(said) if said.names else machine(said.overrides, is_tuned)
@@ -53,10 +53,10 @@ def machine(overrides: Sequence[str], allocator_tuned: bool) -> int:
     threads = [word.partition("=")[2] for word in overrides if word.startswith("threads=")]
     if wrong or not all(text.isdecimal() and int(text) for text in threads):
         raise ValueError(f"doctor without an experiment takes threads=N only, not {' '.join(wrong or overrides)}")
-    from clozelab.ledger.host import host_facts, usable_cores
-    from clozelab.ledger.lists import make_console
-    from clozelab.preflight.machine import look_at_machine
-    from clozelab.preflight.terminal import print_facts
+    from clozelab.checks.machine import look_at_machine
+    from clozelab.checks.run import print_facts
+    from clozelab.terminal import make_console
+    from clozelab.training.host import host_facts, usable_cores
 
     chosen = int(threads[-1]) if threads else None
     facts = list(look_at_machine(cores=usable_cores(), allocator_tuned=allocator_tuned, threads=chosen))
@@ -68,13 +68,12 @@ def machine(overrides: Sequence[str], allocator_tuned: bool) -> int:
 def pre_flight(said: Words) -> int:
     """Everything that can be known to be wrong with an experiment, or with one stage's sweep."""
     started = time.perf_counter()
-    from clozelab.training.quick_imports import import_torchmetrics_quickly
+    from clozelab.training.host import import_torchmetrics_quickly
 
     import_torchmetrics_quickly()  # before lightning is imported
-    from clozelab.ledger.lists import make_console
-    from clozelab.preflight.checks import examine
-    from clozelab.preflight.findings import ERROR, worst
-    from clozelab.preflight.terminal import print_findings
+    from clozelab.checks.run import examine, print_findings
+    from clozelab.checks.subject import ERROR, worst
+    from clozelab.terminal import make_console
 
     with _only_errors_logged():
         subject = _subject(said)
@@ -87,8 +86,8 @@ def pre_flight(said: Words) -> int:
 
 
 def _subject(said: Words) -> Subject:
-    from clozelab.ledger.reporting.experiment import find_experiment
     from clozelab.stages.subject import gather, gather_sweep
+    from clozelab.verdicts.experiment import find_experiment
 
     name = said.names[0]
     if name not in SWEEPS:

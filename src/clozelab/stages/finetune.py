@@ -13,23 +13,27 @@ from hydra.utils import instantiate
 from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.data.random import derive_seed
-from clozelab.data.readers.cache import used_folders
-from clozelab.data.readers.hub import HubSource, hub_files
+from clozelab.corpus.random import derive_seed
+from clozelab.datamodules.files import used_folders
 from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, PredictionSet, TaskInputs, TrainingPlan
-from clozelab.ledger.fingerprint import encoder_fingerprint, require_encoder
-from clozelab.ledger.run import Run
-from clozelab.ledger.targets import check_targets
+from clozelab.datamodules.hub import HubSource, hub_files
 from clozelab.models.compiling import compile_encoder
 from clozelab.models.encoder import Encoder
 from clozelab.models.weights import load_encoder
-from clozelab.modules.encoder_folder import max_positions, open_tokenizer
-from clozelab.modules.finetuning import FineTuning
-from clozelab.modules.finetuning_trainer import build_finetuning_trainer
-from clozelab.modules.results import save_model, write_results, write_test_predictions
-from clozelab.stages.building import build_loggers, check_trackers, encoder_source, hardware_of
-from clozelab.stages.checks import check_finetuning, check_fraction
-from clozelab.training.reproducibility import seed_initialisation
+from clozelab.modules.finetuning import FineTuning, build_finetuning_trainer
+from clozelab.modules.results import max_positions, open_tokenizer, save_model, write_results, write_test_predictions
+from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder
+from clozelab.runs.store import Run
+from clozelab.stages.building import (
+    build_loggers,
+    check_finetuning,
+    check_fraction,
+    check_trackers,
+    encoder_source,
+    hardware_of,
+)
+from clozelab.targets import check_targets
+from clozelab.training.checkpoints import seed_initialisation
 from clozelab.training.tracking import summarise, tracked
 
 log = logging.getLogger(__name__)

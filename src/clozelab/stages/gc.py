@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from clozelab.ledger.garbage import KINDS, delete, describe_size, find_garbage, totals
-from clozelab.ledger.inventory import find_records
-from clozelab.ledger.lists import Heading, make_console, make_table, say
-from clozelab.ledger.words import parse, path_of, wants_help
+from clozelab.runs.find import find_records
+from clozelab.runs.gc import KINDS, delete, describe_size, find_garbage, totals
+from clozelab.terminal import Heading, make_console, make_table, parse, path_of, say, wants_help
 
 HELP = """clozelab gc [runs_dir=FOLDER] [cache_dir=FOLDER] [what=KIND,...] [older_than=DAYS] [--delete]
 

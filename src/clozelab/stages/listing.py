@@ -9,15 +9,14 @@ from rich.console import Console
 from rich.text import Text
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.ledger.collect import collect
-from clozelab.ledger.launches import read_launch
-from clozelab.ledger.lists import make_console
-from clozelab.ledger.plan import SWEEPS, runs_root, sweep_names
-from clozelab.ledger.reporting.experiment import list_experiments, load_experiment
-from clozelab.ledger.reporting.table import build_table
-from clozelab.ledger.reporting.verdicts import judge, summarise
-from clozelab.ledger.sweep import job_names
-from clozelab.ledger.words import parse, wants_help
+from clozelab.launch.commands import read_launch
+from clozelab.launch.plan import SWEEPS, runs_root, sweep_names
+from clozelab.launch.sweep import job_names
+from clozelab.runs.find import collect
+from clozelab.terminal import make_console, parse, wants_help
+from clozelab.verdicts.experiment import list_experiments, load_experiment
+from clozelab.verdicts.judging import judge, summarise
+from clozelab.verdicts.table import build_table
 
 HELP = """clozelab list [runs_dir=FOLDER]
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from clozelab.ledger.lists import make_console, make_table, say
-from clozelab.ledger.plan import make_steps, runs_root
-from clozelab.ledger.planning.budget import check_matching, parse_budget
-from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
-from clozelab.ledger.words import parse, wants_help
+from clozelab.launch.plan import make_steps, runs_root
+from clozelab.planning.costing import check_matching, parse_budget
+from clozelab.terminal import make_console, make_table, parse, say, wants_help
+from clozelab.verdicts.experiment import find_experiment, load_experiment
 
 HELP = """clozelab plan EXPERIMENT [scale=NAME] [name=value ...] [budget=TIME [matched_by=QUANTITY]] [--no-measure]
 clozelab plan EXPERIMENT ... --dry-run
@@ -51,10 +50,10 @@ def main(words: Sequence[str]) -> int:
         from clozelab.stages.reproduce import dry_run
 
         return dry_run(steps)
-    from clozelab.ledger.collect import collect
-    from clozelab.ledger.planning import costing, wording
-    from clozelab.ledger.reporting import detectable  # torch and scipy: not for --help and mistakes
-    from clozelab.ledger.sweep import compose
+    from clozelab.launch.sweep import compose
+    from clozelab.planning import costing, wording
+    from clozelab.runs.find import collect
+    from clozelab.verdicts import judging as detectable  # torch and scipy: not for --help and mistakes
 
     sweep = next(step for step in steps if step.is_sweep)
     cache_dir = Path(str(compose(sweep.config_name, sweep.overrides, folder=folder, sweep=True).cache_dir))

@@ -8,10 +8,10 @@ from typing import Any, cast
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from clozelab.data.prepare import find_prepared_corpus, prepare_corpus
-from clozelab.data.shards import PreparedCorpus
-from clozelab.data.text_files import Source
-from clozelab.ledger.targets import check_targets
+from clozelab.corpus.files import Source
+from clozelab.corpus.prepare import find_prepared_corpus, prepare_corpus
+from clozelab.corpus.shards import PreparedCorpus
+from clozelab.targets import check_targets
 
 
 def main(cfg: Any) -> Path:

@@ -1,21 +1,135 @@
-"""`clozelab report EXPERIMENT scale=NAME`: judge an experiment from its run folders, and print the table."""
+"""A report's page as rich tables, for a terminal of any width.
+
+`clozelab report EXPERIMENT scale=NAME`: judge an experiment from its run folders, and print the table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from clozelab.ledger.lists import say
-from clozelab.ledger.plan import runs_root, sweep_names
-from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
-from clozelab.ledger.reporting.latex import write_latex
-from clozelab.ledger.reporting.terminal import print_page
-from clozelab.ledger.reporting.tracked import track_report
-from clozelab.ledger.sweep import compose
-from clozelab.ledger.words import parse, wants_help
+from clozelab.launch.plan import runs_root, sweep_names
+from clozelab.launch.sweep import compose
+from clozelab.report.latex import write_latex
+from clozelab.report.tracked import track_report
+from clozelab.terminal import parse, say, wants_help
+from clozelab.verdicts.experiment import find_experiment, load_experiment
+
+STYLES = {"holds": "green", "fails": "red", "inconclusive": "yellow", "not": "dim"}
+PADDING = 2
+MOST_LINES = {"Collapsed": 3}
+"""Of a kind of trouble that small encoders may have in every cell of a row."""
+
+
+def print_page(page: Mapping[str, Any], console: Console) -> None:
+    """Scores, verdicts, and what went wrong."""
+    if page["synthetic"]:
+        console.print("[bold yellow]Synthetic data: encoders were trained or scored on generated text.[/]")
+    console.print(f"[bold]{escape(page['title'])}[/] ({escape(page['scale'])})")
+    console.print(escape(f"{page['setup']}\n{page['runs']}; {page['interval']}"), style="dim", highlight=False)
+    for group in page["groups"]:
+        if any(heading["has_ours"] for heading in group["headings"]):
+            console.print(f"\n[bold]{escape(group['title'])}[/]")
+            for columns in _fitting(group, console.width):
+                console.print(_scores(group, columns))
+    for race in page["races"]:
+        console.print(escape(f"{race['judged_on']}. {race['sentence']}"), highlight=False)
+    console.print(_claims(page))
+    if page["bounds"]:
+        console.print(_learnt(page))
+    for heading, lines in page["problems"].items():
+        shown = lines[: MOST_LINES.get(heading, len(lines))]
+        more = len(lines) - len(shown)
+        rest = [f"{more} more cell{'s' if more > 1 else ''}, in report.md"] if more else []
+        for line in [*shown, *rest]:
+            console.print(escape(f"{heading.lower()}: {line}"), style="yellow", highlight=False)
+
+
+def _fitting(group: Mapping[str, Any], width: int) -> Iterator[list[int]]:
+    """Indices of the group's data sets, as many at once as stand side by side in `width` characters."""
+    left = max(len(row["label"]) for row in _rows(group)) + 2 * PADDING
+    chosen: list[int] = []
+    used = left
+    for index in range(len(group["headings"])):
+        needed = sum(max(len(line) for text in column for line in text.split("\n")) + PADDING
+                     for column in _columns(group, index))  # fmt: skip
+        if chosen and used + needed > width:
+            yield chosen
+            chosen, used = [], left
+        chosen.append(index)
+        used += needed
+    yield chosen
+
+
+def _rows(group: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows, and below them what needs no encoder."""
+    surface = [{"paper": "", "mean": one["mean"], "half": ""} for one in group["surface"] or ()]
+    return [*group["rows"], *([{"label": "surface baseline", "cells": surface}] if surface else [])]
+
+
+def _columns(group: Mapping[str, Any], index: int) -> list[list[str]]:
+    """The one or two columns of a data set, each with its heading first."""
+    heading, cells = group["headings"][index], [row["cells"][index] for row in _rows(group)]
+    columns = []
+    if heading["has_paper"]:
+        name = "paper" if heading["has_ours"] else f"{heading['name']}\npaper"
+        columns.append([name, *(cell["paper"] for cell in cells)])
+    if heading["has_ours"]:
+        title = "\n".join(filter(None, (heading["name"], heading["note"])))
+        columns.append([title, *(f"{cell['mean']} {cell['half']}".rstrip() for cell in cells)])
+    return columns
+
+
+def _scores(group: Mapping[str, Any], indices: list[int]) -> Table:
+    table = Table(box=box.SIMPLE)
+    table.add_column("", no_wrap=True)
+    bodies = []
+    for index in indices:
+        columns = _columns(group, index)
+        for heading, *cells in columns:
+            is_paper = heading.endswith("paper")
+            table.add_column(escape(heading), justify="right", style="dim" if is_paper else None, no_wrap=True)
+            bodies.append([escape(cell) for cell in cells])
+    for row, *cells in zip(_rows(group), *bodies, strict=True):
+        table.add_row(escape(row["label"]), *cells)
+    return table
+
+
+def _learnt(page: Mapping[str, Any]) -> Table:
+    """How far each arm is from the best that a generated corpus allows."""
+    table = Table(box=box.SIMPLE, title="pre-training, nats a predicted token", title_justify="left")
+    table.add_column("arm")
+    for name in ("held-out loss", "no model below", "above by at most", "NSP accuracy"):
+        table.add_column(name, justify="right")
+    for arm in page["arms"]:
+        table.add_row(escape(arm["label"]), *(arm[key] for key in ("loss", "bound", "above", "nsp")))
+    return table
+
+
+def _claims(page: Mapping[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE)
+    for name in ("verdict", "claim", "judged on", "paper", "ours", "interval"):
+        is_number = name in ("paper", "ours", "interval")
+        heading = "interval\ncorrected p" if name == "interval" else name
+        narrowest = {"verdict": len("inconclusive"), "claim": len("left-to-right")}.get(name)
+        table.add_column(
+            heading, justify="right" if is_number else "left", no_wrap=is_number, min_width=narrowest, overflow="fold"
+        )
+    for one in page["judgements"]:
+        verdict = f"[{STYLES[one['kind']]}]{one['verdict']}[/]" + (
+            f"\n{one['needs_short']}" if one["needs_short"] else ""
+        )
+        p = f"\n{one['corrected']}" if one["corrected"] else ""
+        numbers = (one["paper"], one["ours"], escape(one["interval"] + p))
+        table.add_row(verdict, escape(one["text"]), escape(one["judged_on"]), *numbers)
+    return table
+
 
 HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER] [report_dir=FOLDER] [logger=wandb] [--latex]
 
@@ -24,7 +138,7 @@ logger=wandb they also go to Weights & Biases, as an artifact.
 
   --latex    also report.tex: scores and verdicts as tables to \\input (needs the package booktabs)"""
 if TYPE_CHECKING:
-    from clozelab.ledger.reporting.report import Report
+    from clozelab.report.render import Report
 
 
 def main(words: Sequence[str]) -> int:
@@ -32,7 +146,7 @@ def main(words: Sequence[str]) -> int:
     if wants_help(words, also_without_words=True):
         print(HELP)
         return 0
-    from clozelab.ledger.reporting.report import write_report  # matplotlib and scipy: not for --help
+    from clozelab.report.render import write_report  # matplotlib and scipy: not for --help
 
     said = parse("report", words, names=(1, 1), keys=("report_dir",), flags=("latex",), takes_overrides=True)
     folder = find_experiment(said.names[0])

@@ -16,13 +16,13 @@ from types import FrameType
 from rich.console import Console
 from rich.markup import escape
 
-from clozelab.ledger.launches import remember_launch
-from clozelab.ledger.launching.pre_flight import SKIP_DOCTOR, STOPPED
-from clozelab.ledger.plan import Step, make_steps, require_task_files, runs_root
-from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
-from clozelab.ledger.sweep import LIKELY_SHARED
-from clozelab.ledger.words import parse, wants_help
+from clozelab.launch.commands import remember_launch
+from clozelab.launch.launcher import SKIP_DOCTOR, STOPPED
+from clozelab.launch.plan import Step, make_steps, require_task_files, runs_root
+from clozelab.launch.sweep import LIKELY_SHARED
 from clozelab.stages.report import show, track
+from clozelab.terminal import parse, wants_help
+from clozelab.verdicts.experiment import find_experiment, load_experiment
 
 HELP = """clozelab reproduce EXPERIMENT [scale=NAME] [name=value ...] [--dry-run]
 
@@ -63,7 +63,7 @@ def main(words: Sequence[str]) -> int:
         if is_stopped:
             return status
     console.rule("report", align="left")
-    from clozelab.ledger.reporting.report import write_report  # matplotlib and scipy: not for --help and --dry-run
+    from clozelab.report.render import write_report  # matplotlib and scipy: not for --help and --dry-run
 
     report = write_report(load_experiment(folder), root, root / "report", scale=scale)
     show(report)

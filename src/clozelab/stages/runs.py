@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from clozelab.ledger.inventory import STATUSES, Record, find_records, no_match, select
-from clozelab.ledger.lists import Heading, make_console, make_table, say
-from clozelab.ledger.progress import elapsed
-from clozelab.ledger.reporting.wording import DASH, duration
-from clozelab.ledger.words import parse, path_of, wants_help
+from clozelab.runs.find import STATUSES, Record, find_records, no_match, select
+from clozelab.runs.progress import elapsed
+from clozelab.terminal import Heading, make_console, make_table, parse, path_of, say, wants_help
+from clozelab.verdicts.wording import DASH, duration
 
 HELP = """clozelab runs [EXPERIMENT] [runs_dir=FOLDER] [name=value ...] [--csv]
 

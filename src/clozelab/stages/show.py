@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clozelab.ledger.words import parse, wants_help
 from clozelab.suggestions import hint
+from clozelab.terminal import parse, wants_help
 
 if TYPE_CHECKING:
-    from clozelab.data.microworld.samples import Parts
+    from microworld.samples import Parts
 HELP = """clozelab show microworld [--n 3] [--seed 1]
 
 Prints documents of the embedded synthetic world and one training example of each task; writes nothing.
@@ -31,7 +31,7 @@ def main(words: Sequence[str]) -> int:
         print(HELP)
         return 0
     count, seed = read(words)
-    from clozelab.data.microworld.samples import sample_documents, sample_tasks  # numpy: not for --help
+    from microworld.samples import sample_documents, sample_tasks  # numpy: not for --help
 
     console = Console(highlight=False)
     console.print(f"[bold]microworld[/], seed {seed}. [yellow]Synthetic text: no real person, place or event.[/]")

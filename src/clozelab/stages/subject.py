@@ -11,29 +11,27 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.data.packing import SpecialIds
-from clozelab.data.shards import PreparedCorpus
+from clozelab.checks.machine import WEIGHT_BYTES
+from clozelab.checks.subject import WARNING, Arm, Corpus, Finding, Room, Subject, Task, Time, made_up_corpus
+from clozelab.corpus.packing import SpecialIds
+from clozelab.corpus.shards import PreparedCorpus
 from clozelab.datamodules.finetuning import TaskInputs
-from clozelab.ledger.collect import collect
-from clozelab.ledger.fingerprint import SEED_KEYS, require_encoder
-from clozelab.ledger.mistakes import CONFIGURATION_ERRORS, explain
-from clozelab.ledger.plan import Step, make_steps, runs_root
-from clozelab.ledger.planning.costing import cost
-from clozelab.ledger.planning.timing import USUAL_SHARE
-from clozelab.ledger.sweep import Sweep
-from clozelab.ledger.targets import check_targets
+from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
+from clozelab.launch.plan import Step, make_steps, runs_root
+from clozelab.launch.sweep import Sweep
 from clozelab.models.config import BertConfig
 from clozelab.models.flops import parameter_count
 from clozelab.models.weights import PICKLED_WEIGHTS_FILE, WEIGHTS_FILE, read_config_dict
-from clozelab.modules.encoder_folder import max_positions, open_tokenizer
-from clozelab.objectives.weighted_sum import Objective
-from clozelab.preflight.budget import WEIGHT_BYTES
-from clozelab.preflight.findings import WARNING, Finding
-from clozelab.preflight.subject import Arm, Corpus, Room, Subject, Task, Time, made_up_corpus
-from clozelab.stages.building import hardware_of
-from clozelab.stages.checks import check_finetuning, check_pretraining
+from clozelab.modules.results import max_positions, open_tokenizer
+from clozelab.objectives.objective import Objective
+from clozelab.planning.costing import cost
+from clozelab.planning.timing import USUAL_SHARE
+from clozelab.runs.find import collect
+from clozelab.runs.fingerprint import SEED_KEYS, require_encoder
+from clozelab.stages.building import check_finetuning, check_pretraining, hardware_of
 from clozelab.stages.finetune import build_plan
 from clozelab.stages.prepare import find_corpus
+from clozelab.targets import check_targets
 from clozelab.training.runtime import matmul_ceiling
 from clozelab.training.trainer import Hardware
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from clozelab.data.glue_submission import TEST_SETS, placeholder, submission_problems, write_submission
-from clozelab.ledger.words import parse, wants_help
+from clozelab.metrics.glue import TEST_SETS, placeholder, submission_problems, write_submission
+from clozelab.terminal import parse, wants_help
 
 HELP = """clozelab submit glue RUNS... [out=FILE] [--placeholders]
 clozelab submit --check FILE

@@ -26,7 +26,7 @@ from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Layer
 from clozelab.models.layout import Layout
 from clozelab.models.linear_cross_entropy import CHUNK_LOGITS, linear_cross_entropy
-from clozelab.training.processor import cpu_model
+from clozelab.training.host import cpu_model
 from clozelab.training.runtime import has_cpp_compiler
 
 log = logging.getLogger(__name__)

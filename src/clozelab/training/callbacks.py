@@ -3,9 +3,17 @@ in the checkpoint.
 
 Unusual: a checkpoint that falls on a validation step is written after the validation, so that a resumed run never
 misses one; and a stop (SIGTERM, Ctrl-C) takes effect at the end of an optimizer step, on all ranks at the same one.
-"""
 
-# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
+Longer rows in a later phase: new positions start as copies of trained ones.
+
+Unusual: the copying happens at the first step of the phase that is longer than all before it, and nowhere is it
+remembered; the step alone says when, so a run that stops at any step and goes on does the same.
+
+Encoders kept on the way through pre-training.
+
+Unusual: they are written before the checkpoint of the same step, so a run that is killed and resumed from a checkpoint
+behind such a step has its encoder; one killed in between writes the same encoder again.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +22,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,7 +32,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from clozelab.training.resume import validation_is_due
+from clozelab.training.checkpoints import validation_is_due
+
+# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
+
 
 log = logging.getLogger(__name__)
 
@@ -259,3 +271,70 @@ class TrainingProgress(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._close()
+
+
+POSITION_GROWTH = ("none", "tile")
+
+
+def growth_steps(phases: Sequence[Mapping[str, int]]) -> dict[int, tuple[int, int]]:
+    """First step of each phase that is longer than all before it -> (positions trained so far, positions wanted)."""
+    growth, step, longest = {}, 0, 0
+    for phase in phases:
+        if longest and phase["seq_length"] > longest:
+            growth[step] = (longest, phase["seq_length"])
+        step += phase["steps"]
+        longest = max(longest, phase["seq_length"])
+    return growth
+
+
+def check_position_growth(position_growth: str, phases: Sequence[Mapping[str, int]], strategy: str) -> None:
+    """ValueError for an unknown setting, or for one that the strategy cannot do."""
+    if position_growth not in POSITION_GROWTH:
+        raise ValueError(f"position_growth is {position_growth!r}: choose one of {', '.join(POSITION_GROWTH)}")
+    if position_growth == "tile" and strategy == "fsdp" and growth_steps(phases):
+        raise ValueError("position_growth=tile copies rows of a whole matrix, and trainer=fsdp splits it: choose none")
+
+
+class PositionGrowth(Callback):
+    """Tiles the encoder's position embeddings when a phase needs more of them; `growth` as `growth_steps` gives it."""
+
+    def __init__(self, growth: Mapping[int, tuple[int, int]]) -> None:
+        self.growth = growth
+
+    def on_train_batch_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        if trainer.global_step in self.growth:
+            module: Any = pl_module
+            module.model.encoder.embeddings.tile_positions(*self.growth[trainer.global_step])
+
+
+# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
+
+
+class KeepEncoders(Callback):
+    """Calls `save(step)` on rank zero after each of `steps` optimizer steps; stands before LastCheckpoint.
+
+    The module offers `gather_weights` and `release_weights`, called on every rank around it.
+    """
+
+    def __init__(self, steps: Collection[int], save: Callable[[int], None]) -> None:
+        self.steps, self.save = frozenset(steps), save
+        self._saved_step = -1
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        step = trainer.global_step
+        if step not in self.steps or step == self._saved_step:
+            return
+        module: Any = pl_module
+        module.gather_weights()
+        if trainer.is_global_zero:
+            self.save(step)
+        module.release_weights()
+        self._saved_step = step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clozelab.data.baselines.bag import guess_choices, guess_classes, guess_numbers
+from clozelab.datamodules.baselines import guess_choices, guess_classes, guess_numbers
 
 WORDS = ["red", "blue", "old", "new", "cat", "dog", "runs", "sits", "here", "there", "fast", "slow"]
 

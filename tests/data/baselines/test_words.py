@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clozelab.data.baselines.words import PhraseGuesser, bare_words, most_frequent_tags, words_of
+from clozelab.datamodules.baselines import PhraseGuesser, bare_words, most_frequent_tags, words_of
 
 PASSAGE = "Anna sang in Rome. In the old Town, Bob met a King of France. Bob left"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.data.microworld.world import write_world
+from microworld.world import write_world
 
 SETTINGS: dict[str, Any] = {
     "world_seed": 7,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from clozelab.data.baselines.words import words_of
-from clozelab.data.microworld import lexicon
-from clozelab.data.microworld.world import write_world
+from clozelab.datamodules.baselines import words_of
+from microworld import lexicon
+from microworld.world import write_world
 
 CHANCE = {"MRPC": 0.5, "QQP": 0.5, "RTE": 0.5, "QNLI": 0.5, "MNLI": 1 / 3}
 COLUMN = {"MRPC": "Quality", "QQP": "is_duplicate", "RTE": "label", "QNLI": "label", "MNLI": "gold_label"}

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from clozelab.data.baselines.words import words_of
-from clozelab.data.microworld import lexicon
-from clozelab.data.microworld.choices import Choices, Unreachable
-from clozelab.data.microworld.documents import Story, tell_document
-from clozelab.data.microworld.grammar import TEMPLATES, render
+from clozelab.datamodules.baselines import words_of
+from microworld import lexicon
+from microworld.choices import Choices, Unreachable
+from microworld.documents import Story, tell_document
+from microworld.grammar import TEMPLATES, render
 
 
 def _documents(folder: Path) -> list[list[str]]:

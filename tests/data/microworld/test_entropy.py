@@ -8,10 +8,10 @@ from collections.abc import Hashable
 
 import pytest
 
-from clozelab.data.baselines.words import words_of
-from clozelab.data.microworld.choices import Choices, Decision, Unreachable
-from clozelab.data.microworld.documents import tell_document
-from clozelab.data.microworld.entropy import (
+from clozelab.datamodules.baselines import words_of
+from microworld.choices import Choices, Decision, Unreachable
+from microworld.documents import tell_document
+from microworld.entropy import (
     known_entropy,
     left_to_right,
     read_document,

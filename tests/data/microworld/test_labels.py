@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.data.microworld import lexicon as words
+from microworld import lexicon as words
 
 Fact = dict[str, str]
 FIRST = words.WOMEN + words.MEN

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clozelab.data.microworld.lexicon import MEN, SURNAMES, WOMEN, Person, split_of
+from microworld.lexicon import MEN, SURNAMES, WOMEN, Person, split_of
 
 FULL_NAME = re.compile(rf"\b({'|'.join(WOMEN + MEN)}) ({'|'.join(SURNAMES)})\b")
 FILES = {

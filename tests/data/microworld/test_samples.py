@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from clozelab.data.microworld.samples import sample_documents, sample_tasks
+from microworld.samples import sample_documents, sample_tasks
 
 
 def test_shows_what_the_files_hold(small_world: Path) -> None:

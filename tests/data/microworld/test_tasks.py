@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from clozelab.data.microworld.baselines import surface_baselines
-from clozelab.data.microworld.choices import Choices
-from clozelab.data.microworld.grammar import TEMPLATES, slots_of
-from clozelab.data.microworld.lexicon import ANY_VERBS, COMPARISONS, GOOD, KIND_VERBS, TRANSFERS
-from clozelab.data.microworld.pairs import AWAY_SCENES, HOME_SCENES
-from clozelab.data.microworld.spans import tell_passage
+from microworld.baselines import surface_baselines
+from microworld.choices import Choices
+from microworld.grammar import TEMPLATES, slots_of
+from microworld.lexicon import ANY_VERBS, COMPARISONS, GOOD, KIND_VERBS, TRANSFERS
+from microworld.pairs import AWAY_SCENES, HOME_SCENES
+from microworld.spans import tell_passage
 
 NLI = (
     "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse\t"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from clozelab.data.microworld import lexicon as words
+from microworld import lexicon as words
 
 FIRST = words.WOMEN + words.MEN
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.data.microworld.world import MANIFEST, write_world
+from microworld.world import MANIFEST, write_world
 
 TINY: dict[str, Any] = {
     "world_seed": 1,

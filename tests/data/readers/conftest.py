@@ -6,7 +6,7 @@ import string
 
 import pytest
 
-from clozelab.data.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 
 WORDS = [
     "the",

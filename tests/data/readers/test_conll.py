@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from clozelab.data.readers.conll import ColumnFormat, TaggedSentences, predicted_lines, read_conll
+from clozelab.datamodules.tagged import ColumnFormat, TaggedSentences, predicted_lines, read_conll
 
 CONLL = ColumnFormat("columns", 0, -1)
 UPOS = ColumnFormat("conllu", 1, 3)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from clozelab.data.checksums import file_sha256
-from clozelab.data.microworld.world import MANIFEST
-from clozelab.data.readers.files import baselines_of, generator_of, refuse_wrong_file, require_file, text_lines
+from clozelab.corpus.files import file_sha256
+from clozelab.datamodules.files import baselines_of, generator_of, refuse_wrong_file, require_file, text_lines
+from microworld.world import MANIFEST
 
 
 def test_missing_file_says_what_to_do(tmp_path: Path) -> None:

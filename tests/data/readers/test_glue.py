@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clozelab.data.readers.glue import TsvFormat, read_tsv
+from clozelab.datamodules.labelled import TsvFormat, read_tsv
 
 PAIRS = TsvFormat(text_columns=["s1", "s2"], label_column="label", id_column="index", columns=None)
 SINGLE = TsvFormat(text_columns=["sentence"], label_column="label", id_column=None, columns=None)

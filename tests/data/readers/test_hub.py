@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from clozelab.data.readers.glue import TsvFormat, read_tsv
-from clozelab.data.readers.hub import HubSource, hub_files
-from clozelab.data.readers.squad import read_squad
-from clozelab.data.readers.swag import ChoiceFormat, read_choices
-from clozelab.ledger import sweep
+from clozelab.datamodules.hub import HubSource, hub_files
+from clozelab.datamodules.labelled import TsvFormat, read_tsv
+from clozelab.datamodules.squad_reading import read_squad
+from clozelab.datamodules.swag_reading import ChoiceFormat, read_choices
+from clozelab.launch import sweep
 
 datasets = pytest.importorskip("datasets")
 WORDS = ["a", 'quote "here', "Zürich", "it 's", "don't", "1,2", "#", "x  y"]

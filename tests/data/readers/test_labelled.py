@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from clozelab.data.readers.glue import TsvFormat
-from clozelab.data.readers.labelled import LabelledRows, load_labelled, subset
-from clozelab.data.tokenizer import WordPieceTokenizer
+from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.datamodules.labelled import LabelledRows, TsvFormat, load_labelled, subset
 
 LAYOUT = TsvFormat(["text"], "label", None, None)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clozelab.data.readers.rows import TokenRows, concatenate, encode_examples, encode_windows, longest_first
-from clozelab.data.tokenizer import WordPieceTokenizer
+from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.datamodules.examples import TokenRows, concatenate, encode_examples, encode_windows, longest_first
 
 
 def released_truncation(first: int, second: int, budget: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.data.readers.squad import locate_answer, read_squad
+from clozelab.datamodules.squad_reading import locate_answer, read_squad
 
 CONTEXT = "A cat sat. A cat ran."
 

@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.data.readers.squad import SquadExamples, SquadQuestion
-from clozelab.data.readers.squad_answers import NBestSettings, predict_answers, window_candidates
-from clozelab.data.readers.squad_features import SquadFeatures, WindowSettings, build_features
-from clozelab.data.readers.squad_split import load_squad
-from clozelab.data.tokenizer import WordPieceTokenizer
+from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.datamodules.squad_reading import (
+    SquadExamples,
+    SquadFeatures,
+    SquadQuestion,
+    WindowSettings,
+    build_features,
+    load_squad,
+)
 from clozelab.metrics.squad import score_v1
+from clozelab.modules.spans import NBestSettings, predict_answers, window_candidates
 
 PASSAGE = "The RED cat sat on the mat, the Blue-green dog ran on a hill."
 

@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.data.readers.rows import window_ranges
-from clozelab.data.readers.squad import SquadExamples, SquadQuestion
-from clozelab.data.readers.squad_features import (
+from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.datamodules.examples import window_ranges
+from clozelab.datamodules.squad_reading import (
+    SquadExamples,
     SquadFeatures,
+    SquadQuestion,
     WindowSettings,
     answer_tokens,
     build_features,
     max_context_flags,
 )
-from clozelab.data.tokenizer import WordPieceTokenizer
 
 
 def released_max_context(ranges: list[tuple[int, int]], window: int, position: int) -> bool:

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.data.readers.squad_features import WindowSettings
-from clozelab.data.readers.squad_split import SquadSplit, load_squad
-from clozelab.data.tokenizer import WordPieceTokenizer
+from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.datamodules.squad_reading import SquadSplit, WindowSettings, load_squad
 
 
 def load(path: Path, tokenizer: WordPieceTokenizer, **changes: Any) -> SquadSplit:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from clozelab.data.readers.swag import ChoiceFormat, Fold, load_choices, read_choices
-from clozelab.data.tokenizer import WordPieceTokenizer
+from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.datamodules.swag_reading import ChoiceFormat, Fold, load_choices, read_choices
 
 HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
 ENDINGS = ["ending0", "ending1", "ending2", "ending3"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clozelab.data.readers.conll import TaggedSentences
-from clozelab.data.readers.rows import TokenRows
-from clozelab.data.readers.tagged import TaggedRows, build_rows
-from clozelab.data.tokenizer import WordPieceTokenizer
+from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.datamodules.examples import TokenRows
+from clozelab.datamodules.tagged import TaggedRows, TaggedSentences, build_rows
 
 
 def make(

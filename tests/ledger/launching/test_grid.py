@@ -1,4 +1,4 @@
-"""Tests of clozelab.ledger.launching.grid: Hydra's own sweeper, with its checks where they are needed."""
+"""Tests of clozelab.launch.launcher: Hydra's own sweeper, with its checks where they are needed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from hydra.errors import ConfigCompositionException
 from hydra.types import HydraContext
 from omegaconf import open_dict
 
-from clozelab.ledger import sweep
-from clozelab.ledger.launching import plugins
+from clozelab.launch import plugins, sweep
 
 
 def sweeper(*words: str) -> Any:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from clozelab.ledger.launching import launcher as launching
-from clozelab.ledger.launching.launcher import ProcessLauncher, _doubt
-from clozelab.ledger.launching.processes import Job
-from clozelab.ledger.sweep import PlannedJob
+from clozelab.launch import launcher as launching
+from clozelab.launch.launcher import ProcessLauncher, _doubt
+from clozelab.launch.processes import Job
+from clozelab.launch.sweep import PlannedJob
 
 
 def test_an_exit_status_of_zero_is_not_enough(tmp_path: Path) -> None:

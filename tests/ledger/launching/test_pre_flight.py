@@ -12,9 +12,9 @@ import pytest
 from omegaconf import DictConfig
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.ledger.launching.pre_flight import SKIP_DOCTOR, look_before
-from clozelab.ledger.plan import Step
-from clozelab.ledger.sweep import compose
+from clozelab.launch.launcher import SKIP_DOCTOR, look_before
+from clozelab.launch.plan import Step
+from clozelab.launch.sweep import compose
 from clozelab.stages.reproduce import run_step
 
 JOB = ("objective=mlm", "seed=1")

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from clozelab.ledger.launching import processes
-from clozelab.ledger.launching.forking import ForkServer
-from clozelab.ledger.launching.processes import Job, ProcessPool, Stopped, failure_message
-from clozelab.ledger.locks import BUSY_STATUS, LOCK_FILE
+from clozelab.launch import processes
+from clozelab.launch.forking import ForkServer
+from clozelab.launch.processes import Job, ProcessPool, Stopped, failure_message
+from clozelab.runs.store import BUSY_STATUS, LOCK_FILE
 
 
 def job(folder: Path, name: str, script: str, **environment: str) -> Job:
@@ -152,7 +152,7 @@ def test_jobs_die_with_a_killed_parent(tmp_path: Path) -> None:
 import io
 from pathlib import Path
 from rich.console import Console
-from clozelab.ledger.launching.processes import Job, ProcessPool
+from clozelab.launch.processes import Job, ProcessPool
 job = Job("x", ["/bin/sh", "-c", "echo $$; exec sleep 60"], Path({str(tmp_path / "log")!r}))
 ProcessPool([job], at_once=1, grace_seconds=1, console=Console(file=io.StringIO())).run()
 """
@@ -176,14 +176,14 @@ def test_a_job_that_is_forked_as_its_launcher_is_killed_does_not_begin(tmp_path:
     import subprocess
 
     (tmp_path / "slow_start.py").write_text(
-        "import time\nfrom pathlib import Path\nfrom clozelab.ledger.launching import forking\n"
+        "import time\nfrom pathlib import Path\nfrom clozelab.launch import forking\n"
         "def late(before=forking.die_with_parent):\n"
         f"    Path({str(tmp_path / 'forked')!r}).touch()\n    time.sleep(1.0)\n    before()\n"
         "forking.die_with_parent = late\n"
         "def main(words):\n    Path(words[0]).touch()\n    return 0\n"
     )
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom clozelab.ledger.launching.forking import ForkServer\n"
+        "import sys, time\nfrom pathlib import Path\nfrom clozelab.launch.forking import ForkServer\n"
         "server = ForkServer('slow_start', ['slow_start'], {})\n"
         f"server.start([sys.argv[1]], Path({str(tmp_path / 'log')!r})).wait()\n"
     )
@@ -212,8 +212,8 @@ def test_a_server_that_still_imports_leaves_interrupts_to_its_launcher_and_ends_
     )
     script = (
         "import time\nfrom multiprocessing import forkserver\n"
-        "from clozelab.ledger.launching.forking import ForkServer\n"
-        "ForkServer('slow_import', ['clozelab.ledger.launching.preloaded', 'slow_import'], {})\n"
+        "from clozelab.launch.forking import ForkServer\n"
+        "ForkServer('slow_import', ['clozelab.launch.preloaded', 'slow_import'], {})\n"
         "print(forkserver._forkserver._forkserver_pid, flush=True)\ntime.sleep(60)\n"
     )
     paths = f"{Path(__file__).parents[3] / 'src'}{os.pathsep}{tmp_path}"
@@ -253,9 +253,9 @@ def test_a_signal_to_the_whole_group_and_passed_on_lets_jobs_save(tmp_path: Path
     )
     script = (
         "import io, sys\nfrom pathlib import Path\nfrom rich.console import Console\n"
-        "from clozelab.ledger.launching.forking import ForkServer\n"
-        "from clozelab.ledger.launching.processes import Job, ProcessPool\n"
-        f"server = ForkServer('slow_save', ['clozelab.ledger.launching.preloaded'], {{}}) if {forks} else None\n"
+        "from clozelab.launch.forking import ForkServer\n"
+        "from clozelab.launch.processes import Job, ProcessPool\n"
+        f"server = ForkServer('slow_save', ['clozelab.launch.preloaded'], {{}}) if {forks} else None\n"
         "jobs = [Job(n, [sys.executable, 'slow_save.py', n], Path(n + '.log'), words=[n]) for n in 'ab']\n"
         "ProcessPool(jobs, at_once=2, grace_seconds=20, console=Console(file=io.StringIO()), server=server).run()\n"
     )
@@ -323,7 +323,7 @@ def test_failure_message_without_output(tmp_path: Path) -> None:
 def test_the_server_knows_its_commit_before_the_first_job() -> None:
     """A job runs the code that the server has loaded, also where another commit is checked out meanwhile."""
     code = (
-        "import clozelab.ledger.launching.preloaded; from clozelab.ledger.host import host_facts; "
+        "import clozelab.launch.preloaded; from clozelab.training.host import host_facts; "
         "assert host_facts.cache_info().currsize == 1"
     )
     subprocess.run([sys.executable, "-c", code], check=True, start_new_session=True)

@@ -11,9 +11,9 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
-from clozelab.ledger import sweep
-from clozelab.ledger.launching.remote_job import require_package
-from clozelab.ledger.launching.search import OptunaSweeper
+from clozelab.launch import sweep
+from clozelab.launch.forking import require_package
+from clozelab.launch.plugins import OptunaSweeper
 
 try:
     has_optuna = importlib.util.find_spec("hydra_plugins.hydra_optuna_sweeper") is not None

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from clozelab.ledger import sweep
-from clozelab.ledger.launching.slurm_launcher import SlurmLauncher, job_resources
+from clozelab.launch import sweep
+from clozelab.launch.slurm import SlurmLauncher, job_resources
 
 needs_submitit = pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="the extra slurm is missing")
 SRC = Path(__file__).parents[3] / "src"

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from clozelab.ledger.plan import make_steps
-from clozelab.ledger.planning.budget import FORWARD_SHARE, START_SECONDS, finetuning_seconds
-from clozelab.ledger.planning.costing import analyse
-from clozelab.ledger.planning.jobs import TaskJob
-from clozelab.ledger.planning.requests import task_request
-from clozelab.ledger.reporting.experiment import find_experiment
+from clozelab.launch.plan import make_steps
 from clozelab.models.flops import training_flops_per_token
+from clozelab.planning.costing import FORWARD_SHARE, START_SECONDS, analyse, finetuning_seconds
+from clozelab.planning.jobs import TaskJob, task_request
+from clozelab.verdicts.experiment import find_experiment
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +75,7 @@ def test_what_is_timed(jobs: list[TaskJob]) -> None:
 
 
 def test_the_worker_trains_the_bilstm_alone(jobs: list[TaskJob]) -> None:
-    from clozelab.ledger.planning.timing_worker import answer
+    from clozelab.planning.timing_worker import answer
     from clozelab.training.trainer import choose_hardware
 
     request = task_request(by_size(jobs, 128))

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from clozelab.ledger.collect import collect
-from clozelab.ledger.fingerprint import RESULTS_VERSIONS, canonical
-from clozelab.ledger.host import host_facts
-from clozelab.ledger.plan import make_steps
-from clozelab.ledger.planning.budget import finetuning_seconds, pretraining_seconds
-from clozelab.ledger.planning.costing import Costing, cost
-from clozelab.ledger.planning.wording import sums
-from clozelab.ledger.reporting.experiment import find_experiment
+from clozelab.launch.plan import make_steps
+from clozelab.planning.costing import Costing, cost, finetuning_seconds, pretraining_seconds
+from clozelab.planning.wording import sums
+from clozelab.runs.find import collect
+from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical
+from clozelab.training.host import host_facts
+from clozelab.verdicts.experiment import find_experiment
 
 FOLDER = find_experiment("table5_pretraining_tasks")
 WORDS = ["scale=demo", "finetune.task=mrpc", "finetune.row=mlm,ltr", "finetune.seed=1"]
@@ -77,6 +76,6 @@ def test_a_run_of_other_settings_is_not_done_and_may_say_how_long_it_takes(tmp_p
 def test_times_of_another_machine_are_not_this_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finished(tmp_path, "pretrain", dict(plan(tmp_path).arms[0].config), 100.0)
     elsewhere = host_facts() | {"host": host_facts()["host"] | {"cpu": "Another"}}
-    monkeypatch.setattr("clozelab.ledger.planning.finished.host_facts", lambda: elsewhere)
+    monkeypatch.setattr("clozelab.planning.sweeps.host_facts", lambda: elsewhere)
     found = plan(tmp_path).arms[0]
     assert found.history == (1, None) and pretraining_seconds(found) is None

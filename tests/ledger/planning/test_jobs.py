@@ -13,20 +13,17 @@ import pytest
 import torch
 import zstandard
 
-from clozelab.ledger.plan import make_steps
-from clozelab.ledger.planning import timing
-from clozelab.ledger.planning.budget import Share, divide, makespan, parse_budget, pretraining_seconds
-from clozelab.ledger.planning.costing import cost
-from clozelab.ledger.planning.files import Sample, sample_rows
-from clozelab.ledger.planning.jobs import ADAM_COPIES, Arm, arms, trained_parameters
-from clozelab.ledger.planning.requests import timing_requests
-from clozelab.ledger.planning.sweeps import History, sweep_plan
-from clozelab.ledger.planning.timing import Request, Speed, measured_speeds
-from clozelab.ledger.reporting.experiment import find_experiment
+from clozelab.launch.plan import make_steps
 from clozelab.metrics.statistics import smallest_detectable_difference
 from clozelab.models.config import BertConfig
 from clozelab.models.encoder import Encoder
+from clozelab.planning import timing
+from clozelab.planning.costing import Share, cost, divide, makespan, parse_budget, pretraining_seconds
+from clozelab.planning.jobs import ADAM_COPIES, Arm, arms, timing_requests, trained_parameters
+from clozelab.planning.sweeps import History, Sample, sample_rows, sweep_plan
+from clozelab.planning.timing import Request, Speed, measured_speeds
 from clozelab.stages.plan import main
+from clozelab.verdicts.experiment import find_experiment
 
 FOLDER = find_experiment("table5_pretraining_tasks")
 
@@ -51,7 +48,7 @@ def test_parameters_are_those_of_built_models(demo: list[Arm]) -> None:
 def test_parameters_of_bert_base_without_its_memory(demo: list[Arm]) -> None:
     from hydra.utils import instantiate
 
-    from clozelab.objectives.weighted_sum import Objective
+    from clozelab.objectives.objective import Objective
 
     base = BertConfig(30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
     objective = Objective(
@@ -200,7 +197,7 @@ def test_a_shape_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozelab.ledger.launching.launcher.usable_cores", lambda: 2)
+    monkeypatch.setattr("clozelab.launch.launcher.usable_cores", lambda: 2)
     Worker(monkeypatch)
     steps = make_steps(FOLDER, ["scale=demo", f"data_dir={tmp_path}"])
     found = cost(steps, tmp_path, measure=True)

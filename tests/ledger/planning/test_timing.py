@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from clozelab.ledger.planning import timing
-from clozelab.ledger.planning.timing import ANSWER, Request, Speed, measured_speeds
+from clozelab.planning import timing
+from clozelab.planning.timing import ANSWER, Request, Speed, measured_speeds
 
 WORKER = """
 import json, os, sys
@@ -76,7 +76,7 @@ def test_each_speed_is_kept_as_it_comes(tmp_path: Path) -> None:
 
 
 def test_the_worker_does_not_begin_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    from clozelab.ledger.planning import timing_worker
+    from clozelab.planning import timing_worker
     from clozelab.training.trainer import choose_hardware
 
     monkeypatch.setattr(timing_worker, "ceiling", lambda precision, device: 1e10)
@@ -92,7 +92,7 @@ def test_the_worker_goes_on_after_a_shape_that_fails(
 ) -> None:
     import io
 
-    from clozelab.ledger.planning import timing_worker
+    from clozelab.planning import timing_worker
 
     hardware = {
         "accelerator": "cpu",

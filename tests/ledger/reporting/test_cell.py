@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from clozelab.ledger.collect import collect
-from clozelab.ledger.commands import remake
-from clozelab.ledger.fingerprint import canonical
-from clozelab.ledger.reporting.cell import explain, find_columns, find_row
-from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
-from clozelab.ledger.reporting.table import build_table
-from clozelab.ledger.sweep import compose, hydra_config, without_hydra
-from clozelab.stages.explain_cell import main
+from clozelab.launch.commands import remake
+from clozelab.launch.sweep import compose, hydra_config, without_hydra
+from clozelab.runs.find import collect
+from clozelab.runs.fingerprint import canonical
+from clozelab.stages.explain_cell import explain, find_columns, find_row, main
+from clozelab.verdicts.experiment import find_experiment, load_experiment
+from clozelab.verdicts.table import build_table
 
 FOLDER = find_experiment("table5_pretraining_tasks")
 EXPERIMENT = load_experiment(FOLDER)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.ledger.reporting.claims import CONTRAST, MONOTONE, ORDER, SPREAD, Claim
-from clozelab.ledger.reporting.experiment import Part, load_experiment
+from clozelab.verdicts.experiment import Part, load_experiment
+from clozelab.verdicts.paper import CONTRAST, MONOTONE, ORDER, SPREAD, Claim
 
 HEAD = """
 title: T

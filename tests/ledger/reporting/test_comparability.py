@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from clozelab.ledger.collect import collect
-from clozelab.ledger.reporting.experiment import Experiment, find_experiment, load_experiment
-from clozelab.ledger.reporting.table import build_table
-from clozelab.ledger.reporting.verdicts import HOLDS, NOT_COMPARABLE, Judgement, judge
+from clozelab.runs.find import collect
+from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
+from clozelab.verdicts.judging import HOLDS, NOT_COMPARABLE, Judgement, judge
+from clozelab.verdicts.table import build_table
 
 MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from clozelab.ledger.reporting.comparing import config_differences, final_scores, making_differences, open_run, points
-from clozelab.ledger.reporting.examples import paired_test
-from clozelab.stages.compare import main
+from clozelab.stages.compare import config_differences, final_scores, main, making_differences, open_run, points
+from clozelab.verdicts.examples import paired_test
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from clozelab.ledger.collect import collect
-from clozelab.ledger.fingerprint import encoder_fingerprint
-from clozelab.ledger.reporting.consistency import inconsistencies
+from clozelab.runs.find import collect
+from clozelab.runs.fingerprint import encoder_fingerprint
+from clozelab.verdicts.consistency import inconsistencies
 
 MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0, ("mlm", "sst2"): 80.0}
 

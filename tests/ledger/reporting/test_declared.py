@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.ledger.reporting.declared import meant_to_differ, read_deltas, with_following
+from clozelab.verdicts.consistency import meant_to_differ, read_deltas, with_following
 
 TABLE7 = EXPERIMENTS_DIR / "table7_feature_based_ner" / "row"
 

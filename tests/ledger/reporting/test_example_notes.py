@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clozelab.ledger.collect import FinetuneRun, collect
-from clozelab.ledger.reporting.example_notes import compare_examples
-from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
-from clozelab.ledger.reporting.table import build_table
-from clozelab.ledger.reporting.verdicts import ONE_SEED, judge
+from clozelab.runs.find import FinetuneRun, collect
+from clozelab.verdicts.examples import compare_examples
+from clozelab.verdicts.experiment import find_experiment, load_experiment
+from clozelab.verdicts.judging import ONE_SEED, judge
+from clozelab.verdicts.table import build_table
 
 
 def run(

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from clozelab.config import CONF_DIR, EXPERIMENTS_DIR
-from clozelab.ledger import sweep
-from clozelab.ledger.plan import make_steps
-from clozelab.ledger.reporting.checking import FACTS, Tasks, check_fact, check_setting
-from clozelab.ledger.reporting.experiment import find_experiment, list_experiments, load_experiment
-from clozelab.ledger.targets import locate
+from clozelab.launch import sweep
+from clozelab.launch.plan import make_steps
 from clozelab.modules.pretraining import validation_metrics
-from clozelab.training.throughput import Throughput
+from clozelab.targets import locate
+from clozelab.training.measuring import Throughput
+from clozelab.verdicts.experiment import find_experiment, list_experiments, load_experiment
+from clozelab.verdicts.paper import FACTS, Tasks, check_fact, check_setting
 
 TASK = "name: mine\ndefaults: [format/glue@_here_, _self_]\nmodule: {metrics: [matthews]}\n"
 
@@ -221,7 +221,7 @@ def test_settings_are_any_that_a_stage_has() -> None:
 
 def test_opening_every_experiment_imports_no_torch() -> None:
     code = (
-        "import sys\nfrom clozelab.ledger.reporting.experiment import find_experiment\n"
+        "import sys\nfrom clozelab.verdicts.experiment import find_experiment\n"
         f"[find_experiment(name) for name in {list_experiments()!r}]\nassert 'torch' not in sys.modules\n"
     )
     source = str(Path(__file__).parents[3] / "src")

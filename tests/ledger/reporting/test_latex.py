@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.ledger.reporting.latex import Notes, escape
+from clozelab.report.latex import Notes, escape
 from clozelab.stages.report import main
 
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")
@@ -17,7 +17,7 @@ ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")
 
 @pytest.fixture
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozelab.ledger.reporting.report._plots", lambda *_: {})
+    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
 
 
 @pytest.fixture

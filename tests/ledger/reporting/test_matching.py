@@ -12,13 +12,13 @@ import pytest
 from omegaconf import OmegaConf
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.ledger import sweep
-from clozelab.ledger.collect import collect
-from clozelab.ledger.fingerprint import canonical
-from clozelab.ledger.reporting.consistency import inconsistencies
-from clozelab.ledger.reporting.experiment import load_experiment
-from clozelab.ledger.reporting.table import build_table
-from clozelab.ledger.reporting.verdicts import HOLDS, NOT_COMPARABLE, Judgement, judge
+from clozelab.launch import sweep
+from clozelab.runs.find import collect
+from clozelab.runs.fingerprint import canonical
+from clozelab.verdicts.consistency import inconsistencies
+from clozelab.verdicts.experiment import load_experiment
+from clozelab.verdicts.judging import HOLDS, NOT_COMPARABLE, Judgement, judge
+from clozelab.verdicts.table import build_table
 
 FACTOR = "steps_factor=0.4"
 MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}

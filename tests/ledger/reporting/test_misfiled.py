@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.ledger.collect import collect
-from clozelab.ledger.reporting.accounts import problems
-from clozelab.ledger.reporting.experiment import Experiment, load_experiment
-from clozelab.ledger.reporting.misfiled import misfiled
-from clozelab.ledger.reporting.table import build_table
-from clozelab.ledger.reporting.verdicts import NOT_COMPARABLE, judge
+from clozelab.runs.find import collect
+from clozelab.verdicts.accounts import problems
+from clozelab.verdicts.comparability import misfiled
+from clozelab.verdicts.experiment import Experiment, load_experiment
+from clozelab.verdicts.judging import NOT_COMPARABLE, judge
+from clozelab.verdicts.table import build_table
 
 MEANS = {("mlm", "mrpc"): 80.0, ("ltr", "mrpc"): 70.0}
 

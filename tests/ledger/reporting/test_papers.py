@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from clozelab.ledger.reporting.claims import CONTRAST, ORDER
-from clozelab.ledger.reporting.experiment import Experiment, find_experiment, list_experiments, load_experiment
+from clozelab.verdicts.experiment import Experiment, find_experiment, list_experiments, load_experiment
+from clozelab.verdicts.paper import CONTRAST, ORDER
 
 TABLES = {"roberta_nsp_x_format": "roberta_table2_medians_of_5_seeds"}
 """Experiment -> its table in the list of facts, where that has another name."""

@@ -10,14 +10,14 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.figure import Figure
 
-from clozelab.ledger.collect import collect
-from clozelab.ledger.reporting import plots
-from clozelab.ledger.reporting.accounts import encoder_sizes, rows_by_size
-from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
-from clozelab.ledger.reporting.plots import draw_table
-from clozelab.ledger.reporting.point_plots import draw_sizes
-from clozelab.ledger.reporting.report import write_report
-from clozelab.ledger.reporting.table import build_table
+from clozelab.report import plots
+from clozelab.report.plots import draw_table
+from clozelab.report.point_plots import draw_sizes
+from clozelab.report.render import write_report
+from clozelab.runs.find import collect
+from clozelab.verdicts.accounts import encoder_sizes, rows_by_size
+from clozelab.verdicts.experiment import find_experiment, load_experiment
+from clozelab.verdicts.table import build_table
 
 TABLE_5 = "table5_pretraining_tasks"
 MEANS = {("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0, ("ltr_bilstm", "mrpc"): 65.0, ("random", "mrpc"): 50.0}

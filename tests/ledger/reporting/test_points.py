@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clozelab.ledger.collect import collect
-from clozelab.ledger.reporting.accounts import arm_labels
-from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
-from clozelab.ledger.reporting.latex import write_latex
-from clozelab.ledger.reporting.point_plots import races_to_draw
-from clozelab.ledger.reporting.points import Race, find_lines, find_races, sentence
-from clozelab.ledger.reporting.report import Report, write_report
-from clozelab.ledger.reporting.table import build_table
-from clozelab.ledger.reporting.terminal import print_page
+from clozelab.report.latex import write_latex
+from clozelab.report.point_plots import races_to_draw
+from clozelab.report.render import Report, write_report
+from clozelab.runs.find import collect
+from clozelab.stages.report import print_page
+from clozelab.verdicts.accounts import arm_labels
+from clozelab.verdicts.experiment import find_experiment, load_experiment
+from clozelab.verdicts.points import Race, find_lines, find_races, sentence
+from clozelab.verdicts.table import build_table
 
 FIGURE_5 = "figure5_training_steps"
 PERCENTS = (5, 10, 25, 50, 75, 100)
@@ -31,7 +31,7 @@ WOBBLE = (0.0, 0.3, -0.3)
 @pytest.fixture
 def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spares a test about words the seconds that pictures take."""
-    monkeypatch.setattr("clozelab.ledger.reporting.report._plots", lambda *_: {})
+    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
 
 
 def make_figure(

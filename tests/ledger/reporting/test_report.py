@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clozelab.ledger.collect import collect
-from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
-from clozelab.ledger.reporting.plots import known_heights, spread
-from clozelab.ledger.reporting.report import Report, write_report
-from clozelab.ledger.reporting.terminal import print_page
-from clozelab.ledger.reporting.wording import duration, rough, signed
+from clozelab.report.plots import known_heights, spread
+from clozelab.report.render import Report, write_report
+from clozelab.runs.find import collect
 from clozelab.stages.report import main as report_verb
+from clozelab.stages.report import print_page
+from clozelab.verdicts.experiment import find_experiment, load_experiment
+from clozelab.verdicts.wording import duration, rough, signed
 
 EVERY = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")
@@ -36,7 +36,7 @@ def written(root: Path) -> Report:
 @pytest.fixture
 def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spares a test about words the second that pictures take."""
-    monkeypatch.setattr("clozelab.ledger.reporting.report._plots", lambda *_: {})
+    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
 
 
 def texts(report: Report) -> dict[str, str]:
@@ -156,7 +156,7 @@ def test_marks_lie_on_the_axis(make_runs: Callable[..., Path]) -> None:
 
 @pytest.mark.usefixtures("without_plots")
 def test_synthetic_is_said_first(make_runs: Callable[..., Path]) -> None:
-    report = written(make_runs({("mlm", "mrpc"): 70.0}, generator={"_target_": "clozelab.data.x"}))
+    report = written(make_runs({("mlm", "mrpc"): 70.0}, generator={"_target_": "microworld.x"}))
     text = texts(report)["report.md"]
     assert text.startswith("**Synthetic data.**")
     # Generated MRPC is in the official format and under the official task's name; the paper's number stays apart.
@@ -178,7 +178,7 @@ def test_known_bounds_and_distances(make_runs: Callable[..., Path], writers: Any
     root = make_runs({}, pretrain_seeds=())
     for arm in ("mlm_nsp", "mlm", "ltr"):
         known = {"known_loss": KNOWN[arm]} if arm in KNOWN else None
-        writers.pretrain(root, arm, 1, generator={"_target_": "clozelab.data.x"}, known=known)
+        writers.pretrain(root, arm, 1, generator={"_target_": "microworld.x"}, known=known)
     report = written(root)
     text = texts(report)["report.md"]
     assert "| arm | encoder | held-out loss | no model below | above that by at most | without context |" in text

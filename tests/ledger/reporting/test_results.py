@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from clozelab.ledger.collect import collect
-from clozelab.ledger.reporting.columns import Cell, DataColumn
-from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
-from clozelab.ledger.reporting.results import RESULT_FIELDS, write_results
-from clozelab.ledger.reporting.table import Table, build_table
+from clozelab.report.render import RESULT_FIELDS, write_results
+from clozelab.runs.find import collect
+from clozelab.verdicts.columns import Cell, DataColumn
+from clozelab.verdicts.experiment import find_experiment, load_experiment
+from clozelab.verdicts.table import Table, build_table
 
 Line = Mapping[str, str]
 Scores = dict[tuple[str, str], float]

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from clozelab.ledger.reporting.experiment import find_experiment, load_experiment
-from clozelab.ledger.reporting.report import write_report
+from clozelab.report.render import write_report
+from clozelab.verdicts.experiment import find_experiment, load_experiment
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
 SCORES = {"mlm_nsp": 9.5, "mlm": 70.0, "ltr": 60.0, "random": 50.0}
@@ -22,7 +22,7 @@ SCORES = {"mlm_nsp": 9.5, "mlm": 70.0, "ltr": 60.0, "random": 50.0}
 
 @pytest.fixture
 def page(make_runs: Callable[..., Path], writers: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("clozelab.ledger.reporting.report._plots", lambda *_: {})
+    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
     means = {(row, "mrpc"): mean for row, mean in SCORES.items()}
     root = make_runs(means, pretrain_seeds=(1, 2), finetune_seeds=(1,))
     writers.finetune(root, "ltr", "sst2", (1, 1), 60.0, majority_baseline=0.5)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.ledger.collect import Collected, FinetuneRun
-from clozelab.ledger.reporting.columns import Cell
-from clozelab.ledger.reporting.experiment import load_experiment
-from clozelab.ledger.reporting.table import Table, build_table
-from clozelab.ledger.reporting.verdicts import HOLDS, NOT_COMPARABLE, ONE_SEED, judge
+from clozelab.runs.find import Collected, FinetuneRun
+from clozelab.verdicts.columns import Cell
+from clozelab.verdicts.experiment import load_experiment
+from clozelab.verdicts.judging import HOLDS, NOT_COMPARABLE, ONE_SEED, judge
+from clozelab.verdicts.table import Table, build_table
 
 
 def run(row: str, task: str, metric: str, scores: dict[str, float], **changes: Any) -> FinetuneRun:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from clozelab.ledger import sweep
-from clozelab.ledger.reporting.tracked import (
+from clozelab.launch import sweep
+from clozelab.report.tracked import (
     sync_command,
     tags_of,
     track_report,
@@ -20,7 +20,7 @@ from clozelab.ledger.reporting.tracked import (
     tracked_config,
     tracked_job,
 )
-from clozelab.ledger.run import Run
+from clozelab.runs.store import Run
 
 
 def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

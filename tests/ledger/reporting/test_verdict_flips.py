@@ -11,11 +11,19 @@ from typing import Any
 
 import pytest
 
-from clozelab.ledger.collect import collect
-from clozelab.ledger.reporting.detectable import family_size
-from clozelab.ledger.reporting.experiment import Experiment, find_experiment, load_experiment
-from clozelab.ledger.reporting.table import build_table
-from clozelab.ledger.reporting.verdicts import FAILS, HOLDS, INCONCLUSIVE, NOT_COMPARABLE, ONE_SEED, Judgement, judge
+from clozelab.runs.find import collect
+from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
+from clozelab.verdicts.judging import (
+    FAILS,
+    HOLDS,
+    INCONCLUSIVE,
+    NOT_COMPARABLE,
+    ONE_SEED,
+    Judgement,
+    family_size,
+    judge,
+)
+from clozelab.verdicts.table import build_table
 
 TASKS = {"mnli": "MNLI-m", "qnli": "QNLI", "mrpc": "MRPC", "sst2": "SST-2", "squad_v1": "SQuAD F1"}
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm")

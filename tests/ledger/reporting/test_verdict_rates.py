@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
-from clozelab.ledger.reporting import links
-from clozelab.ledger.reporting.experiment import Experiment, find_experiment, load_experiment
-from clozelab.ledger.reporting.table import build_table
-from clozelab.ledger.reporting.verdicts import FAILS, HOLDS, Judgement, judge
+from clozelab.runs.find import Collected, FinetuneRun, PretrainRun
+from clozelab.verdicts import links
+from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
+from clozelab.verdicts.judging import FAILS, HOLDS, Judgement, judge
+from clozelab.verdicts.table import build_table
 
 Truth = Mapping[tuple[str, str], float]
 """(row, task) or (arm, PERPLEXITY) -> what is added to everybody's mean."""

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from clozelab.ledger.collect import collect
-from clozelab.ledger.reporting.claims import CONTRAST, Claim
-from clozelab.ledger.reporting.experiment import Experiment, find_experiment, load_experiment
-from clozelab.ledger.reporting.table import build_table
-from clozelab.ledger.reporting.verdicts import (
+from clozelab.metrics.statistics import FINETUNING_SEEDS
+from clozelab.runs.find import collect
+from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
+from clozelab.verdicts.judging import (
     FAILS,
     HOLDS,
     INCONCLUSIVE,
@@ -24,7 +23,8 @@ from clozelab.ledger.reporting.verdicts import (
     judge,
     summarise,
 )
-from clozelab.metrics.statistics import FINETUNING_SEEDS
+from clozelab.verdicts.paper import CONTRAST, Claim
+from clozelab.verdicts.table import build_table
 
 
 @pytest.fixture

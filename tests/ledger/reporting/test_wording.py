@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clozelab.ledger.reporting.wording import interval, percent, span
 from clozelab.metrics.statistics import estimate
+from clozelab.verdicts.wording import interval, percent, span
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""What can be wrong before anything is trained."""

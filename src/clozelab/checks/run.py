@@ -1,0 +1,123 @@
+"""All checks of an experiment, in the order in which they are told.
+
+Findings and facts as rich tables.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from clozelab.checks.instances import check_masks, check_pairs, sample_pairs
+from clozelab.checks.machine import Fact, check_disk, check_schedule, check_time
+from clozelab.checks.subject import ERROR, OK, WARNING, Arm, Corpus, Finding, Subject
+from clozelab.checks.tasks import check_canary, check_contamination, check_labels, check_text, sample_texts
+from clozelab.checks.text import NgramIndex, check_duplicates, check_vocabulary, search
+from clozelab.checks.visibility import check_visibility
+
+
+def examine(subject: Subject) -> Iterator[Finding]:
+    """Every finding about an experiment; a check that fails itself is an error of its own name, never silence."""
+    for what, why in subject.refusals:
+        yield Finding("settings", ERROR, f"{what}: {why}", "", "the same would stop the run")
+    for name in subject.unprepared:
+        remedy = "run the prepare stage first; until then rows are checked on made-up text"
+        yield Finding("corpus", WARNING, f"{name}: not prepared yet, so its text is not checked", "", remedy)
+    yield from subject.noticed
+    for arm in subject.arms:
+        yield from check_schedule(arm)
+    # What reads rows cannot be asked where ids or lengths are impossible.
+    sound = [arm for arm in subject.arms if arm.longest <= arm.config.max_position_embeddings]
+    for corpus in subject.corpora:
+        found = list(_tried("corpus", corpus.name, partial(_examine_corpus, subject, corpus, sound)))
+        yield from found
+        if any(finding.check in ("corpus", "vocabulary") and finding.level == ERROR for finding in found):
+            sound = [arm for arm in sound if arm.corpus is not corpus]
+    for arm in sound:
+        yield from _tried("future", arm.name, partial(check_visibility, arm))
+        yield from _tried("masks", arm.name, partial(check_masks, arm))
+        if arm.corpus.tokenizer is None:
+            yield from _tried("pairs", arm.name, partial(_pairs_alone, arm))
+    for task in subject.tasks:
+        for name, check in (("labels", check_labels), ("label map", check_canary), ("unknown tokens", check_text)):
+            yield from _tried(name, task.name, partial(check, task))
+    yield from check_disk(subject)
+    yield from check_time(subject)
+
+
+def _examine_corpus(subject: Subject, corpus: Corpus, arms: list[Arm]) -> Iterator[Finding]:
+    """One pass over the corpus for everything that wants to know where something stands."""
+    mine = [arm for arm in arms if arm.corpus is corpus]
+    pairs = [(arm, sampled) for arm in mine if (sampled := sample_pairs(arm)) is not None]
+    texts = [sampled for task in subject.tasks for sampled in sample_texts(task, corpus)]
+    wanted = [sampled.hashes for _, sampled in pairs] + [sampled.hashes for sampled in texts]
+    index: NgramIndex = search(corpus.train, np.concatenate([*wanted, np.zeros(0, dtype=np.uint64)]), corpus.unk_id)
+    yield from check_vocabulary(corpus, index)
+    yield from check_duplicates(corpus)
+    for arm, sampled in pairs:
+        yield from check_pairs(arm, sampled, index)
+    for text in texts:
+        yield check_contamination(text, corpus, index)
+
+
+def _pairs_alone(arm: Arm) -> Iterator[Finding]:
+    sampled = sample_pairs(arm)
+    if sampled is not None:
+        yield from check_pairs(arm, sampled, None)
+
+
+def _tried(check: str, name: str, run: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    try:
+        yield from run()
+    except (ValueError, IndexError, RuntimeError) as error:
+        message = " ".join(str(error).split())
+        remedy = "see the message; the same would have stopped the run"
+        yield Finding(
+            check, ERROR, f"{name}: the check could not be run: {message[:200]}", type(error).__name__, remedy
+        )
+
+
+STYLES = {OK: "green", WARNING: "yellow", ERROR: "bold red"}
+
+
+def print_findings(findings: Sequence[Finding], console: Console) -> None:
+    """One row a finding, what went wrong last and with its remedy."""
+    table = Table(box=box.SIMPLE)
+    table.add_column("check", no_wrap=True)
+    table.add_column("result", no_wrap=True)
+    table.add_column("what", overflow="fold", ratio=3)
+    table.add_column("figure", overflow="fold", ratio=2)
+    order = (OK, WARNING, ERROR)
+    for one in sorted(findings, key=lambda one: order.index(one.level)):
+        table.add_row(one.check, f"[{STYLES[one.level]}]{one.level}[/]", escape(one.what), escape(one.figure))
+        if one.remedy:
+            table.add_row("", "", f"[italic]-> {escape(one.remedy)}[/]", "")
+    console.print(table)
+    counts = Counter(one.level for one in findings)
+    console.print(", ".join(f"[{STYLES[level]}]{counts[level]} {level}[/]" for level in order if counts[level]))
+
+
+def print_facts(facts: Iterable[Fact], versions: Mapping[str, str], console: Console) -> None:
+    """Groups of facts as they come, and the versions."""
+    table = Table(box=box.SIMPLE, show_header=False)
+    for _ in range(4):
+        table.add_column(overflow="fold")
+    group = ""
+    for fact in facts:
+        table.add_row(
+            fact.group if fact.group != group else "",
+            escape(fact.name),
+            escape(fact.value),
+            f"[dim]{escape(fact.note)}[/]",
+        )
+        group = fact.group
+    for number, (name, version) in enumerate(versions.items()):
+        table.add_row("versions" if not number else "", name, version, "")
+    console.print(table)

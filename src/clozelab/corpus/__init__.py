@@ -1,0 +1,1 @@
+"""Text in, numpy out: files, documents, tokenizers, shards, instances, masks."""

@@ -1,0 +1,280 @@
+"""Documents of a corpus: cleaning, sentence splitting, duplicates, and the side of the train/validation split.
+
+Unusual: everything here is a pure function of the files, streamed document by document, and is run twice: once to
+survey (counts, a sample for the vocabulary, the split), once to write. Nothing is kept in between, so memory does not
+grow with the corpus except for 8 bytes a document (to find duplicates).
+
+Files are independent until duplicates are dropped: that is where parallel preparation would split the work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import sentencex
+
+from clozelab.corpus.files import RowCounts, TextFile, read_rows
+
+LANGUAGE = "en"
+"""Rules of the sentence splitter; abbreviations differ, most rules are shared between languages."""
+MAX_SENTENCE_CHARACTERS = 2000
+"""A longer sentence is cut between words."""
+LONG_SENTENCE_CHARACTERS = 300
+"""A longer one is looked at again without quotation marks: the splitter takes a quoted speech for one sentence."""
+MAX_PIECE_CHARACTERS = 8000
+"""What the splitter sees at once: a quotation mark that is left open would swallow the rest."""
+MAX_DOCUMENT_CHARACTERS = 4_000_000
+"""A text file without blank lines becomes several documents of this size instead of one that fills the memory."""
+
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffd\ud800-\udfff]"
+)
+_SEPARATORS = re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
+_TAG_NAMES = (
+    "a|abbr|b|big|blockquote|br|center|cite|code|dd|del|dfn|div|dl|dt|em|font|gallery|h[1-6]|hr|i|id|imagemap|includeonly|ins|kbd|"
+    "li|math|noinclude|nowiki|ol|onlyinclude|p|poem|pre|q|rb|ref|rp|rt|ruby|s|score|small|span|strike|strong|sub|sup|table|tbody|"
+    "td|th|tr|tt|u|ul|var"
+)
+# Known names with well-formed attributes only: "a<b and c>d" is mathematics.
+_TAG = re.compile(
+    rf"<!--[^<>]{{0,1000}}-->|</?(?:{_TAG_NAMES})(?:\s+[\w:-]{{1,40}}\s*=\s*(?:\"[^\"<>]{{0,300}}\"|'[^'<>]{{0,300}}'|[^\s<>\"']{{1,300}}))*\s*/?>",
+    re.IGNORECASE,
+)
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});")
+_HEADING = re.compile(r"^[ \t]*#{1,6}[ \t]+", re.MULTILINE)
+_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3})(?=\S)([^*_\n]{1,400})(?<=\S)\1(?![\w*])")
+_QUOTES = str.maketrans('"“”„«»‘', " " * 7)
+_WORD = re.compile(r"[^\W_]")
+
+
+@dataclass(frozen=True)
+class Document:
+    source: int
+    """Index of the source."""
+    sentences: list[str]
+    hash: int
+    """64 bits of the text: names the document in the split, wherever the file lies."""
+
+    @property
+    def num_characters(self) -> int:
+        return sum(map(len, self.sentences))
+
+
+@dataclass
+class CorpusCounts:
+    """What a pass over the corpus met."""
+
+    rows: RowCounts = field(default_factory=RowCounts)
+    documents: int = 0
+    sentences: int = 0
+    characters: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    cleaned: Counter[str] = field(default_factory=Counter)
+
+
+def read_documents(
+    files: Sequence[TextFile], counts: CorpusCounts, advance: Callable[[int], None] = lambda _: None
+) -> Iterator[Document]:
+    """Cleaned documents of all files in order, each text once; `counts` grows on the way.
+
+    ValueError for a binary or damaged file, and when more than 1 % of all rows are unusable.
+    """
+    seen = SeenHashes()
+    for file in files:
+        split = split_paragraph if file.format == "jsonl" else _whole_line
+        for text in _texts(file, counts, advance):
+            sentences = [sentence for line in clean(text, counts.cleaned) for sentence in split(line, counts.cleaned)]
+            document = Document(file.source, sentences, hash_of("\n".join(sentences)))
+            if not sentences:
+                counts.dropped["empty document"] += 1
+            elif not seen.add(document.hash):
+                counts.dropped["duplicate document"] += 1
+            else:
+                counts.documents += 1
+                counts.sentences += len(sentences)
+                counts.characters += document.num_characters
+                yield document
+    counts.rows.check()
+
+
+def _texts(file: TextFile, counts: CorpusCounts, advance: Callable[[int], None]) -> Iterator[str]:
+    """Raw text of each document of one file."""
+    rows = read_rows(file, counts.rows, advance)
+    if file.format == "jsonl":
+        yield from (text for _, text in rows)
+        return
+    lines: list[str] = []
+    size = 0
+    for _, line in rows:
+        if lines and (not line or size + len(line) > MAX_DOCUMENT_CHARACTERS):
+            counts.cleaned["documents cut"] += bool(line)
+            yield "\n".join(lines)
+            lines, size = [], 0
+        if line:
+            lines.append(line)
+            size += len(line)
+    if lines:
+        yield "\n".join(lines)
+
+
+def hash_of(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def clean(text: str, cleaned: Counter[str]) -> list[str]:
+    """Lines of a document that hold a word, without invisible characters, HTML tags and light Markdown.
+
+    `cleaned` counts what was taken away.
+    """
+    if "&" in text:
+        text = _substitute("HTML entities decoded", _ENTITY, lambda found: html.unescape(found[0]), text, cleaned)
+    text = _substitute("invisible characters removed", _INVISIBLE, "", text, cleaned)
+    text = _SEPARATORS.sub("\n", text)
+    if "<" in text:
+        text = _substitute("HTML tags removed", _TAG, " ", text, cleaned)
+    if "#" in text:
+        text = _substitute("Markdown headings unmarked", _HEADING, "", text, cleaned)
+    if "*" in text or "_" in text:
+        text = _substitute("Markdown emphasis unmarked", _EMPHASIS, r"\2", text, cleaned)
+    lines = [line.strip() for line in text.split("\n")]
+    kept = [line for line in lines if _WORD.search(line)]
+    cleaned["lines without a word dropped"] += sum(map(bool, lines)) - len(kept)
+    return kept
+
+
+def _substitute(
+    what: str, pattern: re.Pattern[str], new: str | Callable[[re.Match[str]], str], text: str, cleaned: Counter[str]
+) -> str:
+    text, count = pattern.subn(new, text)
+    if count:
+        cleaned[what] += count
+    return text
+
+
+def split_paragraph(paragraph: str, cleaned: Counter[str]) -> list[str]:
+    """Sentences of one paragraph, each with a word in it and at most MAX_SENTENCE_CHARACTERS long."""
+    pieces = [paragraph] if len(paragraph) <= MAX_PIECE_CHARACTERS else _cut(paragraph, MAX_PIECE_CHARACTERS, ". ")
+    sentences = []
+    for piece in pieces:
+        for sentence in sentencex.segment(LANGUAGE, piece):
+            parts = [sentence] if len(sentence) <= LONG_SENTENCE_CHARACTERS else _split_quoted(sentence)
+            for part in parts:
+                sentences.extend(_whole_line(part, cleaned))
+    kept = [sentence for sentence in sentences if _WORD.search(sentence)]
+    cleaned["sentences without a word dropped"] += len(sentences) - len(kept)
+    return kept
+
+
+def _split_quoted(sentence: str) -> list[str]:
+    """Sentences inside a quoted speech: boundaries are found without the marks, the parts keep them."""
+    parts, start = [], 0
+    for masked in sentencex.segment(LANGUAGE, sentence.translate(_QUOTES)):
+        parts.append(sentence[start : start + len(masked)])
+        start += len(masked)
+    return parts
+
+
+def _whole_line(line: str, cleaned: Counter[str]) -> list[str]:
+    """A line that is one sentence already, cut where it is too long."""
+    line = line.strip()
+    if len(line) <= MAX_SENTENCE_CHARACTERS:
+        return [line]
+    cleaned["over-long sentences cut"] += 1
+    return [part for part in _cut(line, MAX_SENTENCE_CHARACTERS, " ") if _WORD.search(part)]
+
+
+def _cut(text: str, size: int, boundary: str) -> list[str]:
+    """Parts of at most `size` characters that end at a boundary, else at a space, else anywhere."""
+    parts, start = [], 0
+    while len(text) - start > size:
+        # A boundary in the second half only: parts stay large, so the work stays proportional to the text.
+        end = text.rfind(boundary, start + size // 2, start + size)
+        end = end if end >= 0 else text.rfind(" ", start + size // 2, start + size)
+        end = end + 1 if end >= 0 else start + size
+        parts.append(text[start:end].strip())
+        start = end
+    return [*parts, text[start:].strip()]
+
+
+class SeenHashes:
+    """A set of 64-bit hashes in 8 bytes each: a sorted array, and a small set that is merged into it when full."""
+
+    RECENT = 2**16
+
+    def __init__(self) -> None:
+        self._sorted = np.empty(0, dtype=np.uint64)
+        self._recent: set[int] = set()
+
+    def add(self, value: int) -> bool:
+        """Whether the value is new."""
+        if value in self._recent or self._is_old(value):
+            return False
+        self._recent.add(value)
+        if len(self._recent) >= self.RECENT:
+            self._sorted = np.union1d(self._sorted, np.fromiter(self._recent, dtype=np.uint64))
+            self._recent = set()
+        return True
+
+    def _is_old(self, value: int) -> bool:
+        place = bisect_left(self._sorted, value)
+        return place < len(self._sorted) and int(self._sorted[place]) == value
+
+
+class TextSample:
+    """A bounded, order-independent sample for the vocabulary: blocks of sentences whose hash is below a threshold.
+
+    The threshold halves whenever the sample outgrows its bound.
+    """
+
+    BLOCK_SENTENCES = 32
+    SALT = "vocabulary\n"
+    """A short document is one block: by its plain hash the sample would be the held-out documents, see SplitRule."""
+
+    def __init__(self, max_characters: int) -> None:
+        self.max_characters = max_characters
+        self.threshold = 2**64
+        self._blocks: list[tuple[int, str]] = []
+        self._characters = 0
+
+    def add(self, document: Document) -> None:
+        for start in range(0, len(document.sentences), self.BLOCK_SENTENCES):
+            block = "\n".join(document.sentences[start : start + self.BLOCK_SENTENCES])
+            place = hash_of(f"{self.SALT}{block}")
+            if place < self.threshold:
+                self._blocks.append((place, block))
+                self._characters += len(block)
+        while self._characters > self.max_characters:
+            self.threshold //= 2
+            self._blocks = [(place, block) for place, block in self._blocks if place < self.threshold]
+            self._characters = sum(len(block) for _, block in self._blocks)
+
+    def texts(self) -> list[str]:
+        return [block for _, block in self._blocks]
+
+
+class SplitRule:
+    """Document hash -> train or validation: a share of the hash range, moved just so far that no side is empty."""
+
+    def __init__(self, validation_fraction: float) -> None:
+        if not 0 < validation_fraction < 1:
+            raise ValueError(f"validation_fraction must lie between 0 and 1, not {validation_fraction}")
+        self.threshold = int(validation_fraction * 2**64)
+        self._smallest, self._largest = 2**64, -1
+
+    def observe(self, document_hash: int) -> None:
+        self._smallest = min(self._smallest, document_hash)
+        self._largest = max(self._largest, document_hash)
+
+    def settle(self) -> None:
+        """Call after every document was observed."""
+        self.threshold = min(max(self.threshold, self._smallest + 1), self._largest)
+
+    def is_validation(self, document_hash: int) -> bool:
+        return document_hash < self.threshold

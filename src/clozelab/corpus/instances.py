@@ -1,0 +1,390 @@
+"""How text becomes rows: segment pairs for next-sentence prediction, or windows of full sentences.
+
+Unusual, and the reason for each rule of `SegmentPairs`: next-sentence prediction must be learnt from the text, not
+read off lengths and cut positions (a random B that is cut while a true B is whole gives 83 % accuracy without learning
+anything). So
+
+* the split between A and B is the first sentence boundary after a drawn position: it depends on A's text only, never
+  on how B's sentences are cut (a uniform draw over the boundaries would prefer long first sentences in B);
+* B's length follows from A alone (what A leaves of the budget), and B is that many tokens from a sentence boundary on,
+  wherever they end; both kinds of B start at the split of some instance and are cut by the same rule;
+* where the document ends too early, B keeps a random half or more of what is left, and a random B for such a row is
+  cut just as near the end of its own document, so that "ends with a whole sentence" is not a sign of a true B.
+
+The released builder instead keeps sentences whole and trims the longer side; B's end then betrays the label.
+
+Instances are found by a greedy walk over the sentences: whole sentences until the budget is reached, then the next
+instance. The last instance of a document starts early enough to fill the budget. Only its first sentence's number is
+stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozelab.corpus.packing import I64, PackedRows, Spans, SpecialIds, TokenSource, pack_pairs, pack_windows
+from clozelab.corpus.random import uniform01
+
+_BLOCK_SENTENCES = 1 << 20
+_TRIES = (1, 3, 12, 48)
+"""Candidates for a random next segment in each round, for the rows that still have none. The released code tries ten
+times; a row that finds none stays IsNext, which would tie the label to its lengths, so this tries longer."""
+
+Epoch = int | NDArray[np.int64]
+
+
+class Shards(Protocol):
+    """What the builders read of a token store; see TokenShards."""
+
+    tokens: Any
+    sentence_offsets: Any
+    document_offsets: Any
+    document_source: Any
+    source_names: Any
+
+
+class Instances(Protocol):
+    """An input format bound to a token store and a sequence length."""
+
+    seq_length: int
+    ids: SpecialIds
+
+    def __len__(self) -> int: ...
+
+    def rows(self, seed: int, epoch: Epoch, index: I64) -> PackedRows:
+        """The rows named by `index` [B]; `epoch` is one number or [B]. A pure function of its arguments."""
+        ...
+
+
+class InputFormat(Protocol):
+    """How rows are laid out; `has_pairs` says whether rows carry a next_sentence_label."""
+
+    has_pairs: bool
+
+    def bind(self, shards: Any, ids: SpecialIds, seq_length: int) -> Instances: ...
+
+
+_THREE = np.arange(3)
+
+
+def _column(epoch: Epoch) -> Epoch:
+    return epoch if isinstance(epoch, int) else epoch[:, None]
+
+
+def _walk(num_sentences: int, following: Callable[[int, int], I64]) -> I64:
+    """Starts of the greedy chunks; `following(low, high)` gives each sentence's next chunk start. Constant memory
+    beside them."""
+    parts: list[I64] = []
+    sentence = 0
+    for low in range(0, num_sentences, _BLOCK_SENTENCES):
+        high = min(low + _BLOCK_SENTENCES, num_sentences)
+        jump = following(low, high).tolist()
+        starts: list[int] = []
+        while sentence < high:
+            starts.append(sentence)
+            sentence = jump[sentence - low]
+        parts.append(np.array(starts, dtype=np.int64))
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+
+def _check(shards: Shards, seq_length: int, minimum: int) -> tuple[I64, I64]:
+    if seq_length < minimum:
+        raise ValueError(f"seq_length {seq_length} is too short for this input format; use at least {minimum}.")
+    return np.asarray(shards.sentence_offsets), np.asarray(shards.document_offsets)
+
+
+@dataclass(frozen=True)
+class SegmentPairs:
+    """[CLS] A [SEP] B [SEP]: B follows A in its document, or with `random_next_prob` comes from another one.
+
+    `negative_scope`: "corpus" draws the other document over the whole corpus, "source" inside A's own source; always in
+    proportion to length.
+    """
+
+    random_next_prob: float
+    negative_scope: str
+    has_pairs = True
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.random_next_prob <= 1.0:
+            raise ValueError(f"random_next_prob is {self.random_next_prob}; it must lie in [0, 1].")
+        if self.negative_scope not in ("corpus", "source"):
+            raise ValueError(f"negative_scope is {self.negative_scope!r}; choose corpus or source.")
+
+    def bind(self, shards: Any, ids: SpecialIds, seq_length: int) -> PairInstances:
+        """Finds the instances: a second or two for 100 million tokens. ValueError where the corpus cannot give
+        pairs."""
+        return PairInstances(shards, ids, seq_length, self.random_next_prob, self.negative_scope)
+
+
+@dataclass(frozen=True)
+class _Split:
+    """Where rows are split, before the other B is chosen; all [B]."""
+
+    document: I64
+    spans: Spans
+    room: I64
+    """Tokens that A leaves of the budget."""
+    available: I64
+    """Tokens from the split to the document's end; below `room`, the row is short."""
+
+
+class _Pool:
+    """Instances to draw random next segments from, over the whole corpus or by source."""
+
+    def __init__(self, members: I64, source: NDArray[np.uint8] | None) -> None:
+        """`source` [members], or None for one scope over all."""
+        self._members = members if source is None else members[np.argsort(source, kind="stable")]
+        self._ends = None if source is None else np.append(0, np.cumsum(np.bincount(source, minlength=256)))
+
+    def draw(self, uniform: NDArray[np.float64], source: I64) -> I64:
+        """A member for each number in [0, 1) and source; [B] -> [B]. Every source asked for has members."""
+        low, high = (0, len(self._members)) if self._ends is None else (self._ends[source], self._ends[source + 1])
+        return self._members[low + (uniform * (high - low)).astype(np.int64)]
+
+
+class PairInstances:
+    """Instances of `SegmentPairs`; stores one sentence number an instance."""
+
+    def __init__(
+        self, shards: Any, ids: SpecialIds, seq_length: int, random_next_prob: float, negative_scope: str
+    ) -> None:
+        self._arguments = (shards, ids, seq_length, random_next_prob, negative_scope)
+        self._sentences, self._documents = _check(shards, seq_length, 8)
+        self._tokens: TokenSource = shards.tokens
+        self._sources = np.asarray(shards.document_source)
+        self.ids = ids
+        self._random_next_prob = random_next_prob
+        self.seq_length = seq_length
+        self._budget = seq_length - 3
+        self._starts = self._find_starts()
+        self.num_skipped_documents = int((np.diff(self._documents) == 1).sum())
+        """Documents of a single sentence: they have no place to split."""
+        document = self._document_of(self._starts)
+        self._check_negatives(np.unique(document), negative_scope, list(shards.source_names))
+        source = self._sources[document] if negative_scope == "source" else None
+        tails = np.flatnonzero(np.append(document[1:] != document[:-1], True))
+        self._all = _Pool(np.arange(len(document)), source)
+        self._tails = _Pool(tails, None if source is None else source[tails])
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Worker processes that are not forked find the instances again instead of copying memory maps."""
+        return PairInstances, self._arguments
+
+    def rows(self, seed: int, epoch: Epoch, index: I64) -> PackedRows:
+        index = np.asarray(index, dtype=np.int64)
+        split = self._split(seed, epoch, index)
+        wants_random = uniform01(seed, epoch, "random next", index) < self._random_next_prob
+        b_start, label = self._random_starts(seed, epoch, index, split, wants_random)
+        packed = pack_pairs(self._tokens, replace(split.spans, b_start=b_start), self.ids, self.seq_length, index)
+        return replace(
+            packed,
+            next_sentence_label=label,
+            source=self._sources[split.document].astype(np.int64),
+            num_fallbacks=int(wants_random.sum() - label.sum()),
+        )
+
+    def _document_of(self, sentence: I64) -> I64:
+        return np.searchsorted(self._documents, sentence, side="right") - 1
+
+    def _find_starts(self) -> I64:
+        """First sentences of all instances; a document's last instance is moved back until it fills the budget."""
+        sentences, documents = self._sentences, self._documents
+
+        def following(low: int, high: int) -> I64:
+            reach = np.searchsorted(sentences, sentences[low:high] + self._budget)
+            ends = documents[np.searchsorted(documents, np.arange(low, high), side="right")]
+            return np.minimum(reach, ends)
+
+        starts = _walk(len(sentences) - 1, following)
+        document = self._document_of(starts)
+        first, end = documents[document], documents[document + 1]
+        is_last = np.append(document[1:] != document[:-1], True) if len(starts) else np.zeros(0, dtype=bool)
+        fills = np.searchsorted(sentences, sentences[end] - self._budget, side="right") - 1
+        moved = np.maximum(first, np.minimum(np.minimum(starts, fills), end - 2))
+        return np.where(is_last, moved, starts)[end - first > 1]
+
+    def _check_negatives(self, documents: I64, scope: str, source_names: list[str]) -> None:
+        """ValueError where there is nothing to pair, or where a random next segment could never be found."""
+        if not len(documents):
+            raise ValueError(
+                "there is no document with two sentences, so no segment pair can be made: add text (or raise "
+                "corpus.validation_fraction if this is the validation split), or use objective/input=full_sentences."
+            )
+        if self._random_next_prob == 0:
+            return
+        groups = self._sources[documents] if scope == "source" else np.zeros(len(documents), dtype=np.int64)
+        sources, counts = np.unique(groups, return_counts=True)
+        if counts.min() < 2:
+            where = f"source {source_names[sources[counts.argmin()]]!r}" if scope == "source" else "split"
+            raise ValueError(
+                f"the {where} has a single document with two sentences or more, so there is no other document to draw "
+                "a random next segment from: add documents, set random_next_prob=0, or use negative_scope=corpus."
+            )
+
+    def _split(self, seed: int, epoch: Epoch, index: I64) -> _Split:
+        """A, and the true B, of each instance."""
+        sentences, budget = self._sentences, self._budget
+        draw = uniform01(seed, _column(epoch), "split", index[:, None], _THREE)  # [B, 3] in [0, 1)
+        first = self._starts[index]
+        document = self._document_of(first)
+        last_sentence = self._documents[document + 1] - 1
+        last, end = sentences[last_sentence], sentences[last_sentence + 1]
+        start = self._front(draw[:, 0], first, end)
+        reach = np.minimum(budget - max(1, budget // 8), last - start)
+        wanted = 1 + (draw[:, 1] * reach).astype(np.int64)
+        boundary = sentences[np.searchsorted(sentences, start + wanted)]
+        a_full = boundary - start
+        a_length = np.minimum(a_full, np.maximum(wanted, budget - budget // 2))
+        room, available = budget - a_length, end - boundary
+        cut = (draw[:, 2] * _cuts(available)).astype(np.int64)
+        b_length = np.where(available < room, available - cut, room)
+        a_length = np.minimum(a_full, budget - b_length)
+        return _Split(document, Spans(boundary - a_length, a_length, boundary, b_length), room, available)
+
+    def _front(self, draw: NDArray[np.float64], first: I64, end: I64) -> I64:
+        """A's first token: half of the time inside the first sentence, so that chunk ends are seen in some epochs
+        too."""
+        start = self._sentences[first]
+        skip = (np.maximum(2 * draw - 1, 0) * (self._sentences[first + 1] - start)).astype(np.int64)
+        # Not clipped to what fits: that would make rows end exactly at their document's end.
+        return start + np.where(skip <= end - self._budget - start, skip, 0)
+
+    def _random_starts(
+        self, seed: int, epoch: Epoch, index: I64, split: _Split, wants_random: NDArray[np.bool_]
+    ) -> tuple[I64, I64]:
+        """B's first token [B] and next_sentence_label [B], from the splits of other instances."""
+        b_start = split.spans.b_start.copy()
+        label = np.zeros(len(index), dtype=np.int64)
+        open_rows, tried = np.flatnonzero(wants_random), 0
+        for width in _TRIES:
+            if not open_rows.size:
+                break
+            row, attempt = np.repeat(open_rows, width), np.tile(np.arange(tried, tried + width), len(open_rows))
+            start, good = self._try(seed, epoch, index, split, row, attempt)
+            good, start = good.reshape(-1, width), start.reshape(-1, width)
+            found, first = good.any(1), good.argmax(1)
+            b_start[open_rows[found]] = start[found, first[found]]
+            label[open_rows[found]] = 1
+            open_rows, tried = open_rows[~found], tried + width
+        return b_start, label
+
+    def _try(
+        self, seed: int, epoch: Epoch, index: I64, split: _Split, row: I64, attempt: I64
+    ) -> tuple[I64, NDArray[np.bool_]]:
+        """One candidate for each (row, attempt): its split's position, and whether it may stand as B; all [C].
+
+        A full row takes any split with as much text behind it as B needs. A short row shows something of how near the
+        document's end is, so its candidates must be as near: they are drawn among documents' last instances, and kept
+        with the probability (up to a factor) that their own B would have been cut to this length.
+        """
+        at = epoch if isinstance(epoch, int) else epoch[row]
+        draw = uniform01(seed, _column(at), "negative", index[row][:, None], 2 * attempt[:, None] + _THREE[:2])
+        source, b_length = self._sources[split.document[row]].astype(np.int64), split.spans.b_length[row]
+        is_short = split.available[row] < split.room[row]
+        candidate = np.where(is_short, self._tails.draw(draw[:, 0], source), self._all.draw(draw[:, 0], source))
+        other = self._split(seed, at, candidate)
+        kept = other.available - b_length < _cuts(other.available)
+        kept &= (other.available < split.room[row]) & (draw[:, 1] * _cuts(other.available) < _cuts(b_length))
+        good = (other.available >= b_length) & (other.document != split.document[row]) & (kept | ~is_short)
+        return other.spans.b_start, good
+
+
+def _cuts(available: I64) -> I64:
+    """In how many ways B is cut where only `available` tokens are left: it keeps at least half of them."""
+    return available // 2 + 1
+
+
+@dataclass(frozen=True)
+class FullSentences:
+    """[CLS] text [SEP]: windows of whole consecutive sentences, over document ends with an extra [SEP] (RoBERTa,
+    section 4.2).
+
+    A sentence longer than the window is cut into windows of its own.
+    """
+
+    has_pairs = False
+
+    def bind(self, shards: Any, ids: SpecialIds, seq_length: int) -> WindowInstances:
+        """Finds the windows. ValueError where there is no text."""
+        return WindowInstances(shards, ids, seq_length)
+
+
+class WindowInstances:
+    """Instances of `FullSentences`."""
+
+    def __init__(self, shards: Any, ids: SpecialIds, seq_length: int) -> None:
+        sentences, documents = _check(shards, seq_length, 4)
+        self._arguments = (shards, ids, seq_length)
+        self._tokens: TokenSource = shards.tokens
+        self._sources = np.asarray(shards.document_source)
+        self.ids = ids
+        self.seq_length = seq_length
+        self._token_documents = sentences[documents]
+        self._offsets = _split_long(sentences, seq_length - 2)
+        firsts = np.searchsorted(self._offsets, np.unique(self._token_documents[:-1]))
+        self._document_firsts = firsts[firsts < len(self._offsets) - 1]
+        self._bounds = np.append(self._find_starts(seq_length - 2), len(self._offsets) - 1)
+        if not len(self):
+            raise ValueError("there is no text: add documents, or raise corpus.validation_fraction.")
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WindowInstances, self._arguments
+
+    def rows(self, seed: int, epoch: Epoch, index: I64) -> PackedRows:  # noqa: ARG002
+        """Windows do not depend on seed and epoch: only their order and their masks change."""
+        index = np.asarray(index, dtype=np.int64)
+        first, end = self._bounds[index], self._bounds[index + 1]
+        start = self._offsets[first]
+        packed = pack_windows(
+            self._tokens,
+            start,
+            self._offsets[end] - start,
+            self._separators(first, end, start),
+            self.ids,
+            self.seq_length,
+            index,
+        )
+        document = np.searchsorted(self._token_documents, start, side="right") - 1
+        return replace(packed, source=self._sources[document].astype(np.int64))
+
+    def _separators(self, first: I64, end: I64, start: I64) -> tuple[I64, I64]:
+        """(row [X], text offset [X]) of documents that begin inside a window."""
+        low = np.searchsorted(self._document_firsts, first, side="right")
+        count = np.searchsorted(self._document_firsts, end) - low
+        row = np.repeat(np.arange(len(first)), count)
+        number = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        return row, self._offsets[self._document_firsts[low[row] + number]] - start[row]
+
+    def _find_starts(self, budget: int) -> I64:
+        """Greedy walk in slots: tokens plus one for each document that begins."""
+        offsets, firsts = self._offsets, self._document_firsts
+        begun = np.searchsorted(firsts, np.arange(len(offsets) - 1), side="right")
+        slot_end = offsets[1:] + begun
+
+        def following(low: int, high: int) -> I64:
+            return np.searchsorted(slot_end, offsets[low:high] + begun[low:high] + budget, side="right")
+
+        return _walk(len(offsets) - 1, following)
+
+
+def _split_long(offsets: I64, limit: int) -> I64:
+    """Sentence offsets with a boundary after every `limit` tokens inside longer sentences."""
+    lengths = np.diff(offsets)
+    long = np.flatnonzero(lengths > limit)
+    if not long.size:
+        return offsets
+    count = (lengths[long] - 1) // limit
+    number = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    return np.sort(np.concatenate([offsets, np.repeat(offsets[long], count) + (number + 1) * limit]))

@@ -1,0 +1,399 @@
+"""Corpus preparation as one plain function: text files to a prepared corpus folder in the content-addressed cache.
+
+Two passes over the files: a survey (counts, the sample that the vocabulary is learnt from, the split), then tokens to
+shards. The folder is named by what decides its content (the files' checksums, the settings, PREPARATION_VERSION), is
+written beside its place and renamed: who finds the folder finds it whole. A killed preparation starts again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from clozelab.corpus.documents import CorpusCounts, Document, SplitRule, TextSample, read_documents
+from clozelab.corpus.files import Source, TextFile, check_head, find_files
+from clozelab.corpus.shards import (
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    SHARDS_FILE,
+    SPLITS,
+    CorpusFolderError,
+    PreparedCorpus,
+    ShardWriter,
+    canonical_json,
+)
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+
+log = logging.getLogger(__name__)
+
+PREPARATION_VERSION = 2
+"""Raise it with every change of cleaning, splitting or tokenisation: it renames the cache folder."""
+VOCABULARY_SAMPLE_CHARACTERS = 64_000_000
+"""Text a vocabulary is learnt from at most; word frequencies are settled long before."""
+BATCH_CHARACTERS = 1_000_000
+FIT_CHARACTERS = 200_000
+"""Text at the beginning of the corpus on which a given vocabulary is tried before anything slow."""
+MAX_UNKNOWN_FRACTION = 0.5
+MAX_MEAN_SENTENCE_CHARACTERS = 300
+"""Prose has 100 to 150; beyond this, the lines of a text file are paragraphs."""
+WARNED_UNKNOWN_FRACTION = 0.01
+"""A vocabulary made for a text leaves far less than this unknown."""
+
+
+def prepare_corpus(
+    *,
+    name: str,
+    sources: Sequence[Source],
+    data_dir: str | Path,
+    cache_dir: str | Path,
+    vocab_file: str | None,
+    vocab_size: int,
+    lowercase: bool,
+    validation_fraction: float,
+) -> Path:
+    """Prepares a corpus unless the cache has it, and returns its folder.
+
+    Args:
+        name: leads the folder's name.
+        sources: what to read; relative paths start at data_dir.
+        cache_dir: the folder is `cache_dir/corpora/<name>-<hash>`.
+        vocab_file: a vocab.txt to use; None: a vocabulary of at most vocab_size entries is learnt.
+        lowercase: lower-case and strip accents, as BERT's uncased models.
+        validation_fraction: share of the documents, by hash of their text, that goes to validation.
+
+    Raises:
+        ValueError: no files, a binary or damaged file, too many unusable rows, fewer than two documents, a vocabulary
+            that does not fit the text, a cache folder that cannot be written.
+    """
+    place = _place(name, sources, data_dir, cache_dir, vocab_file, vocab_size, lowercase, validation_fraction)
+    folder = place.folder
+    with _lock(folder):
+        if not _is_prepared(folder):
+            temporary = folder.with_name(f".{folder.name}.tmp")
+            shutil.rmtree(temporary, ignore_errors=True)  # what a killed run left; the lock says nobody else writes it
+            _write_corpus(temporary, name, place.settings, sources, place.files, place.given)
+            temporary.rename(folder)
+    return folder
+
+
+def find_prepared_corpus(**arguments: Any) -> Path | None:
+    """Where `prepare_corpus` with the same arguments puts its folder, if it is there; writes nothing.
+
+    Raises as `prepare_corpus` does for missing files and wrong settings.
+    """
+    folder = _place(**arguments).folder
+    return folder if folder.exists() else None
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a corpus goes, and what decides it."""
+
+    folder: Path
+    settings: dict[str, Any]
+    files: list[TextFile]
+    given: WordPieceTokenizer | None
+
+
+def _place(
+    name: str,
+    sources: Sequence[Source],
+    data_dir: str | Path,
+    cache_dir: str | Path,
+    vocab_file: str | None,
+    vocab_size: int,
+    lowercase: bool,
+    validation_fraction: float,
+) -> _Place:
+    _check_names(name, sources)
+    _check_settings(vocab_file, vocab_size, validation_fraction)
+    files = [file for index, source in enumerate(sources) for file in find_files(source, index, Path(data_dir))]
+    for file in files:
+        check_head(file)
+    vocab_path = None if vocab_file is None else Path(data_dir, Path(vocab_file).expanduser())
+    given = None if vocab_path is None else WordPieceTokenizer.from_vocab(vocab_path, lowercase)
+    settings = {
+        "preparation_version": PREPARATION_VERSION,
+        "format_version": FORMAT_VERSION,
+        "sources": _source_identities(sources, files),
+        "vocabulary": None if given is None else given.fingerprint,
+        "vocab_size": vocab_size if given is None else given.vocab_size,
+        "lowercase": lowercase,
+        "validation_fraction": validation_fraction,
+    }
+    key = hashlib.sha256(canonical_json(settings).encode()).hexdigest()[:12]
+    return _Place(Path(cache_dir).expanduser() / "corpora" / f"{name}-{key}", settings, files, given)
+
+
+def _check_names(name: str, sources: Sequence[Source]) -> None:
+    if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
+        raise ValueError(f"corpus name {name!r} names a folder: use letters, digits, '_', '-' and '.'")
+    names = [source.name for source in sources]
+    if not names or len(set(names)) != len(names) or len(names) > 255:
+        raise ValueError(f"corpus {name} needs 1 to 255 sources with different names, not {names}")
+
+
+def _check_settings(vocab_file: str | None, vocab_size: int, validation_fraction: float) -> None:
+    SplitRule(validation_fraction)
+    if vocab_file is None and vocab_size <= len(SPECIAL_TOKENS):
+        raise ValueError(
+            f"corpus.vocab_size is {vocab_size}: the {len(SPECIAL_TOKENS)} special tokens alone need more; give the "
+            "number of entries to learn, some thousands"
+        )
+
+
+def _source_identities(sources: Sequence[Source], files: Sequence[TextFile]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": source.name,
+            "text_field": source.text_field,
+            "files": [{**file.identity(), "format": file.format} for file in files if file.source == index],
+        }
+        for index, source in enumerate(sources)
+    ]
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """One process at a time per folder; the others wait and then find it prepared."""
+    with _open_lock(folder) as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("another process is preparing %s; waiting for it", folder)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _open_lock(folder: Path) -> IO[str]:
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        return folder.with_name(f".{folder.name}.lock").open("w")
+    except OSError as error:
+        raise ValueError(
+            f"cannot write below {folder.parent} ({error.strerror}): set cache_dir, or the environment variable "
+            "CLOZELAB_CACHE, to a folder that can be written"
+        ) from error
+
+
+def _is_prepared(folder: Path) -> bool:
+    if not folder.exists():
+        return False
+    try:
+        PreparedCorpus.open(folder)
+    except CorpusFolderError as problem:
+        log.warning("%s; preparing it again", problem)
+        shutil.rmtree(folder)
+        return False
+    return True
+
+
+def _write_corpus(
+    folder: Path,
+    name: str,
+    settings: dict[str, Any],
+    sources: Sequence[Source],
+    files: Sequence[TextFile],
+    given: WordPieceTokenizer | None,
+) -> None:
+    if given is not None:
+        _check_fit(given, files)
+    split = SplitRule(settings["validation_fraction"])
+    counts, sample = _survey(files, split, learn=given is None)
+    _log_skipped(counts)
+    tokenizer = given or WordPieceTokenizer.train(sample, settings["vocab_size"], settings["lowercase"])
+    (folder / "tokenizer").mkdir(parents=True)
+    for file_name, content in tokenizer.files().items():
+        (folder / "tokenizer" / file_name).write_bytes(content)
+    written, facts, unknown = _write_splits(folder, [source.name for source in sources], files, tokenizer, split)
+    if (written.documents, written.characters) != (counts.documents, counts.characters):
+        raise ValueError(f"the text of corpus {name} changed while it was read; run the prepare stage again")
+    for split_name in SPLITS:
+        if not facts[split_name]["num_tokens"]:
+            raise ValueError(f"corpus {name} is too small: its {split_name} documents hold no tokens")
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "name": name,
+        "settings": settings,
+        "versions": {package: version(package) for package in ("tokenizers", "sentencex")},
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+        "vocab_size": tokenizer.vocab_size,
+        "unknown_fraction": unknown,
+        **_count_facts(written),
+        "splits": {split: {key: value for key, value in facts[split].items() if key != "files"} for split in SPLITS},
+        "unigram_entropy": facts["train"]["unigram_entropy"],
+        **_checksums(folder, facts),
+    }
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _check_fit(given: WordPieceTokenizer, files: Sequence[TextFile]) -> None:
+    """ValueError where a given vocabulary does not know most of the text's beginning."""
+    sentences: list[str] = []
+    size = 0
+    for document in read_documents(files, CorpusCounts()):
+        sentences += document.sentences
+        size += document.num_characters
+        if size >= FIT_CHARACTERS:
+            break
+    ids, _ = given.encode_flat(sentences)
+    unknown = float((ids == given.unk_id).mean()) if len(ids) else 0.0
+    if unknown > MAX_UNKNOWN_FRACTION:
+        raise ValueError(
+            f"corpus.vocab_file does not fit the corpus: {unknown:.0%} of the tokens at its beginning are [UNK]. Give "
+            f"the vocabulary of this language and case (corpus.lowercase is {given.lowercase}), or leave vocab_file "
+            "empty to learn one"
+        )
+
+
+def _survey(files: Sequence[TextFile], split: SplitRule, learn: bool) -> tuple[CorpusCounts, list[str]]:
+    """Counts, and text to learn a vocabulary from (none unless `learn`); settles the split."""
+    counts = CorpusCounts()
+    sample = TextSample(VOCABULARY_SAMPLE_CHARACTERS)
+    for document in _read(files, counts, "reading"):
+        split.observe(document.hash)
+        if learn:
+            sample.add(document)
+    if counts.documents < 2:
+        met = {"rows": counts.rows.rows, **counts.dropped, **counts.rows.bad}
+        raise ValueError(
+            f"the corpus has {counts.documents} usable documents ({', '.join(f'{key}: {n}' for key, n in met.items())})"
+            "; at least 2 are needed, one on each side of the train/validation split. In a text file, a blank line "
+            "separates documents"
+        )
+    split.settle()
+    return counts, sample.texts()
+
+
+def _write_splits(
+    folder: Path, source_names: list[str], files: Sequence[TextFile], tokenizer: WordPieceTokenizer, split: SplitRule
+) -> tuple[CorpusCounts, dict[str, dict[str, Any]], float]:
+    """Counts, what each split's `shards.json` says, and the share of [UNK] among all tokens."""
+    counts = CorpusCounts()
+    with contextlib.ExitStack() as stack:
+        writers = [
+            stack.enter_context(ShardWriter(folder / name, vocab_size=tokenizer.vocab_size, source_names=source_names))
+            for name in SPLITS
+        ]
+        for batch in _batches(_read(files, counts, "tokenising")):
+            _write_batch(batch, tokenizer, split, writers, counts)
+    tokens = sum(writer.num_tokens for writer in writers)
+    unknown = sum(int(writer.token_counts[tokenizer.unk_id]) for writer in writers) / max(1, tokens)
+    if unknown > WARNED_UNKNOWN_FRACTION:
+        log.warning("%.1f %% of the tokens are [UNK]: does the vocabulary fit the text and its case?", 100 * unknown)
+    return counts, {writer.folder.name: writer.facts() for writer in writers}, unknown
+
+
+def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += document.num_characters
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _write_batch(
+    batch: list[Document],
+    tokenizer: WordPieceTokenizer,
+    split: SplitRule,
+    writers: Sequence[ShardWriter],
+    counts: CorpusCounts,
+) -> None:
+    ids, lengths = tokenizer.encode_flat([sentence for document in batch for sentence in document.sentences])
+    document_of = np.repeat(np.arange(len(batch)), [len(document.sentences) for document in batch])
+    kept = lengths > 0
+    counts.dropped["sentence without tokens"] += int((~kept).sum())
+    lengths, document_of = lengths[kept], document_of[kept]
+    sentences = np.bincount(document_of, minlength=len(batch))
+    sources = np.array([document.source for document in batch])
+    is_validation = np.array([split.is_validation(document.hash) for document in batch])
+    for writer, side in zip(writers, (~is_validation, is_validation), strict=True):
+        documents = side & (sentences > 0)
+        chosen = side[document_of]
+        writer.add(ids[np.repeat(chosen, lengths)], lengths[chosen], sentences[documents], sources[documents])
+
+
+def _read(files: Sequence[TextFile], counts: CorpusCounts, what: str) -> Iterator[Document]:
+    """The documents, with a progress bar: bytes on disk (their total is known) and characters per second."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(what, total=sum(file.path.stat().st_size for file in files), rate="")
+        started = progress.get_time()
+
+        def advance(num_bytes: int) -> None:
+            seconds = max(1e-3, progress.get_time() - started)
+            rate = f"{counts.characters / seconds / 1e6:.1f} M characters/s"
+            progress.update(task, advance=num_bytes, rate=rate)
+
+        yield from read_documents(files, counts, advance)
+
+
+def _log_skipped(counts: CorpusCounts) -> None:
+    log.info("%d documents, %d sentences, %d characters", counts.documents, counts.sentences, counts.characters)
+    for reason, number in sorted({**counts.dropped, **counts.rows.bad}.items()):
+        log.warning("skipped: %d x %s", number, reason)
+    for row in counts.rows.first_bad:
+        log.warning("unusable row %s", row)
+    mean = counts.characters / max(1, counts.sentences)
+    if mean > MAX_MEAN_SENTENCE_CHARACTERS:
+        log.warning(
+            "sentences have %d characters on average: plain text needs one sentence a line (only jsonl is split into "
+            "sentences), or segments will begin and end at paragraphs",
+            mean,
+        )
+    for what, number in sorted(counts.cleaned.items()):
+        if number:
+            log.info("cleaned: %d x %s", number, what)
+
+
+def _count_facts(counts: CorpusCounts) -> dict[str, Any]:
+    return {
+        "counts": {
+            "rows": counts.rows.rows,
+            "documents": counts.documents,
+            "sentences": counts.sentences,
+            "characters": counts.characters,
+        },
+        "skipped": dict(sorted({**counts.dropped, **counts.rows.bad}.items())),
+        "first_unusable_rows": counts.rows.first_bad,
+        "cleaned": dict(sorted(counts.cleaned.items())),
+    }
+
+
+def _checksums(folder: Path, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Size and checksum of every file, and one fingerprint over them."""
+    files = {f"{split}/{name}": entry for split in SPLITS for name, entry in facts[split]["files"].items()}
+    small = [folder / split / SHARDS_FILE for split in SPLITS] + sorted((folder / "tokenizer").iterdir())
+    for path in small:
+        content = path.read_bytes()
+        files[path.relative_to(folder).as_posix()] = {
+            "size": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+    fingerprint = hashlib.sha256(canonical_json(files).encode()).hexdigest()
+    return {"files": files, "fingerprint": fingerprint}

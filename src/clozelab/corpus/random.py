@@ -1,0 +1,159 @@
+"""Counter-based random numbers: every draw is a pure function of (seed, epoch, stream, index, sub).
+
+Unusual: there is no generator object and no state. A row's randomness depends on its name alone, so resuming, worker
+count, batch size and world size change nothing, and a whole batch is drawn with a handful of array operations. The
+mixing function is the finaliser of splitmix64 (Steele, Lea, Flood 2014), applied once per coordinate.
+
+`epoch` may be an array as long as `index`: a batch that straddles two epochs is drawn in one call.
+
+Which instance stands where: an epoch's order without storing it.
+
+A keyed Feistel network over Z_a x Z_b with a * b just above the size (Black and Rogaway 2002, "generalized Feistel")
+permutes the instances; the few values at or above the size walk on along their cycle until they are inside. So the
+order of an epoch is a bijection that costs O(1) memory, any position is addressable (resume = start counting
+elsewhere), and a batch that runs over the end of an epoch goes on in the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from math import isqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+U64 = NDArray[np.uint64]
+Ints = int | NDArray[np.integer]
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+def _mix_int(value: int) -> int:
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def _mix(value: U64) -> U64:
+    """Splitmix64's finaliser, in place (the callers own the array)."""
+    shifted = value >> np.uint64(30)
+    value ^= shifted
+    value *= np.uint64(0xBF58476D1CE4E5B9)
+    np.right_shift(value, np.uint64(27), out=shifted)
+    value ^= shifted
+    value *= np.uint64(0x94D049BB133111EB)
+    np.right_shift(value, np.uint64(31), out=shifted)
+    value ^= shifted
+    return value
+
+
+def _as_u64(value: Ints) -> U64:
+    """At least one-dimensional: numpy warns when a scalar wraps around, never for arrays."""
+    if isinstance(value, (int, np.integer)):
+        return np.array([int(value) & _MASK], dtype=np.uint64)
+    return np.atleast_1d(value).astype(np.uint64, copy=False)
+
+
+def _step(state: U64, coordinate: U64) -> U64:
+    """Mixes one more coordinate into the state; broadcasts; always returns a fresh array."""
+    counter = coordinate + np.uint64(1)
+    counter *= np.uint64(_GOLDEN)
+    return _mix(state + counter)
+
+
+@lru_cache(maxsize=1024)
+def _stream_key(seed: int, stream: str | int) -> int:
+    if isinstance(stream, str):
+        stream = int.from_bytes(hashlib.blake2b(stream.encode(), digest_size=8).digest(), "little")
+    return _mix_int(_mix_int(seed + _GOLDEN) + (stream & _MASK) * _GOLDEN)
+
+
+def derive_seed(seed: int, name: str | int) -> int:
+    """A seed of its own for a named part (a phase, a split), 63 bits."""
+    return _stream_key(seed, name) >> 1
+
+
+def stream_state(seed: int, epoch: Ints, stream: str | int) -> U64:
+    """The random bits' state before the index, one an epoch; `extend` adds a coordinate. For callers that draw many
+    times."""
+    return _step(np.array([_stream_key(int(seed), stream)], dtype=np.uint64), _as_u64(epoch))
+
+
+def extend(state: U64, coordinate: Ints) -> U64:
+    """64 random bits for each (state, coordinate), which broadcast against each other."""
+    return _step(state, _as_u64(coordinate))
+
+
+def uniform_u64(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0) -> U64:
+    """64 random bits for each (epoch, index, sub), which broadcast against each other; never a 0-d array."""
+    return extend(extend(stream_state(seed, epoch, stream), index), sub)
+
+
+def uniform01(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0) -> NDArray[np.float64]:
+    """Uniform in [0, 1), 53 random bits."""
+    return (uniform_u64(seed, epoch, stream, index, sub) >> np.uint64(11)) * np.float64(2.0**-53)
+
+
+def integers(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0, *, high: Ints) -> NDArray[np.int64]:
+    """Uniform integers in [0, high), int64; `high` broadcasts and is at least 1. The bias is below high / 2**53."""
+    draws = uniform01(seed, epoch, stream, index, sub)
+    return (draws * np.asarray(high)).astype(np.int64)
+
+
+_ROUNDS = 6
+_WALKS = 10_000
+"""Bound of the cycle walk; fewer than one value in sqrt(size) needs more than one step."""
+
+
+def _feistel(states: list[U64], value: NDArray[np.int64], size_a: int, size_b: int) -> NDArray[np.int64]:
+    left, right = np.divmod(value, size_b)
+    for number, state in enumerate(states):
+        if number % 2:
+            left = (left + _round(state, right, size_a)) % size_a
+        else:
+            right = (right + _round(state, left, size_b)) % size_b
+    return left * size_b + right
+
+
+def _round(state: U64, half: NDArray[np.int64], modulus: int) -> NDArray[np.int64]:
+    return (extend(state, half) % np.uint64(modulus)).astype(np.int64)
+
+
+def permute(seed: int, epoch: int | NDArray[np.int64], position: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Position in the epoch's order -> instance index; for each epoch a permutation of [0, size)."""
+    if size < 1:
+        raise ValueError(
+            f"A permutation needs at least one instance, not {size}; is the corpus empty at this seq_length?"
+        )
+    size_a = isqrt(size - 1) + 1
+    size_b = -(-size // size_a)
+    states = [np.broadcast_to(stream_state(seed, epoch, f"permutation {k}"), position.shape) for k in range(_ROUNDS)]
+    value = _feistel(states, np.asarray(position, dtype=np.int64), size_a, size_b)
+    for _ in range(_WALKS):
+        outside = np.flatnonzero(value >= size)
+        if not outside.size:
+            return value
+        value[outside] = _feistel([state[outside] for state in states], value[outside], size_a, size_b)
+    raise AssertionError("cycle walking did not end")
+
+
+def instance_indices(seed: int, size: int, position: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions counted over all epochs -> (epoch, instance index), both shaped like `position`.
+
+    Raises ValueError when there are no instances.
+    """
+    if size < 1:
+        raise ValueError(f"There are {size} instances to sample from; is the corpus empty at this seq_length?")
+    position = np.asarray(position, dtype=np.int64)
+    epoch = position // size
+    return epoch, permute(seed, epoch, position % size, size)
+
+
+def batch_positions(step: int, global_batch_size: int, rank: int, world_size: int) -> NDArray[np.int64]:
+    """Positions of one rank's share of optimizer step `step`; the shares of all ranks together are the global batch."""
+    share = global_batch_size // world_size
+    start = step * global_batch_size + rank * share
+    return np.arange(start, start + share, dtype=np.int64)

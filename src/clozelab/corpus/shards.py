@@ -1,0 +1,341 @@
+"""Token shards on disk: writer, memory-mapped reader, and the prepared corpus folder: two of them and a tokenizer.
+
+Unusual: a split is a handful of raw little-endian arrays (no container format), so a batch is one fancy-indexing call
+on a memory map.
+
+    train/tokens-00000.bin ...   uint16 (uint32 from 65,537 ids on), rolled at a document boundary above a size
+    train/sentence_offsets.bin   int64[num_sentences + 1], token positions over all token files together
+    train/document_offsets.bin   int64[num_documents + 1], sentence indices
+    train/document_source.bin    uint8[num_documents], index into source_names
+    train/shards.json            counts and checksums of the above
+
+Special tokens are never stored: whoever builds an instance adds them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from clozelab.corpus.files import file_sha256
+from clozelab.corpus.tokenizers import WordPieceTokenizer
+
+SHARDS_FILE = "shards.json"
+MANIFEST_FILE = "manifest.json"
+FORMAT_VERSION = 1
+MAX_SHARD_TOKENS = 2**28
+"""Tokens of one file before the writer rolls: 512 MiB of uint16; most corpora stay one file, the fast case."""
+SPLITS = ("train", "validation")
+
+
+class CorpusFolderError(ValueError):
+    """A prepared folder that is missing, incomplete or changed."""
+
+
+def canonical_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    return np.dtype("<u2") if vocab_size <= 2**16 else np.dtype("<u4")
+
+
+class TokenStream:
+    """Read-only view of a split's token files as one array of `len(stream)` token ids."""
+
+    def __init__(self, files: Sequence[np.ndarray]) -> None:
+        self._files = list(files)
+        self._ends = np.cumsum([len(file) for file in self._files], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._files[0].dtype
+
+    def __getitem__(self, positions: slice) -> np.ndarray:
+        """Ids of a contiguous range, int64 [n]."""
+        start, stop, step = positions.indices(len(self))
+        return self.take(np.arange(start, stop, step, dtype=np.int64))
+
+    def blocks(self, size: int, overlap: int = 0) -> Iterator[tuple[int, np.ndarray]]:
+        """(first position, ids as they are stored) of consecutive stretches of at most `size` + `overlap` tokens.
+
+        A stretch never reaches over the end of a file, which is the end of a document.
+        """
+        for file, end in zip(self._files, self._ends.tolist(), strict=True):
+            for start in range(0, len(file), size):
+                yield end - len(file) + start, file[start : start + size + overlap]
+
+    def take(self, positions: np.ndarray) -> np.ndarray:
+        """Ids at token positions of any shape, int64 of the same shape; IndexError outside [0, len)."""
+        positions = np.asarray(positions, dtype=np.int64)
+        if positions.size and (positions.min() < 0 or positions.max() >= len(self)):
+            raise IndexError(f"token position outside 0..{len(self) - 1}")
+        if len(self._files) == 1:
+            return self._files[0][positions].astype(np.int64)
+        which = np.searchsorted(self._ends, positions, side="right")
+        ids = np.empty(positions.shape, dtype=np.int64)
+        for index in np.unique(which):
+            here = which == index
+            first = self._ends[index] - len(self._files[index])
+            ids[here] = self._files[index][positions[here] - first]
+        return ids
+
+    def gather(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Ranges [starts, starts + lengths) one after the other, int64 [sum(lengths)]; starts and lengths are [B]."""
+        starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
+        ends = np.cumsum(lengths)
+        total = int(ends[-1]) if len(ends) else 0
+        return self.take(np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths))
+
+    def gather_rows(self, starts: np.ndarray, length: int) -> np.ndarray:
+        """Ranges of one common length as a rectangle, int64 [B, length]."""
+        return self.take(np.asarray(starts, dtype=np.int64)[:, None] + np.arange(length, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class TokenShards:
+    """One split of a prepared corpus, memory-mapped."""
+
+    tokens: TokenStream
+    sentence_offsets: np.ndarray
+    """int64 [num_sentences + 1], token positions."""
+    document_offsets: np.ndarray
+    """int64 [num_documents + 1], sentence indices."""
+    document_source: np.ndarray
+    """uint8 [num_documents], index into source_names."""
+    source_names: tuple[str, ...]
+    vocab_size: int
+    unigram_entropy: float
+    """Nats per token of this split's own unigram distribution."""
+    fingerprint: str
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_sentences(self) -> int:
+        return len(self.sentence_offsets) - 1
+
+    @property
+    def num_documents(self) -> int:
+        return len(self.document_offsets) - 1
+
+    @classmethod
+    def open(cls, folder: str | Path) -> TokenShards:
+        """Maps a split's files; CorpusFolderError where one is missing or has another size than `shards.json` says."""
+        folder = Path(folder)
+        facts = _read_json(folder / SHARDS_FILE)
+        for name, entry in facts["files"].items():
+            _check_size(folder / name, entry["size"])
+        dtype = token_dtype(facts["vocab_size"])
+        files = [_map(folder / name, dtype) for name in sorted(facts["files"]) if name.startswith("tokens-")]
+        return cls(
+            tokens=TokenStream(files),
+            sentence_offsets=_map(folder / "sentence_offsets.bin", np.dtype("<i8")),
+            document_offsets=_map(folder / "document_offsets.bin", np.dtype("<i8")),
+            document_source=_map(folder / "document_source.bin", np.dtype("u1")),
+            source_names=tuple(facts["source_names"]),
+            vocab_size=facts["vocab_size"],
+            unigram_entropy=facts["unigram_entropy"],
+            fingerprint=facts["fingerprint"],
+        )
+
+
+def _map(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
+    if path.stat().st_size == 0:  # mmap refuses an empty file
+        return np.empty(0, dtype=dtype)
+    # A plain ndarray over the map: np.memmap's own indexing costs a Python call per result.
+    return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CorpusFolderError(
+            f"{path.parent} is not a prepared corpus: {path.name} is missing; run the prepare stage"
+        ) from None
+    except ValueError as error:
+        raise CorpusFolderError(
+            f"{path} is damaged ({error}); delete {path.parent} and run the prepare stage again"
+        ) from None
+
+
+def _check_size(path: Path, size: int) -> None:
+    actual = path.stat().st_size if path.is_file() else None
+    if actual != size:
+        found = "is missing" if actual is None else f"has {actual} bytes instead of {size}"
+        raise CorpusFolderError(f"{path} {found}; delete the prepared corpus folder and run the prepare stage again")
+
+
+class _HashedFile:
+    """A file that knows its size and checksum once it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self.size = 0
+        self._hash = hashlib.sha256()
+        self._handle = path.open("wb")
+
+    def write(self, array: np.ndarray) -> None:
+        data = np.ascontiguousarray(array).data.cast("B") if array.size else b""
+        self._handle.write(data)
+        self._hash.update(data)
+        self.size += len(data)
+
+    def close(self) -> None:
+        self._handle.close()
+
+    def entry(self) -> dict[str, Any]:
+        return {"size": self.size, "sha256": self._hash.hexdigest()}
+
+
+class ShardWriter:
+    """Streams documents into a split's files; memory is one batch and one counter per vocabulary entry.
+
+    Use as a context manager: `shards.json` is written on a clean exit only, so a half-written folder does not open.
+    """
+
+    def __init__(
+        self, folder: Path, *, vocab_size: int, source_names: Sequence[str], max_shard_tokens: int = MAX_SHARD_TOKENS
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.vocab_size = vocab_size
+        self.source_names = list(source_names)
+        self.max_shard_tokens = max_shard_tokens
+        self.num_tokens = self.num_sentences = self.num_documents = 0
+        self.token_counts = np.zeros(vocab_size, dtype=np.int64)
+        self._dtype = token_dtype(vocab_size)
+        self._tokens: list[_HashedFile] = []
+        self._sentences = _HashedFile(folder / "sentence_offsets.bin")
+        self._documents = _HashedFile(folder / "document_offsets.bin")
+        self._sources = _HashedFile(folder / "document_source.bin")
+        for file in (self._sentences, self._documents):
+            file.write(np.zeros(1, dtype="<i8"))
+
+    def add(
+        self, ids: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray, document_sources: np.ndarray
+    ) -> None:
+        """Appends whole documents.
+
+        ids [sum(sentence_lengths)] token ids; sentence_lengths [S] tokens per sentence, all > 0; document_lengths [D]
+        sentences per document, all > 0, summing to S; document_sources [D] indices into source_names.
+        """
+        assert len(ids) == sentence_lengths.sum() and len(sentence_lengths) == document_lengths.sum()
+        assert len(document_lengths) == len(document_sources)
+        counts = np.bincount(ids, minlength=self.vocab_size)
+        assert len(counts) == self.vocab_size, "token id outside the vocabulary"
+        self.token_counts += counts
+        self._token_file().write(ids.astype(self._dtype))
+        self._sentences.write((self.num_tokens + np.cumsum(sentence_lengths)).astype("<i8"))
+        self._documents.write((self.num_sentences + np.cumsum(document_lengths)).astype("<i8"))
+        self._sources.write(document_sources.astype("u1"))
+        self.num_tokens += len(ids)
+        self.num_sentences += len(sentence_lengths)
+        self.num_documents += len(document_lengths)
+
+    def _token_file(self) -> _HashedFile:
+        if not self._tokens or self._tokens[-1].size >= self.max_shard_tokens * self._dtype.itemsize:
+            self._tokens.append(_HashedFile(self.folder / f"tokens-{len(self._tokens):05d}.bin"))
+        return self._tokens[-1]
+
+    def facts(self) -> dict[str, Any]:
+        """What `shards.json` says."""
+        files = {file.name: file.entry() for file in [*self._tokens, self._sentences, self._documents, self._sources]}
+        return {
+            "vocab_size": self.vocab_size,
+            "source_names": self.source_names,
+            "num_tokens": self.num_tokens,
+            "num_sentences": self.num_sentences,
+            "num_documents": self.num_documents,
+            "unigram_entropy": unigram_entropy(self.token_counts),
+            "files": files,
+            "fingerprint": hashlib.sha256(canonical_json([self.vocab_size, files]).encode()).hexdigest(),
+        }
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._tokens:  # an empty split still has a token file
+            self._token_file()
+        for file in [*self._tokens, self._sentences, self._documents, self._sources]:
+            file.close()
+        if kind is None:
+            (self.folder / SHARDS_FILE).write_text(json.dumps(self.facts(), indent=2) + "\n", encoding="utf-8")
+
+
+def unigram_entropy(counts: np.ndarray) -> float:
+    """Entropy in nats of the distribution proportional to `counts` [V]; 0 for no counts."""
+    probabilities = counts[counts > 0] / max(1, counts.sum())
+    return float(max(0.0, -(probabilities * np.log(probabilities)).sum()))
+
+
+@dataclass(frozen=True)
+class PreparedCorpus:
+    """A prepared corpus folder: tokenizer and two splits, with the manifest of how they came about."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    tokenizer: WordPieceTokenizer
+    train: TokenShards
+    validation: TokenShards
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over the checksums of every file: what the content is, whatever it was made from."""
+        return self.manifest["fingerprint"]
+
+    @property
+    def unigram_entropy(self) -> float:
+        """Nats per token of the train split's unigram distribution: the loss of a model that ignores its input."""
+        return self.train.unigram_entropy
+
+    @classmethod
+    def open(cls, folder: str | Path, verify: str = "sizes") -> PreparedCorpus:
+        """Opens and checks a prepared corpus.
+
+        Sizes are compared always, checksums with `verify="full"`. CorpusFolderError (a ValueError) for a missing,
+        changed or damaged file, and where tokenizer and shards do not belong together.
+        """
+        folder = Path(folder)
+        manifest = _read_json(folder / MANIFEST_FILE)
+        _check_manifest(folder, manifest, verify)
+        tokenizer = WordPieceTokenizer.from_folder(folder / "tokenizer")
+        train, validation = (TokenShards.open(folder / split) for split in SPLITS)
+        if tokenizer.fingerprint != manifest["tokenizer_fingerprint"] or tokenizer.vocab_size != train.vocab_size:
+            raise CorpusFolderError(
+                f"the vocabulary in {folder / 'tokenizer'} is not the one the shards were made with; delete {folder} "
+                "and run the prepare stage again"
+            )
+        return cls(folder, manifest, tokenizer, train, validation)
+
+
+def _check_manifest(folder: Path, manifest: dict[str, Any], verify: str) -> None:
+    if verify not in ("sizes", "full"):
+        raise ValueError(f"verify is 'sizes' or 'full', not {verify!r}")
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise CorpusFolderError(
+            f"{folder} has format {manifest.get('format_version')}, this version reads {FORMAT_VERSION}; run the "
+            "prepare stage again"
+        )
+    for name, entry in manifest["files"].items():
+        _check_size(folder / name, entry["size"])
+        if verify == "full" and file_sha256(folder / name) != entry["sha256"]:
+            raise CorpusFolderError(
+                f"{folder / name} has changed since it was written; delete {folder} and run the prepare stage again"
+            )

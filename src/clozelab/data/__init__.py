@@ -1,1 +1,0 @@
-"""Text in, numpy batches out: tokenizer, corpus, instances, benchmark readers."""

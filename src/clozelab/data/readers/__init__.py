@@ -1,1 +1,0 @@
-"""Readers of benchmark file formats and what turns their examples into token rows."""

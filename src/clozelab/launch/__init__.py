@@ -1,0 +1,1 @@
+"""Sweeps and how their jobs are started."""

@@ -1,0 +1,96 @@
+"""`hydra/sweeper=search`: a sweep that chooses its next values by the scores of those before.
+
+The plugin hydra-optuna-sweeper does the work. Unusual: there is no study file. The sampler is seeded and complete runs
+are skipped, so the same command replays the search up to where it was and goes on; name each run folder by the values
+that are searched.
+
+Makes our launchers and our sweepers known to Hydra.
+
+Hydra accepts plugins only from the package hydra_plugins; `register` enters our classes under such names instead of
+shipping a second top-level package.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from hydra.core.plugins import Plugins
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from clozelab.launch.forking import require_package
+from clozelab.launch.launcher import GridSweeper, ProcessLauncher
+from clozelab.launch.ray_launcher import RayLauncher
+from clozelab.launch.slurm import SlurmLauncher
+
+RESULTS = "optimization_results.yaml"
+"""What the plugin leaves in the sweep's folder."""
+
+
+class OptunaSweeper(Sweeper):
+    """Optuna's search over `params`.
+
+    Args:
+        sampler: `name` of a class of optuna.samplers, and its arguments; give it a seed.
+        direction: maximize | minimize the value of a run (a fine-tuning's metric, a pre-training's validation loss).
+        num_trials: runs in all.
+        trials_at_once: runs that are chosen, and started, together.
+        params: key -> what to try: interval(a, b), tag(log, interval(a, b)), choice(a, b), range(a, b, step).
+    """
+
+    def __init__(
+        self, sampler: Any, direction: str, num_trials: int, trials_at_once: int, params: DictConfig | None
+    ) -> None:
+        require_package("hydra_plugins.hydra_optuna_sweeper", "optuna", "hydra/sweeper=search")
+        import optuna
+        from hydra_plugins.hydra_optuna_sweeper._impl import OptunaSweeperImpl
+
+        optuna.logging.set_verbosity(logging.WARNING)
+        settings = {str(key): value for key, value in dict(sampler).items()}
+        kind = getattr(optuna.samplers, str(settings.pop("name")), None)
+        if kind is None or direction not in ("maximize", "minimize") or num_trials < 1 or trials_at_once < 1:
+            raise ValueError(
+                f"hydra.sweeper: sampler.name={sampler['name']} must be a class of optuna.samplers,"
+                f" direction={direction} maximize or minimize, num_trials={num_trials} and"
+                f" trials_at_once={trials_at_once} positive"
+            )
+        self.folder: Path | None = None
+        self.search = OptunaSweeperImpl(
+            sampler=kind(**settings),
+            direction=direction,
+            storage=None,
+            study_name=None,
+            n_trials=num_trials,
+            n_jobs=trials_at_once,
+            max_failure_rate=1.0,  # a learning rate that diverges is an answer too
+            search_space=None,
+            custom_search_space=None,
+            params=params,
+        )
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.folder = Path(str(config.hydra.sweep.dir))
+        self.search.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+
+    def sweep(self, arguments: list[str]) -> None:
+        self.search.sweep(arguments)
+        assert self.folder is not None
+        best = OmegaConf.load(self.folder / RESULTS)
+        words = " ".join(f"{key}={value}" for key, value in best.best_params.items())
+        text = f"best of this search: {best.best_value:.6g} with {words}"
+        Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+PLUGIN_PACKAGE = "hydra_plugins.clozelab"
+
+
+def register() -> None:
+    """Let Hydra find the classes that conf/hydra names; harmless when called again."""
+    plugins = Plugins.instance()
+    for kind in (ProcessLauncher, SlurmLauncher, RayLauncher, GridSweeper, OptunaSweeper):
+        plugins.register(kind)
+        plugins.class_name_to_class[f"{PLUGIN_PACKAGE}.{kind.__name__}"] = kind

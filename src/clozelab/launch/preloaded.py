@@ -1,0 +1,18 @@
+"""Imported by the fork server alone: what every job that it forks would otherwise do for itself, 0.06 s each time."""
+
+import signal
+
+from clozelab import config
+from clozelab.launch import plugins
+from clozelab.launch.forking import die_with_parent
+from clozelab.training.host import host_facts
+
+# What reaches the whole group is the launcher's to handle; where it ends, for whatever reason, so do we at once.
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+die_with_parent(signal.SIGKILL)
+
+
+config.register()
+plugins.register()
+host_facts()  # a job runs the code that is loaded now, whatever is checked out when it records its commit

@@ -1,0 +1,343 @@
+"""A pool of operating-system processes: some at a time, a live table, and a clean stop.
+
+Each job has a session of its own, so Ctrl-C reaches only us and we stop the jobs: SIGTERM to the whole group, time to
+save, then SIGKILL. On Linux a job also dies with us if we are killed outright. A job may also run elsewhere (Slurm,
+Ray): then `start` hands it over and gives back a RemoteProcess. A job whose folder another launch works in is held:
+the others go first, and it is looked at again until it is free.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from clozelab.launch.forking import ForkServer, Started, die_with_launcher
+from clozelab.runs.store import BUSY_STATUS, holder
+
+POLL_SECONDS = 0.02
+REDRAW_SECONDS = 0.5
+SAME_SIGNAL_SECONDS = 1.0
+LOOK_AGAIN_SECONDS = 2.0
+TRY_AGAIN_SECONDS = 30.0
+"""Where this machine does not list who holds the folder, and only a new process can find out."""
+SHOWN_ROWS = 24
+SHOWN_LINES = 8
+"""Of one job's error."""
+STYLES = {
+    "running": "cyan",
+    "complete": "green",
+    "skipped": "green dim",
+    "failed": "bold red",
+    "stopped": "yellow",
+    "held": "yellow",
+    "left": "yellow",
+}
+
+
+class RemoteProcess(ABC):
+    """A job that runs in somebody else's hands; what the pool asks of it is what it asks of a Popen."""
+
+    pid = 0
+    survives = False
+    """It goes on when we stop (a job of a batch system)."""
+    reason = ""
+    """Why it failed, where its log cannot say."""
+    ask_seconds = 1.0
+    """Between two questions: they cost whoever has the job."""
+    _asked = float("-inf")
+    _status: int | None = None
+
+    def poll(self) -> int | None:
+        """Exit status as of the last question; None while it waits or runs."""
+        if self._status is None and time.monotonic() - self._asked >= self.ask_seconds:
+            self._asked = time.monotonic()
+            self._status = self.ask()
+        return self._status
+
+    @abstractmethod
+    def ask(self) -> int | None:
+        """Exit status now; None while it waits or runs."""
+
+    @abstractmethod
+    def send_signal(self, number: int) -> None:
+        """Ask it to save and stop (SIGTERM), or end it (SIGKILL)."""
+
+    def wait(self) -> int:
+        """Exit status, once it has ended."""
+        while (status := self.poll()) is None:
+            time.sleep(POLL_SECONDS)
+        return status
+
+
+@dataclass
+class Job:
+    """One process to run: what it is called, how it is started, where its output goes and how it stands."""
+
+    name: str
+    command: Sequence[str]
+    log: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    words: Sequence[str] | None = None
+    """The same job as words for the pool's fork server, if it may be forked."""
+    folder: str = ""
+    """The run folder, where the job has one."""
+    start: Callable[[], RemoteProcess] | None = None
+    """Hands the job over, where it is not a process of this machine."""
+    state: str = "waiting"
+    """waiting | running | complete | skipped | failed | stopped | held (another launch works in its folder) | left
+    (with the batch system, when we stopped)."""
+    seconds: float = 0.0
+    look_again: float = 0.0
+    """When a held job's folder may be free, on the monotonic clock."""
+    message: str = ""
+    process: Started | RemoteProcess | None = None
+    started: float = 0.0
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM reached the pool; its jobs are stopped."""
+
+
+class ProcessPool:
+    """Runs jobs, at most `at_once` at a time; a job that fails does not stop the others."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        *,
+        at_once: int,
+        grace_seconds: float,
+        console: Console,
+        server: ForkServer | None = None,
+    ) -> None:
+        self.jobs = list(jobs)
+        self.server = server
+        self.at_once = at_once
+        self.grace_seconds = grace_seconds
+        self.console = console
+        self._drawn = float("-inf")
+
+    def run(self) -> None:
+        """Run every waiting job to its end.
+
+        Raises:
+            Stopped: after a signal, once every job has been stopped.
+        """
+        with _counted_signals() as signals, self._display() as live:
+            try:
+                while not signals:
+                    self._collect()
+                    if not any(job.state in ("waiting", "running", "held") for job in self.jobs):
+                        break
+                    self._start_some()
+                    self._show(live)
+                    time.sleep(POLL_SECONDS)
+            finally:
+                self._stop_all(signals)
+                self._show(live)
+        if signals:
+            raise Stopped
+
+    def _start_some(self) -> None:
+        for job in self.jobs:
+            if job.state == "held" and time.monotonic() >= job.look_again:
+                job.state = "waiting"
+        free = self.at_once - sum(job.state == "running" for job in self.jobs)
+        for job in [job for job in self.jobs if job.state == "waiting"]:
+            if free < 1:
+                break
+            if self._is_held(job):
+                continue
+            free -= 1
+            job.log.parent.mkdir(parents=True, exist_ok=True)
+            job.state, job.started = "running", time.monotonic()
+            try:
+                job.process = self._started(job)
+            except Exception as error:
+                if job.start is None:
+                    raise
+                # One job that a batch system refuses; the others may suit it.
+                job.state, job.message = "failed", f"it could not be handed over: {error}"
+            self._say(job)
+
+    def _is_held(self, job: Job) -> bool:
+        """Whether another launch works in its folder now, as far as this machine can tell; then it is put off."""
+        if job.start is not None or not job.folder or (pid := holder(Path(job.folder))) is None:
+            return False
+        self._hold(job, LOOK_AGAIN_SECONDS, f"process {pid} works in its folder")
+        return True
+
+    def _hold(self, job: Job, seconds: float, reason: str) -> None:
+        job.state, job.look_again = "held", time.monotonic() + seconds
+        if job.message != reason:
+            job.message = reason
+            self._say(job)
+
+    def _started(self, job: Job) -> Started | RemoteProcess:
+        if job.start is not None:
+            return job.start()
+        if self.server is not None and job.words is not None:
+            return self.server.start(job.words, job.log)
+        return _fresh(job)
+
+    def _collect(self) -> None:
+        for job in self.jobs:
+            if job.state != "running" or job.process is None:
+                continue
+            job.seconds = time.monotonic() - job.started
+            status = job.process.poll()
+            if status == BUSY_STATUS and job.start is None:
+                self._hold(job, TRY_AGAIN_SECONDS, "another process works in its folder")
+            elif status is not None:
+                job.state = "complete" if status == 0 else "failed"
+                reason = getattr(job.process, "reason", "")
+                job.message = "" if status == 0 else reason or failure_message(job.log, status)
+                self._say(job)
+
+    def _stop_all(self, signals: list[float]) -> None:
+        """Stop what runs, if anything does; a second signal ends the wait."""
+        self._collect()
+        running = [job for job in self.jobs if job.state == "running" and job.process is not None]
+        for job in [job for job in running if getattr(job.process, "survives", False)]:
+            running.remove(job)
+            job.state, job.seconds = "left", time.monotonic() - job.started
+        if running:
+            self.console.print(f"stopping {len(running)} job(s); up to {self.grace_seconds:.0f} s to save")
+        _signal(running, signal.SIGTERM)
+        deadline = time.monotonic() + self.grace_seconds
+        while any(job.process.poll() is None for job in running if job.process):
+            if time.monotonic() > deadline or len(signals) > 1:
+                break
+            time.sleep(POLL_SECONDS)
+        _signal(running, signal.SIGKILL)
+        for job in running:
+            if job.process is not None:
+                job.process.wait()
+            job.state, job.seconds = "stopped", time.monotonic() - job.started
+
+    def _say(self, job: Job) -> None:
+        """One line a change, where there is no terminal to draw a table on."""
+        if self.console.is_terminal:
+            return
+        after = "" if job.state == "running" else f" after {job.seconds:.0f} s"
+        if job.state == "held":
+            after = f": {job.message}"
+        self.console.print(f"{job.state:>8}  {job.name}{after}", markup=False, highlight=False)
+
+    @contextmanager
+    def _display(self) -> Iterator[Live | None]:
+        if not self.console.is_terminal:
+            yield None
+            return
+        # Refreshed by hand: no second thread while we fork.
+        with Live(self._table(), console=self.console, auto_refresh=False, transient=True) as live:
+            yield live
+
+    def _show(self, live: Live | None) -> None:
+        """Seldom: the cores are the jobs'."""
+        if live is not None and time.monotonic() - self._drawn >= REDRAW_SECONDS:
+            live.update(self._table(), refresh=True)
+            self._drawn = time.monotonic()
+
+    def _table(self) -> Table:
+        counts = {state: sum(job.state == state for job in self.jobs) for state in ("waiting", *STYLES)}
+        title = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+        table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 1))
+        shown = [job for job in self.jobs if job.state in ("running", "failed", "stopped", "held", "left")]
+        for job in shown[:SHOWN_ROWS]:
+            is_held = job.state == "held"
+            time_used, said = ("", job.message) if is_held else (f"{job.seconds:.0f} s", last_line(job.log))
+            table.add_row(f"[{STYLES[job.state]}]{job.state}[/]", job.name, time_used, said)
+        return table
+
+
+def failure_message(log: Path, status: int) -> str:
+    """Why a process failed, in its own last words."""
+    how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+    lines = [line.strip() for line in _tail(log).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("(CLOZELAB_DEBUG")]
+    errors = [at for at, line in enumerate(lines) if line.lower().startswith("error:") or "Error: " in line]
+    # An error of several lines keeps them: the first one of a refused run folder does not say what differs.
+    said = lines[errors[-1] :][:SHOWN_LINES] if errors else lines[-1:]
+    words = "\n    ".join(said)
+    return f"{how}: {words}" if words else how
+
+
+def last_line(log: Path, width: int = 80) -> str:
+    """The last thing a job said, cut to `width` characters."""
+    lines = [line.strip() for line in _tail(log).replace("\r", "\n").splitlines() if line.strip()]
+    return lines[-1][:width] if lines else ""
+
+
+def _tail(log: Path, size: int = 8192) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - size))
+            return file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _signal(jobs: Sequence[Job], number: int) -> None:
+    for job in jobs:
+        if job.process is None or job.process.poll() is not None:
+            continue
+        if isinstance(job.process, RemoteProcess):
+            job.process.send_signal(number)
+            continue
+        try:
+            os.killpg(job.process.pid, number)
+        except ProcessLookupError:  # forked a moment ago, and not yet a group of its own
+            with suppress(ProcessLookupError):
+                os.kill(job.process.pid, number)
+
+
+def _fresh(job: Job) -> Started:
+    job.log.write_bytes(b"")
+    with job.log.open("ab") as output:  # appended: two launches that start one job share its log for a moment
+        return subprocess.Popen(
+            job.command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | job.environment,
+            start_new_session=True,
+            preexec_fn=partial(die_with_launcher, os.getpid()),
+        )
+
+
+@contextmanager
+def _counted_signals() -> Iterator[list[float]]:
+    """SIGINT and SIGTERM are noted here, not raised: an exception in the middle of a start would lose its process.
+
+    One that reaches us twice, by our group and passed on by `clozelab reproduce`, is noted once.
+    """
+    received: list[float] = []
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        if not received or time.monotonic() - received[-1] >= SAME_SIGNAL_SECONDS:
+            received.append(time.monotonic())
+
+    try:
+        before = [(number, signal.signal(number, note)) for number in (signal.SIGINT, signal.SIGTERM)]
+    except ValueError:  # not in the main thread: whoever is there handles signals
+        yield received
+        return
+    try:
+        yield received
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

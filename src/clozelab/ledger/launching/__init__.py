@@ -1,1 +1,0 @@
-"""How the jobs of a sweep are started: processes here, Slurm, Ray, a search."""

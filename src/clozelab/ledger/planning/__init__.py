@@ -1,1 +1,0 @@
-"""What runs will cost, before they run."""

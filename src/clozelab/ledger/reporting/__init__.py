@@ -1,1 +1,0 @@
-"""What runs say: tables, verdicts, pages, comparisons."""

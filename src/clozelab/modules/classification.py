@@ -1,0 +1,163 @@
+"""One class, or one number, for a sentence or a pair: the pooled token, or a BiLSTM's last states, and a linear layer.
+
+Unusual: a causal encoder pools its last real token (its first has seen nothing else); the encoder's configuration
+decides. Of a text in several windows the logits are pooled, so that it has one prediction.
+
+With `head: bilstm` the pooler is not used: the forward direction's state at the last token and the backward direction's
+at the first have both read the whole sequence.
+
+One of a few endings: every choice is a sequence of its own, scored by one vector, softmax over the choices.
+
+Unusual: the choices of an example are neighbours in the token stream, each as long as it is; none is padded to another.
+
+Letters: B examples, K choices of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clozelab.datamodules.labelled import LabelledRows
+from clozelab.metrics import glue
+from clozelab.metrics.glue import prediction_lines
+from clozelab.models.encoder import Encoder
+from clozelab.models.heads import SequenceClassificationHead
+from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part, in_order
+
+
+class SequenceClassification(FineTuning):
+    """Classification of the GLUE kind; regression (squared error) where the data has no classes.
+
+    Args:
+        encoder: with the weights to start from.
+        validation: the validation split, for its labels, names and ids; its extra splits are scored as
+            "validation/NAME_SCORE".
+        number_range: of regression: predictions for a submission are cut to it.
+        metrics: names of scores in metrics/glue.py.
+        metric: the one of them that selects, as "validation/NAME".
+        training: what FineTuning takes beside these.
+    """
+
+    def __init__(
+        self,
+        *,
+        encoder: Encoder,
+        validation: LabelledRows,
+        metrics: Sequence[str],
+        metric: str,
+        number_range: Sequence[float] | None,
+        **training: Any,
+    ) -> None:
+        data = {"numeric_labels": validation.is_regression, "extra_validation_files": validation.extra}
+        keys = self.score_keys({"metrics": metrics}, data)
+        super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
+        self.metrics, self.validation, self.number_range = list(metrics), validation, number_range or (-np.inf, np.inf)
+        if self.bilstm is not None:
+            self.encoder.pooler.requires_grad_(False)
+        num_outputs = max(1, len(validation.label_names))
+        self.classifier = SequenceClassificationHead(encoder.config, num_outputs, self.head_input_size)
+
+    @classmethod
+    def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
+        metrics = settings["metrics"]
+        glue.check_names(metrics)
+        glue.check_kind(metrics, is_regression=bool(data.get("numeric_labels")))
+        extra = data.get("extra_validation_files") or ()
+        return [*metrics, *(f"{name}_{key}" for name in extra for key in metrics)]
+
+    def logits(self, batch: Batch) -> Tensor:
+        """[B, number of labels]; one column for regression."""
+        hidden, layout = self.encode(batch), batch["layout"]
+        if self.bilstm is None:
+            return self.in_fp32(self.classifier, self.encoder.pool(hidden, layout))
+        states = self.bilstm(hidden, layout)  # [T, 2 * size]
+        forward, backward = states.chunk(2, dim=-1)
+        ends = (forward.index_select(0, layout.last_rows), backward.index_select(0, layout.first_rows))
+        return self.in_fp32(self.classifier, torch.cat(ends, dim=-1))
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        if self.validation.is_regression:
+            return F.mse_loss(logits[:, 0], batch["labels"], reduction="sum")
+        return F.cross_entropy(logits, batch["labels"], reduction="sum")
+
+    def evaluate(self, parts: Sequence[Part]) -> Evaluation:
+        splits = {"": self.validation, **self.validation.extra}
+        logits = in_order(parts, sum(split.num_inputs for split in splits.values()))
+        scores: dict[str, float] = {}
+        records: dict[str, list[dict[str, Any]]] = {}
+        start = 0
+        for name, split in splits.items():
+            own = split.pool(logits[start : start + split.num_inputs])
+            start += split.num_inputs
+            found = glue.score(self.metrics, self._predicted(own), split.labels)
+            scores |= {f"{name}_{key}" if name else key: value for key, value in found.items()}
+            records[name] = self._records(split, own)
+            if not name:
+                is_collapsed = glue.is_collapsed(self._predicted(own), split.is_regression)
+        return Evaluation(
+            step=self.trainer.global_step,
+            scores=scores,
+            predictions=records.pop(""),
+            is_collapsed=is_collapsed,
+            extra_predictions=records,
+        )
+
+    def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
+        """A file of a GLUE submission."""
+        predicted = self._predicted(split.pool(in_order(parts, split.num_inputs)))
+        if self.validation.is_regression:
+            least, largest = self.number_range
+            answers = [f"{value:.3f}" for value in np.clip(predicted, least, largest)]
+        else:
+            answers = [self.validation.label_names[index] for index in predicted]
+        return {f"{name}.tsv": prediction_lines(split.ids, answers)}
+
+    def baseline(self) -> float | None:
+        name = self.metric.removeprefix("validation/")
+        if self.validation.is_regression or name not in self.metrics:
+            return None
+        return glue.majority_baseline([name], self.validation.labels)[name]
+
+    def _predicted(self, logits: np.ndarray) -> np.ndarray:
+        """[N]: class indices, or the numbers themselves."""
+        return logits[:, 0] if self.validation.is_regression else logits.argmax(axis=1)
+
+    def _records(self, split: LabelledRows, logits: np.ndarray) -> list[dict[str, Any]]:
+        found = zip(split.ids, self._predicted(logits), split.labels, logits, strict=True)
+        if split.is_regression:
+            return [{"id": str(i), "prediction": round(float(p), 5), "label": float(t)} for i, p, t, _ in found]
+        names = split.label_names
+        return [
+            {"id": str(i), "prediction": names[p], "label": names[t], "logits": [round(float(x), 5) for x in row]}
+            for i, p, t, row in found
+        ]
+
+
+class MultipleChoice(SequenceClassification):
+    """SWAG: classification whose classes are the choices. Arguments as there, `validation` with K label names."""
+
+    architecture: ClassVar[str | None] = "BertForMultipleChoice"
+
+    set_by_class: ClassVar[tuple[str, ...]] = (*SequenceClassification.set_by_class, "number_range")
+
+    def __init__(self, *, encoder: Encoder, **classification: Any) -> None:
+        super().__init__(encoder=encoder, number_range=None, **classification)
+        self.classifier = SequenceClassificationHead(encoder.config, 1, self.head_input_size)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """[B, K], from the scores [B * K, 1] of the sequences."""
+        return super().logits(batch).view(-1, len(self.validation.label_names))
+
+    def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
+        """The chosen ending of each row of the file, and the probability of every one."""
+        logits = torch.from_numpy(in_order(parts, len(split)))
+        names = [f"ending{choice}" for choice in split.label_names]
+        rows = zip(split.ids, logits.argmax(1).tolist(), logits.softmax(1).tolist(), strict=True)
+        lines = (",".join([str(i), str(best), *(f"{p:.6f}" for p in ps)]) for i, best, ps in rows)
+        return {f"{name}.csv": [",".join(["index", "label", *names]), *lines]}

@@ -1,0 +1,155 @@
+"""A class for every word: its first sub-token stands for it, and a linear layer reads it, with or without a BiLSTM.
+
+Unusual: logits exist for scored words only; the sub-tokens behind a word's first, and the words of the document around
+the sentence, are context and nothing else. Entities are scored whole, as conlleval does.
+
+Letters: T tokens of the batch, U scored words of the batch, W words of the split, K classes.
+
+Tagging on a frozen encoder's features (table 7): a BiLSTM over the words of a sentence, and a linear layer.
+
+Unusual: the encoder is here for its shape and for saving the model; training and evaluation never call it, the batches
+bring what it said of every word (datamodules/features.py).
+
+Letters: U words of the batch, C chosen layers, H hidden size, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+from torch.nn import functional as F
+
+from clozelab.datamodules.tagged import TaggedSplit, predicted_lines
+from clozelab.metrics.entities import entity_scores, tag_scores
+from clozelab.models.encoder import Encoder
+from clozelab.models.features import FeatureMix, check_features
+from clozelab.models.heads import SequenceClassificationHead
+from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part, in_order
+
+ENTITY_SCORES = ("f1", "precision", "recall", "accuracy")
+TAG_SCORES = ("accuracy",)
+
+
+class TokenClassification(FineTuning):
+    """Tagging of words.
+
+    Args:
+        encoder: with the weights to start from.
+        validation: the validation split.
+        metric: validation/f1, precision, recall or accuracy for entities; validation/accuracy for other tags.
+        training: what FineTuning takes beside these.
+    """
+
+    architecture: ClassVar[str | None] = "BertForTokenClassification"
+
+    def __init__(
+        self,
+        *,
+        encoder: Encoder,
+        validation: TaggedSplit,
+        metric: str,
+        **training: Any,
+    ) -> None:
+        keys = self.score_keys({}, {"entity_tags": validation.entity_tags})
+        super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
+        self.validation = validation
+        self.encoder.pooler.requires_grad_(False)
+        num_labels = len(validation.label_names)
+        self.classifier = SequenceClassificationHead(encoder.config, num_labels, self.head_input_size)
+
+    @classmethod
+    def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
+        return ENTITY_SCORES if data["entity_tags"] else TAG_SCORES
+
+    def logits(self, batch: Batch) -> Tensor:
+        """[U, K]."""
+        hidden = self.encode(batch)  # [T, H]
+        if self.bilstm is not None:
+            hidden = self.bilstm(hidden, batch["layout"])
+        return self.in_fp32(self.classifier, hidden.index_select(0, batch["word_rows"]))
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return F.cross_entropy(logits, batch["labels"], reduction="sum")
+
+    def outputs(self, logits: Tensor, batch: Batch) -> Part:
+        """Each word's number and its class."""
+        return batch["word_index"].cpu(), logits.argmax(1).cpu()
+
+    def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
+        """The test file itself with a column of predictions (entities in IOB2)."""
+        predicted = in_order(parts, len(split.words))
+        tags = [self.validation.label_names[number] for number in predicted]
+        suffix = "conllu" if split.layout.file_format == "conllu" else "conll"
+        return {f"{name}.{suffix}": predicted_lines(split.path, split.layout, tags)}
+
+    def evaluate(self, parts: Sequence[Part]) -> Evaluation:
+        predicted = in_order(parts, len(self.validation.labels))
+        tags = self._tags(predicted)
+        return Evaluation(
+            step=self.trainer.global_step,
+            scores=self._scores(tags),
+            predictions=self._records(tags),
+            is_collapsed=len(np.unique(predicted)) <= 1,
+        )
+
+    def baseline(self) -> float:
+        """The most frequent tag everywhere; for entities that is usually O, and scores nothing."""
+        most_frequent = np.bincount(self.validation.labels).argmax()
+        tags = self._tags(np.full(len(self.validation.labels), most_frequent))
+        return self._scores(tags)[self.metric.removeprefix("validation/")]
+
+    def _tags(self, classes: np.ndarray) -> list[list[str]]:
+        """[W] -> one list of tags a sentence."""
+        names = self.validation.label_names
+        return self.validation.by_sentence([names[number] for number in classes])
+
+    def _scores(self, tags: Sequence[Sequence[str]]) -> dict[str, float]:
+        score = entity_scores if self.validation.entity_tags else tag_scores
+        return score(tags, self._tags(self.validation.labels))
+
+    def _records(self, tags: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        split = self.validation
+        rows = zip(split.ids, split.by_sentence(split.words), tags, self._tags(split.labels), strict=True)
+        return [
+            {"id": str(key), "words": words, "prediction": predicted, "label": label}
+            for key, words, predicted, label in rows
+        ]
+
+
+class FeatureBased(TokenClassification):
+    """Arguments as TokenClassification's, and `features`: one of models/features.py. `head` must be bilstm."""
+
+    def __init__(
+        self,
+        *,
+        encoder: Encoder,
+        head: str,
+        features: str,
+        **tagging: Any,
+    ) -> None:
+        self.check_head(head)
+        config = encoder.config
+        mix = FeatureMix(features, config.num_hidden_layers, config.hidden_size)
+        super().__init__(encoder=encoder, head=head, input_size=mix.output_size, **tagging)
+        self.encoder.requires_grad_(False)
+        self.feature_mix = mix
+
+    @classmethod
+    def check_head(cls, head: str) -> None:
+        super().check_head(head)
+        if head != "bilstm":
+            raise ValueError(f"head={head}: feature-based tagging stands on a BiLSTM, as in table 7; set head=bilstm")
+
+    @classmethod
+    def check_settings(cls, settings: Mapping[str, Any]) -> None:
+        super().check_settings(settings)
+        check_features(settings["features"])
+
+    def logits(self, batch: Batch) -> Tensor:
+        """[U, K], from `features` [U, C, H]."""
+        assert self.bilstm is not None
+        states = self.bilstm(self.feature_mix(batch["features"]), batch["layout"])
+        return self.in_fp32(self.classifier, states)

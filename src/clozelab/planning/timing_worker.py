@@ -1,0 +1,213 @@
+"""`python -m clozelab.planning.timing_worker`: times a few training steps on made-up text.
+
+Reads requests as JSON from standard input and writes as many answers, each as soon as it is known: {"wall": tokens/s,
+"processor": tokens a second of processor time}, {"step_seconds": ...} where a step would take too long to be timed, or
+{"problem": ...}. Pre-training goes through the same modules, loaders and trainer as a run; fine-tuning is timed as
+forward, backward and update of encoder and head on rows of the length that the task has; on a frozen encoder's features
+it is the BiLSTM that is trained, and the encoder only passes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from hydra.utils import instantiate
+
+from clozelab.corpus.shards import TokenShards, TokenStream
+from clozelab.datamodules.corpus import CorpusDataModule
+from clozelab.models.config import BertConfig
+from clozelab.models.encoder import Encoder
+from clozelab.models.heads import SequenceClassificationHead
+from clozelab.models.layout import Layout
+from clozelab.models.recurrent import BiLSTM
+from clozelab.modules.pretraining import PretrainingModule
+from clozelab.objectives.objective import Objective
+from clozelab.planning.timing import ANSWER, USUAL_SHARE
+from clozelab.training.measuring import StepClock, Tick
+from clozelab.training.runtime import matmul_ceiling
+from clozelab.training.trainer import Hardware, build_trainer, choose_hardware
+
+WARM_UP_STEPS = 3
+"""Left out: the first steps allocate memory and compile kernels."""
+MIN_TICKS, SLOW_TICKS = 4, 2
+"""Steps that are timed at least; the first step of a large model is hardly slower than its second."""
+MAX_SECONDS = 180.0
+"""Of one shape on a machine that is much slower than its matrix products, or busy."""
+NUM_DOCUMENTS, SENTENCES, SENTENCE_TOKENS = 400, 40, 25
+"""Of the made-up corpus."""
+
+
+def main() -> int:
+    """Answer every request; returns the exit status."""
+    for request in json.load(sys.stdin):
+        try:
+            found = answer(request, choose_hardware(**request["hardware"]))
+        except Exception as error:  # whatever it is: the other shapes can still be timed
+            found = {"problem": " ".join(f"{type(error).__name__}: {error}".split())}
+        print(f"{ANSWER}{json.dumps(found)}", flush=True)
+    return 0
+
+
+def answer(request: dict[str, Any], hardware: Hardware) -> dict[str, Any]:
+    """The speed of one shape, or how long its step would take if that is too long."""
+    step_seconds = request["step_flops"] / (USUAL_SHARE * ceiling(hardware.precision, hardware.device))
+    if step_seconds > request["max_step_seconds"]:
+        return {"step_seconds": step_seconds}
+    is_slow = 2 * step_seconds > request["seconds"]
+    request |= {"ticks": SLOW_TICKS, "seconds": (SLOW_TICKS + 0.2) * step_seconds} if is_slow else {"ticks": MIN_TICKS}
+    if request["kind"] == "pretrain":
+        return speeds(pretraining_ticks(request, hardware))
+    found = speeds(finetuning_ticks(request, hardware))
+    forward = speeds(finetuning_ticks(request, hardware, is_evaluation=True))
+    return found | {f"forward_{clock}": value for clock, value in forward.items()}
+
+
+@cache
+def ceiling(precision: str, device: torch.device) -> float:
+    """FLOP/s of a matrix product, measured once."""
+    return matmul_ceiling(precision, device)
+
+
+def speeds(ticks: list[Tick]) -> dict[str, float]:
+    """Tokens a second between the end of the warm-up and the last step."""
+    first = ticks[min(WARM_UP_STEPS, len(ticks) - 2)]
+    tokens = ticks[-1].tokens - first.tokens
+    wall, processor = ticks[-1].wall - first.wall, ticks[-1].processor - first.processor
+    return {"wall": tokens / wall, "processor": tokens / processor if processor > 0 else tokens / wall}
+
+
+def synthetic_corpus(vocab_size: int) -> Any:
+    """What a CorpusDataModule needs of a prepared corpus, with sentences of random tokens."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(SENTENCE_TOKENS // 2, 3 * SENTENCE_TOKENS // 2, NUM_DOCUMENTS * SENTENCES)
+    shards = TokenShards(
+        tokens=TokenStream(
+            [rng.integers(5, vocab_size, lengths.sum()).astype(np.uint16 if vocab_size < 2**16 else int)]
+        ),
+        sentence_offsets=np.append(0, np.cumsum(lengths)),
+        document_offsets=np.arange(NUM_DOCUMENTS + 1) * SENTENCES,
+        document_source=np.zeros(NUM_DOCUMENTS, dtype=np.uint8),
+        source_names=("made-up",),
+        vocab_size=vocab_size,
+        unigram_entropy=0.0,
+        fingerprint="",
+    )
+    ids = SimpleNamespace(pad_id=0, unk_id=1, cls_id=2, sep_id=3, mask_id=4, vocab_size=vocab_size)
+    return SimpleNamespace(tokenizer=ids, train=shards, validation=shards)
+
+
+def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
+    """Train one phase's steps on the made-up corpus for as long as the request says."""
+    objective = Objective(**instantiate(request["objective"], _convert_="all"))
+    config = BertConfig(**request["model"], is_causal=objective.is_causal)
+    phase = request["phase"] | {"steps": 1_000_000}
+    data = CorpusDataModule(
+        synthetic_corpus(config.vocab_size), objective, phases=[phase], seed=1, validation_instances=1,
+        validation_seq_length=phase["seq_length"], num_workers=0,
+    )  # fmt: skip
+    data.setup("fit")
+    module = PretrainingModule(
+        Encoder(config), objective,
+        optimizer_factory=instantiate(request["optimizer"], _convert_="all"),
+        schedule_factory=instantiate(request["schedule"], _convert_="all"),
+        total_steps=phase["steps"], gradient_clip_norm=1.0, seed=1, log_interval_steps=1, matmul_ceiling=0.0,
+    )  # fmt: skip
+    clock = StepClock()
+    started = time.perf_counter()
+    limit: timedelta = timedelta(seconds=request["seconds"])
+    options: dict[str, Any] = {"max_time": limit, "accelerator": hardware.accelerator}
+    while len(clock.ticks) < request["ticks"]:
+        trainer = build_trainer(
+            hardware, max_steps=phase["steps"], validation_interval_steps=None, callbacks=[], loggers=[clock],
+            folder=Path(), log_interval_steps=1, **options,
+        )  # fmt: skip
+        trainer.fit(module, datamodule=data)
+        options["max_time"] = limit = 4 * limit  # a large model: some steps at least
+        if len(clock.ticks) < request["ticks"] and time.perf_counter() - started > MAX_SECONDS:
+            raise ValueError(f"not even {request['ticks']} steps in {MAX_SECONDS:.0f} s")
+    return clock.ticks
+
+
+def finetuning_ticks(request: dict[str, Any], hardware: Hardware, *, is_evaluation: bool = False) -> list[Tick]:
+    """Forward, backward and update on one batch of rows of the request's mean length; or a larger one's forward."""
+    config = BertConfig(**request["model"])
+    encoder, step = _finetuning_step(config, request, hardware, is_evaluation)
+    optimizer = instantiate(request["optimizer"], _convert_="all")(encoder)
+    ticks: list[Tick] = []
+    end, tokens = time.process_time() + request["seconds"], 0
+    while time.process_time() < end or len(ticks) < request["ticks"]:
+        tokens += step()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if hardware.device.type == "cuda":
+            torch.cuda.synchronize()
+        ticks.append(Tick(tokens, time.perf_counter(), time.process_time()))
+    return ticks
+
+
+def _finetuning_step(
+    config: BertConfig, request: dict[str, Any], hardware: Hardware, is_evaluation: bool
+) -> tuple[list[tuple[str, Any]], Callable[[], int]]:
+    """(named parameters, a function that computes one batch's gradients and returns its tokens)."""
+    if request["kind"] == "features" and not is_evaluation:
+        return _features_step(config, request, hardware)
+    device = hardware.device
+    encoder = Encoder(config).to(device)
+    has_lstm = request["head"] == "bilstm" and request["kind"] != "features"
+    lstm = BiLSTM(config.hidden_size, config.hidden_size, 1, 0.0).to(device) if has_lstm else None
+    head = SequenceClassificationHead(config, 2, 2 * config.hidden_size if lstm else None).to(device)
+    rng = np.random.default_rng(0)
+    mean = request["tokens_per_row"]
+    rows = max(1, round(request["evaluation_tokens"] / mean)) if is_evaluation else request["rows"]
+    lengths = np.clip(rng.normal(mean, mean / 5, rows).round().astype(np.int64), 4, request["max_tokens"])
+    ids = torch.from_numpy(rng.integers(5, config.vocab_size, lengths.sum())).to(device)
+    positions = torch.from_numpy(np.concatenate([np.arange(length) for length in lengths])).to(device)
+    labels = torch.zeros(len(ids), dtype=torch.int64, device=device)
+    modules = [encoder, head, *([lstm] if lstm else [])]
+
+    def step() -> int:
+        # Features are computed in fp32 on every device.
+        is_half = hardware.precision == "bf16-mixed" and request["kind"] != "features"
+        half = torch.autocast(device.type, torch.bfloat16, enabled=is_half)
+        with half, torch.set_grad_enabled(not is_evaluation):
+            layout = Layout.ragged(lengths)
+            hidden = encoder(ids, torch.zeros_like(ids), positions, layout).sequence_output
+            hidden = lstm(hidden, layout) if lstm else hidden
+        if not is_evaluation:
+            torch.nn.functional.cross_entropy(head(hidden.float()), labels).backward()
+        return int(lengths.sum())
+
+    named = [(name, value) for part in modules for name, value in part.named_parameters()]
+    return named, step
+
+
+def _features_step(
+    config: BertConfig, request: dict[str, Any], hardware: Hardware
+) -> tuple[list[tuple[str, Any]], Callable[[], int]]:
+    """As above: the BiLSTM's training in fp32 on made-up features, in words."""
+    device, sizes = hardware.device, request["bilstm"]
+    lstm = BiLSTM(sizes["input_size"], sizes["hidden_size"], sizes["num_layers"], 0.0).to(device)
+    head = SequenceClassificationHead(config, 2, 2 * sizes["hidden_size"]).to(device)
+    lengths = np.full(request["rows"], request["words_per_row"], dtype=np.int64)
+    features = torch.randn(int(lengths.sum()), sizes["input_size"], device=device)
+    labels = torch.zeros(len(features), dtype=torch.int64, device=device)
+
+    def step() -> int:
+        torch.nn.functional.cross_entropy(head(lstm(features, Layout.ragged(lengths))), labels).backward()
+        return len(features)
+
+    return [(name, value) for part in (lstm, head) for name, value in part.named_parameters()], step
+
+
+if __name__ == "__main__":
+    sys.exit(main())

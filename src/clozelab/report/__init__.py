@@ -1,0 +1,1 @@
+"""Pages, plots and tables of a report."""

@@ -1,0 +1,157 @@
+"""What trackers get to know: of one job, of a sweep as a whole, and the report of an experiment."""
+
+from __future__ import annotations
+
+import csv
+import os
+import secrets
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from clozelab.runs.fingerprint import hidden_environment, redacted, redacted_words
+
+if TYPE_CHECKING:
+    from clozelab.report.render import Report
+    from clozelab.runs.store import Run
+    from clozelab.training.tracking import WandbTracker
+
+WANDB = "clozelab.training.tracking.build_wandb_logger"
+ID_FACT = "tracker_id"
+ID_FILE = "wandb_id.txt"
+REPORT_FILES = ("report.html", "report.md", "results.csv", "*.png", "*.svg")
+
+
+def tracker_nodes(logger: Mapping[str, Any] | None) -> list[Any]:
+    """The trackers of a `logger` configuration: the node itself, or each below it."""
+    if not logger:
+        return []
+    return [logger] if "_target_" in logger else [node for node in logger.values() if node and "_target_" in node]
+
+
+def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> Any:
+    """What the trackers of a stage are told; the id is kept in run.json, so it goes where the folder goes."""
+    from clozelab.training.tracking import TrackedJob  # Lightning, which a launcher does without
+
+    run_id = run.state["facts"].get(ID_FACT) or secrets.token_hex(8)
+    if run.is_leader and ID_FACT not in run.state["facts"]:
+        run.record(**{ID_FACT: run_id})
+    stage = run.state["stage"]
+    return TrackedJob(
+        folder=run.dir,
+        run_id=run_id,
+        experiment=str(cfg.experiment),
+        arm=arm,
+        stage=stage,
+        name=f"{cfg.scale.name}/{stage}/{name}",
+        tags=tags_of(cfg),
+        config=tracked_config(cfg),
+        command=tuple(redacted_words(sys.argv[1:])),
+    )
+
+
+def tags_of(cfg: DictConfig) -> tuple[str, ...]:
+    """scale:..., corpus:..., task:..., seed:..., as far as the stage has them."""
+    found = {key: cfg[key].name for key in ("scale", "corpus", "task") if cfg.get(key)}
+    found |= {key: cfg[key] for key in ("pretrain_seed", "seed") if cfg.get(key) is not None}
+    return tuple(f"{key}:{value}" for key, value in found.items())
+
+
+def tracked_config(cfg: DictConfig) -> dict[str, Any]:
+    """The configuration, resolved, with `(env NAME)` for whatever comes from the environment and without what looks
+    like a secret (redaction.py)."""
+    # Without types: a number from the environment is shown as a text.
+    plain = OmegaConf.create(OmegaConf.to_container(cfg, resolve=False))
+    with hidden_environment():
+        shown = {str(key): _shown(plain, key) for key in plain}
+    return {key: redacted(value, key) for key, value in shown.items()}
+
+
+def _shown(node: DictConfig | ListConfig, key: Any) -> Any:
+    """One resolved value; what can do nothing with `(env NAME)` comes from the environment, too."""
+    try:
+        value = node[key]
+    except MissingMandatoryValue:
+        return "???"
+    except (OmegaConfBaseException, TypeError, ValueError):
+        return "(env)"
+    if isinstance(value, DictConfig):
+        return {str(name): _shown(value, name) for name in value}
+    return [_shown(value, index) for index in range(len(value))] if isinstance(value, ListConfig) else value
+
+
+def track_sweep(
+    cfg: DictConfig, stage: str, folder: Path, rows: Sequence[Mapping[str, Any]], run_dirs: Sequence[str]
+) -> str | None:
+    """A W&B run with one table of the sweep's jobs, where its jobs have W&B; returns how to upload what is offline.
+
+    Args:
+        cfg: of one of its jobs.
+        folder: of the sweep's notes.
+        rows: one a job: its name, state, value and overrides.
+        run_dirs: of the jobs.
+    """
+    tracker = _wandb(cfg, "sweep", folder, arm="sweep", name=f"{cfg.scale.name}/sweep/{stage}")
+    if tracker is None:
+        return None
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    tracker.log_table("jobs", columns, [[redacted(row.get(key), key) for key in columns] for row in rows])
+    states = [row["state"] for row in rows]
+    tracker.summarise({f"jobs/{state}": states.count(state) for state in dict.fromkeys(states)})
+    tracker.close()
+    return sync_command([folder, *map(Path, run_dirs)])
+
+
+def sync_command(folders: Sequence[Path]) -> str | None:
+    """The one command that uploads every offline W&B run in these run folders; None where there is none."""
+    offline = [str(folder.resolve()) for folder in folders if any(folder.glob("wandb/offline-run-*"))]
+    if not offline:
+        return None
+    return f"find {shlex.quote(os.path.commonpath(offline))} -name 'offline-run-*' -prune -exec wandb sync {{}} +"
+
+
+def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str) -> None:
+    """The report as an artifact of a W&B run of its own, with every run's result as a table, where `logger` has W&B."""
+    tracker = _wandb(cfg, "report", report.folder, arm="report", name=f"{scale}/report", experiment=experiment)
+    if tracker is None:
+        return
+    paths = [path for pattern in REPORT_FILES for path in sorted(report.folder.glob(pattern))]
+    tracker.log_files(f"{experiment}-{scale}-report".replace("/", "-"), "report", paths)
+    with (report.folder / "results.csv").open(newline="", encoding="utf-8") as file:
+        columns, *rows = list(csv.reader(file))
+    tracker.log_table("results", columns, rows)
+    tracker.summarise({f"claim {number}": one.verdict for number, one in enumerate(report.judgements, 1)})
+    tracker.close()
+
+
+def _wandb(
+    cfg: DictConfig, stage: str, folder: Path, *, arm: str, name: str, experiment: str | None = None
+) -> WandbTracker | None:
+    """W&B for something that is not a job; None where it is not chosen."""
+    node = next((node for node in tracker_nodes(cfg.get("logger")) if node["_target_"] == WANDB), None)
+    if node is None:
+        return None
+    from clozelab.training.tracking import TrackedJob
+
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / f"{stage}_{ID_FILE}"
+    if not kept.exists():
+        kept.write_text(secrets.token_hex(8), encoding="utf-8")
+    job = TrackedJob(
+        folder=folder,
+        run_id=kept.read_text(encoding="utf-8").strip(),
+        experiment=experiment or str(cfg.experiment),
+        arm=arm,
+        stage=stage,
+        name=name,
+        tags=(f"scale:{cfg.scale.name}",),
+        command=tuple(redacted_words(sys.argv[1:])),
+    )
+    tracker: WandbTracker = instantiate(node)(job=job)
+    return tracker

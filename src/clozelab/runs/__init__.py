@@ -1,0 +1,1 @@
+"""Run folders: their record, their place, what is found in them."""

@@ -1,0 +1,298 @@
+"""What must not be written down: values from the environment, and literals that look like keys and passwords.
+
+The one place for run.json, config.yaml and what a tracker is told. Patterns cannot know every secret: they are the net
+below the rule to keep secrets in the environment (`${oc.env:NAME}`).
+
+What a run is made of, as a hash: the resolved configuration without what cannot change a result.
+
+Values that come from the environment (`${oc.env:...}`), by whatever way, and what looks like a secret (redaction.py)
+are hashed, never written down.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.resolvers import oc
+
+HIDDEN = "***"
+"""Also inside an interpolation a value that can be read back."""
+SECRET_KEY = re.compile(
+    r"(^|[_-])(api_?key|access_?key|private_?key|secret|secret_?key|passw(or)?d|passphrase|credentials?|token|bearer)$",
+    re.IGNORECASE,
+)
+"""Last part of a dotted key whose value is a secret, if it is a text; a part of the configuration, such as
+objective.token, is not one."""
+NAMED_KEY = re.compile(r"\b(sk|pk|rk)[-_][A-Za-z0-9_-]{16,}")
+"""Also how a folder may be called, so not in a path."""
+SECRET_VALUES = (
+    re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
+    re.compile(r"\b(gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,})"),
+    re.compile(r"\b(AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{35}"),
+    re.compile(r"\bxox[a-z]-[A-Za-z0-9-]{10,}"),
+    re.compile(r"\bwandb_v\d+_\w{16,}"),
+    re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
+    re.compile(r"(?<=://)[^/\s:@${}]*:[^/\s@${}]+(?=@)"),  # user:password@host
+)
+RANDOM_WORD = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])[A-Za-z0-9]{32,}(?![A-Za-z0-9])")
+"""As W&B's keys are; also a checksum, so not below a key that says so, nor in a path."""
+CHECKSUM_KEY = re.compile(
+    r"(revision|commit|sha\d*(sum)?|md5?|etag|version|checksum|digest|fingerprint|hash)s?$", re.IGNORECASE
+)
+
+
+def redacted(value: Any, key: str = "") -> Any:
+    """Plain values with HIDDEN for what looks like a secret; `key` is the dotted key they stand below.
+
+    Interpolations (`${...}`) stay: they only say where a value is.
+    """
+    if isinstance(value, dict):
+        return {name: redacted(one, str(name)) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted(one, key) for one in value]
+    if not isinstance(value, str) or value in ("", "???"):
+        return value
+    last = key.rstrip(".0123456789").rpartition(".")[2]
+    if SECRET_KEY.search(last) and not _is_reference(value):
+        return HIDDEN
+    for pattern in SECRET_VALUES:
+        value = pattern.sub(HIDDEN, value)
+    if "/" in value:
+        return value
+    value = NAMED_KEY.sub(HIDDEN, value)
+    return value if CHECKSUM_KEY.search(last) else RANDOM_WORD.sub(HIDDEN, value)
+
+
+def redacted_words(words: Sequence[str]) -> list[str]:
+    """A command line; what is behind `key=` is judged by its key, group choices (`objective/token=mlm`) aside."""
+    shown = []
+    for word in words:
+        key, sign, value = word.partition("=")
+        name = "" if "/" in key else key.lstrip("+~-")
+        shown.append(f"{redacted(key)}{sign}{redacted(value, name)}" if sign else redacted(word))
+    return shown
+
+
+def digested(value: Any) -> str:
+    """What stands for a secret where another secret has to be another run."""
+    return f"(sha256 {hashlib.sha256(str(value).encode()).hexdigest()[:12]})"
+
+
+@contextmanager
+def hidden_environment() -> Iterator[None]:
+    """Meanwhile `${oc.env:NAME}` resolves to `(env NAME)`, also through other keys and inside longer values."""
+    OmegaConf.register_new_resolver("oc.env", lambda key, *_default: f"(env {key})", replace=True)
+    try:
+        yield
+    finally:
+        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+
+
+def _is_reference(value: str) -> bool:
+    return value.startswith("${") and value.endswith("}") and value.count("${") == 1
+
+
+RESULTS_VERSIONS = {"pretrain": 3, "finetune": 4}
+"""Of each stage; raised when a change of code changes its results: then no older run is taken for the same."""
+
+NEUTRAL_KEYS = frozenset(
+    {
+        "cache_dir",
+        "checkpoint_interval_steps",
+        "data_dir",
+        "encoder",  # its content is in the inputs
+        "hydra",
+        "keep_encoders",  # training is the same with and without them
+        "logger",
+        "needs_kept_encoders",
+        "run_dir",
+        "runs_dir",
+        "share_runs",
+        "scale",  # every value that counts is interpolated where it is used
+        "size",  # likewise
+        "steps_factor",  # likewise
+        "task.always",  # likewise
+        "task.data.how_to_get",
+        "task.title",
+        "trainer.gradient_checkpointing",  # the same bits, in less memory
+        "trainer.log_interval_steps",
+        "trainer.micro_batch",  # what it chose is in run.json, and a resumed run keeps it
+        "trainer.num_workers",
+        "trainer.progress_bar",
+        "trainer.threads",
+    }
+)
+IDENTITY_KEYS = frozenset(
+    {"arm", "encoder_arm", "experiment", "learning_rate", "pretrain_seed", "row", "scale.name", "seed", "task.name"}
+)
+"""What a run is found by: written down as it is, also where it comes from the environment by another key."""
+SEED_KEYS = ("seed", "pretrain_seed")
+LAYOUT_KEYS = (
+    "phases.*.micro_batch_size",
+    "task.data.evaluation_tokens",
+    "trainer.accelerator",
+    "trainer.calibrate",
+    "trainer.compile",
+    "trainer.deterministic",
+    "trainer.devices",
+    "trainer.num_nodes",
+    "trainer.strategy",
+)
+"""How the same work is laid out on a machine, as patterns: other rounding and other draws of dropout, so part of a
+fingerprint (a resumed run goes on to the bit), and no other experiment, so no reason against comparing two runs."""
+CONDITIONAL_KEYS = {
+    "task.data.test_files": "predict_test",
+    "task.data.test_id_column": "predict_test",
+    "task.hub": "hub",
+}
+"""What cannot change a result while the option behind it is off."""
+LATER_KEYS: dict[str, Any] = {
+    "encoder_fraction": 1.0,
+    "hub": False,
+    "objective.dupe_factor": None,
+    "predict_test": False,
+    "task.data.extra_validation_files": {},
+    "task.data.long_documents": "truncate",
+    "task.data.numeric_labels": False,
+    "task.data.train_extra": [],
+    "task.data.window_pooling": "mean",
+    "task.data.window_stride": 64,
+    "task.data.with_unanswerable": False,
+    "task.module.number_range": None,
+    "task.module.with_unanswerable": False,
+    "trainer.calibrate": False,
+    "trainer.compile": "auto",
+    "trainer.deterministic": False,
+    "trainer.tf32": False,
+}
+"""Options that came later, and the value at which a run is the same as one made before there was the option."""
+
+
+def canonical(config: DictConfig, *, hides: bool = True) -> dict[str, Any]:
+    """The configuration as plain values, resolved, without what changes nothing (the lists above).
+
+    Args:
+        hides: what comes from the environment and what looks like a secret is a hash.
+
+    Raises:
+        ValueError: a mandatory value is missing.
+    """
+    return _mapping(config, "", _idle(config), hides)
+
+
+def no_value(key: str) -> str:
+    """What to say of a key that has to be given and is not."""
+    return f"{key} has no value; give one: {key}=..."
+
+
+def _idle(config: DictConfig) -> frozenset[str]:
+    return NEUTRAL_KEYS | {key for key, option in CONDITIONAL_KEYS.items() if not OmegaConf.select(config, option)}
+
+
+def _mapping(node: DictConfig, where: str, neutral: frozenset[str], hides: bool) -> dict[str, Any]:
+    plain = {}
+    for key in node:
+        path = f"{where}.{key!s}" if where else str(key)
+        if path in neutral:
+            continue
+        value = _value(node, key, path, neutral, hides)
+        if path not in LATER_KEYS or value != LATER_KEYS[path]:
+            plain[str(key)] = value
+    return plain
+
+
+def _value(node: DictConfig | ListConfig, key: Any, where: str, neutral: frozenset[str], hides: bool) -> Any:
+    raw = node._get_node(key)
+    text = raw._value() if raw is not None and OmegaConf.is_interpolation(node, key) else None  # type: ignore[union-attr]
+    try:
+        value = node[key]
+    except MissingMandatoryValue as error:
+        raise ValueError(no_value(where)) from error
+    if where in IDENTITY_KEYS and not (isinstance(text, str) and "oc.env" in text):
+        return value
+    if hides and isinstance(text, str) and _is_from_environment(node, key, text, value):
+        return f"{text} {digested(value)}"
+    if isinstance(value, DictConfig):
+        return _mapping(value, where, neutral, hides)
+    if isinstance(value, ListConfig):
+        return [_value(value, index, f"{where}.{index}", neutral, hides) for index in range(len(value))]
+    shown = redacted(value, where) if hides else value
+    return value if shown == value else f"{shown} {digested(value)}"
+
+
+def _is_from_environment(node: DictConfig | ListConfig, key: Any, text: str, value: Any) -> bool:
+    """Whether an interpolated value would be another one in another environment; what it refers to may be one, too."""
+    if "oc.env" in text:
+        return True
+    if isinstance(value, DictConfig | ListConfig) and ":" not in text:
+        return False  # another part of the configuration: its own values will be asked
+    try:
+        with hidden_environment():
+            return bool(node[key] != value)
+    except (OmegaConfBaseException, TypeError, ValueError):
+        return True  # its type, or a resolver, cannot do with "(env NAME)"
+
+
+def is_of_no_account(key: str) -> bool:
+    """Whether a difference in this dotted key leaves two runs the same experiment."""
+    return key in NEUTRAL_KEYS or any(fnmatch.fnmatchcase(key, pattern) for pattern in LAYOUT_KEYS)
+
+
+def digest(value: Any) -> str:
+    """sha256 hex of a JSON value in its canonical form."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def require_encoder(folder: str | Path | None) -> Path:
+    """The folder of an encoder.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if folder is None or not (Path(folder) / "config.json").is_file():
+        if folder is not None and (Path(folder) / "encoder" / "config.json").is_file():
+            raise ValueError(f"{folder} is a run's folder; its encoder is {Path(folder) / 'encoder'}")
+        raise ValueError(
+            f"{folder or 'encoder is not set'}: no encoder here (config.json is missing); pre-train it first, or give "
+            "encoder=FOLDER in the Hugging Face layout"
+        )
+    return Path(folder)
+
+
+def encoder_fingerprint(folder: str | Path) -> str:
+    """What an encoder folder holds, as a hash: its list of checksums, or, for a folder from elsewhere, its files.
+
+    Raises:
+        ValueError: there is no such folder.
+    """
+    folder = require_encoder(folder)
+    listed = folder / "checksums.json"
+    files = [listed] if listed.is_file() else sorted(path for path in folder.iterdir() if path.is_file())
+    hashes = {}
+    for path in files:
+        with path.open("rb") as file:
+            hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digest(hashes)
+
+
+def flatten(value: Any, where: str = "") -> dict[str, Any]:
+    """Nested mappings and lists as one mapping of dotted keys."""
+    if isinstance(value, dict) and value:
+        items = [
+            (f"{where}.{key}" if where and not where.endswith(" ") else f"{where}{key}", v) for key, v in value.items()
+        ]
+    elif isinstance(value, list) and value:
+        items = [(f"{where}.{index}", item) for index, item in enumerate(value)]
+    else:
+        return {where: value} if value not in ({}, []) else {}
+    return {key: leaf for path, child in items for key, leaf in flatten(child, path).items()}

@@ -1,0 +1,209 @@
+"""What may be deleted without losing a result, and deleting it.
+
+Nothing is touched that a process holds the lock of, or that changed a moment ago. A cache entry counts as unused when
+none of the given runs refers to it; whatever is deleted of the cache is made again when it is needed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from clozelab.runs.find import Record
+from clozelab.runs.store import owned
+
+KINDS = {
+    "checkpoints": "checkpoints of complete runs (their encoders stay)",
+    "unfinished": "failed, interrupted and killed runs, whole",
+    "leftovers": "temporary files and folders of killed processes",
+    "cache": "prepared corpora and tokenised tasks that none of these runs refers to",
+}
+UNFINISHED = ("failed", "interrupted", "killed")
+QUIET_SECONDS = 3600.0
+"""What changed later than this ago may be in somebody's hands."""
+TEMPORARY = (".*.tmp", ".encoder.*", ".model.*")
+CACHE_PARTS = ("corpora", "tasks", "features", "baselines")
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """One thing that may go.
+
+    `lock` is the run folder (or the corpus's lock file) to hold meanwhile; None for what nobody claims.
+    """
+
+    kind: str
+    path: Path
+    num_bytes: int
+    reason: str
+    lock: Path | None = None
+
+
+def find_garbage(records: Sequence[Record], runs_dir: Path, cache_dir: Path, older_than_days: float) -> list[Garbage]:
+    """Everything that may go, by kind and place.
+
+    Args:
+        records: every run below `runs_dir`.
+        older_than_days: unfinished runs that ended longer ago.
+    """
+    busy = {one.folder for one in records if one.holder is not None or one.status == "running"}
+    found = [
+        *_checkpoints(one for one in records if one.folder not in busy),
+        *_unfinished((one for one in records if one.folder not in busy), older_than_days),
+        *_leftovers(runs_dir, busy),
+        *_unused_cache(records, cache_dir),
+    ]
+    order = list(KINDS)
+    whole = {one.path for one in found if one.kind == "unfinished"}
+    found = [one for one in found if one.kind == "unfinished" or not whole & set(one.path.parents)]
+    return sorted(found, key=lambda one: (order.index(one.kind), str(one.path)))
+
+
+def _checkpoints(records: Iterable[Record]) -> Iterator[Garbage]:
+    for one in records:
+        folder = one.folder / "checkpoints"
+        has_encoder = (one.folder / "encoder" / "config.json").is_file()
+        if one.status == "complete" and folder.is_dir() and has_encoder and _is_quiet(one.folder):
+            yield Garbage("checkpoints", folder, size(folder), "the run is complete", one.folder)
+
+
+def _unfinished(records: Iterable[Record], older_than_days: float) -> Iterator[Garbage]:
+    for one in records:
+        if one.status in UNFINISHED and _is_quiet(one.folder):
+            age = (time.time() - last_change(one.folder)) / 86_400
+            if age >= older_than_days:
+                yield Garbage(
+                    "unfinished", one.folder, size(one.folder), f"{one.status} {age:.0f} days ago", one.folder
+                )
+
+
+def _leftovers(runs_dir: Path, busy: set[Path]) -> Iterator[Garbage]:
+    for pattern in TEMPORARY:
+        for path in runs_dir.rglob(pattern):
+            if not busy & set(path.parents) and _is_quiet(path):
+                run = next((folder for folder in path.parents if (folder / "run.json").is_file()), None)
+                yield Garbage("leftovers", path, size(path), "a killed process left it", run)
+
+
+def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbage]:
+    corpora = {str(one.state.get("inputs", {}).get("corpus")) for one in records}
+    # Runs of before that was recorded, and unfinished ones, may have used any entry of their task.
+    named = {name for one in records for name in one.state.get("facts", {}).get("cache", ())}
+    silent = {one.task for one in records if one.task and "cache" not in one.state.get("facts", {})}
+    for part in CACHE_PARTS:
+        for path in sorted(cache_dir.glob(f"{part}/*")):  # hidden ones, too
+            if not path.is_dir() or not _is_quiet(path):
+                continue
+            lock = path.with_name(f".{path.name}.lock") if part == "corpora" else None
+            if path.name.startswith("."):
+                if not _corpus_lock_is_held(path):
+                    yield Garbage("leftovers", path, size(path), "a killed process left it")
+            elif part == "corpora":
+                if _corpus_fingerprint(path) not in corpora:
+                    yield Garbage("cache", path, size(path), "no run was trained on it", lock)
+            elif f"{part}/{path.name}" not in named and path.name.rpartition("-")[0] not in silent:
+                yield Garbage("cache", path, size(path), "no run refers to it")
+
+
+def _corpus_fingerprint(folder: Path) -> str | None:
+    try:
+        return str(json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["fingerprint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _corpus_lock_is_held(temporary: Path) -> bool:
+    """Whether a preparation is filling `.NAME.tmp` now; its lock is `.NAME.lock` beside it."""
+    lock = temporary.with_name(temporary.name.removesuffix(".tmp") + ".lock")
+    with _held(lock if lock.is_file() else None) as free:
+        return not free
+
+
+def _is_quiet(path: Path) -> bool:
+    try:
+        return time.time() - last_change(path) > QUIET_SECONDS
+    except OSError:  # gone while we looked: somebody is at work
+        return False
+
+
+def last_change(path: Path) -> float:
+    """Time of the newest change at or below a path; reading does not count, nor does a lock file."""
+    times = [path.stat().st_mtime]
+    if path.is_dir():
+        times += [child.stat().st_mtime for child in path.rglob("*") if child.name != ".lock" and child.is_file()]
+    return max(times)
+
+
+def size(path: Path) -> int:
+    """Bytes at and below a path, without following links."""
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    return sum(child.lstat().st_size for child in path.rglob("*") if child.is_symlink() or child.is_file())
+
+
+def delete(item: Garbage) -> str:
+    """Delete one thing; returns "" or why it stays."""
+    if item.kind == "unfinished" and item.path.exists() and not _is_quiet(item.path):
+        return "it has changed since it was listed"
+    with _held(item.lock) as free:
+        if not free:
+            return "in use by another process"
+        try:
+            if item.path.is_symlink() or not item.path.is_dir():
+                item.path.unlink()
+            else:
+                _remove(item.path)
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            return str(error)
+    return ""
+
+
+def _remove(folder: Path) -> None:
+    """Out of sight first: half a folder must never pass for a whole one, nor a new run's files be deleted with it."""
+    (folder / "run.json").unlink(missing_ok=True)
+    doomed = folder.with_name(f".{folder.name}.deleted.tmp")
+    folder.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+@contextmanager
+def _held(lock: Path | None) -> Iterator[bool]:
+    """Hold a run folder's lock, or a lock file; False where somebody else has it."""
+    if lock is None or not lock.exists():
+        yield True
+    elif lock.is_dir():
+        with owned(lock) as free:
+            yield free
+    else:
+        with lock.open("a", encoding="utf-8") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                yield False
+                return
+            yield True
+
+
+def describe_size(num_bytes: float) -> str:
+    """Bytes in the unit that suits them."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 1000.0:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000.0
+    return f"{num_bytes:.1f} TB"
+
+
+def totals(items: Sequence[Garbage]) -> list[tuple[str, int, int]]:
+    """(kind, number, bytes) of every kind that there is."""
+    found: dict[str, list[int]] = {}
+    for one in items:
+        found.setdefault(one.kind, []).append(one.num_bytes)
+    return [(kind, len(sizes), sum(sizes)) for kind, sizes in found.items()]

@@ -1,0 +1,175 @@
+"""One pre-training run for every experiment that asks for the same one (docs/decisions/0005).
+
+Two runs are equal when everything in their fingerprints is, but for what the experiment and its arm are called. A
+complete equal run of another experiment at the same scale below the same runs_dir is taken over: the second folder gets
+a record of its own (complete, with the facts of the first, and `shared` saying where it lies) and relative links to the
+encoders and metrics.csv. Only complete runs are taken, so nothing waits for anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from clozelab.config import kept_step, total_steps
+from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical, digest, encoder_fingerprint
+from clozelab.runs.record import RUN_FILE, are_untouched, is_settled, read_state, watched_files
+from clozelab.runs.store import Run, process_rank
+
+log = logging.getLogger(__name__)
+
+NAMES = frozenset({"experiment", "arm"})
+"""What a run is called: nothing that was trained depends on it."""
+ENCODER_FILES = ("config.json", "model.safetensors")
+LINKED = ("encoder", "encoders", "metrics.csv")
+
+
+def kept_steps(config: DictConfig) -> list[int]:
+    """Steps after which the run keeps its encoder; ValueError for an impossible fraction."""
+    steps = total_steps(config.phases)
+    try:
+        return [kept_step(fraction, steps) for fraction in config.keep_encoders]
+    except ValueError as error:
+        raise ValueError(f"keep_encoders: {error}") from None
+
+
+def missing_encoders(config: DictConfig, folder: Path) -> list[str]:
+    """Kept encoders that a run's folder lacks and this configuration needs."""
+    if not config.get("needs_kept_encoders"):
+        return []
+    places = [f"encoders/step-{step}" for step in kept_steps(config)]
+    return [place for place in places if not (folder / place / "config.json").is_file()]
+
+
+def require_kept_encoders(config: DictConfig) -> None:
+    """ValueError for a complete run that was made without the encoders that are needed here."""
+    if missing := missing_encoders(config, Path(config.run_dir)):
+        raise ValueError(
+            f"{config.run_dir} is complete, but has no {', '.join(missing)}: it was trained without keep_encoders. "
+            "Remove the folder to train again, or give run_dir another name"
+        )
+
+
+def is_done(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
+    """Whether nothing is left to do or to look at: settled, and with what others take from it.
+
+    An encoder of its own may be missing: records alone are enough for a report, and who needs it says so.
+    """
+    folder = Path(run_dir)
+    if not is_settled(folder, stage=stage, config=config):
+        return False
+    if stage == "finetune":
+        return (folder / "scores.json").is_file()
+    state = read_state(folder)
+    if state is None or ("shared" in state and not shared_run_is_there(folder, state)):
+        return False
+    return not missing_encoders(config, folder)
+
+
+def training_key(config: Mapping[str, Any], inputs: Mapping[str, str], results_version: int) -> str:
+    """What was trained, as a hash: a run's fingerprint without its names."""
+    plain = {key: value for key, value in config.items() if key not in NAMES}
+    return digest({"config": plain, "inputs": dict(inputs), "results_version": results_version})
+
+
+def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None) -> Path | None:
+    """The folder of a complete run of another experiment that trained just this, with what is needed of it.
+
+    Args:
+        config: of the run that is looked for.
+        inputs: fingerprints of what it reads; None where they are not known yet: then no input file of the other run
+            may have been touched since.
+    """
+    for folder, state in _equal_runs(config, inputs):
+        if inputs is not None or are_untouched(watched_files(config), state):
+            return folder
+    return None
+
+
+def find_likely_run(config: DictConfig) -> Path | None:
+    """As `find_equal_run`, for inputs that nobody has looked into: equal if they are still what they were."""
+    return next((folder for folder, _ in _equal_runs(config, None)), None)
+
+
+def _equal_runs(config: DictConfig, inputs: Mapping[str, str] | None) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Complete runs of other experiments with an equal configuration, equal inputs (where those are known), and every
+    encoder that is needed."""
+    if not config.get("share_runs"):
+        return
+    mine = canonical(config)
+    for folder, state in _complete_runs(config):
+        theirs = state["config_resolved"]
+        keys = (
+            training_key(mine, state["inputs"] if inputs is None else inputs, RESULTS_VERSIONS["pretrain"]),
+            training_key(theirs, state["inputs"], state.get("results_version", 0)),
+        )
+        has_encoder = all((folder / "encoder" / name).is_file() for name in ENCODER_FILES)
+        if keys[0] == keys[1] and has_encoder and not missing_encoders(config, folder):
+            yield folder, state
+
+
+def _complete_runs(config: DictConfig) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Runs of other experiments with this scale and seed that trained by themselves."""
+    pattern = f"*/{config.scale.name}/pretrain/*/seed-{config.seed}/{RUN_FILE}"
+    for path in sorted(Path(config.runs_dir).glob(pattern)):
+        try:
+            state = read_state(path.parent)
+        except (OSError, ValueError):
+            continue  # a damaged record is its own experiment's trouble
+        if state is None or state["stage"] != "pretrain" or state["status"] != "complete" or "shared" in state:
+            continue
+        if state["config_resolved"].get("experiment") != config.experiment:
+            yield path.parent, state
+
+
+def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
+    """Make the run's folder the record of an equal run elsewhere, if there is one and the folder holds no run yet.
+
+    Only rank zero does, before any rank claims the folder: the others then find a complete run.
+
+    Raises:
+        ValueError: the folder is such a record, and the run it speaks of is gone.
+    """
+    folder = Path(config.run_dir)
+    if process_rank() > 0:
+        return
+    state = read_state(folder)
+    if state is not None:
+        if "shared" in state and not shared_run_is_there(folder, state):
+            raise ValueError(
+                f"{folder} was shared from {state['shared']['run']}, which is gone or has been trained anew; remove "
+                "the folder to train here"
+            )
+        return
+    source = find_equal_run(config, inputs)
+    if source is None:
+        return
+    log.info("%s: shared from %s, which trained just this", folder, source)
+    weights = encoder_fingerprint(source / "encoder")
+    Run.record_shared(
+        folder, stage="pretrain", config=config, inputs=inputs, source=source, linked=LINKED, weights=weights
+    )
+
+
+def shared_run_is_there(folder: Path, state: Mapping[str, Any]) -> bool:
+    """Whether the run that a shared record speaks of is still the training it was.
+
+    The same configuration trained anew has the same fingerprint, and on another machine or with other threads other
+    weights: what counts is the encoder. Records of before that was written down know when the training began.
+    """
+    shared = state["shared"]
+    source = Path(os.path.normpath(folder.resolve() / shared["run"]))
+    try:
+        found = read_state(source)
+        if found is None or found["status"] != "complete" or found["fingerprint"] != shared["fingerprint"]:
+            return False
+        if "weights" not in shared:
+            return bool(found.get("started") == state.get("started"))
+        return bool(encoder_fingerprint(source / "encoder") == shared["weights"])
+    except (OSError, ValueError):
+        return False

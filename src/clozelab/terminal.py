@@ -1,0 +1,189 @@
+"""The command line of the verbs that are no Hydra applications: names, `key=value`, `--flag`, `--option VALUE`.
+
+Tables for terminals of any width: what does not fit is left out by importance, and a pipe gets every column.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from omegaconf import OmegaConf
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from clozelab.config import CONF_DIR
+from clozelab.suggestions import hint
+
+
+@dataclass(frozen=True)
+class Words:
+    """What was said: `names` in order, `values` by key (a later one wins), `flags` without their dashes."""
+
+    names: list[str] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict)
+    flags: set[str] = field(default_factory=set)
+    options: dict[str, str] = field(default_factory=dict)
+    overrides: list[str] = field(default_factory=list)
+    """Every `key=value` whose key is not the verb's own, for Hydra."""
+
+
+def parse(
+    verb: str,
+    words: Sequence[str],
+    *,
+    names: tuple[int, int | None],
+    keys: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    options: Sequence[str] = (),
+    takes_overrides: bool = False,
+) -> Words:
+    """Sort the words of a command line.
+
+    Args:
+        verb: for messages.
+        words: after the verb.
+        names: how many words may stand without `=` and dashes: (at least, at most; None: any number).
+        keys: of `key=value`.
+        flags, options: of `--flag` and `--option VALUE`.
+        takes_overrides: other keys are Hydra's rather than wrong.
+
+    Raises:
+        ValueError: anything else; names the nearest that there is.
+    """
+    said = Words()
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if word.startswith("-"):
+            _take_option(verb, word, left, said, flags, options)
+        elif takes_overrides and word.startswith("~"):
+            said.overrides.append(word)
+        elif "=" in word and (takes_overrides or "/" not in word.partition("=")[0]):
+            key, _, value = word.partition("=")
+            if key in keys:
+                said.values[key] = value
+            elif takes_overrides:
+                said.overrides.append(word)
+            else:
+                raise ValueError(f"{verb} has no key {key!r}; {hint(key, keys)}")
+        else:
+            said.names.append(word)
+    least, most = names
+    if len(said.names) < least or (most is not None and len(said.names) > most):
+        wanted = f"at least {least}" if most is None else f"{least} to {most}" if most > least else str(least)
+        got = " ".join(said.names) or "none"
+        noun = "name" if wanted == "1" else "names"
+        raise ValueError(f"{verb} takes {wanted} {noun}, not {got}; see `clozelab {verb} --help`")
+    return said
+
+
+def _take_option(
+    verb: str, word: str, left: list[str], said: Words, flags: Sequence[str], options: Sequence[str]
+) -> None:
+    """Note `--flag`, `--option=VALUE` or `--option VALUE`, whose value is taken from `left`."""
+    name, equals, value = word[2:].partition("=") if word.startswith("--") else ("", "", "")
+    if name in options:
+        if not equals and not left:
+            raise ValueError(f"{verb}: --{name} needs a value")
+        said.options[name] = value if equals else left.pop(0)
+    elif name in flags and not equals:
+        said.flags.add(name)
+    else:
+        meant = hint(word.lstrip("-").partition("=")[0], [*flags, *options], prefix="--")
+        raise ValueError(f"{verb} has no option {word}; {meant}")
+
+
+def wants_help(words: Sequence[str], *, also_without_words: bool = False) -> bool:
+    """Whether to print the verb's help."""
+    return bool({"-h", "--help"} & set(words)) or (also_without_words and not words)
+
+
+def default_path(name: str) -> str:
+    """`runs_dir`, `cache_dir` or `data_dir` as conf/paths.yaml has it."""
+    return str(OmegaConf.select(OmegaConf.load(CONF_DIR / "paths.yaml"), name))
+
+
+def path_of(name: str, values: Mapping[str, str]) -> str:
+    """The user's path of that name, else conf/paths.yaml's."""
+    return values.get(name) or default_path(name)
+
+
+def key_of(word: str) -> str:
+    """`seed` of `seed=1` and of `++seed=1`."""
+    return word.partition("=")[0].lstrip("+~")
+
+
+PIPE_WIDTH = 10_000
+"""Characters: no line that anybody prints is longer, so none is folded where a program reads it."""
+GAP = 2
+STYLES = {
+    "complete": "green",
+    "running": "cyan",
+    "killed": "red",
+    "interrupted": "yellow",
+    "failed": "bold red",
+    "damaged": "bold red",
+}
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A column: its name, how it is set, and how soon it is left out (0: never; the highest goes first)."""
+
+    name: str
+    is_number: bool = False
+    drop: int = 0
+    folds: bool = False
+    """May break over several lines rather than push others out."""
+
+
+def make_console() -> Console:
+    """A console as wide as the terminal; in a pipe as wide as its longest line: one row is one line there."""
+    is_pipe = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=PIPE_WIDTH if is_pipe else None, highlight=False)
+
+
+def make_table(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: int) -> Table:
+    """A table of plain strings that fits in `width`; words that are a status get their colour."""
+    shown = fitting(headings, rows, width)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP, 0, 0))
+    for index in shown:
+        heading = headings[index]
+        table.add_column(
+            heading.name,
+            justify="right" if heading.is_number else "left",
+            no_wrap=not heading.folds,
+            overflow="fold" if heading.folds else "ellipsis",
+        )
+    for row in rows:
+        table.add_row(*(Text(row[index], style=STYLES.get(row[index], "")) for index in shown))
+    return table
+
+
+def fitting(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Indices of the columns that stand side by side in `width` characters, the less important ones left out.
+
+    A column that folds needs room for its longest word only.
+    """
+    needed = []
+    for index, heading in enumerate(headings):
+        cells = [heading.name, *(row[index] for row in rows)]
+        words = [word for cell in cells for word in cell.split()] if heading.folds else cells
+        needed.append(max((len(word) for word in words), default=0))
+    shown = list(range(len(headings)))
+    while sum(needed[index] + GAP for index in shown) > width:
+        droppable = [index for index in shown if headings[index].drop]
+        if not droppable:
+            break
+        shown.remove(max(droppable, key=lambda index: headings[index].drop))
+    return shown
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """A line of plain text that is never wrapped in a pipe or cut: paths and commands stay whole."""
+    console.print(Text(text, style=style), soft_wrap=True)

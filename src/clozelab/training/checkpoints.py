@@ -1,0 +1,221 @@
+"""Checkpoints that are either whole or not there, and are never loaded with a flipped bit.
+
+File layout: what torch.save writes, then a 48-byte tail: magic (8), payload length (8, little endian), sha256 of the
+payload (32). zip readers ignore bytes behind the archive, so the file stays readable by plain torch.load. One file
+means one rename: payload and checksum cannot belong to different saves. torch.save streams storage by storage into the
+file, so nothing is held twice.
+
+Where a resumed run stands in Lightning's loops: a fresh epoch whose counters begin at the saved step.
+
+Lightning restores a tree of loop counters whose meaning depends on the hook that saved them, and skips or repeats a
+validation at the seam. Our data, masks and dropout are functions of the step, so the step is all there is to restore.
+
+Randomness as a function of where we are, so that a checkpoint needs no generator state.
+
+Dropout in micro-batch m of step s on rank r draws from torch's global generator seeded by (seed, s, r, m): stopping
+anywhere and going on gives the same bits, and so does the same seed twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import struct
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from lightning.fabric.plugins import CheckpointIO
+from lightning.pytorch import Trainer
+
+# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
+
+
+log = logging.getLogger(__name__)
+
+_MAGIC = b"CLOZECK1"
+_TAIL = struct.Struct("<8sQ32s")
+_CHUNK = 4 * 2**20
+
+
+class CheckpointCorruptError(ValueError):
+    """The file is not what was written: truncated, foreign, or its checksum differs."""
+
+
+class _HashingWriter:
+    """The write-only file torch.save needs, hashing what passes."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream, self.sha256, self.length = stream, hashlib.sha256(), 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.sha256.update(view)
+        self.length += view.nbytes
+        self.stream.write(view)
+        return view.nbytes
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def tail(self) -> bytes:
+        return _TAIL.pack(_MAGIC, self.length, self.sha256.digest())
+
+
+def save_file(content: dict[str, Any], path: Path) -> None:
+    """Write `content` to `path` atomically: temporary file in the same folder, fsync, rename, fsync of the folder.
+
+    On any error (a full disk, for one) the temporary file is removed and the old checkpoint stays as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as stream:
+            writer = _HashingWriter(stream)
+            torch.save(content, writer)  # type: ignore[arg-type]
+            stream.write(writer.tail())
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _fsync_folder(path.parent)
+    _remove_leftovers(path)
+
+
+def load_file(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
+    """Read a checkpoint after checking its checksum; tensors and plain values only (no pickled code).
+
+    Raises FileNotFoundError, or CheckpointCorruptError saying what differs.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"no checkpoint at {path}")
+    verify_file(path)
+    return torch.load(path, map_location=map_location, weights_only=True)
+
+
+def verify_file(path: Path) -> None:
+    """Raise CheckpointCorruptError unless the file's tail is there and its checksum is right."""
+    advice = "; delete the file to start this run from its beginning, or restore it from a copy"
+    size = path.stat().st_size
+    if size < _TAIL.size:
+        raise CheckpointCorruptError(f"{path} is truncated ({size} bytes){advice}")
+    with path.open("rb") as stream:
+        stream.seek(size - _TAIL.size)
+        magic, length, expected = _TAIL.unpack(stream.read(_TAIL.size))
+        if magic != _MAGIC or length != size - _TAIL.size:
+            raise CheckpointCorruptError(f"{path} is truncated or was not written by clozelab{advice}")
+        stream.seek(0)
+        sha256 = hashlib.sha256()
+        while length:
+            chunk = stream.read(min(_CHUNK, length))
+            sha256.update(chunk)
+            length -= len(chunk)
+    if sha256.digest() != expected:
+        raise CheckpointCorruptError(f"{path}: the checksum differs from the one it was saved with{advice}")
+
+
+def _fsync_folder(folder: Path) -> None:
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove temporary files that a killed process left beside `path`."""
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+        leftover.unlink(missing_ok=True)
+
+
+class AtomicCheckpointIO(CheckpointIO):
+    """Lightning's door to `save_file` and `load_file`; only rank zero is asked to save."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
+        if storage_options is not None:
+            raise TypeError("storage_options are for remote file systems; checkpoints go to a local folder")
+        save_file(checkpoint, Path(path))
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Callable[..., Any] | str | None = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        return load_file(Path(path), map_location or "cpu")
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        Path(path).unlink(missing_ok=True)
+
+
+def forget_loops(checkpoint: dict[str, Any]) -> None:
+    """Leave Lightning's loop counters out of a checkpoint."""
+    checkpoint.pop("loops", None)
+
+
+def set_position(trainer: Trainer, step: int) -> None:
+    """Make `trainer` count from optimizer step `step`; for use while a checkpoint is being restored."""
+    loop = trainer.fit_loop.epoch_loop
+    for tracker in (
+        loop.manual_optimization.optim_step_progress.total,
+        loop.automatic_optimization.optim_progress.optimizer.step.total,
+    ):
+        tracker.ready = tracker.completed = step
+    total: Any = loop.batch_progress.total
+    total.ready = total.started = total.processed = total.completed = step
+    loop._batches_that_stepped = step
+
+
+def validation_is_due(trainer: Trainer, step: int) -> bool:
+    """Whether Lightning will validate after optimizer step `step`: at each interval (or end of an epoch, where there is
+    none) and after the last step."""
+    interval = trainer.val_check_interval
+    if not trainer.enable_validation:
+        return False
+    at_interval = step % interval == 0 if isinstance(interval, int) else trainer.is_last_batch
+    return at_interval or step == trainer.max_steps
+
+
+_MASK = (1 << 64) - 1
+
+
+def mix(*numbers: int) -> int:
+    """64 well-mixed bits of a sequence of integers (splitmix64 finaliser after each)."""
+    state = 0x9E3779B97F4A7C15
+    for number in numbers:
+        state = (state ^ (number & _MASK)) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state = ((state ^ (state >> 31)) + 0x9E3779B97F4A7C15) & _MASK
+    return state
+
+
+def seed_forward(seed: int, step: int, rank: int, micro_index: int) -> None:
+    """Seed torch's generators (CPU and every accelerator) for one forward and backward."""
+    _seed_generators(mix(seed, step, rank, micro_index) >> 1)
+
+
+def seed_initialisation(seed: int) -> None:
+    """Seed torch's generators before weights are drawn; the same on every rank."""
+    _seed_generators(mix(seed, -1) >> 1)
+
+
+def _seed_generators(value: int) -> None:
+    """torch.manual_seed, without what it does for accelerators that are not there.
+
+    For each kind of them it notes the seed and formats a stack trace, again at every call: 1 to 2 ms, as much as a
+    tenth of a small model's step.
+    """
+    if _has_accelerator():
+        torch.manual_seed(value)
+    else:
+        torch.default_generator.manual_seed(value)
+
+
+@cache
+def _has_accelerator() -> bool:
+    return torch.accelerator.is_available()

@@ -1,0 +1,1 @@
+"""An experiment's table and what may be said of it."""

@@ -1,0 +1,366 @@
+"""A claim of the paper against our runs: holds, fails, inconclusive or not comparable, and on what.
+
+A claim rests on one difference between rows or on several (its links). A link is decided by Student's t over
+pre-training seeds, after Holm's correction for every difference that the table's claims rest on. One pre-training seed
+cannot tell an arm from its luck: then the difference over fine-tuning seeds is shown and the verdict is
+"inconclusive (one seed)". Rows that were not made in the same way are not comparable, whatever their scores.
+
+The smallest difference that a number of pre-training seeds can be expected to show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from clozelab.metrics.statistics import (
+    MOST_SEEDS,
+    PRETRAINING_SEEDS,
+    Estimate,
+    seeds_needed,
+    smallest_detectable_difference,
+)
+from clozelab.runs.find import Collected
+from clozelab.verdicts.columns import DataColumn
+from clozelab.verdicts.examples import compare_examples
+from clozelab.verdicts.experiment import AVERAGES, Experiment
+from clozelab.verdicts.links import Case, Correction, Link, correct, find_cases
+from clozelab.verdicts.paper import ALL_COLUMNS, ORDER, SPREAD, Claim
+from clozelab.verdicts.table import Table, build_table
+
+HOLDS, FAILS, INCONCLUSIVE = "holds", "fails", "inconclusive"
+ONE_SEED, NOT_COMPARABLE = "inconclusive (one seed)", "not comparable"
+SIGNIFICANCE = 0.05
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One claim on one data set (or on all of them).
+
+    Attributes:
+        claim: what the paper says.
+        column: the data set; None where there is none, or for a claim about all columns.
+        judged_on: in words, for the table.
+        difference: first - second in the column's unit, with its interval; of several, the one that supports the claim
+            least. None where there is no pair of runs.
+        verdict: HOLDS, FAILS, INCONCLUSIVE, ONE_SEED or NOT_COMPARABLE.
+        note: the reason, or what to keep in mind.
+        shown: which difference that is, where there are several.
+        p, corrected: of that difference, without and with the correction for the table; None where nothing is tested.
+        decisive_seeds: pre-training seeds in all that would decide it; None where no number can be given.
+        needs: the same in words; empty where more seeds are not what is lacking.
+        family: differences that are tested together.
+        paper_size: the paper's difference, where ours may be held against its size; None elsewhere.
+    """
+
+    claim: Claim
+    column: DataColumn | None
+    judged_on: str
+    difference: Estimate | None
+    verdict: str
+    note: str = ""
+    shown: str = ""
+    p: float | None = None
+    corrected: float | None = None
+    decisive_seeds: int | None = None
+    needs: str = ""
+    family: int = 0
+    paper_size: float | None = None
+
+
+def judge(table: Table) -> list[Judgement]:
+    """Every claim on every data set that speaks for its column; at least one judgement a claim."""
+    cases = [case for claim in table.experiment.claims for case in find_cases(claim, table)]
+    correction = correct(link for case in cases for link in case.links)
+    return [_judgement(case, correction, table) for case in cases]
+
+
+def summarise(judgements: Sequence[Judgement]) -> str:
+    """The verdicts counted: "2 hold, 1 fails, 3 inconclusive"."""
+    parts = []
+    for verdict in (HOLDS, FAILS, INCONCLUSIVE, ONE_SEED, NOT_COMPARABLE):
+        count = sum(one.verdict == verdict for one in judgements)
+        parts += [counted(verdict, count)] if count else []
+    return ", ".join(parts) or "no claims"
+
+
+def counted(verdict: str, count: int) -> str:
+    """As in "1 holds", "2 hold"."""
+    return f"{count} {verdict.removesuffix('s') if verdict in (HOLDS, FAILS) and count > 1 else verdict}"
+
+
+def link_verdict(link: Link, claim: Claim, corrected: float | None) -> str:
+    """The verdict on one link of a claim; `corrected` is its p-value after the table's correction."""
+    if link.difference is None or link.barred or link.absent:
+        return NOT_COMPARABLE
+    if link.difference.basis != PRETRAINING_SEEDS:
+        return ONE_SEED
+    # A row that answers the same whatever it reads has measured nothing, however small its spread.
+    if not link.is_tested or corrected is None or corrected >= SIGNIFICANCE:
+        return INCONCLUSIVE
+    return HOLDS if _supports(link, claim) else FAILS
+
+
+def _supports(link: Link, claim: Claim) -> bool:
+    """Whether the mean is on the claimed side."""
+    mean = link.difference.mean if link.difference else math.nan
+    if claim.kind == SPREAD:
+        return abs(mean) < claim.points
+    return mean < 0.0 if claim.is_lower else mean > 0.0
+
+
+def _judgement(case: Case, correction: Correction, table: Table) -> Judgement:
+    verdicts = [link_verdict(link, case.claim, correction.corrected.get(link.key)) for link in case.links]
+    verdict = _conjunction(case, verdicts)
+    weakest = _weakest(case, verdicts)
+    count, needs = _needs(case, verdicts, verdict, correction)
+    notes = _notes(case, verdicts, verdict, weakest, correction, table)
+    is_tested = weakest is not None and weakest.is_tested
+    return Judgement(
+        claim=case.claim,
+        column=case.column,
+        judged_on=case.judged_on,
+        difference=weakest.difference if weakest else None,
+        verdict=verdict,
+        note="; ".join(dict.fromkeys(note for note in notes if note)),
+        shown=weakest.name if weakest and len(case.links) > 1 else "",
+        p=weakest.p if weakest else None,
+        corrected=correction.corrected.get(weakest.key) if weakest and is_tested else None,
+        decisive_seeds=count,
+        needs=needs,
+        family=correction.size,
+        paper_size=None if _why_no_size(case, table) else case.claim.paper_delta,
+    )
+
+
+def _conjunction(case: Case, verdicts: Sequence[str]) -> str:
+    """All links must hold; one that confidently goes the other way is enough to fail."""
+    spoken = [verdict for verdict in verdicts if verdict != NOT_COMPARABLE]
+    is_barred = case.claim.column != ALL_COLUMNS and any(link.barred for link in case.links)
+    if FAILS in spoken:
+        return FAILS
+    if not spoken or is_barred:
+        return NOT_COMPARABLE
+    if ONE_SEED in spoken:
+        return ONE_SEED
+    is_whole = len(spoken) == len(verdicts) and not case.silent
+    return HOLDS if is_whole and set(spoken) == {HOLDS} else INCONCLUSIVE
+
+
+def _weakest(case: Case, verdicts: Sequence[str]) -> Link | None:
+    """The link that supports the claim least, of those that there is a difference for."""
+    if len(case.links) == 1:
+        return case.links[0]
+    spoken = [link for link, one in zip(case.links, verdicts, strict=True) if one != NOT_COMPARABLE]
+
+    def doubt(link: Link) -> tuple[float, float]:
+        """From 0, surely as claimed, to 2, surely the other way; then by the size."""
+        mean = link.difference.mean if link.difference else 0.0
+        p = link.p if link.p is not None else 1.0
+        against = -1.0 if _supports(link, case.claim) else 1.0
+        size = abs(mean) if case.claim.kind == SPREAD else against * abs(mean)
+        return (p if against < 0 else 2.0 - p), size
+
+    return max(spoken, key=doubt, default=None)
+
+
+def _needs(case: Case, verdicts: Sequence[str], verdict: str, correction: Correction) -> tuple[int | None, str]:
+    """How many pre-training seeds would decide an undecided claim, as a number and in words."""
+    if verdict == ONE_SEED:
+        return None, "needs 2 or more pre-training seeds"
+    open_links = [link for link, one in zip(case.links, verdicts, strict=True) if one == INCONCLUSIVE]
+    if verdict != INCONCLUSIVE or not open_links or case.silent or NOT_COMPARABLE in verdicts:
+        return None, ""
+    if any(link.copies or link.is_collapsed or link.rests_on_collapsed for link in open_links):
+        return None, ""  # more of them decide nothing
+    counts = []
+    for link in open_links:
+        confidence = 1.0 - SIGNIFICANCE / correction.factors.get(link.key, 1)  # no spread yet: not one of the tests
+        for found in filter(None, (link.difference, link.healthy)):
+            assert found.sd is not None
+            counts.append(seeds_needed(found.mean - link.point_for(found), found.sd, confidence))
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return None, f"more than {MOST_SEEDS} pre-training seeds at this difference and spread"
+    # A test may fail its correction because of its rank; the next seed cannot make it fewer than there are.
+    least = 1 + max(link.difference.count for link in open_links if link.difference)
+    count = max(least, *known) if known else None
+    return count, f"about {count} pre-training seeds would decide at this difference and spread"
+
+
+def _notes(
+    case: Case,
+    verdicts: Sequence[str],
+    verdict: str,
+    weakest: Link | None,
+    correction: Correction,
+    table: Table,
+) -> list[str]:
+    if case.claim.column == ALL_COLUMNS:
+        return _notes_on_all(case, verdicts)
+    notes = [_why_no_size(case, table)] if case.links and not case.links[0].barred else []
+    if verdict == NOT_COMPARABLE:
+        reasons = [link.barred for link in case.links if link.barred]
+        reasons = reasons or [link.absent for link in case.links] or list(case.silent)
+        return [*notes, *reasons]
+    if len(case.links) > 1:
+        notes.append(_tally(verdicts))
+        notes += [f"{link.name}: {link.absent}" for link in case.links if link.absent]
+    notes += [_uncorrected(weakest, correction)] if weakest else []
+    for link in case.links:
+        notes += _cautions(link, table)
+    notes += [_without_collapsed(weakest)] if weakest else []
+    if verdict == ONE_SEED and case.claim.kind == ORDER and len(case.links) == 1:
+        notes.append(_on_examples(case.links[0], table))
+    return notes
+
+
+def _notes_on_all(case: Case, verdicts: Sequence[str]) -> list[str]:
+    pairs = list(zip(case.links, verdicts, strict=True))
+    names = [link.name or case.judged_on for link in case.links]
+    notes = [f"{name}: {one}" for name, (_, one) in zip(names, pairs, strict=True) if one != NOT_COMPARABLE]
+    columns = [column for link, one in pairs if one != NOT_COMPARABLE for _, _, column in link.terms]
+    notes += [f"{one.role}: direction only" for one in columns if one.is_other_split]  # said once
+    absent = [name for name, (link, _) in zip(names, pairs, strict=True) if link.absent and not link.barred]
+    absent += [name for name in case.silent if name not in absent]
+    notes += [f"no runs for {', '.join(absent)}"] if absent else []
+    return notes + [
+        f"not comparable on {name} ({link.barred})" for name, link in zip(names, case.links, strict=True) if link.barred
+    ]
+
+
+def _why_no_size(case: Case, table: Table) -> str:
+    """Why our difference is not held against the size of the paper's; empty where it is."""
+    column = case.column
+    if column is None or column.is_paper:
+        if table.experiment.is_mean:
+            return ""
+        return f"the paper's numbers are {AVERAGES[table.experiment.averaging]} of its runs, ours means: direction only"
+    if column.is_other_split:
+        return f"{column.role}: direction only"
+    if column.column and column.column.is_pretraining:
+        return "our own held-out text: direction only"
+    kind = "synthetic" if column.role.startswith("synthetic") else "stand-in"
+    return f"{kind}: {'says nothing of the sizes in the paper' if case.claim.kind == SPREAD else 'direction only'}"
+
+
+def _tally(verdicts: Sequence[str]) -> str:
+    counts = {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
+    return f"of {len(verdicts)} differences {', '.join(counted(verdict, count) for verdict, count in counts.items())}"
+
+
+def _uncorrected(link: Link, correction: Correction) -> str:
+    """Said where the plain interval and the verdict would seem to contradict each other."""
+    p, corrected = link.p, correction.corrected.get(link.key)
+    if not link.is_tested or p is None or corrected is None or p >= SIGNIFICANCE or corrected < SIGNIFICANCE:
+        return ""
+    what = "the margin" if link.margin else "zero"
+    return f"the plain interval excludes {what}, the test corrected for {correction.size} differences does not"
+
+
+def _cautions(link: Link, table: Table) -> list[str]:
+    """What a reader must know beside the verdict."""
+    notes = []
+    cells = {(row, column.key): table.cells[row, column.key] for _, row, column in link.terms}
+    for (row, _), cell in cells.items():
+        if cell.missing:
+            notes.append(f"{len(cell.missing)} run(s) of {table.experiment.label(row)} missing")
+        if cell.num_collapsed:
+            notes.append(f"{cell.num_collapsed} collapsed run(s) of {table.experiment.label(row)}")
+        if cell.is_collapsed:
+            notes.append(f"every run of {table.experiment.label(row)} collapsed: it has measured nothing")
+    if link.copies:
+        notes.append(f"{link.copies}: copies decide nothing")
+    elif link.difference is not None and link.difference.has_no_spread and not link.is_collapsed:
+        notes.append("the same difference for every seed: no spread to judge it by, as may happen on few examples")
+    if link.difference is not None and not link.difference.is_balanced:
+        notes.append("pre-training seeds have unequally many runs and weigh the same")
+    return [*notes, link.lengths, *_floor(link, table)]
+
+
+def _without_collapsed(link: Link) -> str:
+    found = link.without_collapsed()
+    if not found or not link.is_tested:
+        return found
+    if link.rests_on_collapsed:
+        return f"{found}: the difference rests on them and decides nothing"
+    return f"{found}; p is the larger one, with or without" if link.healthy else found
+
+
+def _floor(link: Link, table: Table) -> list[str]:
+    """Where no row of a link is above what the same head reaches without pre-training."""
+    floors = {row.name: row.floor for row in table.experiment.rows}
+    pairs = [
+        (table.cells[row, column.key].estimate, table.cells[floor, column.key].estimate)
+        for _, row, column in link.terms
+        if column.tasks and (floor := floors[row]) is not None
+    ]
+    is_low = [own is not None and floor is not None and own.mean <= floor.mean for own, floor in pairs]
+    return ["neither row is above the no-pre-training floor"] if is_low and all(is_low) else []
+
+
+def _on_examples(link: Link, table: Table) -> str:
+    """The two rows' answers to the same examples, by the first pair of runs that both have."""
+    cells = [table.cells[row, column.key] for _, row, column in link.terms]
+    common = sorted(cells[0].runs.keys() & cells[1].runs.keys())
+    return (
+        compare_examples(cells[0].runs[common[0]], cells[1].runs[common[0]], link.terms[0][2].metric) if common else ""
+    )
+
+
+ASSUMED_SD = 1.0
+"""Points, of the difference of two arms over pre-training seeds, where no finished run says more."""
+
+
+def known_deviation(experiment: Experiment, collected: Collected) -> tuple[float, int]:
+    """(median deviation of the differences that claims rest on, over pre-training seeds; how many it is from).
+
+    ASSUMED_SD and 0 where no difference has two pre-training seeds yet. Only of scores in percent.
+    """
+    table = build_table(experiment, collected)
+    links = [link for claim in experiment.claims for case in find_cases(claim, table) for link in case.links]
+    found = {
+        link.key: link.difference.sd
+        for link in links
+        if link.is_tested
+        and link.difference
+        and link.difference.sd is not None
+        and all(c.tasks for _, _, c in link.terms)
+    }
+    return (median(found.values()), len(found)) if found else (ASSUMED_SD, 0)
+
+
+def family_size(experiment: Experiment) -> int:
+    """Different differences that the claims rest on, where each column has runs on one data set.
+
+    Links of real cells, which the verdicts count, are there only after the runs.
+    """
+    tasks = [column.name for column in experiment.columns if column.is_task]
+    found: set[tuple[object, ...]] = set()
+    for claim in experiment.claims:
+        columns = tasks if claim.column == ALL_COLUMNS else [claim.column]
+        found |= {(frozenset(pair), column, claim.points, claim.against) for pair in claim.pairs for column in columns}
+    return len(found)
+
+
+def describe(experiment: Experiment, collected: Collected, seeds: int) -> str:
+    """The smallest difference that so many pre-training seeds can show, alone and after the correction, in words."""
+    if seeds < 2:
+        return "smallest detectable difference: none; one pre-training seed cannot tell an arm from its luck"
+    deviation, number = known_deviation(experiment, collected)
+    least = smallest_detectable_difference(deviation, seeds)
+    basis = f"median of {number} comparisons so far" if number else "assumed: no two seeds have finished"
+    line = (
+        f"smallest detectable difference: {least:.1f} points between two arms with {seeds} pre-training seeds "
+        f"(found in 4 of 5 experiments), if it varies by {deviation:.1f} points from seed to seed ({basis})"
+    )
+    family = family_size(experiment)
+    if family < 2:
+        return line
+    corrected = smallest_detectable_difference(deviation, seeds, confidence=1.0 - SIGNIFICANCE / family)
+    return (
+        f"{line}; so much for a test of one difference alone. Verdicts are corrected for all {family} that the claims "
+        f"rest on, the hardest step of which takes {corrected:.1f} points"
+    )

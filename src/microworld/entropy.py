@@ -1,0 +1,179 @@
+"""The best loss anybody can reach on the world's text, from the generator itself.
+
+A document is told again with one decision changed (everything else kept) and its probability compared with the
+original's: the result is one alternative reading, different at a known set of positions. A masked word's posterior is
+the sum over the alternatives that differ only where the reader cannot see (masked words, and words outside the reader's
+window). Two approximations, both in one direction: alternatives that need two or more changed decisions are left out,
+and the reader is given the structure of what it does see. Leaving alternatives out makes the true word likelier, so
+every `masked_*` figure is a **lower bound** of the reachable loss; the test compares it with all pairs of changes on
+short documents. The left-to-right figure is the exact entropy of the decisions: no decision is hidden, so it is the
+text's own (an average over documents, hence the error bar), for a reader who sees the document from its beginning. It
+bounds every row of a model from below: a row that begins inside a document shows less.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clozelab.datamodules.baselines import words_of
+from microworld.choices import Choices, Unreachable
+from microworld.grammar import Sentence
+
+WINDOW = 62
+"""Words that a row of 64 tokens can show of one document: no more, with [CLS] and one [SEP]."""
+HIDDEN_FRACTION = 0.135
+"""Of 15 % of the words that are predicted, a tenth stands in view with BERT's 80/10/10 corruption."""
+DRAWS = 8
+"""Random masks a document."""
+LEFT_TO_RIGHT_DOCUMENTS = 50
+"""No alternative has to be told for that figure, so a sample as large as this costs little."""
+Teller = Callable[[Choices], Sequence[Sentence]]
+
+
+@dataclass(frozen=True)
+class Alternative:
+    positions: frozenset[int]
+    """Where it differs from the document."""
+    words: dict[int, str]
+    weight: float
+    """Its probability over the document's."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One document with its alternatives, grouped by each position they touch."""
+
+    words: list[str]
+    log_probability: float
+    by_position: dict[int, list[Alternative]]
+
+
+def read_document(tell: Teller, seed: str) -> Reading:
+    """Tells the document `seed` and all its tellings with one decision changed."""
+    choices = Choices(seed, record=True)
+    text = _tell(tell, choices)
+    values = {address: decision.value for address, decision in choices.decisions.items()}
+    by_position: dict[int, list[Alternative]] = {}
+    for address, decision in choices.decisions.items():
+        for option in decision.options:
+            if option == decision.value:
+                continue
+            alternative = retell(tell, {**values, address: option}, text, choices.log_probability)
+            for position in alternative.positions if alternative else ():
+                by_position.setdefault(position, []).append(alternative)  # type: ignore[arg-type]
+    return Reading(text, choices.log_probability, by_position)
+
+
+def retell(tell: Teller, forced: dict[Hashable, Any], text: list[str], log_probability: float) -> Alternative | None:
+    """The document under `forced` decisions, against `text`; None where it cannot be or has another length."""
+    choices = Choices("", forced=forced, record=True)
+    try:
+        other = _tell(tell, choices)
+    except Unreachable:
+        return None
+    if len(other) != len(text) or len(choices.decisions) != len(forced):
+        return None
+    words = {index: new for index, (old, new) in enumerate(zip(text, other, strict=True)) if old != new}
+    return Alternative(frozenset(words), words, math.exp(choices.log_probability - log_probability)) if words else None
+
+
+def _tell(tell: Teller, choices: Choices) -> list[str]:
+    return words_of(" ".join(sentence.text for sentence in tell(choices)))
+
+
+def word_posterior(reading: Reading, position: int, hidden: Iterable[int]) -> dict[str, float]:
+    """Probability of each word at a hidden position, for a reader who sees all but `hidden`."""
+    hidden = set(hidden)
+    weights = {reading.words[position]: 1.0}
+    for alternative in reading.by_position.get(position, ()):
+        if alternative.positions <= hidden:
+            word = alternative.words[position]
+            weights[word] = weights.get(word, 0.0) + alternative.weight
+    total = sum(weights.values())
+    return {word: weight / total for word, weight in weights.items()}
+
+
+def _losses(reading: Reading, targets: Iterable[int], hidden: set[int]) -> list[tuple[float, float]]:
+    """(loss in nats, expected accuracy of the best guess) of each target."""
+    posteriors = [(reading.words[position], word_posterior(reading, position, hidden)) for position in targets]
+    return [(-math.log(posterior[word]), max(posterior.values())) for word, posterior in posteriors]
+
+
+def _masked(reading: Reading, hidden_fraction: float, window: int, draws: int) -> list[tuple[float, float]]:
+    """Losses of hidden words, the reader seeing `window` words on end (fewer where the document is shorter).
+
+    Windows are laid side by side from a random beginning, so every word is a target equally often; one that would reach
+    over an end of the document is moved inside, and only its own words count.
+    """
+    random_01 = random.Random(f"{window}/{reading.words[:20]}").random
+    count = len(reading.words)
+    width = min(window, count)
+    result = []
+    for _ in range(draws):
+        for first in range(-int(random_01() * width), count, width):
+            start = min(max(first, 0), count - width)
+            inside = range(start, start + width)
+            hidden = {position for position in inside if random_01() < hidden_fraction}
+            targets = [position for position in sorted(hidden) if first <= position < first + width]
+            result += _losses(reading, targets, hidden | (set(range(count)) - set(inside)))
+    return result
+
+
+def left_to_right(tell: Teller, seed: str, num_documents: int) -> dict[str, float]:
+    """Nats a word of the next word given all before it, exact but for the sample of documents.
+
+    How long the document gets is left out: nobody is asked to predict where it ends.
+    """
+    nats, words = np.zeros(num_documents), np.zeros(num_documents)
+    for index in range(num_documents):
+        choices = Choices(f"{seed}/{index}", record=True)
+        words[index] = len(_tell(tell, choices))
+        length = choices.decisions["length"]
+        nats[index] = -choices.log_probability + math.log(length.probabilities[length.options.index(length.value)])
+    return {
+        "left_to_right_loss": float(nats.sum() / words.sum()),
+        "left_to_right_standard_error": _standard_error(nats / words),
+        "left_to_right_words": float(words.sum()),
+    }
+
+
+def _standard_error(of_documents: np.ndarray) -> float:
+    return float(of_documents.std(ddof=min(1, len(of_documents) - 1)) / math.sqrt(len(of_documents)))
+
+
+def known_entropy(tell: Teller, seed: str, num_documents: int) -> dict[str, float]:
+    """Best reachable losses in nats a word, on documents that are not in the corpus.
+
+    `left_to_right_*`: see there, on `LEFT_TO_RIGHT_DOCUMENTS` times as many documents. Of a hidden word, and the share
+    of them that the best guess gets right: `masked_one_*`, a single one, all else visible; `masked_document_*`, a
+    fraction of `HIDDEN_FRACTION` hidden at once, the whole document in view; `masked_window_*`, the same in windows of
+    `WINDOW` words.
+    """
+    readings = [read_document(tell, f"{seed}/{index}") for index in range(num_documents)]
+    kinds = {
+        "masked_one": [[_losses(r, [place], {place})[0] for place in range(len(r.words))] for r in readings],
+        "masked_document": [_masked(r, HIDDEN_FRACTION, len(r.words), DRAWS) for r in readings],
+        "masked_window": [_masked(r, HIDDEN_FRACTION, WINDOW, DRAWS) for r in readings],
+    }
+    entropy = left_to_right(tell, seed, LEFT_TO_RIGHT_DOCUMENTS * num_documents)
+    for name, of_documents in kinds.items():
+        every = np.array([pair for losses in of_documents for pair in losses])
+        entropy[f"{name}_loss"], entropy[f"{name}_accuracy"] = map(float, every.mean(axis=0))
+        means = np.array([np.mean(losses, axis=0)[0] for losses in of_documents if losses])
+        entropy[f"{name}_standard_error"] = _standard_error(means)
+    return entropy | {"words": float(sum(len(r.words) for r in readings))}
+
+
+def unigram_entropy(texts: Iterable[str]) -> float:
+    """Entropy of the words alone, in nats: the plateau a model sits on before it has learnt anything but
+    frequencies."""
+    counts = Counter(word for text in texts for word in words_of(text))
+    frequencies = np.array(list(counts.values())) / sum(counts.values())
+    return float(-(frequencies * np.log(frequencies)).sum())

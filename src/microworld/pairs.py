@@ -1,0 +1,277 @@
+"""The GLUE-like tasks: one function makes one example's columns.
+
+Each example has its own decisions (seed, task, split, number), people of its own split, and a label drawn first, so
+classes are even and nothing but the label's own reason tells them apart. Wrong versions are made by changing what is
+said, seldom how: word order, roles, negation and agreement decide, not the bag of words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from microworld import lexicon as words
+from microworld.choices import Choices
+from microworld.documents import Story
+from microworld.grammar import QUESTIONS, TEMPLATES, Fact, plain_values, render, tell_alone
+from microworld.lexicon import Scene
+
+Row = dict[str, str]
+Maker = Callable[[Choices, str, Sequence[Scene]], Row]
+
+HOME_SCENES = tuple(scene for scene in words.SCENES if scene.name not in words.HELD_OUT_SCENES)
+AWAY_SCENES = tuple(scene for scene in words.SCENES if scene.name in words.HELD_OUT_SCENES)
+NEGATED_PROB = 0.25
+NEGATIONS = {
+    "did": (
+        "{P} did not {base} {obj} {prep} {place} on {day}.",
+        "{obj} was not {part} {prep} {place} on {day} by {P_obj}.",
+    ),
+    "transfer": ("{P} did not {base} {obj} to {Q_obj} on {day}.", "{Q} never {rpast} {obj} from {P_obj} on {day}."),
+}
+NLI_LABELS = ("entailment", "neutral", "contradiction")
+
+
+def with_decoy(choices: Choices, fact: Fact) -> Fact:
+    """A `did` fact that also knows a place where it did not happen."""
+    if fact.kind != "did":
+        return fact
+    place = choices.pick("decoy", [place for place in words.PLACES if f"the {place}" != fact["place"]])
+    decoy = (("prep2", words.PREPOSITION_OF[place]), ("place2", f"the {place}"))
+    return Fact(fact.kind, fact.people, fact.args + decoy)
+
+
+def swapped(fact: Fact) -> Fact:
+    return fact.replace(people=fact.people[::-1])
+
+
+def moved(choices: Choices, fact: Fact, address: str, near: Sequence[str] = ()) -> Fact:
+    """A `did` fact elsewhere; half of the time at one of the places `near`."""
+    others = [place for place in near if place != fact["place"]]
+    if not (others and choices.chance((address, "near"), 0.5)):
+        others = [f"the {place}" for place in words.PLACES if f"the {place}" != fact["place"]]
+    place = choices.pick((address, "place"), others)
+    return fact.replace(place=place, prep=words.PREPOSITION_OF[place.removeprefix("the ")])
+
+
+def other_verb(choices: Choices, fact: Fact, address: str) -> Fact:
+    if fact.kind == "transfer":
+        base, past, part, rbase, rpast = choices.pick(address, [v for v in words.TRANSFERS if v[0] != fact["base"]])
+        return fact.replace(base=base, past=past, part=part, rbase=rbase, rpast=rpast)
+    verbs = words.ANY_VERBS + words.KIND_VERBS[words.KIND_OF[fact["noun"]]]
+    base, past, part = choices.pick(address, [verb for verb in verbs if verb[0] != fact["base"]])
+    return fact.replace(base=base, past=past, part=part)
+
+
+def other_noun(choices: Choices, fact: Fact, address: str) -> Fact:
+    """Another thing of the same kind, so that the verb still fits."""
+    kind = words.KINDS[words.KIND_OF[fact["noun"]]]
+    return fact.replace(noun=choices.pick(address, [noun for noun in kind if noun != fact["noun"]]))
+
+
+def other_day(choices: Choices, fact: Fact, address: str) -> Fact:
+    return fact.replace(day=choices.pick(address, [day for day in words.DAYS if day != fact["day"]]))
+
+
+CHANGES = {"noun": other_noun, "verb": other_verb, "day": other_day}
+
+
+# ---- single sentences ------------------------------------------------------------------------------------------------
+
+
+def cola(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
+    """Acceptability: agreement, selection or word order broken (0) or not (1)."""
+    acceptable = choices.chance("label", 0.5)
+    kind = choices.pick("kind", ("did", "there", "group", "bought", "own", "home"))
+    story = Story(choices, split, scenes, cast_size=2)
+    fact = with_decoy(choices, story.new_fact(kind))
+    plain = tell_alone(fact, choices.pick("template", TEMPLATES[kind]), day=choices.pick("any day", words.DAYS))
+    text = plain.text if acceptable else _broken(choices, fact, plain.text)
+    return {"sentence": text, "label": str(int(acceptable)), "people": fact.people[0].full}
+
+
+def _broken(choices: Choices, fact: Fact, text: str) -> str:
+    """`text` with one word exchanged for one that its right or left context forbids, or two words in the wrong
+    order."""
+    tokens = text[:-1].split(" ")
+    wrong: dict[str, tuple[str, ...]] = {"a": ("an",), "an": ("a",), "was": ("were",), "were": ("was",)}
+    prepositions = tuple(sorted(set(words.PREPOSITION_OF.values())))
+    if "prep" in dict(fact.args):
+        wrong[fact["prep"]] = tuple(word for word in prepositions if word != fact["prep"])
+    if fact.kind == "group":
+        wrong[fact["group"]] = tuple(word for word in words.GROUPS if word != fact["group"])
+    if fact.kind == "did":
+        kinds = [kind for kind in words.KINDS if kind != words.KIND_OF[fact["noun"]]]
+        wrong[fact["past"]] = tuple(verb[1] for kind in kinds for verb in words.KIND_VERBS[kind])
+        wrong[fact["base"]] = tuple(verb[0] for kind in kinds for verb in words.KIND_VERBS[kind])
+    for quantifier in words.MASS_QUANTIFIERS if fact.kind == "bought" else ():
+        wrong[quantifier] = words.COUNT_QUANTIFIERS
+    for quantifier in words.COUNT_QUANTIFIERS if fact.kind == "bought" else ():
+        wrong[quantifier] = words.MASS_QUANTIFIERS
+    places = [index for index, token in enumerate(tokens) if token.lower() in wrong]
+    if places and choices.chance("one word", 0.7):
+        index = choices.pick("which word", places)
+        tokens[index] = choices.pick("wrong word", wrong[tokens[index].lower()])
+    else:
+        pairs = [index for index in range(1, len(tokens) - 1) if not tokens[index].endswith(",")]
+        index = choices.pick("which pair", pairs)
+        tokens[index], tokens[index + 1] = tokens[index + 1], tokens[index]
+    result = " ".join(tokens) + "."
+    return result[0].upper() + result[1:]
+
+
+def sst2(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
+    """Sentiment: polarity of the word times negation, and which of two opposite judgements is the last."""
+    good = choices.chance("label", 0.5)
+    story = Story(choices, split, scenes, cast_size=2)
+    fact = story.new_fact("quality")
+    template = choices.pick("template", TEMPLATES["quality"], (2, 2, 2, 1, 1, 1, 2, 2))
+    agreeing, opposite = (words.GOOD, words.BAD) if good else (words.BAD, words.GOOD)
+    values = {"good": choices.pick("good", agreeing), "bad": choices.pick("bad", opposite)}
+    text = tell_alone(fact, template, **values).text
+    return {"sentence": text, "label": str(int(good)), "people": fact.people[0].full}
+
+
+# ---- sentence pairs --------------------------------------------------------------------------------------------------
+
+
+def mrpc(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
+    """Paraphrase: one fact in two wordings, or with one to three parts changed, or roles or places exchanged."""
+    same = choices.chance("label", 0.5)
+    story = Story(choices, split, scenes, cast_size=2)
+    fact = with_decoy(choices, story.new_fact(choices.pick("kind", ("did", "transfer", "compare"), (3, 2, 1))))
+    first, second = choices.shuffled("templates", TEMPLATES[fact.kind])[:2]
+    if same:
+        other = fact
+    elif fact.kind == "compare" or (fact.kind == "transfer" and choices.chance("exchange", 0.4)):
+        other = swapped(fact)
+    elif "place2" in first + second and choices.chance("exchange", 0.4):
+        other = fact.replace(place=fact["place2"], prep=fact["prep2"], place2=fact["place"], prep2=fact["prep"])
+    else:
+        other = fact
+        for change in choices.shuffled("changes", tuple(CHANGES))[: choices.pick("how many", (1, 2, 3))]:
+            other = CHANGES[change](choices, other, f"other {change}")
+    return {
+        "sentence1": tell_alone(fact, first).text,
+        "sentence2": tell_alone(other, second).text,
+        "label": str(int(same)),
+        "people": "|".join(person.full for person in fact.people),
+    }
+
+
+def qqp(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
+    """Duplicate questions. Mostly about gifts, where giver's and receiver's verb and the order of the people decide
+    together; else another thing asked with the same words, or one word changed."""
+    same = choices.chance("label", 0.5)
+    story = Story(choices, split, scenes, cast_size=2)
+    fact = story.new_fact(choices.pick("kind", ("transfer", "did"), (3, 2)))
+    first, second, other = (_gift_questions if fact.kind == "transfer" else _deed_questions)(choices, fact, same)
+    return {
+        "sentence1": render(first, plain_values(fact), None).text,
+        "sentence2": render(second, plain_values(other), None).text,
+        "label": str(int(same)),
+        "people": "|".join(person.full for person in fact.people),
+    }
+
+
+def _gift_questions(choices: Choices, fact: Fact, same: bool) -> tuple[str, str, Fact]:
+    first, second = choices.shuffled("wordings", dict(QUESTIONS["transfer"])["obj"])
+    if same:
+        return first, second, fact
+    return first, choices.pick("second", (second, first), (3, 1)), swapped(fact)
+
+
+def _deed_questions(choices: Choices, fact: Fact, same: bool) -> tuple[str, str, Fact]:
+    wordings = dict(QUESTIONS["did"])
+    slot = choices.pick("slot", tuple(wordings))
+    first, second = choices.shuffled("wordings", wordings[slot])
+    if same:
+        return first, second, fact
+    if choices.chance("another slot", 0.5):
+        twin = {"place": "day", "day": "place", "P": "obj", "obj": "P"}[slot]
+        return first, choices.pick("twin", wordings[twin]), fact
+    slots = [name for name in ("{obj}", "{place}", "{day}") if name in second]
+    return first, second, _changed(choices, fact, choices.pick("change", slots or ["{base}"]))
+
+
+def _changed(choices: Choices, fact: Fact, slot: str) -> Fact:
+    if slot == "{obj}":
+        return other_noun(choices, fact, "other")
+    if slot == "{place}":
+        return moved(choices, fact, "other")
+    return other_verb(choices, fact, "other") if slot == "{base}" else other_day(choices, fact, "other")
+
+
+def stsb(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
+    """Similarity: 5 less one for each part of the fact that differs (exchanged roles count two)."""
+    story = Story(choices, split, scenes, cast_size=2)
+    fact = with_decoy(choices, story.new_fact(choices.pick("kind", ("did", "transfer"))))
+    first, second = choices.shuffled("templates", TEMPLATES[fact.kind])[:2]
+    score, other = 5, fact
+    for part in ("noun", "verb", "day", "role"):
+        if not choices.chance(part, 0.5):
+            continue
+        score -= 2 if part == "role" else 1
+        if part != "role":
+            other = CHANGES[part](choices, other, f"other {part}")
+        else:
+            other = swapped(other) if fact.kind == "transfer" else moved(choices, other, "role", (fact["place2"],))
+    if other.kind == "did" and other["place"] == other["place2"]:  # its decoy cannot be where it happened
+        other = other.replace(place2=fact["place"], prep2=fact["prep"])
+    return {
+        "sentence1": tell_alone(fact, first).text,
+        "sentence2": tell_alone(other, second).text,
+        "label": f"{score:.3f}",
+        "people": "|".join(person.full for person in fact.people),
+    }
+
+
+def mnli(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
+    """Three-way entailment over a premise of two sentences. One thing is in one place, and a gift has one direction, on
+    one day; another verb or another thing is open."""
+    label = choices.pick("label", NLI_LABELS)
+    return _entailment(choices, split, scenes, label) | {"label": label}
+
+
+def rte(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
+    """Two-way entailment; what does not follow is half contradiction, half open."""
+    label = choices.pick("label", NLI_LABELS, (2, 1, 1))
+    row = _entailment(choices, split, scenes, label)
+    return row | {"label": "entailment" if label == "entailment" else "not_entailment"}
+
+
+def _entailment(choices: Choices, split: str, scenes: Sequence[Scene], label: str) -> Row:
+    story = Story(choices, split, scenes, cast_size=2)
+    kinds = choices.pick("kinds", (("did", "did"), ("did", "transfer"), ("transfer", "did")))
+    facts = [story.new_fact(kind, story.cast[index]) for index, kind in enumerate(kinds)]
+    premise = " ".join(story_text(story, fact) for fact in facts)
+    target = choices.pick("target", facts)
+    negated = choices.chance("negated", NEGATED_PROB)
+    if label == "neutral":
+        change = other_verb if choices.chance("verb", 0.5) else other_noun
+        said = change(choices, target, "open")
+    elif (label == "contradiction") != negated:
+        places = [fact["place"] for fact in facts if fact.kind == "did"]
+        said = moved(choices, target, "moved", places) if target.kind == "did" else swapped(target)
+    else:
+        said = target
+    templates = [t for t in TEMPLATES[said.kind] if "place2" not in t and t not in story.told[facts.index(target)]]
+    template = choices.pick("hypothesis", NEGATIONS[said.kind] if negated else templates)
+    return {
+        "sentence1": premise,
+        "sentence2": tell_alone(said, template, **first_names(said)).text,
+        "people": "|".join(person.full for person in story.cast),
+    }
+
+
+def story_text(story: Story, fact: Fact) -> str:
+    story.step += 1
+    return story.tell(fact).text
+
+
+def first_names(fact: Fact) -> dict[str, str]:
+    """Slots that call the fact's people by first name only."""
+    return {
+        slot: person.first
+        for letter, person in zip("PQ", fact.people, strict=False)
+        for slot in (letter, f"{letter}_obj")
+    }
