@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check bench bench-finetuning clean
+.PHONY: install demo test check house bench bench-finetuning clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,6 +25,9 @@ check: $(STAMP)  ## format, lint, types, import contract
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+house:  ## how large and how deep the code is
+	$(PYTHON) benchmarks/house.py
 
 bench: $(STAMP)  ## speed, memory and overhead beside the peers, in one interleaved run (17 minutes on two cores)
 	$(BIN)/python benchmarks/bench.py
