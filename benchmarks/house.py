@@ -112,10 +112,10 @@ def main() -> int:
         over = "  <- too many" if count > LIMITS[name] else ""
         print(f"{count:>7,}  of at most {LIMITS[name]:>6,}  {words[name]}{over}")
     print("\nlongest chain: " + " > ".join(name.removeprefix(f"{PACKAGE}.") for name in chain))
-    rooms = Counter({room: 0 for room in ("(top)",)})
+    rooms: Counter[str] = Counter()
     for name, lines in house.lines.items():
-        parts = name.split(".")
-        rooms[parts[1] if (SOURCE / PACKAGE / (parts + [""])[1]).is_dir() and len(parts) > 1 else "(top)"] += lines
+        room = name.partition(".")[2].partition(".")[0]
+        rooms[room if room and (SOURCE / PACKAGE / room).is_dir() else "(top)"] += lines
     print("lines by room: " + ", ".join(f"{room} {lines:,}" for room, lines in sorted(rooms.items())))
     large = sorted((name.removeprefix(f"{PACKAGE}."), lines) for name, lines in house.lines.items() if lines > LARGE)
     print(f"above {LARGE} lines: " + (", ".join(f"{name} {lines}" for name, lines in large) or "none"))
