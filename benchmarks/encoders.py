@@ -40,10 +40,10 @@ def size_name(size: str) -> str:
 
 def clozelab_encoder(size: str) -> Any:
     """A fresh encoder with BERT's own dropout and vocabulary."""
-    from clozelab.models.config import BertConfig
+    from clozelab.models.config import EncoderConfig
     from clozelab.models.encoder import Encoder
 
-    config = BertConfig(
+    config = EncoderConfig(
         vocab_size=VOCAB_SIZE,
         hidden_act="gelu",
         hidden_dropout_prob=0.1,

@@ -192,8 +192,8 @@ def save_classifier(folder: Path, size: str, vocab: Path) -> None:
     """A sentiment model with fresh weights, as clozelab writes one."""
     import torch
 
+    from clozelab.models.folders import save_encoder_folder
     from clozelab.models.heads import SequenceClassificationHead
-    from clozelab.models.weights import save_encoder_folder
 
     torch.manual_seed(0)
     encoder = clozelab_encoder(size)
@@ -216,8 +216,8 @@ def clozelab_prediction(model: Path) -> Callable[[list[str]], list[int]]:
     from clozelab.datamodules.examples import encode_examples
     from clozelab.datamodules.finetuning import make_batch
     from clozelab.datamodules.loading import token_budget_batches
+    from clozelab.models.folders import load_encoder, load_head
     from clozelab.models.heads import SequenceClassificationHead
-    from clozelab.models.weights import load_encoder, load_head
 
     encoder = load_encoder(model).eval()
     head = SequenceClassificationHead(encoder.config, 2).eval()

@@ -26,8 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clozelab.models.compiling import compile_encoder
-from clozelab.models.flops import training_flops_per_token
+from clozelab.models.cost import training_flops_per_token
+from clozelab.models.encoder import compile_encoder
 from clozelab.training.runtime import largest_that_fits, matmul_ceiling, try_step
 from encoders import VOCAB_SIZE, clozelab_optimizer, finish_step
 from gpu_kernels import check_kernels

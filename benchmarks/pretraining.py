@@ -4,7 +4,7 @@
 (sequence length 128, 15 % predicted, NSP labels, BERT's own dropout, vocabulary 30,522) and prints tokens/s as median
 (min-max) and the ratio, pair by pair. Peers: transformers' own Trainer as documented, in fp32 and bf16 (trainer-fp32,
 trainer-bf16), and the same model in the shortest possible loop (fp32, bf16). `ceiling` is no peer: the tokens/s that
-the same floating-point operations (models/flops.py) would come to as large matrix products and nothing else, in the
+the same floating-point operations (models/cost.py) would come to as large matrix products and nothing else, in the
 precision that clozelab takes; clozelab's ratio to it is its share of the machine. Times are wall clock around whole
 steps: forward, backward, clip, update.
 """
@@ -167,7 +167,7 @@ def serve_ceiling(size: str) -> None:
     """Answers with the tokens/s that large matrix products alone would come to."""
     import torch
 
-    from clozelab.models.flops import training_flops_per_token
+    from clozelab.models.cost import training_flops_per_token
     from clozelab.training.runtime import matmul_ceiling
 
     precision = "bf16-mixed" if clozelab_precision() else "32-true"

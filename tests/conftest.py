@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
 
 # Sweeps of the tests are to be run, not to be looked at first; what tests the pre-flight takes it away again.
 os.environ.setdefault("CLOZELAB_SKIP_DOCTOR", "1")
@@ -30,9 +30,9 @@ TINY = {
 
 
 @pytest.fixture(scope="session")
-def tiny_config() -> Callable[..., BertConfig]:
+def tiny_config() -> Callable[..., EncoderConfig]:
     """tiny_config(**changes) -> a small configuration without dropout."""
-    return lambda **changes: BertConfig(**{**TINY, **changes})
+    return lambda **changes: EncoderConfig(**{**TINY, **changes})
 
 
 @pytest.fixture(scope="session")

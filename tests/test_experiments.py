@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.config import CONF_DIR, EXPERIMENTS_DIR, ScaleConfig, check_schema, kept_step, scaled
 from clozelab.launch import sweep
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
 from clozelab.runs.fingerprint import canonical, flatten
 from clozelab.runs.sharing import kept_steps, training_key
 from clozelab.runs.store import Run
@@ -267,7 +267,7 @@ def test_every_arm_is_a_model_at_every_scale(name: str) -> None:
         config = at_scale(with_delta(folder, "pretrain", arm), scale)
         model = OmegaConf.to_container(config.model, resolve=True)
         assert isinstance(model, dict)
-        BertConfig(**{str(key): value for key, value in model.items()}, vocab_size=config.corpus.vocab_size)
+        EncoderConfig(**{str(key): value for key, value in model.items()}, vocab_size=config.corpus.vocab_size)
 
 
 @pytest.mark.parametrize("name", list_experiments())

@@ -138,7 +138,7 @@ def _attribute(found: Any, names: list[str], target: str, where: str) -> Any:
                 f"{where}._target_: there is no {target!r}" + (f"; did you mean {near!r}?" if near else "")
             )
         found = getattr(found, name)
-    # `clozelab.models.weights.torch.load` must not be a way round the allow-list: what is called is defined by us.
+    # `clozelab.models.folders.torch.load` must not be a way round the allow-list: what is called is defined by us.
     if not callable(found) or not str(getattr(found, "__module__", "")).startswith(ALLOWED_PACKAGES):
         raise ValueError(f"{where}._target_: {target!r} is not a class or function of this project")
     return found

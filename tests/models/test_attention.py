@@ -7,7 +7,7 @@ import torch
 
 from clozelab.models import attention as module
 from clozelab.models.attention import Layout, attention, attention_of, dense_rows, reference_attention
-from clozelab.models.cpu_attention import has_fast_path
+from clozelab.models.kernels.cpu import has_fast_path
 
 LENGTHS = [5, 9, 1, 9, 3, 2, 7, 4, 8, 6, 9]
 

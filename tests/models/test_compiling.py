@@ -1,4 +1,4 @@
-"""Tests of clozelab.models.compiling: same names, same numbers, one compilation a shape. The backends need no C++."""
+"""Tests of clozelab.models.encoder: same names, same numbers, one compilation a shape. The backends need no C++."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import copy
 import pytest
 import torch
 
-from clozelab.models.compiling import compile_encoder, uncompiled
-from clozelab.models.encoder import Encoder
+from clozelab.models.encoder import Encoder, compile_encoder, uncompiled
 
 SLOTS = 12
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
 
 
 def test_hf_round_trip(tiny_config):
     for config in (tiny_config(), tiny_config(is_causal=True, position_embedding_init="sinusoidal")):
-        assert BertConfig.from_hf_dict(config.to_hf_dict()) == config
+        assert EncoderConfig.from_hf_dict(config.to_hf_dict()) == config
     assert tiny_config(is_causal=True).to_hf_dict()["is_decoder"] is True
     assert tiny_config(is_causal=True).pool_position == "last"
     assert tiny_config().pool_position == "first"
@@ -42,4 +42,4 @@ def test_impossible_values_are_refused(tiny_config, changes, word):
 )
 def test_foreign_configs_are_refused(tiny_config, changes, word):
     with pytest.raises(ValueError, match=word):
-        BertConfig.from_hf_dict({**tiny_config().to_hf_dict(), **changes})
+        EncoderConfig.from_hf_dict({**tiny_config().to_hf_dict(), **changes})

@@ -1,11 +1,11 @@
-"""Tests of clozelab.models.dropout."""
+"""Tests of clozelab.models.kernels.cpu."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from clozelab.models.dropout import Dropout, dropout
+from clozelab.models.kernels.cpu import Dropout, dropout
 
 
 @pytest.mark.parametrize("prob", [0.1, 0.5, 0.003])

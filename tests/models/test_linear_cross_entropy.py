@@ -1,4 +1,4 @@
-"""Tests of clozelab.models.linear_cross_entropy: equal to a plain projection and cross-entropy."""
+"""Tests of clozelab.models.kernels.linear_cross_entropy: equal to a plain projection and cross-entropy."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clozelab.models import linear_cross_entropy as module
-from clozelab.models.linear_cross_entropy import linear_cross_entropy
+from clozelab.models.kernels import linear_cross_entropy as module
+from clozelab.models.kernels.linear_cross_entropy import linear_cross_entropy
 
 
 @pytest.fixture(autouse=True)

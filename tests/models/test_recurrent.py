@@ -1,4 +1,4 @@
-"""Tests of clozelab.models.recurrent: equal to torch's bidirectional LSTM run on each sequence alone."""
+"""Tests of clozelab.models.features: equal to torch's bidirectional LSTM run on each sequence alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from clozelab.models.attention import Layout
-from clozelab.models.recurrent import BiLSTM
+from clozelab.models.features import BiLSTM
 
 LENGTHS = [5, 1, 9, 3]
 

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
 
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
 from clozelab.models.layout import Layout
 from clozelab.modules.base import DivergedError
 from clozelab.modules.pretraining import PretrainingModule, check_phases, check_validation, validation_metrics
@@ -29,7 +29,7 @@ from clozelab.training.measuring import MetricsCsv
 from clozelab.training.trainer import build_trainer, choose_hardware, stage_callbacks
 
 VOCAB, HIDDEN, ROWS, SLOTS, TOTAL = 23, 8, 6, 7, 8
-CONFIG = BertConfig(
+CONFIG = EncoderConfig(
     vocab_size=VOCAB,
     hidden_size=HIDDEN,
     num_hidden_layers=1,
@@ -75,7 +75,7 @@ class ToyObjective:
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
         return {"mlm": len(batch["prediction_labels"]), "nsp": len(batch["next_sentence_label"])}
 
-    def heads(self, config: BertConfig, encoder: nn.Module) -> nn.ModuleDict:
+    def heads(self, config: EncoderConfig, encoder: nn.Module) -> nn.ModuleDict:
         return nn.ModuleDict({"mlm": nn.Linear(HIDDEN, VOCAB), "nsp": nn.Linear(HIDDEN, 2)})
 
     def losses(self, heads: nn.ModuleDict, encoder: nn.Module, batch: dict[str, Any]) -> list[Term]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from clozelab.models.attention import Layout
 from clozelab.models.encoder import Encoder
-from clozelab.models.weights import to_hf_tensors
+from clozelab.models.folders import to_hf_tensors
 
 
 @dataclass

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from clozelab.models.attention import Layout
-from clozelab.models.flops import parameter_count
-from clozelab.models.weights import load_encoder
+from clozelab.models.cost import parameter_count
+from clozelab.models.folders import load_encoder
 
 
 @pytest.fixture(scope="module")

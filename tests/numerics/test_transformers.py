@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from clozelab.models.encoder import Encoder
+from clozelab.models.folders import load_encoder, load_head, save_encoder_folder
 from clozelab.models.heads import MaskedLMHead, NextSentenceHead, SequenceClassificationHead, SpanHead
-from clozelab.models.weights import load_encoder, load_head, save_encoder_folder
 
 transformers = pytest.importorskip("transformers")
 
@@ -222,6 +222,6 @@ def test_transformers_loads_what_we_save(is_causal, tmp_path, tiny, token_batch)
 @pytest.fixture
 def tiny():
     """tiny(is_causal) -> our configuration of one of the shapes."""
-    from clozelab.models.config import BertConfig
+    from clozelab.models.config import EncoderConfig
 
-    return lambda is_causal: BertConfig.from_hf_dict(_hf_config("head dim 5", is_causal).to_dict())
+    return lambda is_causal: EncoderConfig.from_hf_dict(_hf_config("head dim 5", is_causal).to_dict())

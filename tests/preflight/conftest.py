@@ -15,7 +15,7 @@ from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.examples import Preview, TaskPreview
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
@@ -63,7 +63,7 @@ def make_arm(name: str, corpus: Corpus, **changes: Any) -> Arm:
     token: Any = LeftToRight(weight=1.0) if name == "ltr" else make_mlm()
     pair = NextSentencePrediction(weight=1.0) if name == "mlm_nsp" else None
     objective = Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=pair)
-    config = BertConfig(
+    config = EncoderConfig(
         vocab_size=corpus.ids.vocab_size,
         hidden_size=16,
         num_hidden_layers=2,

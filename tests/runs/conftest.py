@@ -14,7 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from clozelab import config as schema
 from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.models.encoder import Encoder
-from clozelab.models.weights import save_encoder_folder
+from clozelab.models.folders import save_encoder_folder
 from clozelab.stages.finetune import main
 
 

@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 
 from clozelab import config
 from clozelab.launch import plugins
-from clozelab.models.weights import load_encoder
+from clozelab.models.folders import load_encoder
 from clozelab.stages import pretrain
 from clozelab.stages import pretrain as adapting
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError

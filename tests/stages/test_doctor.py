@@ -16,7 +16,7 @@ from clozelab.checks.subject import ERROR, WARNING
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.launch.sweep import Sweep, compose, without_hydra
 from clozelab.models.encoder import Encoder
-from clozelab.models.weights import save_encoder_folder
+from clozelab.models.folders import save_encoder_folder
 from clozelab.planning.timing import Request, Speed
 from clozelab.stages import doctor, reproduce
 from clozelab.stages.prepare import find_corpus, prepared_corpus

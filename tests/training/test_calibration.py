@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
 from clozelab.training import calibration
 from clozelab.training.calibration import CHUNKS, calibrate, choose, fastest, once, time_in_turns
 
-CONFIG = BertConfig(
+CONFIG = EncoderConfig(
     vocab_size=50,
     hidden_size=16,
     num_hidden_layers=2,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Embeddings
 from clozelab.training.callbacks import PositionGrowth, check_position_growth, growth_steps
 
@@ -43,7 +43,7 @@ def test_unknown_and_impossible_settings_are_refused() -> None:
 
 
 @pytest.fixture
-def embeddings(tiny_config: Callable[..., BertConfig]) -> Embeddings:
+def embeddings(tiny_config: Callable[..., EncoderConfig]) -> Embeddings:
     torch.manual_seed(0)
     config = tiny_config(
         vocab_size=11,

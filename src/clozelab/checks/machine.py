@@ -18,7 +18,7 @@ import torch
 
 from clozelab.checks.subject import ERROR, OK, WARNING, Arm, Finding, Subject
 from clozelab.models.attention import attention, has_varlen_attention, reference_attention
-from clozelab.models.flops import parameter_count
+from clozelab.models.cost import parameter_count
 from clozelab.models.layout import Layout
 from clozelab.objectives.plateau import plateau_tokens
 from clozelab.training.runtime import (

@@ -20,7 +20,7 @@ from clozelab.corpus.random import instance_indices
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.datamodules.examples import TaskPreview
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
 from clozelab.objectives.objective import Objective
 
 OK, WARNING, ERROR = "ok", "warning", "error"
@@ -86,7 +86,7 @@ class Arm:
 
     name: str
     objective: Objective
-    config: BertConfig
+    config: EncoderConfig
     phases: Sequence[Mapping[str, int]]
     warmup_fraction: float
     corpus: Corpus

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from clozelab.checks.subject import ERROR, OK, PROBE_SEED, Arm, Finding, deviation, share
 from clozelab.corpus.packing import I64, PackedRows
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
+from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
-from clozelab.models.flops import parameter_count
 from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Objective
 
@@ -77,7 +77,7 @@ class Probe:
         return changed
 
 
-def probe_config(config: BertConfig) -> BertConfig:
+def probe_config(config: EncoderConfig) -> EncoderConfig:
     """The arm's own shape, or a small one; always with weights that show every dependence."""
     config = replace(config, initializer_range=PROBE_INITIALIZER_RANGE)
     if parameter_count(config) <= MAX_PARAMETERS:

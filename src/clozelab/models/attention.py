@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clozelab.models.cpu_attention import cpu_attention, has_fast_path
-from clozelab.models.dropout import dropout
+from clozelab.models.kernels.cpu import cpu_attention, dropout, has_fast_path
 from clozelab.models.layout import Layout, from_padded, to_padded
 
 __all__ = [

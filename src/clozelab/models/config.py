@@ -25,7 +25,7 @@ _HF_DEFAULTS = {
 
 
 @dataclass(frozen=True)
-class BertConfig:
+class EncoderConfig:
     """Sizes and probabilities of an encoder, in Hugging Face's spelling.
 
     Raises ValueError, naming the field, when a value is impossible.
@@ -88,7 +88,7 @@ class BertConfig:
         return "last" if self.is_causal else "first"
 
     def to_hf_dict(self) -> dict[str, Any]:
-        """The content of config.json, as transformers' BertConfig reads it (unknown keys are kept there)."""
+        """The content of config.json, as transformers' EncoderConfig reads it (unknown keys are kept there)."""
         values = asdict(self)
         is_causal = values.pop("is_causal")
         return {
@@ -101,7 +101,7 @@ class BertConfig:
         }
 
     @classmethod
-    def from_hf_dict(cls, values: Mapping[str, Any]) -> BertConfig:
+    def from_hf_dict(cls, values: Mapping[str, Any]) -> EncoderConfig:
         """Reads config.json's content; ValueError for another architecture or a feature BERT does not have."""
         model_type = values.get("model_type", "bert")
         if model_type != "bert":

@@ -8,13 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from clozelab.models.config import BertConfig
-from clozelab.models.dropout import Dropout
-from clozelab.models.initialisation import Embedding
+from clozelab.models.config import EncoderConfig
+from clozelab.models.kernels.cpu import Dropout
+from clozelab.models.layers import Embedding
 
 
 class Embeddings(nn.Module):
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.word_embeddings = Embedding(config.vocab_size, config.hidden_size)
         self.position_embeddings = Embedding(config.max_position_embeddings, config.hidden_size)

@@ -1,7 +1,7 @@
 """The BERT encoder: post-LayerNorm transformer blocks over one token stream.
 
 Unusual: no batch dimension and no padding arithmetic; hidden states are [T, H] all the way and only attention looks at
-the layout. Query, key and value are one matrix. Parameter names are Hugging Face's, but for that matrix (weights.py
+the layout. Query, key and value are one matrix. Parameter names are Hugging Face's, but for that matrix (folders.py
 translates).
 
 Letters: T tokens in the stream, B sequences, H hidden size, N heads, D head dimension.
@@ -9,20 +9,21 @@ Letters: T tokens in the stream, B sequences, H hidden size, N heads, D head dim
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from clozelab.models.attention import DenseRows, Layout, attention_of, dense_rows
-from clozelab.models.config import BertConfig
-from clozelab.models.dropout import Dropout
+from clozelab.models import attention
+from clozelab.models.attention import DenseRows, Layout, dense_rows
+from clozelab.models.block import Layer
+from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Embeddings
-from clozelab.models.initialisation import Linear, initialise_, sinusoidal_
+from clozelab.models.layers import Linear, initialise_, sinusoidal_
 
 
 class EncoderOutput(NamedTuple):
@@ -44,74 +45,10 @@ def few_shapes(num_slots: int) -> int:
     return -(-num_slots // step) * step
 
 
-def activation(name: str) -> Callable[[Tensor], Tensor]:
-    """The function behind a `hidden_act`; BERT's "gelu" is the exact one."""
-    if name == "relu":
-        return F.relu
-    if name == "gelu":
-        return F.gelu
-    return partial(F.gelu, approximate="tanh")
-
-
-class ResidualOutput(nn.Module):
-    """Dense, dropout, add the residual, LayerNorm: how both halves of a layer end."""
-
-    def __init__(self, input_size: int, config: BertConfig) -> None:
-        super().__init__()
-        self.dense = Linear(input_size, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob)
-
-    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
-        """[T, input size], [T, H] -> [T, H]."""
-        return self.LayerNorm(self.dropout(self.dense(x)) + residual)
-
-
-class SelfAttention(nn.Module):
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.num_heads, self.head_dim = config.num_attention_heads, config.head_dim
-        self.dropout_prob, self.is_causal = config.attention_probs_dropout_prob, config.is_causal
-        self.qkv = Linear(config.hidden_size, 3 * config.hidden_size)
-        self.output = ResidualOutput(config.hidden_size, config)
-
-    def forward(self, hidden: Tensor, layout: Layout | DenseRows) -> Tensor:
-        """[T, H] -> [T, H]."""
-        qkv = self.qkv(hidden).view(-1, 3, self.num_heads, self.head_dim)  # [T, 3, N, D]
-        attended = attention_of(
-            qkv, layout, dropout_prob=self.dropout_prob, is_causal=self.is_causal, training=self.training
-        )
-        return self.output(attended.flatten(1), hidden)
-
-
-class Intermediate(nn.Module):
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.dense = Linear(config.hidden_size, config.intermediate_size)
-        self.activation = activation(config.hidden_act)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[T, H] -> [T, intermediate size]."""
-        return self.activation(self.dense(hidden))
-
-
-class Layer(nn.Module):
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.attention = SelfAttention(config)
-        self.intermediate = Intermediate(config)
-        self.output = ResidualOutput(config.intermediate_size, config)
-
-    def forward(self, hidden: Tensor, layout: Layout | DenseRows) -> Tensor:
-        """[T, H] -> [T, H]."""
-        attended = self.attention(hidden, layout)
-        return self.output(self.intermediate(attended), attended)
-
-
 class Pooler(nn.Module):
     """Dense and tanh on one token of each sequence."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
 
@@ -132,7 +69,7 @@ class Encoder(nn.Module):
         attention_kernels: of rows of S slots, {S: one of attention.KERNELS}; others have the device's usual one.
     """
 
-    def __init__(self, config: BertConfig, generator: torch.Generator | None = None) -> None:
+    def __init__(self, config: EncoderConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.config = config
         self.gradient_checkpointing = False
@@ -187,3 +124,41 @@ class Encoder(nn.Module):
         """[T, H] -> [B, H]: the pooler on the first token or, for a causal encoder, on the last real one."""
         rows = layout.last_rows if self.config.pool_position == "last" else layout.first_rows
         return self.pooler(sequence_output.index_select(0, rows))
+
+
+MAX_SHAPES = 64
+"""Shapes that are compiled before torch gives up and runs the rest uncompiled: phases x (with, without padding) x
+(last micro-batch, others)."""
+
+
+def compile_encoder(encoder: Encoder, *, dynamic: bool, **options: Any) -> None:
+    """Compile `encoder` where it stands.
+
+    Args:
+        encoder: any; its state_dict stays as it is.
+        dynamic: False: one compilation a shape, for batches of few shapes; True: one for all, for ragged batches.
+        options: of torch.compile (backend, mode).
+    """
+    import torch._dynamo  # a second of start-up that only compiled runs pay
+
+    config: Any = torch._dynamo.config
+    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # before torch 2.7
+    setattr(config, name, max(getattr(config, name), MAX_SHAPES))
+    # Host-side grouping of ragged batches: nothing in it to compile, and every batch is another one.
+    if not getattr(attention._grouped, "_torchdynamo_disable", False):
+        attention._grouped = torch.compiler.disable(attention._grouped)
+    for part in (encoder.embeddings, *encoder.layer):
+        part.compile(dynamic=dynamic, **options)
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Inside, compiled modules run as written: for a few evaluations a compilation of their own costs more."""
+    # Asked for by its submodule's presence: importing it would cost what an uncompiled run saves.
+    import sys
+
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield

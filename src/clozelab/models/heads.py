@@ -14,17 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clozelab.models.config import BertConfig
-from clozelab.models.dropout import Dropout
-from clozelab.models.encoder import activation
-from clozelab.models.initialisation import Linear, initialise_
-from clozelab.models.linear_cross_entropy import PredictionLoss, linear_cross_entropy
+from clozelab.models.config import EncoderConfig
+from clozelab.models.kernels.cpu import Dropout
+from clozelab.models.kernels.linear_cross_entropy import PredictionLoss, linear_cross_entropy
+from clozelab.models.layers import Linear, activation, initialise_
 
 
 class PredictionTransform(nn.Module):
     """Dense, activation, LayerNorm before the vocabulary."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
         self.activation = activation(config.hidden_act)
@@ -49,7 +48,7 @@ class MaskedLMHead(nn.Module):
     tied_parameters: ClassVar[tuple[str, ...]] = ("word_embedding_weight",)
 
     def __init__(
-        self, config: BertConfig, word_embedding_weight: nn.Parameter, generator: torch.Generator | None = None
+        self, config: EncoderConfig, word_embedding_weight: nn.Parameter, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
         self.chunk_logits: int | None = None
@@ -74,7 +73,7 @@ class MaskedLMHead(nn.Module):
 class NextSentenceHead(Linear):
     """Two logits a pair (`cls.seq_relationship`); class 1 = B is a random segment."""
 
-    def __init__(self, config: BertConfig, generator: torch.Generator | None = None) -> None:
+    def __init__(self, config: EncoderConfig, generator: torch.Generator | None = None) -> None:
         super().__init__(config.hidden_size, 2)
         initialise_(self, config.initializer_range, generator)
 
@@ -91,7 +90,7 @@ class SequenceClassificationHead(Linear):
 
     def __init__(
         self,
-        config: BertConfig,
+        config: EncoderConfig,
         num_labels: int,
         input_size: int | None = None,
         generator: torch.Generator | None = None,
@@ -115,7 +114,7 @@ class SpanHead(Linear):
     """
 
     def __init__(
-        self, config: BertConfig, input_size: int | None = None, generator: torch.Generator | None = None
+        self, config: EncoderConfig, input_size: int | None = None, generator: torch.Generator | None = None
     ) -> None:
         super().__init__(input_size or config.hidden_size, 2)
         initialise_(self, config.initializer_range, generator)

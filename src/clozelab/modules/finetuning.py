@@ -23,9 +23,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 
+from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder
-from clozelab.models.flops import training_flops_per_token
-from clozelab.models.recurrent import BiLSTM
+from clozelab.models.features import BiLSTM
 from clozelab.modules.base import DivergedError, TrainingModule
 from clozelab.training.callbacks import leave_quietly_unless_first
 from clozelab.training.checkpoints import seed_forward

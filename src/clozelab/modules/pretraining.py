@@ -22,9 +22,9 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from clozelab.models.compiling import uncompiled
-from clozelab.models.flops import parameter_count, training_flops_per_token
-from clozelab.models.weights import save_encoder_folder
+from clozelab.models.cost import parameter_count, training_flops_per_token
+from clozelab.models.encoder import uncompiled
+from clozelab.models.folders import save_encoder_folder
 from clozelab.modules.base import OptimizerFactory, ScheduleFactory, TrainingModule
 from clozelab.training.checkpoints import seed_forward
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.corpus.tokenizers import WordPieceTokenizer
-from clozelab.models.weights import read_config, read_config_dict, save_encoder_folder, verify_checksums
+from clozelab.models.folders import read_config, read_config_dict, save_encoder_folder, verify_checksums
 from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.spans import SpanExtraction
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clozelab.corpus.packing import PackedRows, SpecialIds
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
 from clozelab.models.heads import NextSentenceHead
 from clozelab.objectives.objective import Arrays, Epoch, LossTerm, PairObjective, RowResults
 
@@ -26,7 +26,7 @@ class NextSentencePrediction(PairObjective):
         assert rows.next_sentence_label is not None
         return {"next_sentence_label": rows.next_sentence_label}
 
-    def build_head(self, config: BertConfig) -> nn.Module:
+    def build_head(self, config: EncoderConfig) -> nn.Module:
         return NextSentenceHead(config)
 
     def count(self, batch: dict[str, Any]) -> int:

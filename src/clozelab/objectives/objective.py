@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from clozelab.corpus.instances import InputFormat, Instances
 from clozelab.corpus.packing import I64, PackedRows, SpecialIds
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder, EncoderOutput
 from clozelab.models.heads import MaskedLMHead
+from clozelab.models.kernels.linear_cross_entropy import IGNORED_LABEL
 from clozelab.models.layout import Layout
-from clozelab.models.linear_cross_entropy import IGNORED_LABEL
 
 Epoch = int | NDArray[np.int64]
 Arrays = dict[str, Any]
@@ -74,7 +74,7 @@ class TokenObjective(ABC):
         The hidden state of stream slot `prediction_rows[p]` predicts `prediction_labels[p]`.
         """
 
-    def build_head(self, config: BertConfig, encoder: Encoder) -> nn.Module:
+    def build_head(self, config: EncoderConfig, encoder: Encoder) -> nn.Module:
         """The masked-LM head, tied to the encoder's word embeddings."""
         weight = encoder.embeddings.word_embeddings.weight
         assert isinstance(weight, nn.Parameter)
@@ -104,7 +104,7 @@ class PairObjective(ABC):
         """The labels this objective needs, [B] each."""
 
     @abstractmethod
-    def build_head(self, config: BertConfig) -> nn.Module:
+    def build_head(self, config: EncoderConfig) -> nn.Module:
         """The head on the pooled state."""
 
     @abstractmethod
@@ -193,7 +193,7 @@ class Objective:
             batch.update(self.pair.instance(rows, instances.ids, seed, epoch))
         return batch
 
-    def heads(self, config: BertConfig, encoder: Encoder) -> nn.ModuleDict:
+    def heads(self, config: EncoderConfig, encoder: Encoder) -> nn.ModuleDict:
         """One head an objective, under the objective's name."""
         heads = {self.token.name: self.token.build_head(config, encoder)}
         if self.pair is not None:

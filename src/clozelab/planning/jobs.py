@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from hydra.utils import instantiate
 
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
+from clozelab.models.cost import electra_flops_per_token, parameter_count, training_flops_per_token
 from clozelab.models.encoder import Encoder
 from clozelab.models.features import FeatureMix
-from clozelab.models.flops import electra_flops_per_token, parameter_count, training_flops_per_token
 from clozelab.objectives.objective import Objective
 from clozelab.planning.sweeps import NO_HISTORY, Histories, History, Job, SweepPlan, sample_rows
 from clozelab.planning.timing import Request
@@ -45,13 +45,13 @@ class Arm:
         parameters: of the encoder with its pooler, as published sizes are given.
         trained_parameters: with the objective's heads.
         tokens: of the whole run, padding not counted.
-        flops: of the whole run by models/flops.py; `electra_flops` by ELECTRA's convention, every step at the longest
+        flops: of the whole run by models/cost.py; `electra_flops` by ELECTRA's convention, every step at the longest
             row.
     """
 
     name: str
     config: Mapping[str, Any]
-    encoder: BertConfig
+    encoder: EncoderConfig
     jobs: list[Job]
     parameters: int
     trained_parameters: int
@@ -89,7 +89,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Features:
-    """A tagging task on a frozen encoder: a BiLSTM over the words of a sentence (models/recurrent.py).
+    """A tagging task on a frozen encoder: a BiLSTM over the words of a sentence (models/features.py).
 
     Attributes:
         input_size, hidden_size, num_layers: of the BiLSTM; the hidden size of one direction.
@@ -118,7 +118,7 @@ class TaskJob:
     head: str
     jobs: list[Job]
     config: Mapping[str, Any]
-    encoder: BertConfig
+    encoder: EncoderConfig
     train_examples: int | None
     validation_examples: int | None
     tokens_per_example: float
@@ -197,7 +197,7 @@ def arms(plan: SweepPlan, cache_dir: Path, history: Histories | None = None) -> 
 
 def _arm(config: dict[str, Any], jobs: list[Job], cache_dir: Path) -> Arm:
     objective = Objective(**instantiate(config["objective"], _convert_="all"))
-    encoder = BertConfig(
+    encoder = EncoderConfig(
         **config["model"], vocab_size=vocabulary_size(config["corpus"], cache_dir)[0], is_causal=objective.is_causal
     )
     fraction = objective.predicted_fraction
@@ -214,7 +214,7 @@ def _arm(config: dict[str, Any], jobs: list[Job], cache_dir: Path) -> Arm:
     )
 
 
-def trained_parameters(config: BertConfig, objective: Objective) -> int:
+def trained_parameters(config: EncoderConfig, objective: Objective) -> int:
     """Of encoder and heads, each counted once; built without memory."""
     with torch.device("meta"):
         encoder = Encoder(config)
@@ -276,7 +276,7 @@ def _encoders(config: Mapping[str, Any], jobs: Sequence[Job]) -> Iterator[tuple[
 
 def _with_pass_shares(kinds: Sequence[TaskJob]) -> list[TaskJob]:
     """An encoder passes over a task's text once, for all rows and seeds that stand on it."""
-    shared: dict[tuple[str, BertConfig], list[TaskJob]] = {}
+    shared: dict[tuple[str, EncoderConfig], list[TaskJob]] = {}
     for one in kinds:
         if one.features:
             shared.setdefault((one.task, one.encoder), []).append(one)
@@ -290,7 +290,7 @@ def _with_pass_shares(kinds: Sequence[TaskJob]) -> list[TaskJob]:
     ]
 
 
-def _features(config: Mapping[str, Any], encoder: BertConfig, words_per_example: float) -> Features | None:
+def _features(config: Mapping[str, Any], encoder: EncoderConfig, words_per_example: float) -> Features | None:
     """The BiLSTM of a feature-based task; None for any other."""
     module = config["task"]["module"]
     if "features" not in config["task"]["data"]:
@@ -345,7 +345,7 @@ def timing_requests(arm: Arm) -> Iterator[Request]:
 
 def task_request(job: TaskJob) -> Request:
     """What to time of a fine-tuning shape; lengths are rounded, so that like tasks share a measurement."""
-    model = {name: getattr(job.encoder, name) for name in BertConfig.__dataclass_fields__}
+    model = {name: getattr(job.encoder, name) for name in EncoderConfig.__dataclass_fields__}
     length = job.tokens_per_example / job.rows_per_example
     question = {
         "kind": "finetune",

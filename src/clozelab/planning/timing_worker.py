@@ -25,11 +25,11 @@ from hydra.utils import instantiate
 
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.datamodules.corpus import CorpusDataModule
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
+from clozelab.models.features import BiLSTM
 from clozelab.models.heads import SequenceClassificationHead
 from clozelab.models.layout import Layout
-from clozelab.models.recurrent import BiLSTM
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.objectives.objective import Objective
 from clozelab.planning.timing import ANSWER, USUAL_SHARE
@@ -109,7 +109,7 @@ def synthetic_corpus(vocab_size: int) -> Any:
 def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
     """Train one phase's steps on the made-up corpus for as long as the request says."""
     objective = Objective(**instantiate(request["objective"], _convert_="all"))
-    config = BertConfig(**request["model"], is_causal=objective.is_causal)
+    config = EncoderConfig(**request["model"], is_causal=objective.is_causal)
     phase = request["phase"] | {"steps": 1_000_000}
     data = CorpusDataModule(
         synthetic_corpus(config.vocab_size), objective, phases=[phase], seed=1, validation_instances=1,
@@ -140,7 +140,7 @@ def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]
 
 def finetuning_ticks(request: dict[str, Any], hardware: Hardware, *, is_evaluation: bool = False) -> list[Tick]:
     """Forward, backward and update on one batch of rows of the request's mean length; or a larger one's forward."""
-    config = BertConfig(**request["model"])
+    config = EncoderConfig(**request["model"])
     encoder, step = _finetuning_step(config, request, hardware, is_evaluation)
     optimizer = instantiate(request["optimizer"], _convert_="all")(encoder)
     ticks: list[Tick] = []
@@ -156,7 +156,7 @@ def finetuning_ticks(request: dict[str, Any], hardware: Hardware, *, is_evaluati
 
 
 def _finetuning_step(
-    config: BertConfig, request: dict[str, Any], hardware: Hardware, is_evaluation: bool
+    config: EncoderConfig, request: dict[str, Any], hardware: Hardware, is_evaluation: bool
 ) -> tuple[list[tuple[str, Any]], Callable[[], int]]:
     """(named parameters, a function that computes one batch's gradients and returns its tokens)."""
     if request["kind"] == "features" and not is_evaluation:
@@ -192,7 +192,7 @@ def _finetuning_step(
 
 
 def _features_step(
-    config: BertConfig, request: dict[str, Any], hardware: Hardware
+    config: EncoderConfig, request: dict[str, Any], hardware: Hardware
 ) -> tuple[list[tuple[str, Any]], Callable[[], int]]:
     """As above: the BiLSTM's training in fp32 on made-up features, in words."""
     device, sizes = hardware.device, request["bilstm"]

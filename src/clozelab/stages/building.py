@@ -21,9 +21,9 @@ from clozelab.corpus.known_loss import known_loss
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.datamodules.finetuning import EncoderSource
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
-from clozelab.models.weights import load_encoder, read_config_dict
+from clozelab.models.folders import load_encoder, read_config_dict
 from clozelab.modules.finetuning import check_metric
 from clozelab.modules.pretraining import PretrainingModule, check_phases, check_validation
 from clozelab.modules.results import check_initialisation
@@ -82,7 +82,7 @@ def build_pretraining_module(
     shape: Any = OmegaConf.to_container(cfg.model, resolve=True)
     tokenizer = corpus.tokenizer
     seed_initialisation(cfg.seed)
-    config = BertConfig(
+    config = EncoderConfig(
         **shape, vocab_size=tokenizer.vocab_size, pad_token_id=tokenizer.pad_id, is_causal=objective.is_causal
     )
     return PretrainingModule(
@@ -145,7 +145,7 @@ def check_pretraining(cfg: DictConfig, plain: dict[str, Any], hardware: Hardware
     check_validation(plain["validation"], plain["phases"], cfg.model.max_position_embeddings)
     check_position_growth(cfg.position_growth, plain["phases"], hardware.strategy)
     _check_least(cfg, LEAST | {"checkpoint_interval_steps": 1})
-    BertConfig(**plain["model"], vocab_size=1)
+    EncoderConfig(**plain["model"], vocab_size=1)
     _check_optimizer(cfg, sum(phase["steps"] for phase in plain["phases"]))
 
 

@@ -17,9 +17,8 @@ from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.files import used_folders
 from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, PredictionSet, TaskInputs, TrainingPlan
 from clozelab.datamodules.hub import HubSource, hub_files
-from clozelab.models.compiling import compile_encoder
-from clozelab.models.encoder import Encoder
-from clozelab.models.weights import load_encoder
+from clozelab.models.encoder import Encoder, compile_encoder
+from clozelab.models.folders import load_encoder
 from clozelab.modules.finetuning import FineTuning, build_finetuning_trainer
 from clozelab.modules.results import max_positions, open_tokenizer, save_model, write_results, write_test_predictions
 from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder

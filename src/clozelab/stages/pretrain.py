@@ -20,7 +20,7 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.datamodules.corpus import CorpusDataModule
-from clozelab.models.compiling import compile_encoder
+from clozelab.models.encoder import compile_encoder
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.objectives.objective import Objective
 from clozelab.runs.sharing import kept_steps, require_kept_encoders, share_equal_run

@@ -19,9 +19,9 @@ from clozelab.datamodules.finetuning import TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
 from clozelab.launch.plan import Step, make_steps, runs_root
 from clozelab.launch.sweep import Sweep
-from clozelab.models.config import BertConfig
-from clozelab.models.flops import parameter_count
-from clozelab.models.weights import PICKLED_WEIGHTS_FILE, WEIGHTS_FILE, read_config_dict
+from clozelab.models.config import EncoderConfig
+from clozelab.models.cost import parameter_count
+from clozelab.models.folders import PICKLED_WEIGHTS_FILE, WEIGHTS_FILE, read_config_dict
 from clozelab.modules.results import max_positions, open_tokenizer
 from clozelab.objectives.objective import Objective
 from clozelab.planning.costing import cost
@@ -106,7 +106,7 @@ class Gathering:
         objective = Objective(**instantiate(cfg.objective, _convert_="all"))
         check_pretraining(cfg, plain, self._hardware_of(cfg.trainer, runs_here))
         corpus = self._corpus(cfg) or made_up_corpus(int(cfg.corpus.vocab_size))
-        config = BertConfig(
+        config = EncoderConfig(
             **plain["model"], vocab_size=corpus.ids.vocab_size, pad_token_id=corpus.ids.pad,
             is_causal=objective.is_causal,
         )  # fmt: skip

@@ -22,10 +22,10 @@ import torch
 from torch import nn
 
 from clozelab.models.attention import KERNELS, DenseRows, attention, dense_rows
-from clozelab.models.config import BertConfig
-from clozelab.models.encoder import Layer
+from clozelab.models.block import Layer
+from clozelab.models.config import EncoderConfig
+from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS, linear_cross_entropy
 from clozelab.models.layout import Layout
-from clozelab.models.linear_cross_entropy import CHUNK_LOGITS, linear_cross_entropy
 from clozelab.training.host import cpu_model
 from clozelab.training.runtime import has_cpp_compiler
 
@@ -42,7 +42,7 @@ MAX_ROWS = 16
 
 
 def calibrate(
-    config: BertConfig,
+    config: EncoderConfig,
     *,
     precision: str,
     rows: Mapping[int, int],
@@ -135,7 +135,7 @@ def time_in_turns(candidates: Mapping[str, Callable[[], None]], seconds: float) 
 
 
 def _measure(
-    config: BertConfig, dtype: torch.dtype, rows: dict[int, int], fraction: float, with_compile: bool
+    config: EncoderConfig, dtype: torch.dtype, rows: dict[int, int], fraction: float, with_compile: bool
 ) -> dict[str, Any]:
     """Seconds by question and candidate."""
     widest = max(rows)
@@ -151,7 +151,7 @@ def _measure(
     return found
 
 
-def _padded_rows(config: BertConfig, dtype: torch.dtype, count: int, width: int, kernel: str | None) -> DenseRows:
+def _padded_rows(config: EncoderConfig, dtype: torch.dtype, count: int, width: int, kernel: str | None) -> DenseRows:
     """`count` rows of which one is short, as nearly every batch has one."""
     layout = Layout.rectangle([width] * (count - 1) + [max(1, width - 1)], width)
     cpu = torch.device("cpu")
@@ -162,7 +162,7 @@ def _padded_rows(config: BertConfig, dtype: torch.dtype, count: int, width: int,
     return found
 
 
-def _time_attention(config: BertConfig, dtype: torch.dtype, count: int, width: int) -> dict[str, float]:
+def _time_attention(config: EncoderConfig, dtype: torch.dtype, count: int, width: int) -> dict[str, float]:
     shape = (count * width, config.num_attention_heads, config.head_dim)
     q, k, v = (torch.randn(shape).to(dtype).requires_grad_() for _ in range(3))
     options: dict[str, Any] = {
@@ -181,7 +181,7 @@ def _time_attention(config: BertConfig, dtype: torch.dtype, count: int, width: i
     return time_in_turns(calls, SECONDS_A_CANDIDATE)
 
 
-def _time_chunks(config: BertConfig, dtype: torch.dtype, count: int) -> dict[str, float]:
+def _time_chunks(config: EncoderConfig, dtype: torch.dtype, count: int) -> dict[str, float]:
     """For at most 2,048 predictions: more only repeat the chunks."""
     count = min(count, 2048)
     hidden = torch.randn(count, config.hidden_size).to(dtype).requires_grad_()
@@ -198,7 +198,7 @@ def _time_chunks(config: BertConfig, dtype: torch.dtype, count: int) -> dict[str
     return time_in_turns({str(chunk): call_of(chunk) for chunk in CHUNKS}, SECONDS_A_CANDIDATE)
 
 
-def _time_compile(config: BertConfig, dtype: torch.dtype, rows: dict[int, int]) -> dict[str, Any]:
+def _time_compile(config: EncoderConfig, dtype: torch.dtype, rows: dict[int, int]) -> dict[str, Any]:
     """Seconds of compiling one layer, and of one layer's step plain and compiled, by row length."""
     import torch._dynamo  # a second of start-up that only a calibration pays
 

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from clozelab.models.compiling import uncompiled
+from clozelab.models.encoder import uncompiled
 from clozelab.training.host import cpu_flags
 
 log = logging.getLogger(__name__)

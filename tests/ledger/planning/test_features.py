@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clozelab.launch.plan import make_steps
-from clozelab.models.flops import training_flops_per_token
+from clozelab.models.cost import training_flops_per_token
 from clozelab.planning.costing import FORWARD_SHARE, START_SECONDS, analyse, finetuning_seconds
 from clozelab.planning.jobs import TaskJob, task_request
 from clozelab.verdicts.experiment import find_experiment

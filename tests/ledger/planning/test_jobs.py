@@ -15,7 +15,7 @@ import zstandard
 
 from clozelab.launch.plan import make_steps
 from clozelab.metrics.statistics import smallest_detectable_difference
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.planning import timing
 from clozelab.planning.costing import Share, cost, divide, makespan, parse_budget, pretraining_seconds
@@ -50,7 +50,7 @@ def test_parameters_of_bert_base_without_its_memory(demo: list[Arm]) -> None:
 
     from clozelab.objectives.objective import Objective
 
-    base = BertConfig(30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
+    base = EncoderConfig(30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
     objective = Objective(
         **instantiate(next(a for a in demo if a.name == "mlm_nsp").config["objective"], _convert_="all")
     )

@@ -1,4 +1,4 @@
-"""Tests of clozelab.models.weights: round trips, and every way a folder can be wrong."""
+"""Tests of clozelab.models.folders: round trips, and every way a folder can be wrong."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import safetensors.torch
 import torch
 
 from clozelab.models.encoder import Encoder
+from clozelab.models.folders import load_encoder, load_head, read_config, read_config_dict, save_encoder_folder
 from clozelab.models.heads import MaskedLMHead, SequenceClassificationHead
-from clozelab.models.weights import load_encoder, load_head, read_config, read_config_dict, save_encoder_folder
 
 
 @pytest.fixture

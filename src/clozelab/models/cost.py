@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
 
 
-def parameter_count(config: BertConfig) -> int:
+def parameter_count(config: EncoderConfig) -> int:
     """Parameters of the encoder with pooler, without any pre-training or task head (as published sizes are given)."""
     hidden, inner = config.hidden_size, config.intermediate_size
     embeddings = (config.vocab_size + config.max_position_embeddings + config.type_vocab_size) * hidden + 2 * hidden
@@ -15,7 +15,7 @@ def parameter_count(config: BertConfig) -> int:
     return embeddings + config.num_hidden_layers * (attention + feed_forward) + pooler
 
 
-def training_flops_per_token(config: BertConfig, seq_length: int, predicted_fraction: float) -> float:
+def training_flops_per_token(config: EncoderConfig, seq_length: int, predicted_fraction: float) -> float:
     """Useful floating-point operations of one training step per token: forward once, backward twice.
 
     3 (L (24 H^2 + 4 S H) + f (2 H^2 + 2 H V)) for an intermediate size of 4H; f = share of positions with a vocabulary
@@ -27,7 +27,7 @@ def training_flops_per_token(config: BertConfig, seq_length: int, predicted_frac
     return 3.0 * (config.num_hidden_layers * layer + predicted_fraction * head)
 
 
-def electra_flops_per_token(config: BertConfig, seq_length: int, predicted_fraction: float) -> float:
+def electra_flops_per_token(config: EncoderConfig, seq_length: int, predicted_fraction: float) -> float:
     """The same step by the convention of Clark et al. 2020 (ELECTRA), for comparison with figures published under it.
 
     It counts the backward pass as one forward instead of two, elementwise operations too (5 for a softmax entry, 4 for

@@ -8,9 +8,12 @@ the global seed.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class Linear(nn.Linear):
@@ -25,6 +28,15 @@ class Embedding(nn.Embedding):
 
     def reset_parameters(self) -> None:
         """Nothing: `initialise_` does it."""
+
+
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """The function behind a `hidden_act`; BERT's "gelu" is the exact one."""
+    if name == "relu":
+        return F.relu
+    if name == "gelu":
+        return F.gelu
+    return partial(F.gelu, approximate="tanh")
 
 
 def initialise_(module: nn.Module, initializer_range: float, generator: torch.Generator | None = None) -> None:

@@ -1,13 +1,13 @@
-"""Tests of clozelab.models.flops: published sizes, and the formula at published points."""
+"""Tests of clozelab.models.cost: published sizes, and the formula at published points."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
+from clozelab.models.cost import electra_flops_per_token, parameter_count, training_flops_per_token
 from clozelab.models.encoder import Encoder
-from clozelab.models.flops import electra_flops_per_token, parameter_count, training_flops_per_token
 
 
 def _shape(layers: int, hidden: int, heads: int | None = None, vocab: int = 30522) -> dict:
@@ -66,12 +66,12 @@ def test_training_flops(tiny_config):
 
 def test_published_totals_of_bert_base() -> None:
     """A million steps of 256 rows: 900,000 of 128 tokens and 100,000 of 512; ELECTRA counts 512 throughout."""
-    base = BertConfig(30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
+    base = EncoderConfig(30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
     tokens = {128: 900_000 * 256 * 128, 512: 100_000 * 256 * 512}
     ours = sum(count * training_flops_per_token(base, length, 0.15) for length, count in tokens.items())
     assert ours == pytest.approx(2.38e19, rel=0.002)
     theirs = 1_000_000 * 256 * 512 * electra_flops_per_token(base, 512, 0.15625)
     assert theirs == pytest.approx(6.43e19, rel=0.002)
     # Their own figure for BERT-Large's shape, trained alike: 1.9e20 in their table 1.
-    large = BertConfig(30522, 1024, 24, 16, 4096, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
+    large = EncoderConfig(30522, 1024, 24, 16, 4096, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
     assert 1_000_000 * 256 * 512 * electra_flops_per_token(large, 512, 0.15625) == pytest.approx(1.9e20, rel=0.03)

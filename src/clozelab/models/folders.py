@@ -27,7 +27,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from clozelab.models.config import BertConfig
+from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 
 CONFIG_FILE, WEIGHTS_FILE, CHECKSUMS_FILE = "config.json", "model.safetensors", "checksums.json"
@@ -108,10 +108,10 @@ def load_head(folder: Path | str, prefix: str, module: nn.Module) -> None:
     module.load_state_dict(found, strict=False)
 
 
-def read_config(folder: Path | str) -> BertConfig:
+def read_config(folder: Path | str) -> EncoderConfig:
     """The configuration of an encoder folder; ValueError when the folder or its config.json is not usable."""
     try:
-        return BertConfig.from_hf_dict(read_config_dict(folder))
+        return EncoderConfig.from_hf_dict(read_config_dict(folder))
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
 
