@@ -1,0 +1,85 @@
+"""What the code computes is what it computed when the reference was frozen: losses, weights, scores, verdicts.
+
+Everything goes through doors that a refactor keeps: the command line, the files of a run folder, the experiments.
+On a machine like the one that froze (processor, vector instructions, torch, numpy) every number is compared to the last
+bit, and weights and predictions by checksum. Elsewhere sums are made in another order: learning rates, token counts,
+texts and vocabulary are still equal, losses and gradient norms close, the selecting score within a few examples;
+weights, single predictions and what is computed in bf16 are not compared. Verdicts are arithmetic on published scores,
+and equal everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FROZEN = json.loads(Path(__file__).with_name("frozen.json").read_text(encoding="utf-8"))
+CASES = [case for case in FROZEN if case != "machine"]
+RELATIVE = {"losses": 2e-5, "norms": 2e-5, "scores": 0.1, "verdicts": 1e-9}
+"""How far numbers of a part may be away on another machine; those of a part that is not named are equal, but
+`one_machine` is not looked at. Without AVX-512 and without any vectors losses moved by up to 3e-6, and no score did."""
+ABSOLUTE = {"scores": 0.05, "verdicts": 1e-9}
+MEANT = (
+    "A refactor changes no number. Where other numbers are meant, write the reason down in docs/decisions and freeze "
+    "anew: python -m tests.reference.freeze"
+)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Everything computed again, in a process of its own that no other test has set up."""
+    path = tmp_path_factory.mktemp("reference") / "found.json"
+    alone = {name: value for name, value in os.environ.items() if not name.startswith(("CLOZELAB_", "PYTEST_"))}
+    source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.reference.freeze", str(path)],
+        cwd=ROOT,
+        env=alone | {"OMP_NUM_THREADS": "1", "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def differences(frozen: Any, now: Any, relative: float, absolute: float, where: str = "") -> Iterator[str]:
+    """Leaves of `frozen` that `now` has otherwise; what only `now` has is not looked at."""
+    if isinstance(frozen, dict) and isinstance(now, dict):
+        for key, value in frozen.items():
+            yield from differences(value, now.get(key), relative, absolute, f"{where} {key}")
+    elif isinstance(frozen, list) and isinstance(now, list) and len(frozen) == len(now):
+        for i, pair in enumerate(zip(frozen, now, strict=True)):
+            yield from differences(*pair, relative, absolute, f"{where}[{i}]")
+    elif isinstance(frozen, float) and isinstance(now, float) and relative:
+        if not math.isclose(frozen, now, rel_tol=relative, abs_tol=absolute):
+            yield f"{where}: {frozen!r} was frozen, now {now!r}"
+    elif frozen != now:
+        yield f"{where}: {frozen!r} was frozen, now {now!r}"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_numbers_are_those_that_were_frozen(found: dict[str, Any], case: str) -> None:
+    assert "error" not in found[case], found[case]["error"]
+    is_same_machine = FROZEN["machine"] == found["machine"]
+    wrong: list[str] = []
+    for part, frozen in FROZEN[case].items():
+        is_exact = is_same_machine and part != "verdicts"
+        is_of_one_machine = part == "one_machine" or ("bf16" in case and part != "everywhere")
+        if is_exact or not is_of_one_machine:
+            limits = (0.0, 0.0) if is_exact else (RELATIVE.get(part, 0.0), ABSOLUTE.get(part, 0.0))
+            wrong += differences(frozen, found[case].get(part), *limits, part)
+    shown = "\n  ".join([f"{len(wrong)} values differ ({'same' if is_same_machine else 'other'} machine):", *wrong[:8]])
+    assert not wrong, f"{shown}\n{MEANT}"
+
+
+def test_no_case_was_left_out(found: dict[str, Any]) -> None:
+    assert found.keys() == FROZEN.keys()
