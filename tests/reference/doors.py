@@ -9,6 +9,7 @@ import csv
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,11 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from clozelab.cli import main
+from clozelab.runs.find import Collected, FinetuneRun, PretrainRun
+from clozelab.verdicts import judging
+from clozelab.verdicts.comparability import Comparability
+from clozelab.verdicts.experiment import load_experiment
+from clozelab.verdicts.table import build_table
 
 WORLD = {
     "corpus": "microworld",
@@ -215,14 +221,6 @@ def judge(
     Returns:
         One entry a claim and data set; numbers in points, None where there is none.
     """
-    from dataclasses import replace
-
-    from clozelab.ledger.collect import Collected, FinetuneRun, PretrainRun
-    from clozelab.ledger.reporting import verdicts
-    from clozelab.ledger.reporting.comparability import Comparability
-    from clozelab.ledger.reporting.experiment import load_experiment
-    from clozelab.ledger.reporting.table import build_table
-
     root, paper = Path("nowhere"), load_experiment(experiment)
     arms, runs = [], []
     for one in pretrainings:
@@ -246,5 +244,5 @@ def judge(
             "corrected": one.corrected,
             "decisive_seeds": one.decisive_seeds,
         }
-        for one in verdicts.judge(table)
+        for one in judging.judge(table)
     ]
