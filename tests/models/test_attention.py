@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -70,7 +72,7 @@ def test_kernels_of_other_devices_equal_the_reference(real_rows, monkeypatch):
 
 def test_the_variable_length_kernel_is_only_for_runs_without_dropout(monkeypatch):
     """Dropout in force never reaches a kernel that lacks it."""
-    monkeypatch.setattr(module, "_has_varlen_kernel", lambda q: True)
+    monkeypatch.setattr(module, "has_varlen_kernel", lambda q: True)
     monkeypatch.setattr(module, "_varlen", lambda q, k, v, layout, is_causal: q)
     layout = Layout.ragged(LENGTHS)
     q, k, v = (torch.randn(layout.num_slots, 2, 4) for _ in range(3))
@@ -96,6 +98,27 @@ def test_variable_length_kernel_is_called_as_its_torch_spells_it(monkeypatch):
         assert calls.pop() == ([0, 2, 6], 4, causal)
         module._varlen(q, q, q, Layout.ragged([2, 4]), is_causal=False)
         assert calls.pop()[2].get("window_size") is None
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "major", "dtype", "device", "fits"),
+    [
+        (64, 9, torch.bfloat16, "cuda", True),
+        (8, 8, torch.float16, "cuda", True),
+        (256, 8, torch.bfloat16, "cuda", True),
+        (26, 9, torch.bfloat16, "cuda", False),  # TinyBERT's 312 / 12
+        (264, 9, torch.bfloat16, "cuda", False),
+        (64, 7, torch.bfloat16, "cuda", False),
+        (64, 9, torch.float32, "cuda", False),
+        (64, 9, torch.bfloat16, "cpu", False),
+    ],
+)
+def test_the_variable_length_kernel_is_only_for_what_it_takes(head_dim, major, dtype, device, fits, monkeypatch):
+    """On a pretended GPU: flash attention raises for other head sizes and older chips."""
+    monkeypatch.setattr(module, "_load_varlen", lambda: (None, frozenset()))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=major))
+    q = SimpleNamespace(device=torch.device(device), dtype=dtype, shape=(6, 2, head_dim))
+    assert module.has_varlen_kernel(q) is fits
 
 
 def test_the_variable_length_kernel_has_a_known_spelling():

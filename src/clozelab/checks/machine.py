@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from clozelab.checks.subject import ERROR, OK, WARNING, Arm, Finding, Subject
-from clozelab.models.attention import attention, has_varlen_attention, reference_attention
+from clozelab.models.attention import attention, has_varlen_kernel, reference_attention
 from clozelab.models.cost import parameter_count
 from clozelab.models.layout import Layout
 from clozelab.objectives.plateau import plateau_tokens
@@ -112,7 +112,7 @@ def gpu_facts() -> Iterator[Fact]:
 def varlen_answer(error: float | None) -> tuple[str, str]:
     """(whether it is usable, why)."""
     if error is None:
-        return "not available", "torch has it from 2.10 on, for half precision; ragged batches go in sorted groups"
+        return "not available", "torch has it from 2.10 on, for Ampere or newer; ragged batches go in sorted groups"
     if not error <= MAX_BF16_ERROR:
         return "wrong", f"differs from one sequence at a time by {error:.1e}: do not fine-tune on this GPU in bf16"
     return "works", f"differs from one sequence at a time by {error:.1e}"
@@ -121,11 +121,13 @@ def varlen_answer(error: float | None) -> tuple[str, str]:
 @torch.no_grad()
 def varlen_error() -> float | None:
     """Largest difference of the ragged CUDA kernel from one call a sequence; None where there is no such kernel."""
-    if not torch.cuda.is_available() or not has_varlen_attention():
+    if not torch.cuda.is_available():
         return None
     layout = Layout.ragged([5, 64, 33]).to("cuda")
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(102, 2, 64, generator=generator).to("cuda", torch.bfloat16) for _ in range(3))
+    if not has_varlen_kernel(q):
+        return None
     settings: dict[str, Any] = {"is_causal": False}
     try:
         got = attention(q, k, v, layout, dropout_prob=0.0, training=False, **settings)

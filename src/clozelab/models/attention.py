@@ -4,7 +4,7 @@ Which kernel:
 - stream viewable as [B, S], CPU: batched matmul and softmax, which has dropout and took half the time of the CPU flash
   kernel or less at every S from 32 to 512, in training and in inference (bf16, one thread);
 - the same elsewhere, or where a calibration found it faster: scaled_dot_product_attention;
-- ragged, CUDA, half precision, no dropout in force: torch's variable-length flash kernel;
+- ragged, CUDA, half precision, no dropout in force, a head size it takes: torch's variable-length flash kernel;
 - ragged otherwise: sequences sorted by length in groups, padded inside the group. So dropout is never dropped silently.
 
 Letters: T tokens in the stream, B sequences, S slots a row, N heads, D head dimension.
@@ -30,7 +30,7 @@ __all__ = [
     "attention",
     "attention_of",
     "dense_rows",
-    "has_varlen_attention",
+    "has_varlen_kernel",
     "reference_attention",
 ]
 
@@ -42,6 +42,8 @@ CPU_WIDTH_MULTIPLE = 8
 """Of the slots of a group: oneDNN builds a kernel for every new shape, which takes longer than a small product."""
 ACCELERATOR_GROUP_SIZE = 64
 """Not measured: a kernel launch costs more there than padding."""
+VARLEN_MAX_HEAD_DIM = 256
+"""Of flash attention, whose head sizes also are multiples of eight (torch's flash_api.cpp)."""
 
 
 class DenseRows(NamedTuple):
@@ -94,7 +96,7 @@ def attention(
     rows = dense_rows(layout, num_heads=q.shape[1], dtype=q.dtype, device=q.device, is_causal=is_causal)
     if rows is not None:
         return _dense(q, k, v, rows, prob, is_causal)
-    if prob == 0.0 and _has_varlen_kernel(q):
+    if prob == 0.0 and has_varlen_kernel(q):
         return _varlen(q, k, v, layout, is_causal)
     return _grouped(q, k, v, layout, prob, is_causal)
 
@@ -213,8 +215,14 @@ def _group_layout_maker(lengths: list[int], width: int, device: torch.device) ->
     return lambda: Layout.rectangle(lengths, width).to(device)
 
 
-def _has_varlen_kernel(q: Tensor) -> bool:
-    return q.device.type == "cuda" and q.dtype in (torch.bfloat16, torch.float16) and _load_varlen() is not None
+def has_varlen_kernel(q: Tensor) -> bool:
+    """Whether torch's variable-length kernel takes `q`; it raises where scaled_dot_product_attention would adapt."""
+    if q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16) or _load_varlen() is None:
+        return False
+    head_dim = q.shape[-1]
+    # A compiler folds the properties, and not the capability, into a constant.
+    is_ampere = torch.cuda.get_device_properties(q.device).major >= 8
+    return is_ampere and head_dim % 8 == 0 and head_dim <= VARLEN_MAX_HEAD_DIM
 
 
 def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, is_causal: bool) -> Tensor:
@@ -222,17 +230,12 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, is_causal: bool) ->
     loaded = _load_varlen()
     assert loaded is not None
     kernel, parameters = loaded
-    # torch 2.10 and 2.11 spell the causal mask is_causal, later ones as a window that ends at the query.
+    # torch 2.10 spells the causal mask is_causal, later ones spell it as a window that ends at the query.
     causal: dict[str, Any] = {"is_causal": is_causal} if "is_causal" in parameters else {}
     if not causal and is_causal:
         causal = {"window_size": (-1, 0)}
     bounds, longest = layout.cu_seqlens, layout.max_seqlen
     return kernel(q.contiguous(), k.contiguous(), v.contiguous(), bounds, bounds, longest, longest, **causal)
-
-
-def has_varlen_attention() -> bool:
-    """Whether this torch brings the variable-length kernel; it runs on CUDA in half precision."""
-    return _load_varlen() is not None
 
 
 @lru_cache(maxsize=1)
