@@ -129,6 +129,26 @@ def test_compiling_is_for_gpus_unless_asked_for(monkeypatch: pytest.MonkeyPatch)
     assert gpu == {"auto": True, "true": True, "false": False}
 
 
+@pytest.mark.parametrize(
+    ("variables", "devices", "number"),
+    [
+        ({}, 2, 0),
+        ({"LOCAL_RANK": "1"}, 2, 1),
+        ({"SLURM_LOCALID": "3"}, 4, 3),
+        ({"SLURM_LOCALID": "3"}, 1, 0),  # a task of its own, with one GPU
+    ],
+)
+def test_ranks_measure_on_their_own_gpus(
+    variables: dict[str, str], devices: int, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert Hardware("gpu", devices, 1, "ddp", "bf16-mixed").device == torch.device("cuda", number)
+    assert Hardware("cpu", devices, 1, "ddp", "32-true").device == torch.device("cpu")
+
+
 def test_deterministic_mode_is_torchs() -> None:
     try:
         choose_hardware(**CPU, deterministic=True)

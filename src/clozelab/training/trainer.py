@@ -168,8 +168,11 @@ class Hardware:
 
     @property
     def device(self) -> torch.device:
-        """A device of the kind, for measurements before training."""
-        return torch.device("cuda" if self.accelerator == "gpu" else "cpu")
+        """This process's own, for measurements before training: ranks of one node would all meet on the first GPU."""
+        if self.accelerator != "gpu":
+            return torch.device("cpu")
+        local_rank = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
+        return torch.device("cuda", local_rank % self.devices)
 
     @property
     def compiles_pretraining(self) -> bool:
