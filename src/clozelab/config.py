@@ -23,6 +23,8 @@ from typing import Any
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from clozelab.suggestions import CONF_DIR as CONF_DIR
+from clozelab.suggestions import EXPERIMENTS_DIR as EXPERIMENTS_DIR
 from clozelab.suggestions import nearest
 
 
@@ -116,17 +118,6 @@ def at_least(least: float, value: float) -> float:
 
 RESOLVERS: tuple[Callable[..., Any], ...] = (fallback, at_least, scaled, scaled_phases, encoder_place)
 """Known to configurations by their own names (config.register)."""
-
-
-def _shipped(name: str) -> Path:
-    """A folder of YAML: inside the package in a wheel, at the top of the repository in an editable checkout."""
-    package = Path(__file__).resolve().parent
-    inside = package / name
-    return inside if inside.is_dir() else package.parents[1] / name
-
-
-CONF_DIR = _shipped("conf")
-EXPERIMENTS_DIR = _shipped("experiments")
 
 
 @dataclass

@@ -1,9 +1,21 @@
-"""What an unknown word was probably meant to be, in the words of every refusal that guesses."""
+"""Known names: where the files that ship with the project lie, and which known word an unknown one was meant to be."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
+
+
+def _shipped(name: str) -> Path:
+    """A folder of YAML: inside the package in a wheel, at the top of the repository in an editable checkout."""
+    package = Path(__file__).resolve().parent
+    inside = package / name
+    return inside if inside.is_dir() else package.parents[1] / name
+
+
+CONF_DIR = _shipped("conf")
+EXPERIMENTS_DIR = _shipped("experiments")
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:

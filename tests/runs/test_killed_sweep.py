@@ -141,8 +141,8 @@ def completions(runs: Path) -> dict[str, str]:
 def results(runs: Path) -> list[dict[str, Any]]:
     """results.csv without what is OF_THE_MOMENT."""
     path, collected = runs / "results.csv", collect(runs / "killed/demo")
-    rows = tuple(Row(arm, arm, arm, ()) for arm in ("mlm", "ltr"))
-    experiment = Experiment(runs, "killed", "", "", "dev", columns=(), rows=rows, claims=())
+    rows = tuple(Row(name=arm, label=arm, arm=arm) for arm in ("mlm", "ltr"))
+    experiment = Experiment(folder=runs, name="killed", columns=(), rows=rows)
     write_results(path, collected, build_table(experiment, collected), "demo")
     with path.open(newline="") as file:
         return [{key: value for key, value in row.items() if key not in OF_THE_MOMENT} for row in csv.DictReader(file)]

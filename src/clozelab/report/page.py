@@ -17,7 +17,7 @@ from clozelab.metrics.statistics import FINETUNING_SEEDS, MOST_SEEDS, ONE_RUN, P
 from clozelab.runs.find import Collected
 from clozelab.verdicts.accounts import arms_run, costs, known_losses, learnt, problems, provenance, seed_counts
 from clozelab.verdicts.columns import Cell, DataColumn
-from clozelab.verdicts.experiment import OUR_SPLIT, PERCENT, Experiment
+from clozelab.verdicts.experiment import MONOTONE, OUR_SPLIT, PERCENT, SPREAD, Experiment
 from clozelab.verdicts.judging import (
     FAILS,
     HOLDS,
@@ -27,7 +27,6 @@ from clozelab.verdicts.judging import (
     Judgement,
     summarise,
 )
-from clozelab.verdicts.paper import MONOTONE, SPREAD
 from clozelab.verdicts.points import find_lines, find_races, race_page
 from clozelab.verdicts.table import Table
 from clozelab.verdicts.wording import (
@@ -225,9 +224,9 @@ def _reading(experiment: Experiment, collected: Collected, judgements: Sequence[
         "without any true difference at most one shows a false \u201cholds\u201d or \u201cfails\u201d anywhere. The "
         "interval shown is the plain one of its difference alone, and may exclude zero where the corrected p says no."
     )
-    matched = " and ".join(experiment.matched_by).replace("_", " ")
+    matched = " and ".join(experiment.matched).replace("_", " ")
     rule = f"arms that differ in {matched} of pre-training by more than 2 %" if matched else "nothing else"
-    reason = f" (arms are not matched here: {experiment.matched_reason})" if experiment.matched_reason else ""
+    reason = f" (arms are not matched here: {experiment.matched_by_reason})" if experiment.matched_by_reason else ""
     barred = (
         "Not comparable: a row or a data set has no run, the cells are of two splits or of another metric, the "
         f"rows were made by another protocol than what they are about, or {rule}{reason}."

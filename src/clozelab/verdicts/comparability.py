@@ -35,7 +35,6 @@ from clozelab.verdicts.consistency import (
     FINETUNE_MAY_DIFFER,
     PRETRAIN_DATA,
     PRETRAIN_MAY_DIFFER,
-    RATE_KEYS,
     Delta,
     compared,
     encoder_of,
@@ -43,7 +42,7 @@ from clozelab.verdicts.consistency import (
     meant_to_differ,
     read_deltas,
 )
-from clozelab.verdicts.experiment import Experiment
+from clozelab.verdicts.experiment import RATE_KEYS, Experiment
 from clozelab.verdicts.wording import rough
 
 
@@ -191,7 +190,7 @@ def build_comparability(experiment: Experiment, collected: Collected) -> Compara
         pretrain={arm: _settings(runs, PRETRAIN_MAY_DIFFER, PRETRAIN_DATA) for arm, runs in pretrain.items()},
         finetune={key: _settings(runs, FINETUNE_MAY_DIFFER, FINETUNE_DATA) for key, runs in finetune.items()},
         amounts={arm: _amounts(runs) for arm, runs in pretrain.items()},
-        matched_by=experiment.matched_by,
+        matched_by=experiment.matched,
         arm_files=read_deltas(experiment.folder / "arm"),
         row_files=read_deltas(experiment.folder / "row"),
         encoders=_encoders(collected.finetune),

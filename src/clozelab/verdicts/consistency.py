@@ -25,13 +25,11 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from clozelab.config import CONF_DIR
 from clozelab.runs.find import AnyRun, Collected, FinetuneRun, PretrainRun
 from clozelab.runs.fingerprint import CONDITIONAL_KEYS, encoder_fingerprint, flatten, is_of_no_account
+from clozelab.verdicts.experiment import RATE_KEYS
 
 Delta = Mapping[str, str]
 """Dotted key, or a whole part -> what a file says of it, as text."""
 
-RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
-STEP_KEYS = ("phases.*.steps", "validation.interval_steps")
-"""How long pre-training is, and what is counted in its steps."""
 FOLLOWING = {
     "learning_rate": RATE_KEYS,
     "size.depth": ("model.num_hidden_layers",),

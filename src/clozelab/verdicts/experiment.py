@@ -1,27 +1,34 @@
-"""An experiment's folder: where it is found and what its paper.yaml says (cells, columns, claims).
+"""What paper.yaml may say: columns, rows, claims, arms and sweeps, each a model that refuses what it cannot mean.
 
-A column is a score of a task, or `from: pretrain`, a fact of the row's pre-training runs, or `mean_of` other columns
-(a list inside that list is averaged first; {COLUMN: METRIC} is another score of a column's runs).
+    title: How many tokens to mask
+    arms: {rate15: {objective.token.predict_prob: 0.15}, rate30: {objective.token.predict_prob: 0.3}}
+    columns: [mnli]
+    claims:
+      - {text: masking 30 % beats 15 % on MNLI, compare: [rate30, rate15, mnli], direction: higher}
+
+Reading it takes pydantic and yaml alone, so every verb opens an experiment before anything slow. docs/claims.md has
+every key with an example.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from itertools import combinations, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from omegaconf import OmegaConf
-from yaml import YAMLError  # type: ignore[import-untyped]
+import yaml  # type: ignore[import-untyped]
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError, model_validator
 
-from clozelab.config import EXPERIMENTS_DIR
-from clozelab.suggestions import hint
-from clozelab.verdicts.consistency import RATE_KEYS, STEP_KEYS
-from clozelab.verdicts.paper import Claim, Tasks, check_fact, check_files, check_setting, checked, load_claim
+from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR, hint, nearest
 
-OUR_SPLIT = "dev"
-SPLITS = (OUR_SPLIT, "test")
+OUR_SPLIT: Literal["dev"] = "dev"
 PERCENT = "percent"
+ALL_COLUMNS = "all"
+ORDER, MONOTONE, SPREAD, CONTRAST = "order", "monotone", "spread", "difference of differences"
+FALLING, RISING, WITHIN = ("lower", "decreasing"), ("higher", "increasing"), "within"
 MATCHES: dict[str, tuple[str, ...]] = {
     "steps": ("steps",),
     "tokens": ("tokens",),
@@ -29,39 +36,99 @@ MATCHES: dict[str, tuple[str, ...]] = {
     "time": ("training_seconds",),
     "none": (),
 }
-"""What `matched_by` may say -> what of two arms' pre-training has to agree."""
+"""What `matched_by` may say -> the amounts of two arms' pre-training that have to agree."""
 STEPS_AND_TOKENS = ("steps", "tokens")
 AVERAGES = {"mean": "means", "median": "medians", "best": "the best"}
 """What `averaging` may say of the paper's cells -> in words. Ours are means."""
+RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
+STEP_KEYS = ("phases.*.steps", "validation.interval_steps")
+"""How long pre-training is, and what is counted in its steps."""
 ROUNDING = 0.1 + 1e-9
 """Largest difference between a mean of printed numbers and a printed mean, each rounded to one decimal."""
+SCORES = (
+    *("accuracy", "f1", "matthews", "pearson", "spearman", "precision", "recall", "exact_match"),
+    *("exact", "threshold", "exact_untuned", "f1_untuned", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"),
+    *("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh", "pr_exact_ap", "pr_f1_ap", "pr_oracle_ap"),
+)
+"""Names of the scores that the project's scorers give."""
+FACTS = (
+    *("validation/loss", "validation/perplexity", "validation/accuracy", "flops", "mfu", "parameters", "steps"),
+    *("tokens", "tokens_per_second", "training_seconds", "unigram_entropy", "matmul_ceiling", "total_steps"),
+    "world_size",
+)
+"""Numbers in every pre-training run's record; each term of an objective adds a loss and an accuracy of its own."""
+OWN_FACT = re.compile(r"validation/\w+_(loss|accuracy)(/.+)?")
+SAME_KEY = 0.85
+"""How much alike two keys have to be that both begin with "validation/", to be taken for one."""
+
+Number = Annotated[float, Strict()]
 
 
-@dataclass(frozen=True)
-class Part:
-    """A column that goes into a mean, by its own metric or by another one of the same runs."""
+class Part(NamedTuple):
+    """A column that goes into a mean, by its own metric or by another score of the same runs."""
 
     column: str
     metric: str = ""
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of the paper's table: the data set it used and the ones that may stand in for it."""
+def _parts(entries: Any) -> Any:
+    """[A, [B, {B: validation/accuracy}]]: the mean of A and of the mean of two scores of B."""
+    groups = [entry if isinstance(entry, list) else [entry] for entry in entries] if isinstance(entries, list) else []
+    parts = tuple(tuple(map(_part, group)) for group in groups)
+    flat = [part for group in parts for part in group]
+    if len(groups) < 2 or not all(parts) or len(set(flat)) < len(flat):
+        raise ValueError(f"it is a list of two or more different columns, not {entries!r}")
+    return parts
 
-    name: str
-    metric: str
-    """Key of scores.json, or of a pre-training run's facts."""
-    task: str
-    stand_ins: tuple[str, ...]
-    benchmarks: tuple[str, ...]
-    """What a task may call this column in its `stand_in_for`."""
-    split: str = OUR_SPLIT
-    """Which split the paper's numbers of this column are on; ours are always on the development set."""
-    is_pretraining: bool = False
-    """Its cells are facts of the pre-training runs, one a pre-training seed, and not in percent."""
-    parts: tuple[tuple[Part, ...], ...] = ()
-    """What it is the plain mean of; parts in one group are averaged first and count once."""
+
+def _part(entry: Any) -> Part:
+    return Part(*map(str, next(iter(entry.items())))) if isinstance(entry, Mapping) and entry else Part(str(entry))
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Column(_Entry):
+    """A column of the table: a task's score, a fact of the pre-training (`from: pretrain`), or a mean of columns."""
+
+    name: str = Field(description="what stands over the column")
+    task: str = Field(default="", description="the task whose score it is")
+    metric: str = Field(default="", description="a key of scores.json; without it, the task's own main score")
+    stand_ins: tuple[str, ...] = Field(default=(), description="a list of tasks that may stand in for it ([] for none)")
+    benchmarks: tuple[str, ...] = Field(
+        default=(), description="a list of names that a task's stand_in_for may give it"
+    )
+    split: Literal["dev", "test"] = Field(
+        default=OUR_SPLIT, description="dev or test: where the paper's numbers are from"
+    )
+    source: Literal["pretrain", ""] = Field(
+        default="", alias="from", description="pretrain, or left out for a task's score"
+    )
+    parts: Annotated[tuple[tuple[Part, ...], ...], BeforeValidator(_parts)] = Field(
+        default=(), alias="mean_of", description="a list of two or more different columns"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_its_task(cls, entry: Any) -> Any:
+        return {"name": entry, "task": entry} if isinstance(entry, str) else entry
+
+    @model_validator(mode="after")
+    def _is_one_kind(self) -> Self:
+        if sum(map(bool, (self.task, self.source, self.parts))) != 1:
+            raise ValueError("a column has one of task, from: pretrain and mean_of")
+        if not self.task and (self.stand_ins or self.benchmarks or (self.parts and self.metric)):
+            raise ValueError("stand_ins, benchmarks and a metric belong to a task's column, not to a mean")
+        if self.is_pretraining and not self.metric:
+            raise ValueError("a column from pretrain has a metric, such as validation/loss")
+        _check_score(self)
+        return self
+
+    @property
+    def is_pretraining(self) -> bool:
+        """Its cells are facts of the pre-training runs, one a pre-training seed, and not in percent."""
+        return self.source == "pretrain"
 
     @property
     def unit(self) -> str:
@@ -70,7 +137,7 @@ class Column:
     @property
     def is_task(self) -> bool:
         """Whether its numbers are a task's own scores."""
-        return not self.is_pretraining and not self.parts
+        return bool(self.task)
 
     def accepts(self, task: str, stand_in_for: str | None) -> bool:
         """Whether a run of this task belongs to this column, itself or as a stand-in."""
@@ -79,37 +146,253 @@ class Column:
         return task == self.task or task in self.stand_ins or stand_in_for in (self.name, self.task, *self.benchmarks)
 
 
-@dataclass(frozen=True)
-class Row:
-    name: str
-    label: str
-    arm: str | None
-    """The pre-training arm whose cost the row has; None for a floor without pre-training."""
-    cells: tuple[float | None, ...]
-    floor: str | None = None
-    """The row of the same head without pre-training: what the task gives away for nothing."""
+def _check_score(column: Column) -> None:
+    """Refuse a slip of the pen in a metric; a name like none of ours may be a module's own score."""
+    if column.is_pretraining:
+        if column.metric not in FACTS and not OWN_FACT.fullmatch(column.metric):
+            meant = hint(column.metric, FACTS, cutoff=SAME_KEY)
+            raise ValueError(f"metric {column.metric!r} is no fact of a pre-training run; {meant}")
+        return
+    for metric in (column.metric, *(part.metric for group in column.parts for part in group)):
+        split, slash, score = metric.partition("/")
+        known = [f"validation/{name}" for name in SCORES]
+        is_known = score in SCORES or score.partition("_")[2] in SCORES  # of a further validation file
+        is_slip = not slash or nearest(metric, known, cutoff=SAME_KEY)
+        if metric and is_slip and not (is_known and split in ("validation", "test")):
+            raise ValueError(f"metric {metric!r} is no score; {hint(metric, known, cutoff=SAME_KEY)}")
 
 
-@dataclass(frozen=True)
-class Experiment:
+class Row(_Entry):
+    """A row of the table: the paper's cells, the arm whose encoder it takes, and what else sets its runs apart."""
+
+    name: str = Field(alias="row", description="the row's name, as its run folders have it")
+    label: str = Field(default="", description="what stands before the row; without it, its name")
+    arm: str | None = Field(
+        default=None, description="the pre-training arm whose encoder it takes, or null for a floor"
+    )
+    cells: tuple[Number | None, ...] = Field(
+        default=(), description="a list with the paper's number, or null, for each column"
+    )
+    floor: str | None = Field(default=None, description="the row of the same head without pre-training")
+    delta: dict[str, Any] = Field(default={}, alias="set", description="a mapping of settings, such as {epochs: 3}")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _labelled(cls, entry: Any) -> Any:
+        return {"label": str(entry["row"])} | entry if isinstance(entry, dict) and "row" in entry else entry
+
+
+class Claim(_Entry):
+    """One sentence that runs can support or contradict: an order, a monotone series, a spread or a contrast.
+
+    Attributes:
+        rows: that it is about, in the claimed order. For an order, the first against each of the others.
+        column: a column's name, or ALL_COLUMNS.
+        direction: of the number, not of what is good: a perplexity decreases.
+        paper_delta: the paper's difference, in the column's unit; None where it has no single one.
+        against: row, row and column of the difference that a CONTRAST subtracts.
+        points: of a SPREAD: by how much rows may differ.
+    """
+
+    text: str = Field(description="the claim as a sentence")
+    direction: Literal["lower", "higher", "increasing", "decreasing", "within"] = Field(
+        description="lower or higher with compare; increasing, decreasing or within with rows"
+    )
+    rows: tuple[str, ...] = Field(description="a list of two or more different rows")
+    column: str = Field(description="a column's name, or all")
+    id: str = Field(default="", description="a name of its own")
+    paper_delta: Number | None = Field(default=None, description="a number in the column's unit, or null")
+    against: tuple[str, str, str] | None = Field(default=None, description="[row, row, column]")
+    points: Number = Field(default=0.0, ge=0.0, description="a number above 0, in the column's unit")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_compare(cls, entry: Any) -> Any:
+        """`compare: [row, row, column]` and `compare: [row, [row, row], column]` are rows and a column, too."""
+        said = entry.get("direction") if isinstance(entry, dict) else None
+        if not isinstance(entry, dict) or "compare" not in entry:
+            if said in ("lower", "higher"):
+                raise ValueError(f"direction is {said!r}; with rows it is increasing, decreasing or within")
+            return entry
+        if said in ("increasing", "decreasing", WITHIN):
+            raise ValueError(f"direction is {said!r}; with compare it is lower or higher")
+        value, rest = entry["compare"], {key: one for key, one in entry.items() if key != "compare"}
+        if not isinstance(value, list) or len(value) != 3:
+            raise ValueError(f"compare is [row, row, column] or [row, [row, row], column], not {value!r}")
+        others = value[1] if isinstance(value[1], list) else [value[1]]
+        return rest | {"rows": [value[0], *others], "column": value[2]}
+
+    @model_validator(mode="after")
+    def _means_something(self) -> Self:
+        if len(self.rows) < 2 or len(set(self.rows)) < len(self.rows):
+            raise ValueError(f"a claim needs two or more different rows, not {', '.join(self.rows) or 'none'}")
+        if (self.kind == SPREAD) != (self.points > 0):
+            raise ValueError("points, a number above 0, belongs to direction: within and to no other")
+        if self.against and (len(self.rows) != 2 or self.column == ALL_COLUMNS):
+            raise ValueError("against takes a compare of two rows on one column")
+        if self.against == (*self.rows, self.column):
+            raise ValueError("against is the same difference as compare")
+        delta = self.paper_delta
+        if delta is not None and (len(self.rows) > 2 or self.column == ALL_COLUMNS):
+            raise ValueError(f"paper_delta is {delta:g}; of several differences it is null")
+        if delta and self.direction in (FALLING if delta > 0 else RISING):
+            raise ValueError(
+                f"paper_delta is {delta:g} and direction is {self.direction}: the paper's own number would contradict "
+                "its claim, so one of the two is wrong"
+            )
+        return self
+
+    @property
+    def kind(self) -> str:
+        if self.direction == WITHIN:
+            return SPREAD
+        return CONTRAST if self.against else MONOTONE if self.direction.endswith("creasing") else ORDER
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """(row, row) of the differences that the claim is about, first - second."""
+        if self.kind == MONOTONE:
+            return [(later, earlier) for earlier, later in pairwise(self.rows)]
+        if self.kind == SPREAD:
+            return list(combinations(self.rows, 2))
+        return [(self.rows[0], row) for row in self.rows[1:]]
+
+    @property
+    def is_lower(self) -> bool:
+        """Whether the claimed sign of a difference is negative; says nothing of a SPREAD."""
+        return self.direction in FALLING
+
+    def in_words(self) -> str:
+        """The claimed direction, where no size can be compared."""
+        words = {"increasing": "rising", "decreasing": "falling", WITHIN: f"within {self.points:g}"}
+        return words.get(self.direction, self.direction)
+
+
+class Sweeps(_Entry):
+    """What the sweeps of an experiment without sweep_*.yaml run over: key -> its values, as in hydra.sweeper.params."""
+
+    pretrain: dict[str, Any] = Field(default={}, description="a mapping such as {seed: '1,2,3'}")
+    finetune: dict[str, Any] = Field(default={}, description="a mapping such as {task: 'mnli,qnli', seed: '1,2'}")
+
+
+class Experiment(_Entry):
+    """paper.yaml as a whole. Attributes without a key in the file: `folder`, and `name`, which is the folder's."""
+
     folder: Path
     name: str
-    title: str
-    source: str
-    split: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    claims: tuple[Claim, ...]
-    matched_by: tuple[str, ...] = STEPS_AND_TOKENS
-    """What of two arms' pre-training has to agree before their rows are compared."""
-    matched_reason: str = ""
-    """Why nothing has to, where nothing has to."""
-    differ_in: tuple[str, ...] = ()
-    """Settings that the rows are about, beyond what their files set."""
-    seeds: int | None = None
-    """Runs behind each of the paper's cells; None where it does not say."""
-    averaging: str = ""
-    """What of them a cell is, one of AVERAGES; empty where the paper does not say."""
+    title: str = Field(default="", description="the table's heading; without it, the folder's name")
+    source: str = Field(default="", description="where the paper's numbers are from; nothing where there is no paper")
+    split: Literal["dev", "test"] = Field(
+        default=OUR_SPLIT, description="dev or test: where the paper's numbers are from"
+    )
+    columns: tuple[Column, ...] = Field(description="a list of columns")
+    rows: tuple[Row, ...] = Field(default=(), description="a list of rows; without it, one for each arm and a floor")
+    claims: tuple[Claim, ...] = Field(default=(), description="a list of claims ([] for none)")
+    arms: dict[str, dict[str, Any]] = Field(default={}, description="a mapping of arms, each a mapping of settings")
+    sweeps: Sweeps = Field(default=Sweeps(), description="a mapping with pretrain and finetune")
+    matched_by: Literal["steps", "tokens", "flops", "time", "none"] | None = Field(
+        default=None,
+        description="one of steps, tokens, flops, time, none; without it, arms must agree in steps and tokens",
+    )
+    matched_by_reason: str = Field(default="", description="why arms need not agree in anything")
+    differ_in: tuple[str, ...] = Field(default=(), description="a list of settings such as [epochs]")
+    seeds: Annotated[int, Strict()] | None = Field(
+        default=None, ge=1, description="the number of runs behind each of the paper's cells"
+    )
+    averaging: Literal["mean", "median", "best", ""] = Field(default="", description="one of mean, median, best")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_defaults(cls, said: dict[str, Any]) -> dict[str, Any]:
+        """Rows for the arms where there are none; the table's split and empty cells where an entry says nothing."""
+        said = {"title": said.get("name", "")} | said
+        columns, rows, arms = said.get("columns"), said.get("rows"), said.get("arms")
+        if isinstance(columns, list) and "split" in said:
+            said["columns"] = [{"split": said["split"]} | one if isinstance(one, dict) else one for one in columns]
+        if rows is None and isinstance(arms, dict) and arms:
+            floor = {"row": "random", "label": "No pre-training", "arm": None}
+            said["rows"] = rows = [*({"row": arm, "arm": arm, "floor": "random"} for arm in arms), floor]
+        if isinstance(rows, list) and isinstance(columns, list):
+            empty = {"cells": [None] * len(columns)}
+            said["rows"] = [empty | one if isinstance(one, dict) else one for one in rows]
+        return said
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for what, names in (
+            ("columns: name", [one.name for one in self.columns]),
+            ("rows: row", [one.name for one in self.rows]),
+            ("claims: id", [one.id for one in self.claims if one.id]),
+        ):
+            if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
+                raise ValueError(f"{what} {twice!r} is there twice; give each its own")
+        tasks = {one.name: one for one in self.columns if one.is_task}
+        for i, column in enumerate(self.columns):
+            for part in (part for group in column.parts for part in group):
+                _known(part.column, tasks, f"columns.{i}: mean_of", "tasks' columns")
+        rows = {row.name for row in self.rows}
+        for i, row in enumerate(self.rows):
+            _check_cells(row, self.columns, f"rows.{i}")
+            if row.floor is not None:
+                _known(row.floor, rows, f"rows.{i}: floor", "rows")
+        for i, claim in enumerate(self.claims):
+            self._check_claim(claim, f"claims.{i}")
+        settings = known_settings(self.folder)
+        for place, keys in (("differ_in", self.differ_in), *self._deltas()):
+            for key in keys:
+                _known(re.split(r"[./@]", key.lstrip("/+~"))[0], settings, place, "settings of a run")
+        return self
+
+    def _deltas(self) -> Iterable[tuple[str, Iterable[str]]]:
+        yield from ((f"arms.{name}", delta) for name, delta in self.arms.items())
+        yield from ((f"rows.{i}: set", row.delta) for i, row in enumerate(self.rows))
+
+    def _check_claim(self, claim: Claim, where: str) -> None:
+        """Its rows and columns are the table's, its size is what the printed cells say."""
+        units = {column.name: column.unit for column in self.columns}
+        rows = [row.name for row in self.rows]
+        for name in (*claim.rows, *(claim.against[:2] if claim.against else ())):
+            _known(name, rows, where, "rows")
+        _known(claim.column, [*units, ALL_COLUMNS], where, "columns")
+        if claim.against:
+            _known(claim.against[2], units, f"{where}: against", "columns")
+            if claim.against[0] == claim.against[1]:
+                raise ValueError(f"{where}: against compares {claim.against[0]!r} with itself")
+            pair = units[claim.column], units[claim.against[2]]
+            if pair[0] != pair[1]:
+                raise ValueError(
+                    f"{where}: compare is in {pair[0]} and against in {pair[1]}; they cannot be subtracted"
+                )
+        size = self._printed_size(claim)
+        if claim.paper_delta is not None and size is not None and abs(size - claim.paper_delta) > ROUNDING:
+            raise ValueError(f"{where}: paper_delta is {claim.paper_delta:g}, and its cells say {size:.4g}")
+
+    def _printed_size(self, claim: Claim) -> float | None:
+        """The difference that the paper's cells have; None where a cell is empty or there are several differences."""
+        terms = [(1.0, claim.rows[0], claim.column), (-1.0, claim.rows[1], claim.column)]
+        if claim.against:
+            first, second, column = claim.against
+            terms += [(-1.0, first, column), (1.0, second, column)]
+        cells = [(sign, self.printed(row, column)) for sign, row, column in terms]
+        known = [sign * cell for sign, cell in cells if cell is not None]
+        return sum(known) if len(known) == len(cells) and len(claim.pairs) == 1 else None
+
+    def printed(self, row: str, column: str) -> float | None:
+        """The paper's cell; None where it has none."""
+        if column == ALL_COLUMNS:
+            return None
+        cells = next(one.cells for one in self.rows if one.name == row)
+        return dict(zip((one.name for one in self.columns), cells, strict=True))[column]
+
+    @property
+    def has_paper(self) -> bool:
+        """Whether the table has a paper's numbers or claims beside ours."""
+        return bool(self.source)
+
+    @property
+    def matched(self) -> tuple[str, ...]:
+        """What of two arms' pre-training has to agree before their rows are compared."""
+        return STEPS_AND_TOKENS if self.matched_by is None else MATCHES[self.matched_by]
 
     @property
     def statistic(self) -> str:
@@ -128,11 +411,54 @@ class Experiment:
     def free_keys(self) -> frozenset[str]:
         """Settings in which any two rows or arms may differ, whatever their files say."""
         rates = RATE_KEYS if "learning_rate" in self.differ_in else ()
-        steps = () if "steps" in self.matched_by else STEP_KEYS
+        steps = () if "steps" in self.matched else STEP_KEYS
         return frozenset((*self.differ_in, *rates, *steps))
 
     def label(self, row: str) -> str:
         return next((one.label for one in self.rows if one.name == row), row)
+
+    def inline_deltas(self, kind: str) -> dict[str, dict[str, Any]]:
+        """Name -> settings of the arms (kind "arm") or rows (kind "row") that have no file in the folder.
+
+        A key is a dotted setting, or a group of files with a choice ("objective", "objective/input"). A row takes the
+        encoder of its arm; a floor has the shape of the first arm and fresh weights.
+        """
+        files = {path.stem for path in (self.folder / kind).glob("*.yaml")}
+        if kind == "arm":
+            return {name: {"arm": name} | delta for name, delta in self.arms.items() if name not in files}
+        shape = next((row.arm for row in self.rows if row.arm), next(iter(self.arms), None))
+        found = {}
+        for row in self.rows:
+            if row.name not in files and (row.arm or shape):
+                encoder = {"encoder_arm": row.arm or shape, "initialisation": "pretrained" if row.arm else "random"}
+                found[row.name] = {"row": row.name} | encoder | row.delta
+        return found
+
+
+def _known(name: str, known: Iterable[str], where: str, what: str) -> None:
+    names = list(known)
+    if name not in names:
+        raise ValueError(f"{where}: {name!r} is none of the {what}; {hint(name, names)}")
+
+
+def _check_cells(row: Row, columns: tuple[Column, ...], where: str) -> None:
+    """One cell for each column; a printed mean of printed cells is their mean."""
+    if len(row.cells) != len(columns):
+        raise ValueError(f"{where}: {len(row.cells)} cells for {len(columns)} columns")
+    cells = dict(zip((column.name for column in columns), row.cells, strict=True))
+    for column in columns:
+        printed = cells[column.name]
+        # Of several scores of a column, one alone is printed.
+        parts = [cells[group[0].column] for group in column.parts if group == (Part(group[0].column),)]
+        known = [part for part in parts if part is not None]
+        if printed is None or not known or len(known) < len(column.parts):
+            continue
+        mean = sum(known) / len(known)
+        if abs(mean - printed) > ROUNDING:
+            raise ValueError(
+                f"{where}: {column.name} is {printed}, and the mean of its {len(known)} columns is {mean:.2f}; one of "
+                "the cells is wrong"
+            )
 
 
 def find_experiment(name: str) -> Path:
@@ -153,181 +479,129 @@ def list_experiments() -> list[str]:
 
 
 def load_experiment(folder: Path) -> Experiment:
-    """Read and check paper.yaml, and the files beside it that it is about.
+    """Read and check paper.yaml and the files beside it.
 
     Raises:
-        ValueError: names the file, the entry and what is wrong with it.
+        ValueError: names the file, the key and what is wrong with it.
     """
     path = folder / "paper.yaml"
+    said = read_yaml(path)
+    for key in said.keys() & {"folder", "name"}:
+        raise ValueError(f"{path}: has no key {key!r}; an experiment is called as its folder")
     try:
-        plain = OmegaConf.to_container(OmegaConf.load(path))
-    except YAMLError as error:
+        found = Experiment.model_validate(said | {"folder": folder, "name": folder.name})
+    except ValidationError as error:
+        raise ValueError(f"{path}: {_in_words(error)}") from None
+    _check_tasks(found, path)
+    _check_files(found)
+    return found
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file as it is written. ValueError where it is no YAML or no mapping."""
+    try:
+        plain = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+    except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(plain, dict):
-        raise ValueError(f"{path}: not a mapping")
-    optional = ("matched_by", "matched_by_reason", "differ_in", "seeds", "averaging")
-    needed = {"title", "source", "split", "columns", "rows", "claims"}
-    top = checked(plain, needed, str(path), optional=optional)
-    for key in ("columns", "rows", "claims"):
-        if not isinstance(top[key], list):
-            raise ValueError(f"{path}: {key} is {top[key]!r}; it is a list ([] for none)")
-    optional_values = _matching(top, str(path)) | _averaging(top, str(path))
-    split = _split(top["split"], str(path))
-    columns = tuple(_column(entry, split, f"{path}: columns.{i}") for i, entry in enumerate(top["columns"]))
-    _check_columns(columns, path)
-    rows = tuple(_row(entry, columns, f"{path}: rows.{i}") for i, entry in enumerate(top["rows"]))
-    for folder_name, used in (("row", {row.name for row in rows}), ("arm", {row.arm for row in rows} - {None})):
-        _check_named(path, folder_name, {str(name) for name in used})
-    check_files(folder, {row.name: row.arm for row in rows})
-    for i, row in enumerate(rows):
-        if row.floor is not None and row.floor not in {one.name for one in rows}:
-            raise ValueError(f"{path}: rows.{i}: floor {row.floor!r} is no row; rows are {[one.name for one in rows]}")
-    names, units = [row.name for row in rows], {column.name: column.unit for column in columns}
-    claims = tuple(load_claim(entry, names, units, f"{path}: claims.{i}") for i, entry in enumerate(top["claims"]))
-    _check_unique([claim.id for claim in claims], f"{path}: claims", "id")
-    _check_sizes(claims, rows, columns, path)
-    heading = str(top["title"]), str(top["source"]), split
-    return Experiment(folder, folder.name, *heading, columns, rows, claims, **optional_values)
+        raise ValueError(f"{path}: not a mapping of keys and values")
+    return {str(key): value for key, value in plain.items()}
 
 
-def _check_sizes(claims: Sequence[Claim], rows: Sequence[Row], columns: Sequence[Column], path: Path) -> None:
-    """A claim's size is what the printed cells that it is about say."""
-    cells = {(row.name, column.name): cell for row in rows for column, cell in zip(columns, row.cells, strict=True)}
-    for i, claim in enumerate(claims):
-        if claim.paper_delta is None or len(claim.pairs) > 1:
+def _in_words(error: ValidationError) -> str:
+    """The first refusal in one sentence: the place in the file, what is wrong, what to write."""
+    first = error.errors()[0]
+    place = [one for one in first["loc"] if one != ""]
+    models: dict[str, type[BaseModel]] = {"columns": Column, "rows": Row, "claims": Claim, "sweeps": Sweeps}
+    model: type[BaseModel] = Experiment
+    if place and place[0] in models and len(place) > (1 if place[0] == "sweeps" else 2):
+        model = models[str(place[0])]
+    own = ("folder", "name") if model is Experiment else ()
+    fields = {one.alias or name: one for name, one in model.model_fields.items() if name not in own}
+    depth = 0 if model is Experiment else 1 if model is Sweeps else 2
+    key = str(place[depth]) if len(place) > depth else ""
+    where = "".join(f"{part}: " for part in (".".join(map(str, place[:depth])),) if part)
+    meaning = fields[key].description if key in fields else "a mapping of keys and values"
+    if first["type"] == "value_error":
+        message = str(first["ctx"]["error"])
+        return f"{'.'.join(map(str, place))}: {message}" if place else message
+    if first["type"] == "extra_forbidden":
+        return f"{where}has no key {key!r}; {hint(key, [*fields, *(['compare'] if model is Claim else [])])}"
+    if first["type"] == "missing" and len(place) == depth + 1:
+        return f"{where}lacks {key}, {meaning}"
+    name = ".".join(map(str, place))
+    return f"{name} is {first['input']!r}; it is {meaning}"
+
+
+def known_settings(folder: Path) -> set[str]:
+    """First parts of the keys that a pre-training or fine-tuning run has: `objective` of objective.token."""
+    found = {"hydra"}
+    for stage in ("pretrain", "finetune"):
+        plain = read_yaml(CONF_DIR / f"{stage}.yaml")
+        found |= {str(next(iter(one))) for one in plain.pop("defaults", ()) if isinstance(one, dict)} | plain.keys()
+        found |= read_yaml(CONF_DIR / "paths.yaml").keys()
+    return found | {path.name for path in folder.glob("*") if path.is_dir()}
+
+
+def _check_tasks(experiment: Experiment, path: Path) -> None:
+    """Refuse a task's name that is a slip of the pen; any other may be a data set that nothing here can read."""
+    sweeps = list(experiment.folder.glob("sweep_*.yaml"))
+    if any("searchpath" in sweep.read_text(encoding="utf-8") for sweep in sweeps):
+        return  # tasks of one's own may lie anywhere
+    known = {file.stem for folder in (experiment.folder, CONF_DIR) for file in (folder / "task").glob("*.yaml")}
+    swapped = {"".join(sorted(one)) for one in known}
+    for i, column in enumerate(experiment.columns):
+        for name in (column.task, *column.stand_ins):
+            is_slip = "".join(sorted(name)) in swapped or difflib.get_close_matches(name, known, cutoff=SAME_KEY)
+            if name and name not in known and is_slip:
+                raise ValueError(f"{path}: columns.{i}: {name!r} is no task; {hint(name, known)}")
+
+
+def _check_files(experiment: Experiment) -> None:
+    """The files of arms and rows: each is called as it says, has known settings and takes the arm that paper.yaml says.
+
+    A slip in them would be found after the last run only, as an empty row.
+    """
+    folder, settings = experiment.folder, known_settings(experiment.folder)
+    arms = {row.name: row.arm for row in experiment.rows}
+    files = {kind: sorted((folder / kind).glob("*.yaml")) for kind in ("arm", "row")}
+    known = {kind: {file.stem for file in found} for kind, found in files.items()}
+    known["arm"] |= experiment.arms.keys()
+    for file in (*files["arm"], *files["row"]):
+        said, kind = read_yaml(file), file.parent.name
+        if "@package _global_" not in file.read_text(encoding="utf-8"):
             continue
-        terms = [(row, claim.column) for row in claim.rows]
-        terms += [(row, claim.against[2]) for row in reversed(claim.against[:2])] if claim.against else []
-        numbers = [cells.get(term) for term in terms]
-        if any(number is None for number in numbers):
-            continue
-        size = sum(sign * (number or 0.0) for sign, number in zip((1, -1) * 2, numbers, strict=False))
-        if abs(size - claim.paper_delta) > ROUNDING:
-            raise ValueError(f"{path}: claims.{i}: paper_delta is {claim.paper_delta:g}, and its cells say {size:.4g}")
+        if wrong := sorted(said.keys() - settings - {"defaults"}):
+            raise ValueError(f"{file}: a run has no key {wrong[0]!r}; {hint(wrong[0], settings)}")
+        own = str(said.get(kind, file.stem))
+        if "${" not in own and own != file.stem:
+            raise ValueError(f"{file}: it says {kind}: {own!r}; {kind}s are called as their files, so {file.stem!r}")
+        if kind == "row" and file.stem in arms:
+            _check_encoder(file, said, arms[file.stem], known["arm"])
+    used = {"arm": set(filter(None, arms.values())), "row": {row.name for row in experiment.rows if not row.delta}}
+    for kind, names in used.items():
+        if known[kind] and (absent := sorted(names - known[kind])):
+            what = f"no file {kind}/{absent[0]}.yaml" + (" and is not in arms" if experiment.arms else "")
+            raise ValueError(f"{folder}/paper.yaml: {kind} {absent[0]!r} has {what}; {hint(absent[0], known[kind])}")
+    for kind, stage in (("arm", "pretrain"), ("row", "finetune")):
+        _check_sweep(folder / f"sweep_{stage}.yaml", kind, known[kind])
 
 
-def _averaging(top: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What the paper's cells are of how many runs."""
-    seeds, averaging = top.get("seeds"), top.get("averaging") or ""
-    if seeds is not None and (not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1):
-        raise ValueError(f"{where}: seeds is {seeds!r}; it is the number of runs behind each of the paper's cells")
-    if averaging and averaging not in AVERAGES:
-        raise ValueError(f"{where}: averaging is {averaging!r}; it is one of {', '.join(AVERAGES)}")
-    return {"seeds": seeds, "averaging": averaging}
+def _check_encoder(file: Path, said: Mapping[str, Any], arm: str | None, known: set[str]) -> None:
+    """The encoder that a row takes is the one whose cost the report gives it; a floor has only its shape."""
+    taken = said.get("encoder_arm", "${")
+    if taken is not None and "${" not in str(taken) and known and taken not in known:
+        raise ValueError(f"{file}: encoder_arm {taken!r} is no arm of the experiment; {hint(str(taken), known)}")
+    is_floor = arm is None and said.get("initialisation") != "pretrained"
+    if "${" not in str(taken) and taken != arm and not is_floor:
+        words = [f"{one!r}" if one is not None else "null" for one in (taken, arm)]
+        raise ValueError(f"{file}: encoder_arm is {words[0]}, and paper.yaml says arm: {words[1]} of this row")
 
 
-def _matching(top: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What may differ between arms and rows by intention."""
-    matched, reason = top.get("matched_by"), str(top.get("matched_by_reason") or "")
-    if matched is not None and matched not in MATCHES:
-        raise ValueError(
-            f"{where}: matched_by is {matched!r}; it is one of {', '.join(MATCHES)}. Without it, arms must agree in "
-            "steps and tokens"
-        )
-    differ_in = top.get("differ_in") or []
-    if not isinstance(differ_in, list):
-        raise ValueError(f"{where}: differ_in is {differ_in!r}; it is a list of settings such as [epochs]")
-    for key in differ_in:
-        check_setting(str(key), f"{where}: differ_in:")
-    return {
-        "matched_by": STEPS_AND_TOKENS if matched is None else MATCHES[matched],
-        "matched_reason": reason,
-        "differ_in": tuple(map(str, differ_in)),
-    }
-
-
-def _check_columns(columns: tuple[Column, ...], path: Path) -> None:
-    _check_unique([column.name for column in columns], f"{path}: columns", "name")
-    tasks = Tasks(path.parent)
-    by_name = {column.name: column for column in columns if column.is_task}
-    for i, column in enumerate(columns):
-        where = f"{path}: columns.{i}"
-        if column.is_pretraining:
-            check_fact(column.metric, path.parent, f"{where}: metric")
-        if column.is_task:
-            tasks.check(column.task, f"{where}: task")
-            tasks.check_metric(column.task, column.metric, f"{where}: metric")
-        for stand_in in column.stand_ins:
-            tasks.check(stand_in, f"{where}: stand_ins:")
-        for part in (part for group in column.parts for part in group):
-            if part.column not in by_name:
-                meant = hint(part.column, by_name)
-                raise ValueError(f"{where}: mean_of: {part.column!r} is none of the tasks' columns; {meant}")
-            if part.metric:
-                tasks.check_metric(by_name[part.column].task, part.metric, f"{where}: mean_of: {part.column}:")
-
-
-def _check_unique(names: list[str], where: str, what: str) -> None:
-    twice = [name for i, name in enumerate(names) if name in names[:i]]
-    if twice:
-        raise ValueError(f"{where}: {what} {twice[0]!r} is there twice; give each its own")
-
-
-def _check_named(path: Path, group: str, used: set[str]) -> None:
-    """A row or arm that the sweeps do not know would stay empty, and its runs would be left out of the table."""
-    known = {file.stem for file in (path.parent / group).glob("*.yaml")}
-    if known and used - known:
-        wrong = sorted(used - known)[0]
-        raise ValueError(f"{path}: {group} {wrong!r} has no file {group}/{wrong}.yaml; {hint(wrong, known)}")
-
-
-def _split(value: Any, where: str) -> str:
-    if value not in SPLITS:
-        raise ValueError(f"{where}: split is {value!r}; it is one of {', '.join(SPLITS)}")
-    return str(value)
-
-
-def _column(entry: Any, split: str, where: str) -> Column:
-    """`split` is the table's, for a column that names none of its own."""
-    if isinstance(entry, Mapping) and "mean_of" in entry:
-        one = {"split": split} | checked(entry, ("name", "mean_of"), where, optional=("split",))
-        parts = _parts(one["mean_of"], where)
-        return Column(str(one["name"]), "", "", (), (), split=_split(one["split"], where), parts=parts)
-    if isinstance(entry, Mapping) and "from" in entry:
-        one = {"split": split} | checked(entry, ("name", "from", "metric"), where, optional=("split",))
-        if one["from"] != "pretrain":
-            raise ValueError(f"{where}: from is {one['from']!r}; it is pretrain, or left out for a task's score")
-        metric = str(one["metric"])
-        return Column(str(one["name"]), metric, "", (), (), split=_split(one["split"], where), is_pretraining=True)
-    keys = {"name", "metric", "task", "stand_ins", "benchmarks"}
-    one = {"split": split} | checked(entry, keys, where, optional=("split",))
-    for key in ("stand_ins", "benchmarks"):
-        if not isinstance(one[key], list):
-            raise ValueError(f"{where}: {key} is {one[key]!r}; it is a list of names ([] for none)")
-    names = tuple(map(str, one["stand_ins"])), tuple(map(str, one["benchmarks"]))
-    words = str(one["name"]), str(one["metric"]), str(one["task"])
-    return Column(*words, *names, split=_split(one["split"], where))
-
-
-def _parts(entries: Any, where: str) -> tuple[tuple[Part, ...], ...]:
-    """[A, [B, {B: validation/accuracy}]]: the mean of A and of the mean of B's own and another of its scores."""
-    groups = [entry if isinstance(entry, list) else [entry] for entry in entries] if isinstance(entries, list) else []
-    parts = tuple(tuple(map(_part, group)) for group in groups)
-    flat = [part for group in parts for part in group]
-    if len(groups) < 2 or not all(parts) or len(set(flat)) < len(flat):
-        raise ValueError(f"{where}: mean_of is {entries!r}; it is a list of two or more different columns")
-    return parts
-
-
-def _part(entry: Any) -> Part:
-    return Part(*map(str, next(iter(entry.items())))) if isinstance(entry, Mapping) and entry else Part(str(entry))
-
-
-def _row(entry: Any, columns: tuple[Column, ...], where: str) -> Row:
-    one = checked(entry, {"row", "label", "arm", "cells"}, where, optional=("floor",))
-    cells = dict(zip((column.name for column in columns), one["cells"], strict=False))
-    if len(one["cells"]) != len(columns):
-        raise ValueError(f"{where}: {len(one['cells'])} cells for {len(columns)} columns")
-    for column in columns:
-        # Where a column is a mean of printed ones, each counted once.
-        parts = [cells[group[0].column] for group in column.parts if group == (Part(group[0].column),)]
-        is_printed = parts and len(parts) == len(column.parts)
-        if not is_printed or cells[column.name] is None or any(part is None for part in parts):
-            continue
-        mean = sum(parts) / len(parts)
-        if abs(mean - cells[column.name]) > ROUNDING:
-            raise ValueError(
-                f"{where}: {column.name} is {cells[column.name]}, and the mean of its {len(parts)} columns is "
-                f"{mean:.2f}; one of the cells is wrong"
-            )
-    return Row(one["row"], one["label"], one["arm"], tuple(one["cells"]), one.get("floor"))
+def _check_sweep(path: Path, kind: str, known: set[str]) -> None:
+    """The arms or rows that a sweep lists are there."""
+    hydra = (read_yaml(path) if path.is_file() else {}).get("hydra") or {}
+    value = str(((hydra.get("sweeper") or {}).get("params") or {}).get(kind) or "")
+    for name in (one.strip("'\" ") for one in value.split(",") if value):
+        if known and name not in known and not set(value) & set("$(*?[{"):
+            raise ValueError(f"{path}: hydra.sweeper.params.{kind}: {name!r} is no {kind}; {hint(name, known)}")

@@ -25,9 +25,8 @@ from clozelab.metrics.statistics import (
 from clozelab.runs.find import Collected
 from clozelab.verdicts.columns import DataColumn
 from clozelab.verdicts.examples import compare_examples
-from clozelab.verdicts.experiment import AVERAGES, Experiment
+from clozelab.verdicts.experiment import ALL_COLUMNS, AVERAGES, ORDER, SPREAD, Claim, Experiment
 from clozelab.verdicts.links import Case, Correction, Link, correct, find_cases
-from clozelab.verdicts.paper import ALL_COLUMNS, ORDER, SPREAD, Claim
 from clozelab.verdicts.table import Table, build_table
 
 HOLDS, FAILS, INCONCLUSIVE = "holds", "fails", "inconclusive"

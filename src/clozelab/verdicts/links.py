@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate, contrast, holm
 from clozelab.verdicts.columns import Cell, DataColumn
 from clozelab.verdicts.comparability import copied_seeds
-from clozelab.verdicts.experiment import Column
-from clozelab.verdicts.paper import ALL_COLUMNS, CONTRAST, ORDER, SPREAD, Claim
+from clozelab.verdicts.experiment import ALL_COLUMNS, CONTRAST, SPREAD, Claim, Column
 from clozelab.verdicts.table import Table
 from clozelab.verdicts.wording import MINUS, interval, signed
 
@@ -194,7 +193,7 @@ def _contrast(claim: Claim, against: tuple[str, str, str], one: DataColumn, othe
     # Where either is not the paper's data, the paper's size says nothing about the difference.
     speaks = other if one.is_paper and not other.is_paper else one
     judged_on = one.heading if one.key == other.key else f"{one.heading} against {other.heading}"
-    return Case(claim, speaks, judged_on, (_link(claim, terms, "", table),))
+    return Case(claim, speaks, judged_on, (_link(terms, "", table),))
 
 
 def _case_of_all(claim: Claim, table: Table) -> Case:
@@ -216,29 +215,30 @@ def _links(claim: Claim, column: DataColumn, table: Table, *, with_column: bool 
     for first, second in claim.pairs:
         names = [] if claim.rows == (first, second) else [f"{label(first)} {MINUS} {label(second)}"]
         names += [column.heading] if with_column else []
-        links.append(_link(claim, ((1.0, first, column), (-1.0, second, column)), " on ".join(names), table))
+        terms = ((1.0, first, column), (-1.0, second, column))
+        margin = claim.points if claim.kind == SPREAD else 0.0
+        links.append(_link(terms, " on ".join(names), table, margin))
     return tuple(links)
 
 
 def link_between(first: str, second: str, column: DataColumn, table: Table) -> Link:
     """The difference of two rows on one data set that no claim need be about."""
-    claim = Claim("", "", ORDER, (first, second), column.heading, "higher", None)
-    return _links(claim, column, table)[0]
+    return _link(((1.0, first, column), (-1.0, second, column)), "", table)
 
 
-def _link(claim: Claim, terms: tuple[Term, ...], name: str, table: Table) -> Link:
+def _link(terms: tuple[Term, ...], name: str, table: Table, margin: float = 0.0) -> Link:
     cells = [table.cells[row, column.key] for _, row, column in terms]
     difference = contrast([(factor, cell.scores) for (factor, _, _), cell in zip(terms, cells, strict=True)])
     absent = _absent(terms, cells, table)
     if difference is None and not absent:
-        absent = "the rows have no seed in common" if claim.kind == CONTRAST else "the two rows have no seed in common"
+        absent = "the rows have no seed in common"
     has_collapsed = any(cell.num_collapsed for cell in cells)
     factors = [factor for factor, _, _ in terms]
     return Link(
         name=name,
         terms=terms,
         difference=difference,
-        margin=claim.points if claim.kind == SPREAD else 0.0,
+        margin=margin,
         barred=_barred(terms, table),
         absent=absent,
         is_collapsed=any(cell.is_collapsed for cell in cells),

@@ -7,7 +7,6 @@ import io
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -70,7 +69,9 @@ def test_files(make_runs: Callable[..., Path], writers: Any) -> None:
 def test_what_the_papers_numbers_are_stands_above_the_table(make_runs: Callable[..., Path]) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0})
     assert "numbers are" not in texts(written(root))["report.md"].split("### ")[0]
-    medians = replace(load_experiment(find_experiment("table5_pretraining_tasks")), seeds=5, averaging="median")
+    medians = load_experiment(find_experiment("table5_pretraining_tasks")).model_copy(
+        update={"seeds": 5, "averaging": "median"}
+    )
     found = texts(write_report(medians, root, root / "report", scale="demo"))
     assert "averaged inside each; the paper's numbers are medians of 5 runs a cell." in found["report.md"]
     assert "are medians of 5 runs a cell." in found["report.html"]
@@ -431,7 +432,7 @@ def test_what_scores_are_of(make_runs: Callable[..., Path], writers: Any, withou
     assert line.count("1,000 of 3,668") == 1
     assert "trained on 1,000 of 3,668" in found["report.html"]
     assert all("was scored several times on the way" in found[name] for name in ("report.md", "report.html"))
-    experiment = replace(load_experiment(find_experiment("table5_pretraining_tasks")), split="test")
+    experiment = load_experiment(find_experiment("table5_pretraining_tasks")).model_copy(update={"split": "test"})
     write_report(experiment, root, root / "other", scale="demo")
     assert "ours on the dev sets and the paper's on the test sets; ours is" in (root / "other/report.md").read_text()
 

@@ -12,7 +12,7 @@ import pytest
 
 from clozelab.metrics.statistics import FINETUNING_SEEDS
 from clozelab.runs.find import collect
-from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
+from clozelab.verdicts.experiment import Claim, Experiment, find_experiment, load_experiment
 from clozelab.verdicts.judging import (
     FAILS,
     HOLDS,
@@ -23,7 +23,6 @@ from clozelab.verdicts.judging import (
     judge,
     summarise,
 )
-from clozelab.verdicts.paper import CONTRAST, Claim
 from clozelab.verdicts.table import build_table
 
 
@@ -82,10 +81,11 @@ def test_claim_about_all_columns(experiment: Experiment, make_runs: Callable[...
     (one,) = judged(experiment, root)["ltr_hurts_everywhere"]
     assert one.verdict == INCONCLUSIVE  # SST-2 has no runs
     assert "no runs for SST-2" in one.note and one.judged_on == "4 of 5 columns"
-    short = replace(
-        experiment,
-        columns=tuple(column for column in experiment.columns if column.name != "SST-2"),
-        rows=tuple(replace(row, cells=(*row.cells[:3], row.cells[4])) for row in experiment.rows),
+    short = experiment.model_copy(
+        update={
+            "columns": tuple(column for column in experiment.columns if column.name != "SST-2"),
+            "rows": tuple(row.model_copy(update={"cells": (*row.cells[:3], row.cells[4])}) for row in experiment.rows),
+        }
     )
     (one,) = judged(short, root)["ltr_hurts_everywhere"]
     assert one.verdict == HOLDS
@@ -349,8 +349,10 @@ def test_a_difference_without_spread_waits_for_one_more_seed(
 def contrast(experiment: Experiment, first: str, second: str) -> Experiment:
     """The experiment with one claim: left-to-right costs `first` more than `second`."""
     against = ("ltr", "mlm", second)
-    claim = Claim("more", "t", CONTRAST, ("ltr", "mlm"), first, "lower", None, against=against)
-    return replace(experiment, claims=(claim,))
+    claim = Claim.model_validate(
+        {"text": "t", "compare": ["ltr", "mlm", first], "direction": "lower", "against": against}
+    )
+    return experiment.model_copy(update={"claims": (claim,)})
 
 
 @pytest.mark.parametrize(
@@ -401,11 +403,13 @@ def test_the_second_stand_in_never_stands_beside_the_first(
 ) -> None:
     """Both columns have a stand-in with runs, and they are different ones."""
     more = {"MNLI-m": ("mrpc", "snli_95k"), "QNLI": ("sst2", "qnli_derived")}
-    listed = tuple(replace(one, stand_ins=more.get(one.name, one.stand_ins)) for one in experiment.columns)
+    listed = tuple(
+        one.model_copy(update={"stand_ins": more.get(one.name, one.stand_ins)}) for one in experiment.columns
+    )
     root = make_runs(
         {(row, task): mean for row, mean in (("ltr", 60.0), ("mlm", 70.0)) for task in ("mrpc", "qnli_derived")}
     )
-    short = replace(experiment, columns=tuple(one for one in listed if one.name not in ("MRPC", "SST-2")))
+    short = experiment.model_copy(update={"columns": tuple(one for one in listed if one.name not in ("MRPC", "SST-2"))})
     found = judge(build_table(contrast(short, "MNLI-m", "QNLI"), collect(root)))
     assert [one.verdict for one in found] == [NOT_COMPARABLE] * 2
     assert {one.note for one in found} == {
@@ -419,7 +423,7 @@ def test_a_size_is_held_against_means_only(
     experiment: Experiment, make_runs: Callable[..., Path], averaging: str
 ) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0, ("mlm", "snli_95k"): 60.0})
-    found = judged(replace(experiment, averaging=averaging), root)
+    found = judged(experiment.model_copy(update={"averaging": averaging}), root)
     (mrpc,), (mnli,) = found["ltr_hurts_mrpc"], found["nsp_helps_mnli"]
     assert mrpc.verdict == HOLDS and mnli.paper_size is None  # a stand-in's never is
     if averaging in ("", "mean"):

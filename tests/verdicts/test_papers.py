@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from clozelab.verdicts.experiment import Experiment, find_experiment, list_experiments, load_experiment
-from clozelab.verdicts.paper import CONTRAST, ORDER
+from clozelab.verdicts.experiment import CONTRAST, ORDER, Experiment, find_experiment, list_experiments, load_experiment
 
 TABLES = {"roberta_nsp_x_format": "roberta_table2_medians_of_5_seeds"}
 """Experiment -> its table in the list of facts, where that has another name."""
