@@ -10,7 +10,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 
-from clozelab.config import CONF_DIR, check_schema, fallback
+from clozelab.config import CONF_DIR, check_config, fallback
 from clozelab.launch import sweep
 from clozelab.launch.mistakes import explain
 from clozelab.runs.fingerprint import canonical
@@ -31,7 +31,7 @@ def composed(stage: str, *overrides: str) -> DictConfig:
     whole = sweep.compose(stage, [*said, *overrides])
     with sweep.hydra_config(whole):
         plain = sweep.without_hydra(whole)
-        check_schema(stage, plain)
+        check_config(stage, plain)
         check_targets(plain, signatures=False)
         OmegaConf.to_container(plain, resolve=True, throw_on_missing=True)
         canonical(plain)
@@ -108,7 +108,7 @@ def test_targets_fit_their_signatures() -> None:
         ("pretrain", "trainer.thread=1", "has no key 'trainer.thread'; did you mean 'trainer.threads'?"),
         ("pretrain", "scale.pretrain.seed=1", "has no key 'scale.pretrain.seed'; did you mean 'scale.pretrain.seeds'?"),
         ("pretrain", "model.hidden_sise=8", "has no key 'model.hidden_sise'; did you mean 'model.hidden_size'?"),
-        ("pretrain", "+model.hidden_sise=8", "'hidden_sise' not in 'ModelConfig'; did you mean 'hidden_size'?"),
+        ("pretrain", "+model.hidden_sise=8", "model.hidden_sise: there is no such key; did you mean 'hidden_size'?"),
         ("pretrain", "validation.interval=1", "'validation.interval'; did you mean 'validation.interval_steps'?"),
         ("pretrain", "phases.0.seq_len=1", "has no key 'phases.0.seq_len'; "),
         ("pretrain", "objective.token.predict_probb=0.1", "did you mean 'objective.token.predict_prob'?"),
@@ -119,7 +119,7 @@ def test_targets_fit_their_signatures() -> None:
         ("prepare", "corpus.sources.0.pth=x", "has no key 'corpus.sources.0.pth'; "),
         ("finetune", "task.nam=x", "has no key 'task.nam'; did you mean 'task.name'?"),
         ("finetune", "task.data.max_seq_len=x", "'task.data.max_seq_len'; did you mean 'task.data.max_seq_length'?"),
-        ("finetune", "+encoder_folder=x", "'encoder_folder' not in 'FinetuneConfig'; did you mean"),
+        ("finetune", "+encoder_folder=x", "encoder_folder: there is no such key; did you mean 'encoder_arm'"),
         ("pretrain", "seed=one", "seed=one: Value 'one' of type 'str' could not be converted to Integer"),
         ("pretrain", "trainer.devices=many", "trainer.devices=many: Value 'many' of type 'str'"),
     ],

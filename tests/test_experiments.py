@@ -22,7 +22,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from clozelab.config import CONF_DIR, EXPERIMENTS_DIR, ScaleConfig, check_schema, kept_step, scaled
+from clozelab.config import CONF_DIR, EXPERIMENTS_DIR, ScaleConfig, check_config, kept_step, scaled
 from clozelab.launch import sweep
 from clozelab.models.config import EncoderConfig
 from clozelab.runs.fingerprint import canonical, flatten
@@ -98,7 +98,7 @@ def with_delta(folder: Path, stage: str, name: str) -> DictConfig:
 
 def resolved(config: DictConfig, stage: str) -> dict[str, Any]:
     """Checked against the stage's schema, and without anything missing."""
-    check_schema(stage, config)
+    check_config(stage, config)
     values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}

@@ -236,7 +236,7 @@ def _multirun_first(words: list[str]) -> list[str]:
 
 def _job(verb: str, cfg: DictConfig) -> int:
     """One job in this process: skip what is complete, before torch is imported."""
-    from clozelab.config import check_schema
+    from clozelab.config import check_config
     from clozelab.launch.forking import die_with_first_rank
     from clozelab.launch.overrides import check_overrides
     from clozelab.runs.fingerprint import require_encoder
@@ -244,7 +244,7 @@ def _job(verb: str, cfg: DictConfig) -> int:
     from clozelab.targets import check_targets
 
     die_with_first_rank()
-    check_schema(verb, cfg)
+    check_config(verb, cfg)
     check_targets(cfg, signatures=False)
     if verb in RUN_STAGES:
         check_overrides(cfg)

@@ -211,9 +211,6 @@ class JobComposer:
         kind = tuple(one.key_or_group if one in plain else word for one, word in zip(parsed, words, strict=True))
         if kind not in self._composed:
             config = self.loader.load_sweep_config(self.master, list(words))
-            if any(one.is_add() or one.is_force_add() for one in parsed):  # Hydra lets them past the schema
-                with hydra_config(config):
-                    schema.check_schema(str(config.hydra.job.name), without_hydra(config))
             self._composed[kind] = config
         config = copy.deepcopy(self._composed[kind])
         try:
@@ -256,6 +253,7 @@ def plan_job(composed: DictConfig, overrides: Sequence[str]) -> PlannedJob:
     stage = str(composed.hydra.job.name)
     with hydra_config(composed):
         task_config = without_hydra(composed)
+        schema.check_config(stage, task_config)
         if stage in ("pretrain", "finetune"):
             check_overrides(task_config)
         run_dir = str(task_config.get("run_dir") or "")
