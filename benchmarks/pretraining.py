@@ -3,7 +3,8 @@
 `python benchmarks/pretraining.py` times optimizer steps of clozelab and of `BertForPreTraining` on the same rows
 (sequence length 128, 15 % predicted, NSP labels, BERT's own dropout, vocabulary 30,522) and prints tokens/s as median
 (min-max) and the ratio, pair by pair. Peers: transformers' own Trainer as documented, in fp32 and bf16 (trainer-fp32,
-trainer-bf16), and the same model in the shortest possible loop (fp32, bf16). `ceiling` is no peer: the tokens/s that
+trainer-bf16), and the same model in the shortest possible loop (fp32, bf16), also with torch.compile around the model
+(bf16-compiled, the strongest; it compiles before its first turn). `ceiling` is no peer: the tokens/s that
 the same floating-point operations (models/cost.py) would come to as large matrix products and nothing else, in the
 precision that clozelab takes; clozelab's ratio to it is its share of the machine. Times are wall clock around whole
 steps: forward, backward, clip, update.
@@ -38,9 +39,10 @@ SEQ_LENGTH = 128
 BATCH = {"smoke": 2, "tiny": 64, "mini": 64, "small": 64, "medium": 32, "base": 16, "large": 8}
 """Rows a step, the same on all sides: as many as let the slowest take a step in seconds."""
 SIZES = ("tiny", "mini", "small", "medium", "base")
-PEERS = ("trainer-fp32", "trainer-bf16", "fp32", "bf16", "ceiling")
-USUAL_PEERS = ("trainer-fp32", "trainer-bf16", "ceiling")
-SIDE_NAMES = {"ceiling": "the matrix products' ceiling"}
+PEERS = ("bf16-compiled", "trainer-fp32", "trainer-bf16", "fp32", "bf16", "ceiling")
+USUAL_PEERS = ("bf16-compiled", "trainer-fp32", "trainer-bf16", "ceiling")
+"""The strongest first: its ratio is the one to quote."""
+SIDE_NAMES = {"ceiling": "the matrix products' ceiling", "bf16-compiled": "transformers bf16 + torch.compile"}
 
 
 def make_rows(batch_size: int, seq_length: int = SEQ_LENGTH) -> dict[str, Any]:
@@ -153,14 +155,23 @@ def transformers_batch(rows: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def transformers_step(size: str, is_bf16: bool, batch_size: int | None = None) -> Callable[[], float]:
-    """One step of `BertForPreTraining` + torch's AdamW in the shortest loop."""
+def transformers_step(
+    size: str, is_bf16: bool, batch_size: int | None = None, *, compiles: bool = False
+) -> Callable[[], float]:
+    """One step of `BertForPreTraining` + torch's AdamW in the shortest loop; compiled ones have had two steps."""
     import torch
 
     model = transformers_model(size)
+    run = torch.compile(model) if compiles else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
     inputs = transformers_batch(make_rows(batch_size or BATCH[size]))
-    return lambda: training_step(lambda: model(**inputs).loss, model, optimizer, is_bf16)
+
+    def step() -> float:
+        return training_step(lambda: run(**inputs).loss, model, optimizer, is_bf16)
+
+    for _ in range(2 if compiles else 0):
+        step()
+    return step
 
 
 def serve_ceiling(size: str) -> None:
@@ -219,7 +230,10 @@ def work(side: str, size: str, threads: int) -> None:
         return serve_ceiling(size)
     if side.startswith("trainer-"):
         return serve_trainer(size, is_bf16=side == "trainer-bf16")
-    step = clozelab_step(size) if side == "clozelab" else transformers_step(size, is_bf16=side == "bf16")
+    if side == "clozelab":
+        step = clozelab_step(size)
+    else:
+        step = transformers_step(size, is_bf16=side.startswith("bf16"), compiles=side == "bf16-compiled")
     return serve(repeated(step, BATCH[size] * SEQ_LENGTH))
 
 
