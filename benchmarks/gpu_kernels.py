@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from clozelab.models.attention import Layout, attention, reference_attention
+from clozelab.models.attention import Mask, attention, reference_attention
+from clozelab.models.layout import Layout
 from gpu_plan import Plan
 
 HEAD_DIMS = (64, 8, 26)
@@ -46,10 +47,10 @@ def _check_kernel(
         return [out.detach().float(), *(leaf.grad[rows].float() for leaf in leaves if leaf.grad is not None)]
 
     def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attention(q, k, v, layout, dropout_prob=0.0, is_causal=is_causal, training=True)
+        return attention(q, k, v, layout, dropout_prob=0.0, mask=Mask(is_causal), training=True)
 
     def reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return reference_attention(q, k, v, layout, is_causal=is_causal)
+        return reference_attention(q, k, v, layout, mask=Mask(is_causal))
 
     low = [x.bfloat16() for x in exact]
     wanted, found, usual = run(exact, reference), run(low, ours), run(low, reference)
@@ -68,7 +69,7 @@ def _check_dropout(plan: Plan, layout: Layout) -> None:
     torch.manual_seed(0)
     q = torch.zeros(layout.num_slots, 4, 64, device=plan.device, dtype=torch.bfloat16)
     v = torch.ones_like(q)
-    outs = [attention(q, q, v, layout, dropout_prob=0.5, is_causal=False, training=True).float() for _ in range(2)]
+    outs = [attention(q, q, v, layout, dropout_prob=0.5, mask=Mask(), training=True).float() for _ in range(2)]
     mean = float(outs[0].mean())
     different = not torch.equal(outs[0], outs[1])
     plan.say("", f"Attention dropout of a ragged stream: mean {mean:.3f} (1 expected), anew each time: {different}.")

@@ -38,7 +38,7 @@ def clozelab_step(size: str) -> Callable[[], float]:
     """All batches once through the encoder."""
     import torch
 
-    from clozelab.models.attention import Layout
+    from clozelab.models.layout import Layout
 
     torch.manual_seed(0)
     encoder, is_bf16 = clozelab_encoder(size).eval(), clozelab_precision()

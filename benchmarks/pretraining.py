@@ -106,7 +106,7 @@ def clozelab_batch(rows: dict[str, Any]) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from clozelab.models.attention import Layout
+    from clozelab.models.layout import Layout
 
     batch_size, seq_length = rows["ids"].shape
     return {

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clozelab.models.attention import Layout
+from clozelab.models.layout import Layout
 
 
 @pytest.fixture

@@ -8,10 +8,21 @@ import pytest
 import torch
 
 from clozelab.models import attention as module
-from clozelab.models.attention import Layout, attention, attention_of, dense_rows, reference_attention
+from clozelab.models.attention import (
+    CAUSAL,
+    FULL,
+    Context,
+    Mask,
+    attention,
+    attention_of,
+    dense_rows,
+    reference_attention,
+)
 from clozelab.models.kernels.cpu import has_fast_path
+from clozelab.models.layout import Layout
 
 LENGTHS = [5, 9, 1, 9, 3, 2, 7, 4, 8, 6, 9]
+MASKS = [FULL, CAUSAL, Mask(window=2), Mask(is_causal=True, window=3)]
 
 
 def _layouts():
@@ -22,17 +33,17 @@ def _layouts():
     yield "one sequence", Layout.ragged([5])
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("mask", MASKS, ids=str)
 @pytest.mark.parametrize(
     ("name", "layout"), list(_layouts()), ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_equals_the_reference(name, layout, is_causal, real_rows):
+def test_equals_the_reference(name, layout, mask, real_rows):
     torch.manual_seed(0)
     leaves = [torch.randn(layout.num_slots, 3, 5, requires_grad=True) for _ in range(3)]
     copies = [leaf.detach().clone().requires_grad_() for leaf in leaves]
     rows = real_rows(layout)
-    out = attention(*leaves, layout, dropout_prob=0.0, is_causal=is_causal, training=True)
-    expected = reference_attention(*copies, layout, is_causal=is_causal)
+    out = attention(*leaves, layout, dropout_prob=0.0, mask=mask, training=True)
+    expected = reference_attention(*copies, layout, mask=mask)
     assert out.shape == expected.shape and out.isfinite().all()
     torch.testing.assert_close(out[rows], expected[rows], atol=1e-6, rtol=0)
     weights = torch.randn(len(rows), 3, 5)
@@ -49,7 +60,7 @@ def test_dropout_is_in_force_in_training_only(layout, real_rows):
 
     def run(prob: float, training: bool):
         torch.manual_seed(1)
-        return attention(q, k, v, layout, dropout_prob=prob, is_causal=False, training=training)[rows]
+        return attention(q, k, v, layout, dropout_prob=prob, mask=FULL, training=training)[rows]
 
     clean = run(0.0, training=True)
     assert torch.equal(run(0.5, training=False), clean)
@@ -64,20 +75,20 @@ def test_kernels_of_other_devices_equal_the_reference(real_rows, monkeypatch):
     for layout in (Layout.ragged(LENGTHS), Layout.rectangle(LENGTHS, 10), Layout.rectangle([6] * 4, 6)):
         q, k, v = (torch.randn(layout.num_slots, 2, 4) for _ in range(3))
         rows = real_rows(layout)
-        for is_causal in (False, True):
-            out = attention(q, k, v, layout, dropout_prob=0.0, is_causal=is_causal, training=True)
-            expected = reference_attention(q, k, v, layout, is_causal=is_causal)
+        for mask in MASKS:
+            out = attention(q, k, v, layout, dropout_prob=0.0, mask=mask, training=True)
+            expected = reference_attention(q, k, v, layout, mask=mask)
             torch.testing.assert_close(out[rows], expected[rows], atol=1e-6, rtol=0)
 
 
 def test_the_variable_length_kernel_is_only_for_runs_without_dropout(monkeypatch):
     """Dropout in force never reaches a kernel that lacks it."""
-    monkeypatch.setattr(module, "has_varlen_kernel", lambda q: True)
-    monkeypatch.setattr(module, "_varlen", lambda q, k, v, layout, is_causal: q)
+    monkeypatch.setattr(module, "has_varlen_kernel", lambda q, mask: True)
+    monkeypatch.setattr(module, "_varlen", lambda q, k, v, layout, mask: q)
     layout = Layout.ragged(LENGTHS)
     q, k, v = (torch.randn(layout.num_slots, 2, 4) for _ in range(3))
     for prob, training, uses_it in ((0.0, True, True), (0.1, False, True), (0.1, True, False)):
-        out = attention(q, k, v, layout, dropout_prob=prob, is_causal=False, training=training)
+        out = attention(q, k, v, layout, dropout_prob=prob, mask=FULL, training=training)
         assert (out is q) is uses_it
 
 
@@ -91,12 +102,12 @@ def test_variable_length_kernel_is_called_as_its_torch_spells_it(monkeypatch):
     q = torch.randn(6, 2, 4)
     for parameters, causal in (
         (frozenset({"is_causal"}), {"is_causal": True}),
-        (frozenset(), {"window_size": (-1, 0)}),
+        (frozenset({"window_size"}), {"window_size": (-1, 0)}),
     ):
         monkeypatch.setattr(module, "_load_varlen", lambda parameters=parameters: (fake, parameters))
-        module._varlen(q, q, q, Layout.ragged([2, 4]), is_causal=True)
+        module._varlen(q, q, q, Layout.ragged([2, 4]), CAUSAL)
         assert calls.pop() == ([0, 2, 6], 4, causal)
-        module._varlen(q, q, q, Layout.ragged([2, 4]), is_causal=False)
+        module._varlen(q, q, q, Layout.ragged([2, 4]), FULL)
         assert calls.pop()[2].get("window_size") is None
 
 
@@ -118,7 +129,7 @@ def test_the_variable_length_kernel_is_only_for_what_it_takes(head_dim, major, d
     monkeypatch.setattr(module, "_load_varlen", lambda: (None, frozenset()))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=major))
     q = SimpleNamespace(device=torch.device(device), dtype=dtype, shape=(6, 2, head_dim))
-    assert module.has_varlen_kernel(q) is fits
+    assert module.has_varlen_kernel(q, FULL) is fits
 
 
 def test_the_variable_length_kernel_has_a_known_spelling():
@@ -129,20 +140,20 @@ def test_the_variable_length_kernel_has_a_known_spelling():
     assert loaded[1] & {"is_causal", "window_size"}
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("mask", MASKS, ids=str)
 @pytest.mark.parametrize(
     "layout", [Layout.rectangle(LENGTHS, 10), Layout.rectangle([6] * 4, 6)], ids=["padded", "full"]
 )
-def test_the_cpus_own_attention_equals_the_reference(layout, is_causal, real_rows):
+def test_the_cpus_own_attention_equals_the_reference(layout, mask, real_rows):
     """Query, key and value in one tensor, and a backward written by hand."""
     torch.manual_seed(0)
     qkv = torch.randn(layout.num_slots, 3, 3, 5, requires_grad=True)
     copy = qkv.detach().clone().requires_grad_()
-    where = dense_rows(layout, num_heads=3, dtype=qkv.dtype, device=qkv.device, is_causal=is_causal)
+    where = dense_rows(layout, num_heads=3, dtype=qkv.dtype, device=qkv.device, mask=mask)
     assert where is not None and has_fast_path(qkv, 0.0)
     rows = real_rows(layout)
-    out = attention_of(qkv, where, dropout_prob=0.0, is_causal=is_causal, training=True)
-    expected = reference_attention(*copy.unbind(1), layout, is_causal=is_causal)
+    out = attention_of(qkv, Context(where, mask, None), dropout_prob=0.0, training=True)
+    expected = reference_attention(*copy.unbind(1), layout, mask=mask)
     torch.testing.assert_close(out[rows], expected[rows], atol=1e-6, rtol=0)
     weights = torch.randn(len(rows), 3, 5)
     (out[rows] * weights).sum().backward()
@@ -158,10 +169,10 @@ def test_the_cpus_own_attention_drops_as_the_plain_operations_do(dtype, monkeypa
     for is_fast in (True, False):
         torch.manual_seed(0)
         qkv = torch.randn(layout.num_slots, 3, 2, 4).to(dtype).requires_grad_()
-        where = dense_rows(layout, num_heads=2, dtype=dtype, device=qkv.device, is_causal=False)
+        where = dense_rows(layout, num_heads=2, dtype=dtype, device=qkv.device, mask=FULL)
         monkeypatch.setattr(module, "has_fast_path", lambda *_, is_fast=is_fast: is_fast)
         torch.manual_seed(1)
-        out = attention_of(qkv, where, dropout_prob=0.4, is_causal=False, training=True)
+        out = attention_of(qkv, Context(where, FULL, None), dropout_prob=0.4, training=True)
         out.float().square().sum().backward()
         results.append((out.detach(), qkv.grad))
     tolerance = {"atol": 1e-5, "rtol": 1e-5} if dtype is torch.float32 else {"atol": 0.06, "rtol": 0.06}

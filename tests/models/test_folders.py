@@ -20,8 +20,8 @@ def folder(tmp_path, tiny_config):
     """An encoder folder with a masked-LM head and a classifier."""
     encoder = Encoder(tiny_config(is_causal=True))
     heads = {
-        "cls.predictions": MaskedLMHead(encoder.config, encoder.embeddings.word_embeddings.weight),
-        "classifier": SequenceClassificationHead(encoder.config, num_labels=3),
+        "lm": MaskedLMHead(encoder.config, encoder.embeddings.word_embeddings.weight),
+        "classification": SequenceClassificationHead(encoder.config, num_labels=3),
     }
     save_encoder_folder(
         tmp_path / "runs" / "encoder",
@@ -50,12 +50,12 @@ def test_round_trip(folder):
     assert read_config(path) == encoder.config
     assert _equal(load_encoder(path), encoder)
     fresh = SequenceClassificationHead(encoder.config, num_labels=3)
-    load_head(path, "classifier", fresh)
-    assert _equal(fresh, heads["classifier"])
+    load_head(path, "classification", fresh)
+    assert _equal(fresh, heads["classification"])
     loaded = load_encoder(path)
     head = MaskedLMHead(loaded.config, loaded.embeddings.word_embeddings.weight)
-    load_head(path, "cls.predictions", head)
-    assert _equal(head, heads["cls.predictions"])
+    load_head(path, "lm", head)
+    assert _equal(head, heads["lm"])
     assert head.word_embedding_weight is loaded.embeddings.word_embeddings.weight
 
 
@@ -150,9 +150,9 @@ def test_unexpected_or_misshapen_tensor_is_named(folder):
 def test_missing_or_misshapen_head_is_named(folder):
     path, encoder, _ = folder
     with pytest.raises(ValueError, match=r"qa_outputs\.weight"):
-        load_head(path, "qa_outputs", SequenceClassificationHead(encoder.config, num_labels=2))
+        load_head(path, "spans", SequenceClassificationHead(encoder.config, num_labels=2))
     with pytest.raises(ValueError, match=r"classifier\.weight has shape"):
-        load_head(path, "classifier", SequenceClassificationHead(encoder.config, num_labels=2))
+        load_head(path, "classification", SequenceClassificationHead(encoder.config, num_labels=2))
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "vocab.txt"])

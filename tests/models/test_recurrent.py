@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from clozelab.models.attention import Layout
 from clozelab.models.features import BiLSTM
+from clozelab.models.layout import Layout
 
 LENGTHS = [5, 1, 9, 3]
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clozelab.models.attention import Layout
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import to_hf_tensors
+from clozelab.models.layout import Layout
 
 
 @dataclass

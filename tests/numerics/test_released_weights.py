@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.models.attention import Layout
 from clozelab.models.cost import parameter_count
 from clozelab.models.folders import load_encoder
+from clozelab.models.layout import Layout
 
 
 @pytest.fixture(scope="module")

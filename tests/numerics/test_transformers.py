@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from clozelab.models.config import family_of
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, load_head, save_encoder_folder
 from clozelab.models.heads import MaskedLMHead, NextSentenceHead, SequenceClassificationHead, SpanHead
@@ -116,7 +117,7 @@ def test_pretraining_heads(shape, kind, tmp_path, token_batch, hf_gradients):
     model, encoder = _build(transformers.BertForPreTraining, _hf_config(shape), tmp_path)
     predictions = MaskedLMHead(encoder.config, encoder.embeddings.word_embeddings.weight)
     next_sentence = NextSentenceHead(encoder.config)
-    heads = {"cls.predictions": predictions, "cls.seq_relationship": next_sentence}
+    heads = {"lm": predictions, "nsp": next_sentence}
     for prefix, head in heads.items():
         load_head(tmp_path, prefix, head)
     batch = token_batch(LENGTHS["unequal"], kind, VOCAB)
@@ -150,7 +151,7 @@ def test_classification_head(shape, kind, tmp_path, token_batch, hf_gradients):
     config = _hf_config(shape, num_labels=3)
     model, encoder = _build(transformers.BertForSequenceClassification, config, tmp_path)
     head = SequenceClassificationHead(encoder.config, num_labels=3)
-    load_head(tmp_path, "classifier", head)
+    load_head(tmp_path, "classification", head)
     batch = token_batch(LENGTHS["unequal"], kind, VOCAB)
     labels = torch.randint(0, 3, (batch.layout.batch_size,))
     theirs = model(**batch.hf, labels=labels)
@@ -158,7 +159,7 @@ def test_classification_head(shape, kind, tmp_path, token_batch, hf_gradients):
     _assert_equal(logits, theirs.logits, "logits")
     F.cross_entropy(logits, labels).backward()
     theirs.loss.backward()
-    _assert_gradients_equal(hf_gradients(encoder, {"classifier": head}), model, tied={})
+    _assert_gradients_equal(hf_gradients(encoder, {"classification": head}), model, tied={})
 
 
 @EVERY_SHAPE
@@ -166,7 +167,7 @@ def test_classification_head(shape, kind, tmp_path, token_batch, hf_gradients):
 def test_span_head(shape, is_causal, tmp_path, token_batch, hf_gradients):
     model, encoder = _build(transformers.BertForQuestionAnswering, _hf_config(shape, is_causal), tmp_path)
     head = SpanHead(encoder.config)
-    load_head(tmp_path, "qa_outputs", head)
+    load_head(tmp_path, "spans", head)
     batch = token_batch(LENGTHS["unequal"], "ragged", VOCAB)
     theirs = model(**batch.hf)
     spans = head(encoder(**batch.ours).sequence_output)
@@ -174,7 +175,7 @@ def test_span_head(shape, is_causal, tmp_path, token_batch, hf_gradients):
     _assert_equal(spans, expected, "start and end logits")
     spans.square().mean().backward()
     expected.square().mean().backward()
-    grads = {name: g for name, g in hf_gradients(encoder, {"qa_outputs": head}).items() if "bert.pooler" not in name}
+    grads = {name: g for name, g in hf_gradients(encoder, {"spans": head}).items() if "bert.pooler" not in name}
     _assert_gradients_equal(grads, model, tied={})
 
 
@@ -183,26 +184,26 @@ def test_transformers_loads_what_we_save(is_causal, tmp_path, tiny, token_batch)
     """AutoModel and the task classes: every tensor found, none left over, the same numbers."""
     encoder = Encoder(tiny(is_causal)).eval()
     heads = {
-        "cls.predictions": MaskedLMHead(encoder.config, encoder.embeddings.word_embeddings.weight),
-        "cls.seq_relationship": NextSentenceHead(encoder.config),
-        "classifier": SequenceClassificationHead(encoder.config, num_labels=2).eval(),
-        "qa_outputs": SpanHead(encoder.config),
+        "lm": MaskedLMHead(encoder.config, encoder.embeddings.word_embeddings.weight),
+        "nsp": NextSentenceHead(encoder.config),
+        "classification": SequenceClassificationHead(encoder.config, num_labels=2).eval(),
+        "spans": SpanHead(encoder.config),
     }
     batch = token_batch(LENGTHS["unequal"], "ragged", VOCAB)
     states = encoder(**batch.ours).sequence_output
     saved = {
         "BertModel": ([], lambda out: (out.last_hidden_state[batch.real], states)),
         "BertForPreTraining": (
-            ["cls.predictions", "cls.seq_relationship"],
-            lambda out: (out.prediction_logits[batch.real], heads["cls.predictions"].logits(states)),
+            ["lm", "nsp"],
+            lambda out: (out.prediction_logits[batch.real], heads["lm"].logits(states)),
         ),
         "BertForSequenceClassification": (
-            ["classifier"],
-            lambda out: (out.logits, heads["classifier"](encoder.pooler(states[batch.layout.first_rows]))),
+            ["classification"],
+            lambda out: (out.logits, heads["classification"](encoder.pooler(states[batch.layout.first_rows]))),
         ),
         "BertForQuestionAnswering": (
-            ["qa_outputs"],
-            lambda out: (out.start_logits[batch.real], heads["qa_outputs"](states)[:, 0]),
+            ["spans"],
+            lambda out: (out.start_logits[batch.real], heads["spans"](states)[:, 0]),
         ),
     }
     for architecture, (names, compare) in saved.items():
@@ -222,6 +223,4 @@ def test_transformers_loads_what_we_save(is_causal, tmp_path, tiny, token_batch)
 @pytest.fixture
 def tiny():
     """tiny(is_causal) -> our configuration of one of the shapes."""
-    from clozelab.models.config import EncoderConfig
-
-    return lambda is_causal: EncoderConfig.from_hf_dict(_hf_config("head dim 5", is_causal).to_dict())
+    return lambda is_causal: family_of("bert").from_hf(_hf_config("head dim 5", is_causal).to_dict())

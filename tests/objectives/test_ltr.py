@@ -90,4 +90,4 @@ def instances_token(shards: TokenShards, ids: SpecialIds, slot: int) -> int:
 
 def test_facts() -> None:
     assert LTR.is_causal and LTR.predicted_fraction == pytest.approx(1.0)
-    assert LTR.name == "ltr" and LTR.hf_prefix == "cls.predictions"
+    assert LTR.name == "ltr" and LTR.hf_prefix == "lm"

@@ -96,7 +96,7 @@ def test_heads_and_their_names(mlm_nsp: Objective, make_encoder: Callable[..., E
     heads = mlm_nsp.heads(encoder.config, encoder)
     assert list(heads) == ["mlm", "nsp"]
     assert heads["mlm"].word_embedding_weight is encoder.embeddings.word_embeddings.weight
-    assert mlm_nsp.heads_by_prefix(heads) == {"cls.predictions": heads["mlm"], "cls.seq_relationship": heads["nsp"]}
+    assert mlm_nsp.heads_by_prefix(heads) == {"lm": heads["mlm"], "nsp": heads["nsp"]}
 
 
 def test_static_masking_repeats(shards: TokenShards, ids: SpecialIds, make_mlm: MakeMlm) -> None:

@@ -83,15 +83,13 @@ def test_attention_across_sequences(subject: Subject, monkeypatch: pytest.Monkey
     """The stream as one long sequence, and, in the other form, padding that is seen."""
     whole = attention._dense_bias
     if kernel == "dense":
-        monkeypatch.setattr(attention, "_dense_bias", lambda *rest: whole(*rest) if rest[5] else None)
+        monkeypatch.setattr(attention, "_dense_bias", lambda *rest: whole(*rest) if rest[5].is_causal else None)
     else:
 
-        def one(q: Any, k: Any, v: Any, layout: Layout, prob: float, is_causal: bool) -> Any:
+        def one(q: Any, k: Any, v: Any, layout: Layout, prob: float, mask: Any) -> Any:
             single = Layout.rectangle([layout.num_slots], len(q))
-            rows = attention.dense_rows(
-                single, num_heads=q.shape[1], dtype=q.dtype, device=q.device, is_causal=is_causal
-            )
-            return attention._dense(q, k, v, rows, prob, is_causal)
+            rows = attention.dense_rows(single, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask)
+            return attention._dense(q, k, v, rows, prob)
 
         monkeypatch.setattr(attention, "_grouped", one)
     assert caught(subject) == {"neighbours"}

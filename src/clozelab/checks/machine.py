@@ -12,12 +12,11 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from clozelab.checks.subject import ERROR, OK, WARNING, Arm, Finding, Subject
-from clozelab.models.attention import attention, has_varlen_kernel, reference_attention
+from clozelab.models.attention import FULL, attention, has_varlen_kernel, reference_attention
 from clozelab.models.cost import parameter_count
 from clozelab.models.layout import Layout
 from clozelab.objectives.plateau import plateau_tokens
@@ -126,14 +125,13 @@ def varlen_error() -> float | None:
     layout = Layout.ragged([5, 64, 33]).to("cuda")
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(102, 2, 64, generator=generator).to("cuda", torch.bfloat16) for _ in range(3))
-    if not has_varlen_kernel(q):
+    if not has_varlen_kernel(q, FULL):
         return None
-    settings: dict[str, Any] = {"is_causal": False}
     try:
-        got = attention(q, k, v, layout, dropout_prob=0.0, training=False, **settings)
+        got = attention(q, k, v, layout, dropout_prob=0.0, training=False, mask=FULL)
     except (RuntimeError, NotImplementedError):
         return None
-    expected = reference_attention(q.float(), k.float(), v.float(), layout, **settings)
+    expected = reference_attention(q.float(), k.float(), v.float(), layout, mask=FULL)
     return float((got.float() - expected).abs().max())
 
 

@@ -83,7 +83,15 @@ def probe_config(config: EncoderConfig) -> EncoderConfig:
     if parameter_count(config) <= MAX_PARAMETERS:
         return config
     layers = min(2, config.num_hidden_layers)
-    return replace(config, hidden_size=64, num_attention_heads=2, num_hidden_layers=layers, intermediate_size=128)
+    return replace(
+        config,
+        hidden_size=64,
+        num_attention_heads=2,
+        num_hidden_layers=layers,
+        intermediate_size=128,
+        embedding_size=min(config.embedding_size, 64),
+        num_hidden_groups=min(config.num_hidden_groups, layers),
+    )
 
 
 def probe_rows(arm: Arm) -> PackedRows:

@@ -1,5 +1,8 @@
 """Attention inside each sequence of a token stream: one entry, `attention`, that picks the kernel.
 
+A `Mask` says what a token may see, a pattern which mask each layer has. Other masks (prefix, permutation order) are
+further fields of `Mask` and a line in `_hidden`.
+
 Which kernel:
 - stream viewable as [B, S], CPU: batched matmul and softmax, which has dropout and took half the time of the CPU flash
   kernel or less at every S from 32 to 512, in training and in inference (bf16, one thread);
@@ -21,18 +24,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from clozelab.models.config import EncoderConfig
 from clozelab.models.kernels.cpu import cpu_attention, dropout, has_fast_path
 from clozelab.models.layout import Layout, from_padded, to_padded
-
-__all__ = [
-    "DenseRows",
-    "Layout",
-    "attention",
-    "attention_of",
-    "dense_rows",
-    "has_varlen_kernel",
-    "reference_attention",
-]
 
 KERNELS = ("bmm", "sdpa")
 
@@ -46,6 +40,61 @@ VARLEN_MAX_HEAD_DIM = 256
 """Of flash attention, whose head sizes also are multiples of eight (torch's flash_api.cpp)."""
 
 
+class Mask(NamedTuple):
+    """What a token may see of its own sequence."""
+
+    is_causal: bool = False
+    """Itself and what stands before it."""
+    window: int | None = None
+    """So many tokens on each side; None: all."""
+
+
+FULL, CAUSAL = Mask(), Mask(is_causal=True)
+
+
+class FullAttention:
+    """Every layer sees the whole sequence."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        self.is_causal = config.is_causal
+
+    def mask(self, layer: int) -> Mask:  # noqa: ARG002
+        return Mask(self.is_causal)
+
+
+class LocalAttention:
+    """Layers that see a window around each token, and some that see everything (Beltagy et al. 2020, and later ones).
+
+    Args:
+        config: causal or not.
+        window: tokens that are seen on each side.
+        global_every: layers 0, n, 2 n, ... see everything; 0: none does.
+    """
+
+    def __init__(self, config: EncoderConfig, window: int, global_every: int = 0) -> None:
+        if window < 1 or global_every < 0:
+            raise ValueError(f"attention: window {window} must be at least 1, global_every {global_every} at least 0")
+        self.is_causal, self.window, self.global_every = config.is_causal, window, global_every
+
+    def mask(self, layer: int) -> Mask:
+        is_global = self.global_every and layer % self.global_every == 0
+        return Mask(self.is_causal, None if is_global else self.window)
+
+
+class Rotation(NamedTuple):
+    """What rotary positions do to query and key; one angle a pair of numbers."""
+
+    cos: Tensor
+    """[T, 1, D / 2]."""
+    sin: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[T, N, D] -> [T, N, D]: number i turns with number i + D / 2."""
+        left, right = x.chunk(2, dim=-1)
+        cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
+        return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
+
+
 class DenseRows(NamedTuple):
     """Equal rows, worked out once for all layers of a batch. Plain values: a compiled layer guards on these alone."""
 
@@ -55,6 +104,16 @@ class DenseRows(NamedTuple):
     """What is added to the scores, shaped as the kernel wants it; None: nothing."""
     kernel: str
     """One of KERNELS."""
+    mask: Mask
+
+
+class Context(NamedTuple):
+    """What attention in one layer knows beside query, key and value."""
+
+    layout: Layout | DenseRows
+    mask: Mask
+    rotation: Rotation | None
+    """By the positions of the tokens, where the position scheme turns query and key."""
 
 
 def dense_rows(
@@ -63,7 +122,7 @@ def dense_rows(
     num_heads: int,
     dtype: torch.dtype,
     device: torch.device,
-    is_causal: bool,
+    mask: Mask,
     kernel: str | None = None,
 ) -> DenseRows | None:
     """The layout as equal rows, or None where it is ragged. `dtype` is that of the scores, `kernel` None: the usual."""
@@ -71,8 +130,8 @@ def dense_rows(
     if width is None:
         return None
     chosen = kernel or _usual_kernel(device)
-    bias = _dense_bias(layout, width, num_heads, dtype, device, is_causal, chosen)
-    return DenseRows(layout.batch_size, width, bias, chosen)
+    bias = _dense_bias(layout, width, num_heads, dtype, device, mask, chosen)
+    return DenseRows(layout.batch_size, width, bias, chosen, mask)
 
 
 def attention(
@@ -81,61 +140,73 @@ def attention(
     v: Tensor,
     layout: Layout | DenseRows,
     *,
+    mask: Mask,
     dropout_prob: float,
-    is_causal: bool,
     training: bool,
 ) -> Tensor:
     """softmax(q k^T / sqrt(D)) v inside each sequence: q, k, v [T, N, D] -> [T, N, D].
 
     Padding slots of a rectangle get finite values that mean nothing; a ragged stream may go on after its last sequence
-    on the CPU, with slots that get zeros. `is_causal`: position i sees 0..i only.
+    on the CPU, with slots that get zeros.
     """
     prob = dropout_prob if training else 0.0
     if isinstance(layout, DenseRows):
-        return _dense(q, k, v, layout, prob, is_causal)
-    rows = dense_rows(layout, num_heads=q.shape[1], dtype=q.dtype, device=q.device, is_causal=is_causal)
+        return _dense(q, k, v, layout, prob)
+    rows = dense_rows(layout, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask)
     if rows is not None:
-        return _dense(q, k, v, rows, prob, is_causal)
-    if prob == 0.0 and has_varlen_kernel(q):
-        return _varlen(q, k, v, layout, is_causal)
-    return _grouped(q, k, v, layout, prob, is_causal)
+        return _dense(q, k, v, rows, prob)
+    if prob == 0.0 and has_varlen_kernel(q, mask):
+        return _varlen(q, k, v, layout, mask)
+    return _grouped(q, k, v, layout, prob, mask)
 
 
-def attention_of(
-    qkv: Tensor, layout: Layout | DenseRows, *, dropout_prob: float, is_causal: bool, training: bool
-) -> Tensor:
+def attention_of(qkv: Tensor, context: Context, *, dropout_prob: float, training: bool) -> Tensor:
     """`attention` for query, key and value in one tensor [T, 3, N, D]."""
+    layout, mask, rotation = context
     prob = dropout_prob if training else 0.0
-    if isinstance(layout, DenseRows) and layout.kernel == "bmm" and has_fast_path(qkv, prob):
+    if rotation is None and isinstance(layout, DenseRows) and layout.kernel == "bmm" and has_fast_path(qkv, prob):
         return cpu_attention(qkv, layout.batch_size, layout.width, layout.bias, prob)
     q, k, v = qkv.unbind(1)
-    return attention(q, k, v, layout, dropout_prob=dropout_prob, is_causal=is_causal, training=training)
+    if rotation is not None:
+        q, k = rotation(q), rotation(k)
+    return attention(q, k, v, layout, mask=mask, dropout_prob=dropout_prob, training=training)
 
 
-def reference_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, is_causal: bool) -> Tensor:
+def reference_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, mask: Mask) -> Tensor:
     """The oracle of the tests: one scaled_dot_product_attention a sequence, zero in padding slots; [T, N, D]."""
     out = torch.zeros_like(q)
     for start, length in zip(layout.first_rows.tolist(), layout.lengths_list, strict=True):
         q_i, k_i, v_i = (x[start : start + length].transpose(0, 1) for x in (q, k, v))  # [N, length, D]
-        attended = F.scaled_dot_product_attention(q_i, k_i, v_i, is_causal=is_causal)
+        seen = ~_hidden(length, mask, q.device)
+        attended = F.scaled_dot_product_attention(q_i, k_i, v_i, attn_mask=seen)
         out = out.index_copy(
             0, torch.arange(start, start + length, device=q.device), attended.transpose(0, 1).to(out.dtype)
         )
     return out
 
 
-def _dense(q: Tensor, k: Tensor, v: Tensor, rows: DenseRows, prob: float, is_causal: bool) -> Tensor:
+def _dense(q: Tensor, k: Tensor, v: Tensor, rows: DenseRows, prob: float) -> Tensor:
     """Equal rows: q, k, v [B*S, N, D] -> [B*S, N, D]."""
     num_heads, head_dim = q.shape[1:]
     shape = (rows.batch_size, rows.width, num_heads, head_dim)
     q, k, v = (x.reshape(shape).transpose(1, 2) for x in (q, k, v))  # [B, N, S, D]
-    if rows.kernel == "bmm":
+    if q.device.type == "meta":
+        out = _counted(q, k, v, rows.mask)
+    elif rows.kernel == "bmm":
         out = _bmm_attention(q, k, v, rows.bias, prob)
     else:
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=rows.bias, dropout_p=prob, is_causal=is_causal and rows.bias is None
-        )
+        is_causal = rows.mask.is_causal and rows.bias is None
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=rows.bias, dropout_p=prob, is_causal=is_causal)
     return out.transpose(1, 2).reshape(rows.batch_size * rows.width, num_heads, head_dim)
+
+
+def _counted(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+    """On the meta device, where cost.py counts: the products of a kernel that computes no more than the window.
+
+    q, k, v [B, N, S, D]. A causal mask is not discounted, though half of its scores are thrown away.
+    """
+    width = q.shape[2] if mask.window is None else min(q.shape[2], 2 * mask.window + 1)
+    return (q @ k[:, :, :width].transpose(2, 3)) @ v[:, :, :width]
 
 
 def _bmm_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, prob: float) -> Tensor:
@@ -162,28 +233,61 @@ def _dense_bias(
     num_heads: int,
     dtype: torch.dtype,
     device: torch.device,
-    is_causal: bool,
+    mask: Mask,
     kernel: str,
 ) -> Tensor | None:
-    """What is added to the scores of equal rows, remembered for all layers of a batch.
+    """What is added to the scores of equal rows, remembered for all layers of a batch that have this mask.
 
     Causal rows need no padding mask: real tokens come first, so none of them sees a padding slot.
     """
-    if is_causal:
+    has_padding = layout.row_slots is not None and not layout.full and not mask.is_causal
+    if mask.is_causal and mask.window is None:
         if kernel == "sdpa":
             return None
         return layout.remember(("causal", dtype), lambda: _causal_bias(width, dtype, device))
-    if layout.row_slots is None or layout.full:
-        return None
     repeats = num_heads if kernel == "bmm" else None
+    if mask.window is not None:
+        padding = layout.key_padding() if has_padding else None
+        key = ("window", mask, dtype, repeats)
+        return layout.remember(key, lambda: _window_bias(padding, width, mask, repeats, dtype, device))
+    if not has_padding:
+        return None
     return layout.remember(
         ("padding", dtype, repeats), lambda: _padding_bias(layout.key_padding(), repeats, dtype, device)
     )
 
 
+def _hidden(width: int, mask: Mask, device: torch.device) -> Tensor:
+    """bool [S, S]: True where the token of a row may not see that of a column."""
+    slots = torch.arange(width, device=device)
+    ahead = slots[None, :] - slots[:, None]
+    hidden = torch.zeros(width, width, dtype=torch.bool, device=device)
+    if mask.is_causal:
+        hidden |= ahead > 0
+    if mask.window is not None:
+        hidden |= ahead.abs() > mask.window
+    return hidden
+
+
 def _causal_bias(width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """[1, S, S]: minus infinity right of the diagonal."""
     return torch.full((1, width, width), -torch.inf, dtype=dtype, device=device).triu_(1)
+
+
+def _window_bias(
+    padding: Tensor | None, width: int, mask: Mask, repeats: int | None, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Minus infinity outside the window and on padding keys (`padding` bool [B, S]); [1 or B*N, S, S] for matmul.
+
+    A padding slot sees itself: far from all real tokens it would see nothing, and its NaN would reach gradients.
+    """
+    hidden = _hidden(width, mask, device)[None]
+    if padding is not None:
+        hidden = hidden | (padding[:, None, :] & ~torch.eye(width, dtype=torch.bool, device=device))
+    bias = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
+    if repeats is None:
+        return bias[:, None]
+    return bias if padding is None else bias.repeat_interleave(repeats, dim=0)
 
 
 def _padding_bias(key_padding: Tensor, repeats: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -194,7 +298,7 @@ def _padding_bias(key_padding: Tensor, repeats: int | None, dtype: torch.dtype, 
     return bias[:, None, None, :]
 
 
-def _grouped(q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, is_causal: bool) -> Tensor:
+def _grouped(q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, mask: Mask) -> Tensor:
     """Ragged stream in sorted groups, each padded to its longest sequence."""
     kernel = _usual_kernel(q.device)
     size, multiple = (CPU_GROUP_SIZE, CPU_WIDTH_MULTIPLE) if kernel == "bmm" else (ACCELERATOR_GROUP_SIZE, 1)
@@ -205,9 +309,9 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, is_ca
         slots = slice(group.start, group.start + group.batch_size * group.width)
         make = _group_layout_maker(group.lengths, group.width, q.device)
         inner = layout.remember(("group", group.start, group.batch_size, group.width), make)
-        rows = dense_rows(inner, num_heads=q.shape[1], dtype=q.dtype, device=q.device, is_causal=is_causal)
+        rows = dense_rows(inner, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask)
         assert rows is not None
-        outputs.append(_dense(q[slots], k[slots], v[slots], rows, prob, is_causal))
+        outputs.append(_dense(q[slots], k[slots], v[slots], rows, prob))
     return from_padded(torch.cat(outputs), groups)
 
 
@@ -215,9 +319,12 @@ def _group_layout_maker(lengths: list[int], width: int, device: torch.device) ->
     return lambda: Layout.rectangle(lengths, width).to(device)
 
 
-def has_varlen_kernel(q: Tensor) -> bool:
+def has_varlen_kernel(q: Tensor, mask: Mask) -> bool:
     """Whether torch's variable-length kernel takes `q`; it raises where scaled_dot_product_attention would adapt."""
-    if q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16) or _load_varlen() is None:
+    loaded = _load_varlen()
+    if q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16) or loaded is None:
+        return False
+    if mask.window is not None and "window_size" not in loaded[1]:
         return False
     head_dim = q.shape[-1]
     # A compiler folds the properties, and not the capability, into a constant.
@@ -225,17 +332,18 @@ def has_varlen_kernel(q: Tensor) -> bool:
     return is_ampere and head_dim % 8 == 0 and head_dim <= VARLEN_MAX_HEAD_DIM
 
 
-def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, is_causal: bool) -> Tensor:
+def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, mask: Mask) -> Tensor:
     """torch.nn.attention.varlen on q, k, v [T, N, D]; it has no dropout."""
     loaded = _load_varlen()
     assert loaded is not None
     kernel, parameters = loaded
     # torch 2.10 spells the causal mask is_causal, later ones spell it as a window that ends at the query.
-    causal: dict[str, Any] = {"is_causal": is_causal} if "is_causal" in parameters else {}
-    if not causal and is_causal:
-        causal = {"window_size": (-1, 0)}
+    options: dict[str, Any] = {"is_causal": mask.is_causal} if "is_causal" in parameters else {}
+    side = -1 if mask.window is None else mask.window
+    if mask.window is not None or (mask.is_causal and not options):
+        options = {"window_size": (side, 0 if mask.is_causal else side)}
     bounds, longest = layout.cu_seqlens, layout.max_seqlen
-    return kernel(q.contiguous(), k.contiguous(), v.contiguous(), bounds, bounds, longest, longest, **causal)
+    return kernel(q.contiguous(), k.contiguous(), v.contiguous(), bounds, bounds, longest, longest, **options)
 
 
 @lru_cache(maxsize=1)

@@ -1,34 +1,78 @@
-"""The shape of an encoder, and its translation from and to Hugging Face's config.json.
+"""What an encoder is: its sizes, and the parts it is made of.
 
-Unusual: `is_causal` is Hugging Face's `is_decoder`. A causal encoder pools its last token, because under a causal mask
-the first one sees only itself; Hugging Face's classes would pool the first one.
+Sizes are in Hugging Face's spelling. A part is a class below `clozelab.models`, named by its address; so a new part is
+a class and a line of YAML, and nobody lists it. How a family of models spells all this in its config.json is in
+families/.
+
+Unusual: a causal encoder pools its last token, because under a causal mask the first one sees only itself.
+`max_position_embeddings` are the positions that a text can have; RoBERTa's two unused ones are not among them.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clozelab.models.families.bert import Family
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 POSITION_EMBEDDING_INITS = ("normal", "sinusoidal")
-_HF_DEFAULTS = {
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "type_vocab_size": 2,
-    "initializer_range": 0.02,
-    "layer_norm_eps": 1e-12,
-    "position_embedding_init": "normal",
-    "pad_token_id": 0,
+PART_PACKAGE = "clozelab.models."
+"""Where parts come from: config.json of a strange folder may name one, and must not run other code."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A class below `clozelab.models` and the options it is built with; built as `class(config, **options)`."""
+
+    target: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, node: Part | Mapping[str, Any], where: str) -> Part:
+        """From `{_target_: address, option: value}`, as YAML and config.json say it."""
+        if isinstance(node, Part):
+            return node
+        target = node.get("_target_")
+        if not isinstance(target, str) or not target.startswith(PART_PACKAGE):
+            raise ValueError(f"{where}._target_ is {target!r}: a part is a class below {PART_PACKAGE.rstrip('.')}")
+        return cls(target, tuple(sorted((str(k), value) for k, value in node.items() if k != "_target_")))
+
+    def node(self) -> dict[str, Any]:
+        return {"_target_": self.target, **dict(self.options)}
+
+    def build(self, config: EncoderConfig) -> Any:
+        module, _, name = self.target.rpartition(".")
+        try:
+            made = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError):
+            raise ValueError(f"there is no part {self.target!r} in this version of clozelab") from None
+        return made(config, **dict(self.options))
+
+
+PARTS: Mapping[str, Part | None] = {
+    "positions": Part("clozelab.models.embeddings.LearnedPositions"),
+    "block": Part("clozelab.models.block.PostNorm"),
+    "attention": Part("clozelab.models.attention.FullAttention"),
+    "pooler": Part("clozelab.models.encoder.Pooler"),
 }
+"""Slot -> BERT's part. A pooler may be None."""
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Sizes and probabilities of an encoder, in Hugging Face's spelling.
+    """Sizes, probabilities and parts of an encoder. ValueError, naming the field, when a value is impossible.
 
-    Raises ValueError, naming the field, when a value is impossible.
+    Unusual fields:
+        type_vocab_size: 1: every token has the same type, whatever a batch says; 0: none.
+        embedding_size: width of the embeddings; 0: the hidden size.
+        num_hidden_groups: sets of weights that the layers share among them; 0: each layer has its own.
+        projects_embeddings: a matrix between embeddings and layers even where their widths are equal.
+        model_type: the family (families/), whose names its folders have.
+        positions, block, attention, pooler: parts; given as a Part or as the node of a YAML.
     """
 
     vocab_size: int
@@ -46,8 +90,23 @@ class EncoderConfig:
     position_embedding_init: str
     is_causal: bool = False
     pad_token_id: int = 0
+    embedding_size: int = 0
+    num_hidden_groups: int = 0
+    projects_embeddings: bool = False
+    model_type: str = "bert"
+    positions: Part = PARTS["positions"]  # type: ignore[assignment]
+    block: Part = PARTS["block"]  # type: ignore[assignment]
+    attention: Part = PARTS["attention"]  # type: ignore[assignment]
+    pooler: Part | None = PARTS["pooler"]
 
     def __post_init__(self) -> None:
+        for slot in PARTS:
+            node = getattr(self, slot)
+            if node is not None or slot != "pooler":
+                object.__setattr__(self, slot, Part.of(node or {}, f"architecture.{slot}"))
+        # YAML says null for what follows from another size.
+        object.__setattr__(self, "embedding_size", self.embedding_size or self.hidden_size)
+        object.__setattr__(self, "num_hidden_groups", self.num_hidden_groups or self.num_hidden_layers)
         self._check_sizes()
         _check_choice("hidden_act", self.hidden_act, ACTIVATIONS)
         _check_choice("position_embedding_init", self.position_embedding_init, POSITION_EMBEDDING_INITS)
@@ -61,21 +120,22 @@ class EncoderConfig:
             )
 
     def _check_sizes(self) -> None:
+        least = {"type_vocab_size": 0}
         for name in (
-            "vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "intermediate_size",
-            "max_position_embeddings",
-            "type_vocab_size",
+            *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+            *("max_position_embeddings", "type_vocab_size", "embedding_size", "num_hidden_groups"),
         ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"model.{name} is {getattr(self, name)}; it must be at least 1")
+            if getattr(self, name) < least.get(name, 1):
+                raise ValueError(f"model.{name} is {getattr(self, name)}; it must be at least {least.get(name, 1)}")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"model.hidden_size {self.hidden_size} is not a multiple of model.num_attention_heads "
                 f"{self.num_attention_heads}: choose a number of heads that divides it"
+            )
+        if self.num_hidden_groups > self.num_hidden_layers:
+            raise ValueError(
+                f"model.num_hidden_groups is {self.num_hidden_groups}, but there are only {self.num_hidden_layers} "
+                "layers to share them"
             )
 
     @property
@@ -83,41 +143,38 @@ class EncoderConfig:
         return self.hidden_size // self.num_attention_heads
 
     @property
+    def has_projection(self) -> bool:
+        """Whether a matrix stands between embeddings and layers."""
+        return self.projects_embeddings or self.embedding_size != self.hidden_size
+
+    @property
     def pool_position(self) -> str:
         """Which real token of a sequence stands for the whole: "first" or, for a causal encoder, "last"."""
         return "last" if self.is_causal else "first"
 
-    def to_hf_dict(self) -> dict[str, Any]:
-        """The content of config.json, as transformers' EncoderConfig reads it (unknown keys are kept there)."""
-        values = asdict(self)
-        is_causal = values.pop("is_causal")
-        return {
-            "model_type": "bert",
-            "is_decoder": is_causal,
-            "use_cache": False,
-            "position_embedding_type": "absolute",
-            "tie_word_embeddings": True,
-            **values,
-        }
+    @property
+    def family(self) -> Family:
+        """Whose heads the encoder has and whose names its folders."""
+        return family_of(self.model_type)
 
-    @classmethod
-    def from_hf_dict(cls, values: Mapping[str, Any]) -> EncoderConfig:
-        """Reads config.json's content; ValueError for another architecture or a feature BERT does not have."""
-        model_type = values.get("model_type", "bert")
-        if model_type != "bert":
-            raise ValueError(f"config.json: model_type is {model_type!r}; only 'bert' folders can be read")
-        position_type = values.get("position_embedding_type", "absolute")
-        if position_type != "absolute":
-            raise ValueError(f"config.json: position_embedding_type is {position_type!r}; only 'absolute' is supported")
-        if values.get("add_cross_attention"):
-            raise ValueError("config.json: add_cross_attention is true; an encoder has no cross-attention")
-        known = {**_HF_DEFAULTS, **{key: value for key, value in values.items() if value is not None}}
-        known["is_causal"] = bool(values.get("is_decoder", False))
-        names = [field.name for field in fields(cls)]
-        missing = [name for name in names if name not in known]
-        if missing:
-            raise ValueError(f"config.json lacks {', '.join(missing)}: not a complete BERT configuration")
-        return cls(**{name: known[name] for name in names})
+    def group_of(self, layer: int) -> int:
+        """The set of weights that a layer uses: neighbours share one."""
+        return layer * self.num_hidden_groups // self.num_hidden_layers
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `EncoderConfig(**values)` is the same again."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value.node() if isinstance(value, Part) else value for name, value in values.items()}
+
+
+def family_of(model_type: str) -> Family:
+    """The family of a name, each one a module of families/; ValueError lists them where there is none."""
+    from clozelab.models import families  # here, because a family builds heads, which know this file
+
+    known = families.names()
+    if model_type not in known:
+        raise ValueError(f"model_type is {model_type!r}; known families: {', '.join(known)}")
+    return importlib.import_module(f"clozelab.models.families.{model_type}").FAMILY
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -1,6 +1,9 @@
-"""Token stream -> vectors: word + token type + position, LayerNorm, dropout.
+"""Token stream -> vectors: word + token type + position, LayerNorm, dropout; and the ways to say where a token stands.
 
-Letters: T tokens in the stream, H hidden size.
+A position scheme adds a vector to the embedding, or turns query and key inside attention, or both. One that speaks to
+attention in another way (relative, disentangled) gives what attention needs in `rotation`'s place.
+
+Letters: T tokens in the stream, E embedding size, D head dimension.
 """
 
 from __future__ import annotations
@@ -8,40 +11,132 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from clozelab.models.attention import Rotation
 from clozelab.models.config import EncoderConfig
 from clozelab.models.kernels.cpu import Dropout
-from clozelab.models.layers import Embedding
+from clozelab.models.layers import Embedding, sinusoids
+
+
+class LearnedPositions(Embedding):
+    """One learned vector a position, as BERT.
+
+    Args:
+        config: gives the number of positions, and how they start: normal or sinusoidal.
+        after_padding: the first position is pad_token_id + 1, as in RoBERTa; the entries before it are never used.
+    """
+
+    def __init__(self, config: EncoderConfig, after_padding: bool = False) -> None:
+        offset = config.pad_token_id + 1 if after_padding else 0
+        super().__init__(config.max_position_embeddings + offset, config.embedding_size)
+        self.offset = offset
+        self.starts_sinusoidal = config.position_embedding_init == "sinusoidal"
+
+    def start(self, initializer_range: float) -> None:
+        """Called after everything is initialised. A sinusoidal start has the size of the other embeddings."""
+        if self.starts_sinusoidal:
+            with torch.no_grad():
+                self.weight.copy_(sinusoids(*self.weight.shape) * (initializer_range * 2.0**0.5))
+
+    def forward(self, position_ids: Tensor) -> Tensor:
+        """int64 [T] -> [T, E]."""
+        return super().forward(position_ids + self.offset if self.offset else position_ids)
+
+    def rotation(self, position_ids: Tensor) -> Rotation | None:  # noqa: ARG002
+        """Attention is told nothing."""
+        return None
+
+
+class SinusoidalPositions(nn.Module):
+    """Vaswani et al. 2017, section 3.5: fixed sines and cosines, added at the size of the other embeddings."""
+
+    table: Tensor
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        table = sinusoids(config.max_position_embeddings, config.embedding_size)
+        self.register_buffer("table", (table * (config.initializer_range * 2.0**0.5)).float(), persistent=False)
+
+    def start(self, initializer_range: float) -> None:
+        """Nothing is learned."""
+
+    def forward(self, position_ids: Tensor) -> Tensor:
+        """int64 [T] -> [T, E]."""
+        return self.table.index_select(0, position_ids)
+
+    def rotation(self, position_ids: Tensor) -> Rotation | None:  # noqa: ARG002
+        return None
+
+
+class RotaryPositions(nn.Module):
+    """Su et al. 2021: query and key turn by an angle that grows with the position; nothing is added.
+
+    Args:
+        config: heads must have an even size.
+        base: of the wavelengths.
+    """
+
+    table: Tensor
+
+    def __init__(self, config: EncoderConfig, base: float = 10_000.0) -> None:
+        super().__init__()
+        if config.head_dim % 2:
+            raise ValueError(f"rotary positions turn pairs of numbers, but heads have {config.head_dim} of them")
+        exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+        angles = torch.arange(config.max_position_embeddings, dtype=torch.float64)[:, None] * base**-exponents
+        self.register_buffer("table", torch.stack([angles.cos(), angles.sin()]).float(), persistent=False)
+
+    def start(self, initializer_range: float) -> None:
+        """Nothing is learned."""
+
+    def forward(self, position_ids: Tensor) -> None:  # noqa: ARG002
+        """Nothing is added."""
+        return
+
+    def rotation(self, position_ids: Tensor) -> Rotation | None:
+        """int64 [T] -> cosines and sines [T, 1, D / 2]."""
+        cos, sin = self.table.index_select(1, position_ids).unsqueeze(2)
+        return Rotation(cos, sin)
 
 
 class Embeddings(nn.Module):
+    """Two encoders may share one, as ELECTRA's generator and discriminator do."""
+
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.word_embeddings = Embedding(config.vocab_size, config.hidden_size)
-        self.position_embeddings = Embedding(config.max_position_embeddings, config.hidden_size)
-        self.token_type_embeddings = Embedding(config.type_vocab_size, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.word_embeddings = Embedding(config.vocab_size, config.embedding_size)
+        self.position_embeddings = config.positions.build(config)
+        self.token_type_embeddings = None
+        if config.type_vocab_size:
+            self.token_type_embeddings = Embedding(config.type_vocab_size, config.embedding_size)
+        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
-        """int64 [T] each -> [T, H]."""
-        embedded = self.word_embeddings(input_ids) + self.token_type_embeddings(token_type_ids)
-        embedded = torch.add(embedded, self.position_embeddings(position_ids))
+        """int64 [T] each -> [T, E]."""
+        embedded = self.word_embeddings(input_ids)
+        types = self.token_type_embeddings
+        if types is not None:
+            embedded = embedded + (types.weight[0] if types.num_embeddings == 1 else types(token_type_ids))
+        positions = self.position_embeddings(position_ids)
+        if positions is not None:
+            embedded = torch.add(embedded, positions)
         return self.dropout(self.LayerNorm(embedded))
 
     @torch.no_grad()
     def tile_positions(self, trained: int, wanted: int) -> None:
         """Start positions trained..wanted-1 as copies of 1..trained-1, over and over; position 0 is [CLS]'s own.
 
-        For rows that become longer during training: positions that no gradient has reached are foreign to attention
-        heads that have learnt to look at neighbours, and a small late learning rate never brings them in. Copied ones
-        work at once (Beltagy et al. 2020 extend 512 positions to 4,096 so).
+        For instances that become longer during training: positions that no gradient has reached are foreign to
+        attention heads that have learnt to look at neighbours, and a small late learning rate never brings them in.
+        Copied ones work at once (Beltagy et al. 2020 extend 512 positions to 4,096 so). Schemes that learn nothing of a
+        position need no copies.
         """
-        if not 1 < trained < wanted <= self.position_embeddings.num_embeddings:
-            raise ValueError(
-                f"cannot extend {trained} trained positions to {wanted}: the model has "
-                f"{self.position_embeddings.num_embeddings}"
-            )
-        positions = torch.arange(trained, wanted, device=self.position_embeddings.weight.device)
-        self.position_embeddings.weight[positions] = self.position_embeddings.weight[
-            1 + (positions - 1) % (trained - 1)
-        ]
+        table = self.position_embeddings
+        if not isinstance(table, LearnedPositions):
+            return
+        usable = table.num_embeddings - table.offset
+        if not 1 < trained < wanted <= usable:
+            raise ValueError(f"cannot extend {trained} trained positions to {wanted}: the model has {usable}")
+        positions = torch.arange(trained, wanted, device=table.weight.device)
+        copied = 1 + (positions - 1) % (trained - 1)
+        table.weight[table.offset + positions] = table.weight[table.offset + copied]

@@ -1,10 +1,10 @@
-"""The BERT encoder: post-LayerNorm transformer blocks over one token stream.
+"""The encoder: embeddings, layers and pooler over one token stream, from the parts that its configuration names.
 
 Unusual: no batch dimension and no padding arithmetic; hidden states are [T, H] all the way and only attention looks at
-the layout. Query, key and value are one matrix. Parameter names are Hugging Face's, but for that matrix (folders.py
-translates).
+the layout. Query, key and value are one matrix. Parameter names are like BERT's in Hugging Face; what a folder calls
+them is in families/.
 
-Letters: T tokens in the stream, B sequences, H hidden size, N heads, D head dimension.
+Letters: T tokens in the stream, B sequences, E embedding size, H hidden size.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from clozelab.models import attention
-from clozelab.models.attention import DenseRows, Layout, dense_rows
-from clozelab.models.block import Layer
+from clozelab.models.attention import Context, Mask, dense_rows
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Embeddings
-from clozelab.models.layers import Linear, initialise_, sinusoidal_
+from clozelab.models.layers import Linear, initialise_
+from clozelab.models.layout import Layout
 
 
 class EncoderOutput(NamedTuple):
@@ -32,7 +32,7 @@ class EncoderOutput(NamedTuple):
     sequence_output: Tensor
     """[T, H]."""
     hidden_states: tuple[Tensor, ...] | None
-    """Embedding output and each layer's, [T, H]; None unless asked for."""
+    """What goes into the first layer and what comes out of each, [T, H]; None unless asked for."""
 
 
 def few_shapes(num_slots: int) -> int:
@@ -61,25 +61,37 @@ class Encoder(nn.Module):
     """Embeddings, layers and pooler, freshly initialised.
 
     Args:
-        config: the shape.
+        config: sizes and parts.
         generator: source of the fresh weights; None means torch's global random state.
+        embeddings: those of another encoder, to share; they stay as they are. None: new ones.
 
     Attributes, set from outside, that change how results are computed and not what they are:
         gradient_checkpointing: keep only each layer's input in training and compute the rest again for the backward.
-        attention_kernels: of rows of S slots, {S: one of attention.KERNELS}; others have the device's usual one.
+        attention_kernels: of instances of S slots, {S: one of attention.KERNELS}; others have the device's usual one.
     """
 
-    def __init__(self, config: EncoderConfig, generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self, config: EncoderConfig, generator: torch.Generator | None = None, embeddings: Embeddings | None = None
+    ) -> None:
         super().__init__()
         self.config = config
         self.gradient_checkpointing = False
         self.attention_kernels: dict[int, str] = {}
-        self.embeddings = Embeddings(config)
-        self.layer = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
-        self.pooler = Pooler(config)
+        pattern = config.attention.build(config)
+        self.masks: list[Mask] = [pattern.mask(number) for number in range(config.num_hidden_layers)]
+        if embeddings is None:
+            self.embeddings = Embeddings(config)
+        self.embeddings_project = Linear(config.embedding_size, config.hidden_size) if config.has_projection else None
+        self.layer = nn.ModuleList(config.block.build(config) for _ in range(config.num_hidden_groups))
+        self.final_norm: nn.Module = nn.Identity()
+        if self.layer[0].needs_final_norm:
+            self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.pooler: nn.Module = config.pooler.build(config) if config.pooler else nn.Identity()
         initialise_(self, config.initializer_range, generator)
-        if config.position_embedding_init == "sinusoidal":
-            sinusoidal_(self.embeddings.position_embeddings.weight, config.initializer_range)
+        if embeddings is None:
+            self.embeddings.position_embeddings.start(config.initializer_range)
+        else:
+            self.embeddings = _shareable(embeddings, config)
 
     def forward(
         self,
@@ -90,40 +102,68 @@ class Encoder(nn.Module):
         output_hidden_states: bool = False,
     ) -> EncoderOutput:
         """int64 [T] each -> [T, H]; padding slots hold values that mean nothing."""
-        hidden = self.embeddings(input_ids, token_type_ids, position_ids)
+        hidden = self.embeddings(input_ids, token_type_ids, position_ids)  # [T, E]
+        if self.embeddings_project is not None:
+            hidden = self.embeddings_project(hidden)
         hidden_states = [hidden]
         num_slots = len(hidden)
-        where: Layout | DenseRows | None = self._dense_rows(layout, hidden)
-        if where is None:
-            where = layout
-            if hidden.device.type == "cpu":
-                hidden = F.pad(hidden, (0, 0, 0, few_shapes(num_slots) - num_slots))
-        for layer in self.layer:
+        if layout.dense_width is None and hidden.device.type == "cpu":
+            padding = few_shapes(num_slots) - num_slots
+            hidden, position_ids = F.pad(hidden, (0, 0, 0, padding)), F.pad(position_ids, (0, padding))
+        contexts = self._contexts(layout, position_ids, hidden)
+        for number, mask in enumerate(self.masks):
+            layer = self.layer[self.config.group_of(number)]
             if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
                 # Dropout is drawn again from the saved generator state: the same bits.
-                hidden = checkpoint(layer, hidden, where, use_reentrant=False)
+                hidden = checkpoint(layer, hidden, contexts[mask], use_reentrant=False)
             else:
-                hidden = layer(hidden, where)
+                hidden = layer(hidden, contexts[mask])
             if output_hidden_states:
                 hidden_states.append(hidden[:num_slots])
+        hidden = self.final_norm(hidden)
         return EncoderOutput(hidden[:num_slots], tuple(hidden_states) if output_hidden_states else None)
 
-    def _dense_rows(self, layout: Layout, hidden: Tensor) -> DenseRows | None:
+    def _contexts(self, layout: Layout, position_ids: Tensor, hidden: Tensor) -> dict[Mask, Context]:
+        """What attention is told, by mask: worked out once for all layers that have it."""
         device_type = hidden.device.type
         in_autocast = torch.is_autocast_enabled(device_type)
-        return dense_rows(
-            layout,
-            num_heads=self.config.num_attention_heads,
-            dtype=torch.get_autocast_dtype(device_type) if in_autocast else hidden.dtype,
-            device=hidden.device,
-            is_causal=self.config.is_causal,
-            kernel=self.attention_kernels.get(layout.row_slots or 0),
-        )
+        rotation = self.embeddings.position_embeddings.rotation(position_ids)
+        contexts = {}
+        for mask in self.masks:
+            if mask in contexts:
+                continue
+            rows = dense_rows(
+                layout,
+                num_heads=self.config.num_attention_heads,
+                dtype=torch.get_autocast_dtype(device_type) if in_autocast else hidden.dtype,
+                device=hidden.device,
+                mask=mask,
+                kernel=self.attention_kernels.get(layout.row_slots or 0),
+            )
+            contexts[mask] = Context(layout if rows is None else rows, mask, rotation)
+        return contexts
 
-    def pool(self, sequence_output: Tensor, layout: Layout) -> Tensor:
-        """[T, H] -> [B, H]: the pooler on the first token or, for a causal encoder, on the last real one."""
+    def token_states(self, sequence_output: Tensor, layout: Layout) -> Tensor:
+        """[T, H] -> [B, H]: the state of each sequence's first token or, of a causal encoder, of its last real one."""
         rows = layout.last_rows if self.config.pool_position == "last" else layout.first_rows
-        return self.pooler(sequence_output.index_select(0, rows))
+        return sequence_output.index_select(0, rows)
+
+    def pool(self, sequence_output: Tensor, layout: Layout, head: nn.Module | None = None) -> Tensor:
+        """[T, H] -> [B, H]: what `head` reads of each sequence, which is the pooler's output but for heads that bring
+        a dense layer of their own."""
+        states = self.token_states(sequence_output, layout)
+        return states if getattr(head, "reads_token_states", False) else self.pooler(states)
+
+
+def _shareable(embeddings: Embeddings, config: EncoderConfig) -> Embeddings:
+    """ValueError for embeddings that this configuration would not make."""
+    size = tuple(embeddings.word_embeddings.weight.shape)
+    if size != (config.vocab_size, config.embedding_size):
+        raise ValueError(
+            f"shared embeddings are {size[0]} words by {size[1]}, but the configuration says {config.vocab_size} by "
+            f"{config.embedding_size}: encoders that share them need one vocabulary and one embedding_size"
+        )
+    return embeddings
 
 
 MAX_SHAPES = 64

@@ -1,8 +1,8 @@
-"""Encoder folders: reading and writing weights in the Hugging Face layout.
+"""Encoder folders: reading and writing weights in the Hugging Face layout, under the names of their family.
 
 `config.json`, `model.safetensors`, tokenizer files, and `checksums.json` (sha256 of every file: a flipped byte loads
 silently otherwise). Written to a temporary folder and renamed, so a folder is whole or absent. Read: folders of ours
-and of others, with or without the `bert.` prefix, with the old gamma/beta names, safetensors or pytorch_model.bin.
+and of others, with or without the family's prefix, with the old gamma/beta names, safetensors or pytorch_model.bin.
 Every encoder tensor must be there under a known name and with the right shape; only the pooler may be missing, and is
 then fresh, with a log line.
 
@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,13 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from clozelab.models.config import EncoderConfig
+from clozelab.models.config import EncoderConfig, family_of
 from clozelab.models.encoder import Encoder
+from clozelab.models.families.bert import OWN_TYPE, Family
 
 CONFIG_FILE, WEIGHTS_FILE, CHECKSUMS_FILE = "config.json", "model.safetensors", "checksums.json"
 PICKLED_WEIGHTS_FILE = "pytorch_model.bin"
 _QKV = ("query", "key", "value")
-_HEAD_PREFIXES = ("cls.", "classifier.", "qa_outputs.", "bilstm.")
 _HARMLESS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _LOG = logging.getLogger(__name__)
 
@@ -51,13 +51,14 @@ def save_encoder_folder(
     Args:
         folder: where; its parent is made.
         encoder: what.
-        heads: by prefix of their tensor names, e.g. {"cls.predictions": head, "classifier": head}.
+        heads: by kind (families/bert.py), e.g. {"lm": head, "classification": head}; another name is kept as it is.
         tokenizer_files: name -> content.
         extra_config: further keys of config.json, e.g. label names.
     """
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    config = {"architectures": [_architecture(heads)], **encoder.config.to_hf_dict(), **extra_config}
+    family = encoder.config.family
+    config = {"architectures": [family.architecture(heads)], **family.to_hf(encoder.config, heads), **extra_config}
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         (temporary / CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -87,33 +88,58 @@ def load_encoder(folder: Path | str, *, initialisation: str = "pretrained", seed
         return encoder
     if initialisation != "pretrained":
         raise ValueError(f"initialisation is {initialisation!r}; choose pretrained or random")
-    tensors = _encoder_tensors(read_tensors(folder), folder)
-    if not any(name.startswith("pooler.") for name in tensors):
+    family, expected = encoder.config.family, _named(encoder)
+    tensors = _encoder_tensors(read_tensors(folder), family, folder)
+    poolers = [family.encoder_name(f"pooler.{name}") for name in encoder.pooler.state_dict()]
+    if poolers and not any(name in tensors for name in poolers):
         _LOG.warning("%s has no pooler: it starts from fresh weights (seed %d)", folder, seed)
-        tensors.update({name: value for name, value in _split_qkv(encoder).items() if name.startswith("pooler.")})
-    expected = {name: value.shape for name, value in _split_qkv(encoder).items()}
-    _check_tensors(tensors, expected, folder)
-    encoder.load_state_dict(_fuse_qkv(tensors))
+        tensors.update({name: expected[name] for name in poolers})
+    _check_tensors(tensors, {name: value.shape for name, value in expected.items()}, family, folder)
+    # The values of `expected` are views of the encoder's own parameters.
+    with torch.no_grad():
+        for name, value in expected.items():
+            value.copy_(tensors[name])
     return encoder
 
 
-def load_head(folder: Path | str, prefix: str, module: nn.Module) -> None:
-    """Fills `module` with the folder's tensors below `prefix`; ValueError names a missing or misshapen tensor."""
+def load_head(folder: Path | str, kind: str, module: nn.Module) -> None:
+    """Fills `module` with the folder's head of this kind.
+
+    Raises ValueError naming a missing or misshapen tensor, and for a vocabulary projection with weights of its own:
+    `module` would share the word embeddings' instead.
+    """
     folder = Path(folder)
-    own = _head_state(module)
-    stored = read_tensors(folder)
-    found = {name: stored[f"{prefix}.{name}"] for name in own if f"{prefix}.{name}" in stored}
-    named = {f"{prefix}.{name}": value for name, value in found.items()}
-    _check_tensors(named, {f"{prefix}.{name}": value.shape for name, value in own.items()}, folder)
-    module.load_state_dict(found, strict=False)
+    family, stored = read_config(folder).family, read_tensors(folder)
+    own = {family.head_name(kind, name): value for name, value in _head_state(module).items()}
+    if kind == "lm":
+        _check_decoder(stored, family, folder)
+        bias = family.head_name("lm", "bias")  # some files have it at the decoder alone
+        stored = {name.replace(f"{family.decoder}.bias", bias): value for name, value in stored.items()} | stored
+    found = {name: stored[name] for name in own if name in stored}
+    _check_tensors(found, {name: value.shape for name, value in own.items()}, family, folder)
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(found[name])
+
+
+def _check_decoder(stored: Mapping[str, Tensor], family: Family, folder: Path) -> None:
+    name, words = f"{family.decoder}.weight", "embeddings.word_embeddings.weight"
+    decoder, tied = stored.get(name), stored.get(family.prefix + words, stored.get(words))
+    if decoder is not None and (tied is None or decoder.shape != tied.shape or not torch.equal(decoder, tied)):
+        raise ValueError(
+            f"{folder}: {name} is not the word embeddings: the vocabulary projection of this {family.class_name} was "
+            "trained apart (tie_word_embeddings false), and heads here share the embeddings; leave that head out"
+        )
 
 
 def read_config(folder: Path | str) -> EncoderConfig:
     """The configuration of an encoder folder; ValueError when the folder or its config.json is not usable."""
+    values = read_config_dict(folder)
     try:
-        return EncoderConfig.from_hf_dict(read_config_dict(folder))
+        family = family_of(str(values.get("model_type", "bert")).removeprefix(OWN_TYPE))
+        return family.from_hf(values)
     except ValueError as error:
-        raise ValueError(f"{folder}: {error}") from None
+        raise ValueError(f"{Path(folder) / CONFIG_FILE}: {error}") from None
 
 
 def read_config_dict(folder: Path | str) -> dict[str, Any]:
@@ -169,10 +195,11 @@ def verify_checksums(folder: Path | str) -> None:
 
 
 def to_hf_tensors(encoder: Encoder, heads: Mapping[str, nn.Module]) -> dict[str, Tensor]:
-    """All tensors under Hugging Face's names, contiguous, on the CPU."""
-    tensors = {f"bert.{name}": value for name, value in _split_qkv(encoder).items()}
-    for prefix, head in heads.items():
-        tensors.update({f"{prefix}.{name}": value for name, value in _head_state(head).items()})
+    """All tensors under their family's names, contiguous, on the CPU."""
+    family = encoder.config.family
+    tensors = {family.prefix + name: value for name, value in _named(encoder).items()}
+    for kind, head in heads.items():
+        tensors.update({family.head_name(kind, name): value for name, value in _head_state(head).items()})
     return {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
 
 
@@ -181,51 +208,41 @@ def _head_state(module: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in module.state_dict().items() if name not in tied}
 
 
-def _split_qkv(encoder: Encoder) -> dict[str, Tensor]:
-    """Our state under Hugging Face's names, without the `bert.` prefix."""
-    tensors = {}
+def _named(encoder: Encoder) -> dict[str, Tensor]:
+    """The encoder's own parameters under its family's names, without prefix; views where one matrix is three there."""
+    family, tensors = encoder.config.family, {}
     for name, value in encoder.state_dict().items():
-        name = f"encoder.{name}" if name.startswith("layer.") else name
-        if ".attention.qkv." in name:
-            for part, chunk in zip(_QKV, value.chunk(3), strict=True):
-                tensors[name.replace("attention.qkv", f"attention.self.{part}")] = chunk
-        else:
-            tensors[name] = value
+        if ".attention.qkv." not in name:
+            tensors[family.encoder_name(name)] = value
+            continue
+        for part, chunk in zip(_QKV, value.chunk(3), strict=True):
+            tensors[family.encoder_name(name.replace(".qkv.", f".{part}."))] = chunk
     return tensors
 
 
-def _fuse_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of `_split_qkv`."""
-    state: dict[str, Tensor] = {}
-    for name, value in tensors.items():
-        name = name.removeprefix("encoder.")
-        if ".attention.self.query." in name:
-            parts = [tensors[f"encoder.{name}".replace(".query.", f".{part}.")] for part in _QKV]
-            state[name.replace("attention.self.query", "attention.qkv")] = torch.cat(parts)
-        elif ".attention.self." not in name:
-            state[name] = value
-    return state
-
-
-def _encoder_tensors(tensors: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
+def _encoder_tensors(tensors: Mapping[str, Tensor], family: Family, folder: Path) -> dict[str, Tensor]:
     """Encoder tensors without prefix; heads are left out, anything else stays and is reported as unexpected."""
-    if any(name.startswith("bert.") for name in tensors):
-        selected = {name.removeprefix("bert."): value for name, value in tensors.items() if name.startswith("bert.")}
+    prefix = family.prefix
+    if any(name.startswith(prefix) for name in tensors):
+        selected = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     else:
-        selected = {name: value for name, value in tensors.items() if not name.startswith(_HEAD_PREFIXES)}
+        selected = {name: value for name, value in tensors.items() if not family.is_head(name)}
     if not selected:
-        raise ValueError(f"{folder} holds no tensors of a BERT encoder")
+        raise ValueError(f"{folder} holds no tensors of a {family.class_name} encoder")
     return {name: value for name, value in selected.items() if name not in _HARMLESS}
 
 
-def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, torch.Size], folder: Path) -> None:
+def _check_tensors(
+    tensors: Mapping[str, Tensor], expected: Mapping[str, torch.Size], family: Family, folder: Path
+) -> None:
+    model = family.class_name
     missing = [name for name in expected if name not in tensors]
     if missing:
-        raise ValueError(f"{folder}: tensor {_first_of(missing)} is missing")
+        raise ValueError(f"{folder}: tensor {_first_of(missing)} of this {model} model is missing")
     unexpected = [name for name in tensors if name not in expected]
     if unexpected:
         raise ValueError(
-            f"{folder}: tensor {_first_of(unexpected)} is not part of the model that {CONFIG_FILE} describes"
+            f"{folder}: tensor {_first_of(unexpected)} is not part of the {model} model that {CONFIG_FILE} describes"
         )
     for name, shape in expected.items():
         if tensors[name].shape != shape:
@@ -241,20 +258,6 @@ def _first_of(names: list[str]) -> str:
 def _modern_name(name: str) -> str:
     """TensorFlow's LayerNorm.gamma/beta -> weight/bias."""
     return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name))
-
-
-def _architecture(heads: Iterable[str]) -> str:
-    """The transformers class that reads the whole folder."""
-    names = set(heads)
-    for prefix, architecture in (
-        ("classifier", "BertForSequenceClassification"),
-        ("qa_outputs", "BertForQuestionAnswering"),
-        ("cls.seq_relationship", "BertForPreTraining"),
-        ("cls.predictions", "BertForPreTraining"),
-    ):
-        if prefix in names:
-            return architecture
-    return "BertModel"
 
 
 def _publish(temporary: Path, folder: Path) -> None:

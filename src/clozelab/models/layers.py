@@ -1,4 +1,4 @@
-"""Fresh weights: BERT's truncated normal, zero biases, identity LayerNorms.
+"""Matrices, activations and fresh weights: BERT's truncated normal, zero biases, identity LayerNorms.
 
 Unusual: `Linear` and `Embedding` leave their memory unset when built (torch would fill it once more, from the global
 random state); the module that owns them calls `initialise_`, so that fresh weights are a function of one generator or
@@ -61,17 +61,15 @@ def truncated_normal_(weight: Tensor, std: float, generator: torch.Generator | N
     nn.init.trunc_normal_(weight, mean=0.0, std=std, a=-2.0 * std, b=2.0 * std, generator=generator)
 
 
-def sinusoidal_(weight: Tensor, std: float) -> None:
-    """Overwrites position embeddings [positions, H] with sines and cosines of root mean square `std`.
+def sinusoids(num_positions: int, size: int) -> Tensor:
+    """fp64 [positions, size]: sines in even columns, cosines in odd ones (Vaswani et al. 2017, section 3.5).
 
-    Source: Vaswani et al. 2017, section 3.5; only a start: they are learned afterwards. It is one of the things that
-    take small models off the plateau of the masked-LM loss.
+    As a start of learned positions it is one of the things that take small models off the plateau of the masked-LM
+    loss.
     """
-    num_positions, hidden_size = weight.shape
     position = torch.arange(num_positions, dtype=torch.float64)[:, None]
-    frequency = torch.exp(torch.arange(0, hidden_size, 2, dtype=torch.float64) * (-math.log(10_000.0) / hidden_size))
-    table = torch.empty(num_positions, hidden_size, dtype=torch.float64)
+    frequency = torch.exp(torch.arange(0, size, 2, dtype=torch.float64) * (-math.log(10_000.0) / size))
+    table = torch.empty(num_positions, size, dtype=torch.float64)
     table[:, 0::2] = torch.sin(position * frequency)
-    table[:, 1::2] = torch.cos(position * frequency[: hidden_size // 2])
-    with torch.no_grad():
-        weight.copy_(table * (std * math.sqrt(2.0)))
+    table[:, 1::2] = torch.cos(position * frequency[: size // 2])
+    return table

@@ -27,7 +27,6 @@ from clozelab.datamodules.labelled import LabelledRows
 from clozelab.metrics import glue
 from clozelab.metrics.glue import prediction_lines
 from clozelab.models.encoder import Encoder
-from clozelab.models.heads import SequenceClassificationHead
 from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part, in_order
 
 
@@ -43,6 +42,8 @@ class SequenceClassification(FineTuning):
         metric: the one of them that selects, as "validation/NAME".
         training: what FineTuning takes beside these.
     """
+
+    head_kind: ClassVar[str] = "classification"
 
     def __init__(
         self,
@@ -61,7 +62,9 @@ class SequenceClassification(FineTuning):
         if self.bilstm is not None:
             self.encoder.pooler.requires_grad_(False)
         num_outputs = max(1, len(validation.label_names))
-        self.classifier = SequenceClassificationHead(encoder.config, num_outputs, self.head_input_size)
+        self.classifier = encoder.config.family.head(
+            "classification", encoder, num_labels=num_outputs, input_size=self.head_input_size
+        )
 
     @classmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
@@ -75,7 +78,7 @@ class SequenceClassification(FineTuning):
         """[B, number of labels]; one column for regression."""
         hidden, layout = self.encode(batch), batch["layout"]
         if self.bilstm is None:
-            return self.in_fp32(self.classifier, self.encoder.pool(hidden, layout))
+            return self.in_fp32(self.classifier, self.encoder.pool(hidden, layout, self.classifier))
         states = self.bilstm(hidden, layout)  # [T, 2 * size]
         forward, backward = states.chunk(2, dim=-1)
         ends = (forward.index_select(0, layout.last_rows), backward.index_select(0, layout.first_rows))
@@ -142,13 +145,13 @@ class SequenceClassification(FineTuning):
 class MultipleChoice(SequenceClassification):
     """SWAG: classification whose classes are the choices. Arguments as there, `validation` with K label names."""
 
-    architecture: ClassVar[str | None] = "BertForMultipleChoice"
+    head_kind: ClassVar[str] = "choices"
 
     set_by_class: ClassVar[tuple[str, ...]] = (*SequenceClassification.set_by_class, "number_range")
 
     def __init__(self, *, encoder: Encoder, **classification: Any) -> None:
         super().__init__(encoder=encoder, number_range=None, **classification)
-        self.classifier = SequenceClassificationHead(encoder.config, 1, self.head_input_size)
+        self.classifier = encoder.config.family.head("choices", encoder, input_size=self.head_input_size)
 
     def logits(self, batch: Batch) -> Tensor:
         """[B, K], from the scores [B * K, 1] of the sequences."""

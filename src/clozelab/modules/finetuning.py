@@ -70,8 +70,8 @@ class FineTuning(TrainingModule):
         base: what TrainingModule takes.
     """
 
-    architecture: ClassVar[str | None] = None
-    """The transformers class that reads a saved model; None: what the heads' names say."""
+    head_kind: ClassVar[str]
+    """Of the output layer (models/families/bert.py)."""
     set_by_class: ClassVar[tuple[str, ...]] = ("input_size", "score_keys")
     """Arguments that a subclass passes itself: no configuration may."""
 
@@ -158,8 +158,10 @@ class FineTuning(TrainingModule):
         return self.encoder(*ids, batch["layout"]).sequence_output
 
     def heads(self) -> dict[str, nn.Module]:
-        """What stands on the encoder, by its name in a saved model."""
-        return {name: child for name, child in self.named_children() if name != "encoder"}
+        """What stands on the encoder: the output layer by its kind, the others by their names."""
+        output = ("classifier", "qa_outputs")
+        children = {name: child for name, child in self.named_children() if name != "encoder"}
+        return {self.head_kind if name in output else name: child for name, child in children.items()}
 
     def in_fp32(self, head: nn.Module, hidden: Tensor) -> Tensor:
         """The output layer outside autocast: in bf16 neighbouring tokens would often have the very same logit."""

@@ -78,13 +78,12 @@ def save_model(folder: Path, module: FineTuning, encoder_folder: Path, **facts: 
         labels = {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
     if getattr(module.validation, "is_regression", False):
         labels = {"id2label": {0: "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": "regression"}
-    architecture = {"architectures": [module.architecture]} if module.architecture else {}
     save_encoder_folder(
         folder,
         module.encoder,
         heads=module.heads(),
         tokenizer_files=tokenizer.files(),
-        extra_config={**labels, **architecture, "clozelab": facts},
+        extra_config={**labels, "clozelab": facts},
     )
 
 

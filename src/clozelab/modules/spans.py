@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,7 +34,6 @@ from clozelab.datamodules.examples import ragged_positions
 from clozelab.datamodules.squad_reading import SquadExamples, SquadFeatures, SquadSplit
 from clozelab.metrics import squad
 from clozelab.models.encoder import Encoder
-from clozelab.models.heads import SpanHead
 from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part
 
 Floats = NDArray[np.float32]
@@ -160,6 +159,8 @@ class SpanExtraction(FineTuning):
         training: what FineTuning takes beside these.
     """
 
+    head_kind: ClassVar[str] = "spans"
+
     def __init__(
         self,
         *,
@@ -176,7 +177,7 @@ class SpanExtraction(FineTuning):
         self.validation = validation
         self.settings = NBestSettings(n_best_size, max_answer_length, with_unanswerable)
         self.encoder.pooler.requires_grad_(False)
-        self.qa_outputs = SpanHead(encoder.config, self.head_input_size)
+        self.qa_outputs = encoder.config.family.head("spans", encoder, input_size=self.head_input_size)
 
     @classmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003

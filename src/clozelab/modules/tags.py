@@ -26,7 +26,6 @@ from clozelab.datamodules.tagged import TaggedSplit, predicted_lines
 from clozelab.metrics.entities import entity_scores, tag_scores
 from clozelab.models.encoder import Encoder
 from clozelab.models.features import FeatureMix, check_features
-from clozelab.models.heads import SequenceClassificationHead
 from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part, in_order
 
 ENTITY_SCORES = ("f1", "precision", "recall", "accuracy")
@@ -43,7 +42,7 @@ class TokenClassification(FineTuning):
         training: what FineTuning takes beside these.
     """
 
-    architecture: ClassVar[str | None] = "BertForTokenClassification"
+    head_kind: ClassVar[str] = "tags"
 
     def __init__(
         self,
@@ -58,7 +57,9 @@ class TokenClassification(FineTuning):
         self.validation = validation
         self.encoder.pooler.requires_grad_(False)
         num_labels = len(validation.label_names)
-        self.classifier = SequenceClassificationHead(encoder.config, num_labels, self.head_input_size)
+        self.classifier = encoder.config.family.head(
+            "tags", encoder, num_labels=num_labels, input_size=self.head_input_size
+        )
 
     @classmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003

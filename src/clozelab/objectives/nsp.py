@@ -17,7 +17,7 @@ class NextSentencePrediction(PairObjective):
     """Two classes on the pooled state; the input format decides how pairs are made."""
 
     name = "nsp"
-    hf_prefix = "cls.seq_relationship"
+    hf_prefix = "nsp"
 
     def __init__(self, *, weight: float) -> None:
         self.weight = weight

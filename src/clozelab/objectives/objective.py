@@ -59,8 +59,8 @@ class TokenObjective(ABC):
     """Predicts tokens of the vocabulary at some positions."""
 
     name: ClassVar[str]
-    hf_prefix: ClassVar[str] = "cls.predictions"
-    """Where the head's weights live in a Hugging Face file."""
+    hf_prefix: ClassVar[str] = "lm"
+    """Its kind of head (models/families/bert.py)."""
     is_causal: ClassVar[bool]
     """The encoder's attention mask, remembered with its weights."""
     predicted_fraction: float
@@ -201,7 +201,7 @@ class Objective:
         return nn.ModuleDict(heads)
 
     def heads_by_prefix(self, heads: nn.ModuleDict) -> dict[str, nn.Module]:
-        """The same heads under the prefix of their weights in a Hugging Face file."""
+        """The same heads by kind."""
         return {part.hf_prefix: heads[part.name] for part in self._parts}
 
     def losses(self, heads: nn.ModuleDict, encoder: Encoder, batch: dict[str, Any]) -> list[LossTerm]:

@@ -345,7 +345,7 @@ def timing_requests(arm: Arm) -> Iterator[Request]:
 
 def task_request(job: TaskJob) -> Request:
     """What to time of a fine-tuning shape; lengths are rounded, so that like tasks share a measurement."""
-    model = {name: getattr(job.encoder, name) for name in EncoderConfig.__dataclass_fields__}
+    model = job.encoder.to_dict()
     length = job.tokens_per_example / job.rows_per_example
     question = {
         "kind": "finetune",

@@ -21,8 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from clozelab.models.attention import KERNELS, DenseRows, attention, dense_rows
-from clozelab.models.block import Layer
+from clozelab.models.attention import KERNELS, Context, DenseRows, Mask, attention, dense_rows
 from clozelab.models.config import EncoderConfig
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS, linear_cross_entropy
 from clozelab.models.layout import Layout
@@ -156,10 +155,15 @@ def _padded_rows(config: EncoderConfig, dtype: torch.dtype, count: int, width: i
     layout = Layout.rectangle([width] * (count - 1) + [max(1, width - 1)], width)
     cpu = torch.device("cpu")
     found = dense_rows(
-        layout, num_heads=config.num_attention_heads, dtype=dtype, device=cpu, is_causal=config.is_causal, kernel=kernel
+        layout, num_heads=config.num_attention_heads, dtype=dtype, device=cpu, mask=_mask(config), kernel=kernel
     )
     assert found is not None
     return found
+
+
+def _mask(config: EncoderConfig) -> Mask:
+    """Of the first layer."""
+    return config.attention.build(config).mask(0)
 
 
 def _time_attention(config: EncoderConfig, dtype: torch.dtype, count: int, width: int) -> dict[str, float]:
@@ -167,7 +171,7 @@ def _time_attention(config: EncoderConfig, dtype: torch.dtype, count: int, width
     q, k, v = (torch.randn(shape).to(dtype).requires_grad_() for _ in range(3))
     options: dict[str, Any] = {
         "dropout_prob": config.attention_probs_dropout_prob,
-        "is_causal": config.is_causal,
+        "mask": _mask(config),
         "training": True,
     }
 
@@ -184,8 +188,8 @@ def _time_attention(config: EncoderConfig, dtype: torch.dtype, count: int, width
 def _time_chunks(config: EncoderConfig, dtype: torch.dtype, count: int) -> dict[str, float]:
     """For at most 2,048 predictions: more only repeat the chunks."""
     count = min(count, 2048)
-    hidden = torch.randn(count, config.hidden_size).to(dtype).requires_grad_()
-    weight = torch.randn(config.vocab_size, config.hidden_size).mul_(0.02).requires_grad_()
+    hidden = torch.randn(count, config.embedding_size).to(dtype).requires_grad_()
+    weight = torch.randn(config.vocab_size, config.embedding_size).mul_(0.02).requires_grad_()
     bias, labels = torch.zeros(config.vocab_size, requires_grad=True), torch.randint(config.vocab_size, (count,))
 
     def call_of(chunk: int) -> Callable[[], None]:
@@ -202,7 +206,7 @@ def _time_compile(config: EncoderConfig, dtype: torch.dtype, rows: dict[int, int
     """Seconds of compiling one layer, and of one layer's step plain and compiled, by row length."""
     import torch._dynamo  # a second of start-up that only a calibration pays
 
-    layers = {"plain": Layer(config), "compiled": Layer(config)}
+    layers: dict[str, nn.Module] = {name: config.block.build(config) for name in ("plain", "compiled")}
     for layer in layers.values():
         for parameter in layer.parameters():
             nn.init.normal_(parameter, std=0.02)
@@ -211,7 +215,8 @@ def _time_compile(config: EncoderConfig, dtype: torch.dtype, rows: dict[int, int
     for width, count in rows.items():
         hidden = torch.randn(min(count, MAX_ROWS) * width, config.hidden_size).requires_grad_()
         where = _padded_rows(config, dtype, min(count, MAX_ROWS), width, None)
-        calls = {name: _layer_call(layer, hidden, where, dtype) for name, layer in layers.items()}
+        context = Context(where, where.mask, None)
+        calls = {name: _layer_call(layer, hidden, context, dtype) for name, layer in layers.items()}
         start = time.perf_counter()
         calls["compiled"]()
         taken += time.perf_counter() - start
@@ -222,9 +227,9 @@ def _time_compile(config: EncoderConfig, dtype: torch.dtype, rows: dict[int, int
     return {"seconds": taken / len(rows), "layer": found}
 
 
-def _layer_call(layer: Layer, hidden: torch.Tensor, where: DenseRows, dtype: torch.dtype) -> Callable[[], None]:
+def _layer_call(layer: nn.Module, hidden: torch.Tensor, context: Context, dtype: torch.dtype) -> Callable[[], None]:
     def call() -> None:
         with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-            layer(hidden, where).sum().backward()
+            layer(hidden, context).sum().backward()
 
     return call

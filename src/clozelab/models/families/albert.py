@@ -1,0 +1,57 @@
+"""ALBERT (Lan et al. 2020): narrow embeddings behind a matrix, and layers that share their weights in groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from clozelab.models.config import EncoderConfig
+from clozelab.models.families.bert import Family
+
+
+class Albert(Family):
+    model_type = "albert"
+    class_name = "Albert"
+    prefix = "albert."
+    layer_prefix = "encoder.albert_layer_groups.{}.albert_layers.0."
+    layer_names: ClassVar[Mapping[str, str]] = {
+        "attention.output.dense": "attention.dense",
+        "attention.output.LayerNorm": "attention.LayerNorm",
+        "intermediate.dense": "ffn",
+        "output.dense": "ffn_output",
+        "output.LayerNorm": "full_layer_layer_norm",
+    }
+    encoder_names: ClassVar[Mapping[str, str]] = {
+        "embeddings_project": "encoder.embedding_hidden_mapping_in",
+        "pooler.dense": "pooler",
+    }
+    head_names: ClassVar[Mapping[str, str]] = {"lm": "predictions", "lm.transform": "predictions"}
+    decoder = "predictions.decoder"
+    pretraining = ((frozenset({"lm", "sop"}), "ForPreTraining"), (frozenset({"lm"}), "ForMaskedLM"))
+    parts: ClassVar[Mapping[str, Any]] = {"projects_embeddings": True}
+    defaults: ClassVar[Mapping[str, Any]] = {
+        **Family.defaults,
+        "hidden_act": "gelu_new",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "embedding_size": 128,
+        "num_hidden_groups": 1,
+    }
+
+    def spell(self, config: EncoderConfig) -> dict[str, Any]:
+        values = super().spell(config)
+        # Their classes have no causal mask and would not look at the key.
+        del values["is_decoder"], values["use_cache"]
+        sizes = {"embedding_size": config.embedding_size, "num_hidden_groups": config.num_hidden_groups}
+        return {**values, **sizes, "inner_group_num": 1, "classifier_dropout_prob": config.hidden_dropout_prob}
+
+    def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        if values.get("inner_group_num", 1) != 1:
+            raise ValueError(
+                f"config.json: inner_group_num is {values['inner_group_num']}; only groups of one layer can be read"
+            )
+        sizes = {name: values[name] for name in ("embedding_size", "num_hidden_groups")}
+        return {**super().read(values), **sizes}
+
+
+FAMILY = Albert()

@@ -1,0 +1,218 @@
+"""BERT, and what a family of models is: its heads, its names, its config.json.
+
+A family is told to others in three ways: which parts its encoders have (`parts`), how it calls tensors
+(`encoder_name`, `head_name`), and how it spells a configuration (`spell`, `read`). A further member of the BERT family
+is a subclass in a file of its own, named as its model_type in Hugging Face's config.json.
+
+Unusual: a configuration that Hugging Face's classes of the family cannot express (rotary positions, a causal ALBERT) is
+written with model_type `clozelab_...`, so that no library loads it as something else; what differs stands beside it.
+
+Heads by kind: lm, nsp, sop (sentence order), rtd (replaced tokens), classification, tags, choices, spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+from clozelab.models.config import EncoderConfig
+from clozelab.models.heads import (
+    DenseClassificationHead,
+    MaskedLMHead,
+    NextSentenceHead,
+    ReplacedTokenHead,
+    SentenceOrderHead,
+    SequenceClassificationHead,
+    SpanHead,
+)
+
+if TYPE_CHECKING:
+    from clozelab.models.encoder import Encoder
+
+OWN_TYPE = "clozelab_"
+"""Before the model_type of what other libraries would misread."""
+OWN_KEY = "clozelab_encoder"
+"""Fields of the configuration that the family's config.json has no key for."""
+PLAIN_KEYS = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size"),
+    *("initializer_range", "layer_norm_eps", "position_embedding_init", "pad_token_id"),
+)
+"""Spelt alike here and there; but for `position_embedding_init`, which only we know and others keep."""
+POOLED_KINDS = frozenset({"nsp", "sop", "classification", "choices"})
+
+
+class Family:
+    """BERT's answers; other families override what differs."""
+
+    model_type: ClassVar[str] = "bert"
+    class_name: ClassVar[str] = "Bert"
+    prefix: ClassVar[str] = "bert."
+    """Before the encoder's tensors in a file that holds heads too."""
+    layer_prefix: ClassVar[str] = "encoder.layer.{}."
+    layer_names: ClassVar[Mapping[str, str]] = {
+        f"attention.{part}": f"attention.self.{part}" for part in ("query", "key", "value")
+    }
+    """Inside a layer, ours -> theirs; what is not here is called alike."""
+    encoder_names: ClassVar[Mapping[str, str]] = {}
+    """The same outside of the layers."""
+    head_names: ClassVar[Mapping[str, str]] = {}
+    """The same of heads; the longest beginning counts, and COMMON_HEADS beneath it."""
+    decoder: ClassVar[str] = "cls.predictions.decoder"
+    """The vocabulary projection, which is the word embeddings."""
+    pretraining: ClassVar[tuple[tuple[frozenset[str], str], ...]] = (
+        (frozenset({"lm", "nsp"}), "ForPreTraining"),
+        (frozenset({"lm"}), "ForMaskedLM"),
+    )
+    """Kinds of heads -> the class that holds them; the first that fits."""
+    parts: ClassVar[Mapping[str, Any]] = {}
+    """Fields of EncoderConfig that its config.json does not name, where they are not BERT's."""
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "type_vocab_size": 2,
+        "initializer_range": 0.02,
+        "layer_norm_eps": 1e-12,
+        "position_embedding_init": "normal",
+        "pad_token_id": 0,
+    }
+    """Of keys that a config.json leaves out."""
+    lm_act: ClassVar[str | None] = None
+    """Activation before the vocabulary; None: the encoder's."""
+    dense_heads: ClassVar[Mapping[str, str]] = {}
+    """Kinds of heads that bring a dense layer of their own instead of the pooler's, and its activation."""
+
+    # Heads
+
+    def head(
+        self,
+        kind: str,
+        encoder: Encoder,
+        *,
+        num_labels: int = 2,
+        input_size: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> nn.Module:
+        """A fresh head.
+
+        Args:
+            kind: see above; ValueError for another.
+            encoder: what it stands on.
+            num_labels: of classification and tags; 1 for a regression.
+            input_size: what the head reads, where something stands between encoder and head.
+            generator: source of the fresh weights; None means torch's global random state.
+        """
+        config = encoder.config
+        if kind == "lm":
+            weight: Any = encoder.embeddings.word_embeddings.weight
+            return MaskedLMHead(config, weight, generator, self.lm_act)
+        if kind in ("nsp", "sop", "rtd"):
+            made = {"nsp": NextSentenceHead, "sop": SentenceOrderHead, "rtd": ReplacedTokenHead}[kind]
+            return made(config, generator=generator)
+        if kind == "spans":
+            return SpanHead(config, input_size, generator)
+        if kind not in ("classification", "tags", "choices"):
+            raise ValueError(f"there is no head of kind {kind!r}; known: {', '.join(COMMON_HEADS)}")
+        num_labels = 1 if kind == "choices" else num_labels
+        if kind in self.dense_heads and input_size is None:
+            return DenseClassificationHead(config, num_labels, self.dense_heads[kind], generator)
+        return SequenceClassificationHead(config, num_labels, input_size, generator)
+
+    def architecture(self, kinds: Collection[str]) -> str:
+        """The class of transformers that reads a folder with these heads."""
+        fitting = [suffix for needed, suffix in (*TASKS, *self.pretraining) if needed <= set(kinds)]
+        return self.class_name + (fitting or ["Model"])[0]
+
+    # Names of tensors
+
+    def encoder_name(self, name: str) -> str:
+        """The name of an encoder's tensor in a file, without the family's prefix; query, key and value apart."""
+        module, _, leaf = name.rpartition(".")
+        if module.startswith("layer."):
+            _, number, inner = module.split(".", 2)
+            return f"{self.layer_prefix.format(number)}{self.layer_names.get(inner, inner)}.{leaf}"
+        return f"{self.encoder_names.get(module, module)}.{leaf}"
+
+    def head_name(self, kind: str, name: str) -> str:
+        """The name of a head's tensor in a file."""
+        known, path = {**COMMON_HEADS, **self.head_names}, f"{kind}.{name}".split(".")
+        for length in range(len(path), 0, -1):
+            beginning = ".".join(path[:length])
+            if beginning in known:
+                return ".".join([known[beginning], *path[length:]])
+        return f"{kind}.{name}"
+
+    def is_head(self, name: str) -> bool:
+        """Whether a tensor of a file without prefixes belongs to a head."""
+        known = {"bilstm", "cls", self.decoder, *COMMON_HEADS.values(), *self.head_names.values()}
+        return name.startswith(tuple(f"{beginning.split('.')[0]}." for beginning in known))
+
+    # config.json
+
+    def to_hf(self, config: EncoderConfig, kinds: Collection[str] = ()) -> dict[str, Any]:
+        """The content of config.json for an encoder with heads of these kinds; transformers keeps unknown keys."""
+        values = self.spell(config)
+        understood = EncoderConfig(**self.read(values)).to_dict()
+        different = {name: value for name, value in config.to_dict().items() if value != understood[name]}
+        # Their classes pool the first token, which has seen nothing but itself under a causal mask.
+        if different or (config.is_causal and POOLED_KINDS & set(kinds)):
+            values |= {"model_type": OWN_TYPE + self.model_type, OWN_KEY: different}
+        return values
+
+    def from_hf(self, values: Mapping[str, Any]) -> EncoderConfig:
+        """Reads config.json's content; ValueError for a feature that the family does not have."""
+        position_type = values.get("position_embedding_type", "absolute")
+        if position_type != "absolute":
+            raise ValueError(f"config.json: position_embedding_type is {position_type!r}; only 'absolute' is supported")
+        if values.get("add_cross_attention"):
+            raise ValueError("config.json: add_cross_attention is true; an encoder has no cross-attention")
+        known = {**self.defaults, **{key: value for key, value in values.items() if value is not None}}
+        missing = [name for name in PLAIN_KEYS if name not in known]
+        if missing:
+            name = self.class_name.upper()
+            raise ValueError(f"config.json lacks {', '.join(missing)}: not a complete {name} configuration")
+        return EncoderConfig(**{**self.read(known), **values.get(OWN_KEY, {})})
+
+    def spell(self, config: EncoderConfig) -> dict[str, Any]:
+        """config.json of a configuration, as far as the family has keys for it."""
+        return {
+            "model_type": self.model_type,
+            "is_decoder": config.is_causal,
+            "use_cache": False,
+            "position_embedding_type": "absolute",
+            "tie_word_embeddings": True,
+            **{name: getattr(config, name) for name in PLAIN_KEYS},
+        }
+
+    def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of EncoderConfig, from a complete config.json."""
+        plain = {name: values[name] for name in PLAIN_KEYS}
+        is_causal = bool(values.get("is_decoder", False))
+        return {**plain, "is_causal": is_causal, "model_type": self.model_type, **self.parts}
+
+
+COMMON_HEADS: Mapping[str, str] = {
+    "lm": "cls.predictions",
+    "nsp": "cls.seq_relationship",
+    "sop": "sop_classifier.classifier",
+    "rtd": "discriminator_predictions",
+    "classification": "classifier",
+    "tags": "classifier",
+    "choices": "classifier",
+    "spans": "qa_outputs",
+}
+"""Kind -> the beginning of its tensors' names, where a family says nothing else."""
+TASKS = tuple(
+    (frozenset({kind}), f"For{name}")
+    for kind, name in (
+        ("choices", "MultipleChoice"),
+        ("tags", "TokenClassification"),
+        ("classification", "SequenceClassification"),
+        ("spans", "QuestionAnswering"),
+    )
+)
+FAMILY = Family()

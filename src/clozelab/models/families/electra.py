@@ -1,0 +1,59 @@
+"""ELECTRA (Clark et al. 2020): a discriminator that finds replaced tokens, and the narrower generator that made them.
+
+Both are encoders without a pooler, and share their embeddings while they are trained; each has a folder of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from clozelab.models.config import EncoderConfig
+from clozelab.models.families.bert import Family
+
+
+class Electra(Family):
+    model_type = "electra"
+    class_name = "Electra"
+    prefix = "electra."
+    head_names: ClassVar[Mapping[str, str]] = {
+        "lm": "generator_lm_head",
+        "lm.transform": "generator_predictions",
+        "choices.dense": "sequence_summary.summary",
+        "choices.out_proj": "classifier",
+    }
+    decoder = "generator_lm_head"
+    pretraining = ((frozenset({"rtd"}), "ForPreTraining"), (frozenset({"lm"}), "ForMaskedLM"))
+    parts: ClassVar[Mapping[str, Any]] = {"pooler": None}
+    defaults: ClassVar[Mapping[str, Any]] = {**Family.defaults, "embedding_size": 128}
+    lm_act = "gelu"
+    dense_heads: ClassVar[Mapping[str, str]] = {"classification": "gelu", "choices": "gelu"}
+
+    def spell(self, config: EncoderConfig) -> dict[str, Any]:
+        return {**super().spell(config), "embedding_size": config.embedding_size}
+
+    def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super().read(values), "embedding_size": values["embedding_size"]}
+
+
+def narrower(config: EncoderConfig, width: str | float | Fraction) -> EncoderConfig:
+    """A generator for this discriminator: as deep, `width` times as wide and with as many times the heads.
+
+    The embeddings keep their size, so that both can share them. ValueError where `width` gives no whole sizes.
+    """
+    ratio = Fraction(str(width))
+    sizes: dict[str, Any] = {}
+    for name in ("hidden_size", "num_attention_heads", "intermediate_size"):
+        size = getattr(config, name) * ratio
+        if size.denominator != 1 or not size > 0:
+            raise ValueError(
+                f"a generator of width {width} would have {name} {float(size):g}: choose a width that divides the "
+                f"discriminator's {getattr(config, name)}"
+            )
+        sizes[name] = int(size)
+    return replace(config, **sizes)
+
+
+FAMILY = Electra()

@@ -1,0 +1,45 @@
+"""RoBERTa (Liu et al. 2019): BERT's layers; positions begin behind the padding id, and there is one token type.
+
+Its classification head has a dense layer of its own, so that the pooler is read by multiple choice alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from clozelab.models.config import EncoderConfig
+from clozelab.models.families.bert import Family
+
+POSITIONS = {"_target_": "clozelab.models.embeddings.LearnedPositions", "after_padding": True}
+
+
+class Roberta(Family):
+    model_type = "roberta"
+    class_name = "Roberta"
+    prefix = "roberta."
+    head_names: ClassVar[Mapping[str, str]] = {
+        "lm": "lm_head",
+        "lm.transform.dense": "lm_head.dense",
+        "lm.transform.LayerNorm": "lm_head.layer_norm",
+    }
+    decoder = "lm_head.decoder"
+    pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
+    parts: ClassVar[Mapping[str, Any]] = {"positions": POSITIONS}
+    defaults: ClassVar[Mapping[str, Any]] = {**Family.defaults, "pad_token_id": 1}
+    lm_act = "gelu"
+    dense_heads: ClassVar[Mapping[str, str]] = {"classification": "tanh"}
+
+    def spell(self, config: EncoderConfig) -> dict[str, Any]:
+        values = super().spell(config)
+        # Theirs counts the entries before the first position.
+        values["max_position_embeddings"] += config.pad_token_id + 1
+        return values
+
+    def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        arguments = super().read(values)
+        arguments["max_position_embeddings"] -= arguments["pad_token_id"] + 1
+        return arguments
+
+
+FAMILY = Roberta()
