@@ -115,7 +115,7 @@ def test_targets_fit_their_signatures() -> None:
         ("pretrain", "optimizer.lr=1", "has no key 'optimizer.lr'; optimizer has _target_, _partial_, learning_rate, "),
         ("pretrain", "model=tyni", "there is no model 'tyni'; did you mean 'tiny'?"),
         ("pretrain", "objectiv=mlm", "has no key 'objectiv'; did you mean 'objective'?"),
-        ("prepare", "corpus.lower=true", "has no key 'corpus.lower'; did you mean 'corpus.lowercase'?"),
+        ("prepare", "tokenizer.lower=true", "has no key 'tokenizer.lower'; did you mean 'tokenizer.lowercase'?"),
         ("prepare", "corpus.sources.0.pth=x", "has no key 'corpus.sources.0.pth'; "),
         ("finetune", "task.nam=x", "has no key 'task.nam'; did you mean 'task.name'?"),
         ("finetune", "task.data.max_seq_len=x", "'task.data.max_seq_len'; did you mean 'task.data.max_seq_length'?"),

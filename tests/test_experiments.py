@@ -267,7 +267,7 @@ def test_every_arm_is_a_model_at_every_scale(name: str) -> None:
         config = at_scale(with_delta(folder, "pretrain", arm), scale)
         model = OmegaConf.to_container(config.model, resolve=True)
         assert isinstance(model, dict)
-        EncoderConfig(**{str(key): value for key, value in model.items()}, vocab_size=config.corpus.vocab_size)
+        EncoderConfig(**{str(key): value for key, value in model.items()}, vocab_size=config.tokenizer.vocab_size)
 
 
 @pytest.mark.parametrize("name", list_experiments())
@@ -377,7 +377,7 @@ def test_the_papers_scale_is_the_paper() -> None:
     model = values["model"]
     assert (model["hidden_dropout_prob"], model["initializer_range"]) == (0.1, 0.02)
     assert (model["position_embedding_init"], values["position_growth"]) == ("normal", "none")
-    assert (model["num_hidden_layers"], model["hidden_size"], values["corpus"]["vocab_size"]) == (12, 768, 30522)
+    assert (model["num_hidden_layers"], model["hidden_size"], values["tokenizer"]["vocab_size"]) == (12, 768, 30522)
     assert values["objective"]["dupe_factor"] == 10  # static masking
     tuned = resolved(at_scale(plain(TABLE5, "finetune", "task=squad_v1"), "paper"), "finetune")
     assert (tuned["learning_rate"], tuned["epochs"], tuned["global_batch_size"]) == (5e-5, 3, 32)

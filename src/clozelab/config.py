@@ -296,10 +296,18 @@ class CorpusConfig:
     sources: list[SourceConfig] = MISSING
     generator: dict[str, Any] | None = None
     """A node with `_target_` that writes the sources' files below data_dir first (embedded corpora)."""
-    vocab_file: str | None = None
+    validation_fraction: float = key(above=0, below=1)
+
+
+@dataclass
+class TokenizerConfig:
+    """How text becomes ids (corpus/tokenizers.py)."""
+
+    kind: str = key(choices=("wordpiece", "byte_bpe"))
     vocab_size: int = count()
     lowercase: bool = MISSING
-    validation_fraction: float = key(above=0, below=1)
+    vocab_file: str | None = None
+    add_prefix_space: bool | None = None
 
 
 @dataclass
@@ -356,6 +364,7 @@ class PrepareConfig:
     """Only a sweep's logs lie there; here so that one list of paths suits every stage."""
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
 
 
 @dataclass
@@ -381,6 +390,7 @@ class ValidationConfig:
 class PretrainConfig(StageConfig):
     arm: str = key(IDENTITY)
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     size: SizeConfig = field(default_factory=SizeConfig, metadata={"rule": Rule(NEUTRAL)})
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)

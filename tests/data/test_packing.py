@@ -38,5 +38,6 @@ def test_clear_errors() -> None:
 def test_special_ids_from_a_tokenizer() -> None:
     class Tokenizer:
         cls_id, sep_id, pad_id, mask_id, vocab_size = 101, 102, 0, 103, 30522
+        pair_separators, has_token_types, undrawn_ids = 2, False, (0, 101)
 
-    assert SpecialIds.of(Tokenizer()) == SpecialIds(cls=101, sep=102, pad=0, mask=103, vocab_size=30522)
+    assert SpecialIds.of(Tokenizer()) == SpecialIds(101, 102, 0, 103, 30522, 2, False, (0, 101))

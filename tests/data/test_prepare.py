@@ -15,7 +15,7 @@ from clozelab.corpus import prepare
 from clozelab.corpus.files import Source
 from clozelab.corpus.prepare import prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
-from clozelab.corpus.tokenizers import SPECIAL_TOKENS
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, TokenizerSettings
 
 NOUNS = ["cat", "dog", "house", "river", "mountain", "song"]
 
@@ -29,15 +29,17 @@ def make_text(num_documents: int, first: int = 0) -> str:
     return "\n\n".join(documents) + "\n"
 
 
+WORDPIECE = {"kind": "wordpiece", "vocab_size": 150, "lowercase": True}
+RULES = ("kind", "vocab_size", "lowercase", "vocab_file", "add_prefix_space")
+
+
 def run(tmp_path: Path, **changes: Any) -> Path:
     arguments: dict[str, Any] = {
         "name": "small",
         "sources": [Source("one", "one.txt"), Source("two", "two.txt")],
         "data_dir": tmp_path / "data",
         "cache_dir": tmp_path / "cache",
-        "vocab_file": None,
-        "vocab_size": 150,
-        "lowercase": True,
+        "tokenizer": TokenizerSettings(**(WORDPIECE | {key: changes.pop(key) for key in [*changes] if key in RULES})),
         "validation_fraction": 0.2,
     }
     return prepare_corpus(**(arguments | changes))

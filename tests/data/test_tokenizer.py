@@ -123,7 +123,7 @@ def test_cache_offsets_and_batches_agree(trained: WordPieceTokenizer, monkeypatc
     texts = AWKWARD + ["".join(rng.choices(alphabet, k=40)) for _ in range(300)]
     batch = trained.encode_batch(texts)
     with_offsets = [ids for ids, _ in trained.encode_with_offsets(texts)]
-    monkeypatch.setattr("clozelab.corpus.tokenizers.CACHED_CHARACTERS", 10)
+    monkeypatch.setattr("clozelab.corpus.encoding.CACHED_CHARACTERS", 10)
     one_by_one = [trained.encode_batch([text])[0] for text in texts]
     for expected, *others in zip(with_offsets, batch, one_by_one, strict=True):
         for ids in others:

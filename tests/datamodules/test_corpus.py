@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.shards import TokenShards, TokenStream
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.corpus import CorpusDataModule, StepStream
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
@@ -52,7 +53,7 @@ def make_shards(num_documents: int, seed: int) -> TokenShards:
 
 @pytest.fixture
 def corpus() -> Any:
-    tokenizer = SimpleNamespace(cls_id=2, sep_id=3, pad_id=0, mask_id=4, vocab_size=90)
+    tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, *map(str, range(85))], lowercase=True)
     return SimpleNamespace(tokenizer=tokenizer, train=make_shards(20, 0), validation=make_shards(40, 1))
 
 

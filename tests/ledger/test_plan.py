@@ -21,11 +21,11 @@ def test_steps_and_overrides() -> None:
         "trainer=gpu",
         "pretrain.seed=7,8",
         "finetune.task=mrpc",
-        "prepare.corpus.lowercase=false",
+        "prepare.tokenizer.lowercase=false",
     ]
     prepare, pretrain, finetune = make_steps(TABLE5, words)
     assert prepare.words()[:3] == ["prepare", "corpus=scale_laptop", "scale=laptop"]
-    assert "corpus.lowercase=false" in prepare.overrides and "trainer=gpu" not in prepare.overrides
+    assert "tokenizer.lowercase=false" in prepare.overrides and "trainer=gpu" not in prepare.overrides
     assert pretrain.overrides == ("scale=laptop", "data_dir=D", "trainer=gpu", "seed=7,8")
     assert finetune.overrides == ("scale=laptop", "data_dir=D", "trainer=gpu", "task=mrpc")
     assert pretrain.words()[:6] == ["pretrain", "--config-dir", str(TABLE5), "--config-name", "sweep_pretrain", "-m"]

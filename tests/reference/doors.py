@@ -29,7 +29,7 @@ WORLD = {
     "corpus.generator.train_examples": 128,
     "corpus.generator.validation_examples": 40,
     "corpus.generator.entropy_documents": 0,
-    "corpus.vocab_size": 500,
+    "tokenizer.vocab_size": 500,
     "corpus.validation_fraction": 0.2,
 }
 RUN = {

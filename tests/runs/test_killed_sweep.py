@@ -78,7 +78,7 @@ def commands(workplace: Path, runs: Path) -> list[list[str]]:
     """Both sweeps: two arms of two seeds, and both fine-tuned with two seeds."""
     paths = [f"data_dir={workplace}", f"cache_dir={workplace}/cache", f"runs_dir={runs}", "experiment=killed"]
     pretrain = ["corpus=text", "corpus.sources.0.path=text.txt", "corpus.validation_fraction=0.2"]
-    pretrain += [f"{'corpus.' if key == 'vocab_size' else ''}{key}={value}" for key, value in SCALE.items()]
+    pretrain += [f"{'tokenizer.' if key == 'vocab_size' else ''}{key}={value}" for key, value in SCALE.items()]
     finetune = ["task=sst2", "epochs=2", "encoder_arm=mlm,ltr", "pretrain_seed=1,2", "seed=1,2"]
     start = [sys.executable, "-m", "clozelab"]
     return [

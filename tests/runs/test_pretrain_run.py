@@ -60,7 +60,7 @@ def overrides(workplace: Path, run_dir: Path, **changes: Any) -> list[str]:
     settings: dict[str, Any] = {
         "corpus": "text",
         "corpus.sources.0.path": "text.txt",
-        "corpus.vocab_size": 150,
+        "tokenizer.vocab_size": 150,
         "corpus.validation_fraction": 0.2,
         "data_dir": workplace,
         "cache_dir": workplace / "cache",
@@ -228,7 +228,7 @@ def test_a_simple_language_is_learnt(tmp_path: Path, objective: str) -> None:
         documents.append("\n".join(" ".join([word] * draw.randint(4, 9)) for _ in range(6)))
     (tmp_path / "text.txt").write_text("\n\n".join(documents), encoding="utf-8")
     changes = {
-        "corpus.vocab_size": 60,
+        "tokenizer.vocab_size": 60,
         "model.hidden_size": 32,
         "model.hidden_dropout_prob": 0.0,
         "model.attention_probs_dropout_prob": 0.0,

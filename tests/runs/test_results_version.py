@@ -115,7 +115,7 @@ OBJECTIVES = {
 PRETRAINING = {
     "corpus": "text",
     "corpus.sources.0.path": "text.txt",
-    "corpus.vocab_size": 150,
+    "tokenizer.vocab_size": 150,
     "corpus.validation_fraction": 0.2,
     "model.hidden_size": 16,
     "model.num_hidden_layers": 2,

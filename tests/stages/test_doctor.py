@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from clozelab.checks.subject import ERROR, WARNING
 from clozelab.config import EXPERIMENTS_DIR
@@ -39,7 +38,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         f"data_dir={root}/data",
         f"cache_dir={root}/cache",
         f"runs_dir={root}/runs",
-        "corpus.vocab_size=1000",
+        "tokenizer.vocab_size=1000",
         *WORLD,
     ]
 
@@ -56,7 +55,7 @@ def test_before_anything_is_there(places: list[str]) -> None:
 
 def test_the_pre_flight_of_a_prepared_world(places: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
-    prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
+    prepared_corpus(cfg)
     tasks = ["finetune.task=mrpc,squad_v1,stsb"]
     subject = gather(EXPERIMENT, ["scale=demo", *places, *tasks])
     assert [task.name for task in subject.tasks] == ["mrpc", "squad_v1", "stsb"]
@@ -129,7 +128,7 @@ def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) ->
 
 def test_another_generated_world_is_not_taken_for_the_one_asked_for(places: list[str]) -> None:
     cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
-    prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
+    prepared_corpus(cfg)
     ((_, reason),) = gather_sweep(
         "pretrain", None, "pretrain", ["scale=demo", *places, "corpus.generator.world_seed=7"]
     ).refusals
@@ -169,7 +168,7 @@ def test_jobs_of_a_cluster_need_no_accelerator_here(places: list[str], monkeypat
 
 def test_a_lost_encoder_is_no_fault_of_the_task(places: list[str], tmp_path: Path, tiny_config: Any) -> None:
     cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
-    tokenizer = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir).tokenizer
+    tokenizer = prepared_corpus(cfg).tokenizer
     words = ["scale=demo", *places[:2], f"runs_dir={tmp_path}/runs", "task=mrpc", "row=mlm,ltr", "save_model=true"]
     sweep = Sweep("sweep_finetune", words, folder=EXPERIMENT)
     there = next(Path(sweep.settings(job)["encoder"]) for job in sweep.jobs if "row=ltr" in job)
@@ -237,7 +236,7 @@ def test_reproduce_stops_at_an_error(
 
 def test_preparing_and_looking_agree_on_the_folder(places: list[str]) -> None:
     cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
-    corpus = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
-    assert find_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir) == corpus.folder
-    other = OmegaConf.merge(cfg.corpus, {"validation_fraction": 0.2})
-    assert find_corpus(other, cfg.data_dir, cfg.cache_dir) is None
+    corpus = prepared_corpus(cfg)
+    assert find_corpus(cfg) == corpus.folder
+    cfg.corpus.validation_fraction = 0.2
+    assert find_corpus(cfg) is None

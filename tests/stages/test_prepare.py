@@ -8,24 +8,29 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.config import CorpusConfig
+from clozelab.config import CorpusConfig, TokenizerConfig
 from clozelab.stages.prepare import main, prepared_corpus
 
 NUM_DOCUMENTS = 30
 
 
-def corpus_config(**changes: Any) -> DictConfig:
-    values: dict[str, Any] = {
-        "name": "small",
-        "sources": [{"name": "one", "path": "one.txt"}],
-        "vocab_size": 200,
-        "lowercase": True,
-        "validation_fraction": 0.1,
+def config(folder: Path, vocab_size: int = 200, **corpus: Any) -> DictConfig:
+    values = {
+        "data_dir": str(folder / "data"),
+        "cache_dir": str(folder / "cache"),
+        "tokenizer": {"kind": "wordpiece", "vocab_size": vocab_size, "lowercase": True},
+        "corpus": {
+            "name": "small",
+            "sources": [{"name": "one", "path": "one.txt"}],
+            "validation_fraction": 0.1,
+            **corpus,
+        },
     }
-    return OmegaConf.merge(OmegaConf.structured(CorpusConfig), values | changes)
+    schema = {"corpus": OmegaConf.structured(CorpusConfig), "tokenizer": OmegaConf.structured(TokenizerConfig)}
+    return OmegaConf.merge(schema, values)
 
 
-def generated_config() -> DictConfig:
+def generated_config(folder: Path) -> DictConfig:
     generator = {
         "_target_": "microworld.world.write_world",
         "_partial_": True,
@@ -36,7 +41,7 @@ def generated_config() -> DictConfig:
         "entropy_documents": 5,
     }
     sources = [{"name": "microworld", "path": "corpus/microworld.txt", "format": "text"}]
-    return corpus_config(name="microworld", sources=sources, generator=generator, vocab_size=400)
+    return config(folder, 400, name="microworld", sources=sources, generator=generator)
 
 
 def write_text(folder: Path) -> None:
@@ -46,10 +51,7 @@ def write_text(folder: Path) -> None:
 
 def test_main_prints_where_the_corpus_lies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_text(tmp_path / "data")
-    cfg = OmegaConf.create(
-        {"data_dir": str(tmp_path / "data"), "cache_dir": str(tmp_path / "cache"), "corpus": corpus_config()}
-    )
-    folder = main(cfg)
+    folder = main(config(tmp_path))
     assert folder.parent == tmp_path / "cache" / "corpora"
     assert f"prepared corpus: {folder}" in capsys.readouterr().out
 
@@ -57,29 +59,27 @@ def test_main_prints_where_the_corpus_lies(tmp_path: Path, capsys: pytest.Captur
 def test_a_byte_that_has_changed_is_found(tmp_path: Path) -> None:
     """Before a sweep; its jobs compare sizes alone."""
     write_text(tmp_path / "data")
-    places = {"data_dir": str(tmp_path / "data"), "cache_dir": str(tmp_path / "cache")}
-    folder = main(OmegaConf.create({**places, "corpus": corpus_config()}))
+    folder = main(config(tmp_path))
     path = next(folder.glob("train/tokens*.bin"))
     content = bytearray(path.read_bytes())
     content[3] ^= 1
     path.write_bytes(content)
-    prepared_corpus(corpus_config(), **places)
+    prepared_corpus(config(tmp_path))
     with pytest.raises(ValueError, match=r"tokens.* has changed since it was written; delete .* and run the prepare"):
-        main(OmegaConf.create({**places, "corpus": corpus_config()}))
+        main(config(tmp_path))
 
 
 def test_a_missing_value_is_an_error(tmp_path: Path) -> None:
-    cfg = corpus_config()
-    cfg.vocab_size = "???"
+    cfg = config(tmp_path)
+    cfg.tokenizer.vocab_size = "???"
     with pytest.raises(Exception, match="vocab_size"):
-        prepared_corpus(cfg, tmp_path, tmp_path)
+        prepared_corpus(cfg)
 
 
 def test_an_embedded_corpus_is_generated_once(tmp_path: Path) -> None:
-    data, cache = tmp_path / "data", tmp_path / "cache"
-    corpus = prepared_corpus(generated_config(), data, cache)
+    corpus = prepared_corpus(generated_config(tmp_path))
     assert corpus.train.num_documents + corpus.validation.num_documents == NUM_DOCUMENTS
-    text = data / "corpus" / "microworld.txt"
+    text = tmp_path / "data" / "corpus" / "microworld.txt"
     written = text.stat().st_mtime_ns
-    assert prepared_corpus(generated_config(), data, cache).fingerprint == corpus.fingerprint
+    assert prepared_corpus(generated_config(tmp_path)).fingerprint == corpus.fingerprint
     assert text.stat().st_mtime_ns == written

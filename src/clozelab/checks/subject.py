@@ -18,7 +18,7 @@ from clozelab.corpus.instances import Instances
 from clozelab.corpus.packing import I64, PackedRows, SpecialIds
 from clozelab.corpus.random import instance_indices
 from clozelab.corpus.shards import TokenShards, TokenStream
-from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.examples import TaskPreview
 from clozelab.models.config import EncoderConfig
 from clozelab.objectives.objective import Objective
@@ -68,7 +68,7 @@ class Corpus:
     validation: TokenShards
     ids: SpecialIds
     unk_id: int
-    tokenizer: WordPieceTokenizer | None
+    tokenizer: Tokenizer | None
     """None: made up."""
     _instances: dict[str, Instances] = field(default_factory=dict, repr=False)
 
@@ -128,7 +128,7 @@ class Task:
 
     name: str
     preview: TaskPreview
-    tokenizer: WordPieceTokenizer | None
+    tokenizer: Tokenizer | None
     max_seq_length: int
     """What its configuration asks for."""
     trained_length: int

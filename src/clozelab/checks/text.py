@@ -138,7 +138,9 @@ def unknown_tokens(name: str, unknown: int, tokens: int) -> Finding:
     level = ERROR if part > MANY_UNKNOWN else WARNING if part > MAX_UNKNOWN else OK
     what = f"{name}: " + ("many tokens are [UNK]" if level != OK else "the vocabulary knows the text")
     remedy = (
-        "does the vocabulary fit language and case? See corpus.lowercase and corpus.vocab_file" if level != OK else ""
+        "does the vocabulary fit language and case? See tokenizer.lowercase and tokenizer.vocab_file"
+        if level != OK
+        else ""
     )
     return Finding("unknown tokens", level, what, share(unknown, tokens) + " [UNK]", remedy)
 

@@ -161,7 +161,7 @@ class PairInstances:
         self.ids = ids
         self._random_next_prob = random_next_prob
         self.seq_length = seq_length
-        self._budget = seq_length - 3
+        self._budget = seq_length - 2 - ids.pair_separators
         self._starts = self._find_starts()
         self.num_skipped_documents = int((np.diff(self._documents) == 1).sum())
         """Documents of a single sentence: they have no place to split."""

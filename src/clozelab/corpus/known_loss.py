@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.corpus.tokenizers import Tokenizer
 from microworld.entropy import HIDDEN_FRACTION, WINDOW
 
 MANIFEST = "microworld.json"
@@ -22,7 +22,7 @@ MANIFEST = "microworld.json"
 
 def known_loss(
     data_dir: str | Path,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     labels: NDArray[np.int64],
     *,
     seq_length: int,
@@ -41,6 +41,8 @@ def known_loss(
         that bound sees.
     """
     path = Path(data_dir) / MANIFEST
+    if tokenizer.kind != "wordpiece":
+        return None
     manifest = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     entropy = manifest.get("entropy_nats_per_word", {})
     if "left_to_right_words" not in entropy or manifest["settings"]["shuffle_sentences"] or not len(labels):

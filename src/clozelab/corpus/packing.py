@@ -8,8 +8,9 @@ Masking for the masked language model, a whole batch at once.
 
 Each row gets exactly max(1, round(predict_prob * candidates)) predicted positions, drawn without replacement from all
 slots but [CLS], [SEP] and padding: the slots with the smallest random keys. What happens to a chosen position is drawn
-for each position by itself. The random replacement comes from the whole vocabulary list, special tokens included, as
-in the released code (the paper does not say); it can therefore be the original token.
+for each position by itself. The random replacement of WordPiece comes from the whole vocabulary list, special tokens
+included, as in the released code (the paper does not say); it can therefore be the original token. Byte-level BPE
+leaves its special tokens out, as RoBERTa's code.
 """
 
 from __future__ import annotations
@@ -39,13 +40,19 @@ class TokenSource(Protocol):
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The ids that building and masking rows need; random replacement tokens come from [0, vocab_size)."""
+    """The ids that building and masking rows need, and how the tokenizer writes a pair."""
 
     cls: int
     sep: int
     pad: int
     mask: int
     vocab_size: int
+    pair_separators: int = 1
+    """Separators between the two segments of a pair."""
+    has_token_types: bool = True
+    """Whether the second segment has token type 1; else all are 0."""
+    undrawn: tuple[int, ...] = ()
+    """Ids, ascending, that are never drawn as a random replacement."""
 
     @classmethod
     def of(cls, tokenizer: Any) -> SpecialIds:
@@ -56,6 +63,9 @@ class SpecialIds:
             pad=tokenizer.pad_id,
             mask=tokenizer.mask_id,
             vocab_size=tokenizer.vocab_size,
+            pair_separators=tokenizer.pair_separators,
+            has_token_types=tokenizer.has_token_types,
+            undrawn=tokenizer.undrawn_ids,
         )
 
 
@@ -147,26 +157,25 @@ class Spans:
 
 
 def pack_pairs(tokens: TokenSource, spans: Spans, ids: SpecialIds, row_slots: int, instance: I64) -> PackedRows:
-    """[CLS] A [SEP] B [SEP] [PAD]...: a rectangle of `row_slots` slots a row; a + b <= row_slots - 3.
+    """[CLS] A [SEP] B [SEP] [PAD]...: a rectangle of `row_slots` slots a row; a + b fit beside the special tokens.
 
-    One gather for the whole batch; special slots read a neighbouring token first and are overwritten.
+    With two `ids.pair_separators` it is <s> A </s></s> B </s>. One gather for the whole batch; special slots read a
+    neighbouring token first and are overwritten.
     """
     slot = np.arange(row_slots)[None, :]
     first_sep = spans.a_length[:, None] + 1
-    last_sep = first_sep + spans.b_length[:, None] + 1
-    in_b = slot > first_sep
-    input_ids = _take(tokens, slot + np.where(in_b, spans.b_start[:, None] - first_sep - 1, spans.a_start[:, None] - 1))
-    input_ids[:, 0] = ids.cls
+    b_slot = first_sep + ids.pair_separators
+    last_sep = b_slot + spans.b_length[:, None]
+    in_b = slot >= b_slot
+    input_ids = _take(tokens, slot + np.where(in_b, spans.b_start[:, None] - b_slot, spans.a_start[:, None] - 1))
     is_pad = slot > last_sep
+    is_sep = (slot == last_sep) | ((slot >= first_sep) & ~in_b)
+    input_ids[:, 0] = ids.cls
     input_ids[is_pad] = ids.pad
-    rows = np.arange(len(input_ids))
-    input_ids[rows, first_sep[:, 0]] = ids.sep
-    input_ids[rows, last_sep[:, 0]] = ids.sep
-    special = is_pad.copy()
+    input_ids[is_sep] = ids.sep
+    special = is_pad | is_sep
     special[:, 0] = True
-    special[rows, first_sep[:, 0]] = True
-    special[rows, last_sep[:, 0]] = True
-    token_type_ids = (in_b & ~is_pad).astype(np.int64)
+    token_type_ids = (in_b & ~is_pad & ids.has_token_types).astype(np.int64)
     return _rectangle(input_ids, token_type_ids, special, last_sep[:, 0] + 1, instance)
 
 
@@ -260,7 +269,9 @@ class Masking:
         name = (seed, epoch if isinstance(epoch, int) else epoch[row])
         slot = rows.position_ids[position]
         action = uniform01(*name, "mask action", rows.instance[row], slot)
-        drawn = integers(*name, "mask token", rows.instance[row], slot, high=ids.vocab_size)
+        drawn = integers(*name, "mask token", rows.instance[row], slot, high=ids.vocab_size - len(ids.undrawn))
+        for index in ids.undrawn:
+            drawn += drawn >= index
         seen = np.where(action < self.mask_fraction, ids.mask, drawn)
         seen = np.where(action < self.mask_fraction + self.random_fraction, seen, labels)
         input_ids = rows.input_ids.copy()

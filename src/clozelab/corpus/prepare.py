@@ -36,7 +36,7 @@ from clozelab.corpus.shards import (
     ShardWriter,
     canonical_json,
 )
-from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.corpus.tokenizers import Tokenizer, TokenizerSettings
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +60,7 @@ def prepare_corpus(
     sources: Sequence[Source],
     data_dir: str | Path,
     cache_dir: str | Path,
-    vocab_file: str | None,
-    vocab_size: int,
-    lowercase: bool,
+    tokenizer: TokenizerSettings,
     validation_fraction: float,
 ) -> Path:
     """Prepares a corpus unless the cache has it, and returns its folder.
@@ -71,21 +69,20 @@ def prepare_corpus(
         name: leads the folder's name.
         sources: what to read; relative paths start at data_dir.
         cache_dir: the folder is `cache_dir/corpora/<name>-<hash>`.
-        vocab_file: a vocab.txt to use; None: a vocabulary of at most vocab_size entries is learnt.
-        lowercase: lower-case and strip accents, as BERT's uncased models.
+        tokenizer: its kind and rules; where it names no vocabulary, one is learnt.
         validation_fraction: share of the documents, by hash of their text, that goes to validation.
 
     Raises:
         ValueError: no files, a binary or damaged file, too many unusable rows, fewer than two documents, a vocabulary
             that does not fit the text, a cache folder that cannot be written.
     """
-    place = _place(name, sources, data_dir, cache_dir, vocab_file, vocab_size, lowercase, validation_fraction)
+    place = _place(name, sources, data_dir, cache_dir, tokenizer, validation_fraction)
     folder = place.folder
     with _lock(folder):
         if not _is_prepared(folder):
             temporary = folder.with_name(f".{folder.name}.tmp")
             shutil.rmtree(temporary, ignore_errors=True)  # what a killed run left; the lock says nobody else writes it
-            _write_corpus(temporary, name, place.settings, sources, place.files, place.given)
+            _write_corpus(temporary, name, place, sources, tokenizer)
             temporary.rename(folder)
     return folder
 
@@ -106,7 +103,8 @@ class _Place:
     folder: Path
     settings: dict[str, Any]
     files: list[TextFile]
-    given: WordPieceTokenizer | None
+    given: Tokenizer | None
+    """Of a vocabulary that is not to be learnt."""
 
 
 def _place(
@@ -114,25 +112,20 @@ def _place(
     sources: Sequence[Source],
     data_dir: str | Path,
     cache_dir: str | Path,
-    vocab_file: str | None,
-    vocab_size: int,
-    lowercase: bool,
+    tokenizer: TokenizerSettings,
     validation_fraction: float,
 ) -> _Place:
     _check_names(name, sources)
-    _check_settings(vocab_file, vocab_size, validation_fraction)
+    SplitRule(validation_fraction)
     files = [file for index, source in enumerate(sources) for file in find_files(source, index, Path(data_dir))]
     for file in files:
         check_head(file)
-    vocab_path = None if vocab_file is None else Path(data_dir, Path(vocab_file).expanduser())
-    given = None if vocab_path is None else WordPieceTokenizer.from_vocab(vocab_path, lowercase)
+    given = tokenizer.given(data_dir)
     settings = {
         "preparation_version": PREPARATION_VERSION,
         "format_version": FORMAT_VERSION,
         "sources": _source_identities(sources, files),
-        "vocabulary": None if given is None else given.fingerprint,
-        "vocab_size": vocab_size if given is None else given.vocab_size,
-        "lowercase": lowercase,
+        "tokenizer": tokenizer.identity(given),
         "validation_fraction": validation_fraction,
     }
     key = hashlib.sha256(canonical_json(settings).encode()).hexdigest()[:12]
@@ -145,15 +138,6 @@ def _check_names(name: str, sources: Sequence[Source]) -> None:
     names = [source.name for source in sources]
     if not names or len(set(names)) != len(names) or len(names) > 255:
         raise ValueError(f"corpus {name} needs 1 to 255 sources with different names, not {names}")
-
-
-def _check_settings(vocab_file: str | None, vocab_size: int, validation_fraction: float) -> None:
-    SplitRule(validation_fraction)
-    if vocab_file is None and vocab_size <= len(SPECIAL_TOKENS):
-        raise ValueError(
-            f"corpus.vocab_size is {vocab_size}: the {len(SPECIAL_TOKENS)} special tokens alone need more; give the "
-            "number of entries to learn, some thousands"
-        )
 
 
 def _source_identities(sources: Sequence[Source], files: Sequence[TextFile]) -> list[dict[str, Any]]:
@@ -202,20 +186,14 @@ def _is_prepared(folder: Path) -> bool:
     return True
 
 
-def _write_corpus(
-    folder: Path,
-    name: str,
-    settings: dict[str, Any],
-    sources: Sequence[Source],
-    files: Sequence[TextFile],
-    given: WordPieceTokenizer | None,
-) -> None:
+def _write_corpus(folder: Path, name: str, place: _Place, sources: Sequence[Source], wanted: TokenizerSettings) -> None:
+    settings, files, given = place.settings, place.files, place.given
     if given is not None:
         _check_fit(given, files)
     split = SplitRule(settings["validation_fraction"])
     counts, sample = _survey(files, split, learn=given is None)
     _log_skipped(counts)
-    tokenizer = given or WordPieceTokenizer.train(sample, settings["vocab_size"], settings["lowercase"])
+    tokenizer = given or wanted.learn(sample)
     (folder / "tokenizer").mkdir(parents=True)
     for file_name, content in tokenizer.files().items():
         (folder / "tokenizer" / file_name).write_bytes(content)
@@ -241,7 +219,7 @@ def _write_corpus(
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _check_fit(given: WordPieceTokenizer, files: Sequence[TextFile]) -> None:
+def _check_fit(given: Tokenizer, files: Sequence[TextFile]) -> None:
     """ValueError where a given vocabulary does not know most of the text's beginning."""
     sentences: list[str] = []
     size = 0
@@ -254,9 +232,9 @@ def _check_fit(given: WordPieceTokenizer, files: Sequence[TextFile]) -> None:
     unknown = float((ids == given.unk_id).mean()) if len(ids) else 0.0
     if unknown > MAX_UNKNOWN_FRACTION:
         raise ValueError(
-            f"corpus.vocab_file does not fit the corpus: {unknown:.0%} of the tokens at its beginning are [UNK]. Give "
-            f"the vocabulary of this language and case (corpus.lowercase is {given.lowercase}), or leave vocab_file "
-            "empty to learn one"
+            f"tokenizer.vocab_file does not fit the corpus: {unknown:.0%} of the tokens at its beginning are [UNK]. "
+            f"Give the vocabulary of this language and case (tokenizer.lowercase is {given.lowercase}), or leave "
+            "vocab_file empty to learn one"
         )
 
 
@@ -280,7 +258,7 @@ def _survey(files: Sequence[TextFile], split: SplitRule, learn: bool) -> tuple[C
 
 
 def _write_splits(
-    folder: Path, source_names: list[str], files: Sequence[TextFile], tokenizer: WordPieceTokenizer, split: SplitRule
+    folder: Path, source_names: list[str], files: Sequence[TextFile], tokenizer: Tokenizer, split: SplitRule
 ) -> tuple[CorpusCounts, dict[str, dict[str, Any]], float]:
     """Counts, what each split's `shards.json` says, and the share of [UNK] among all tokens."""
     counts = CorpusCounts()
@@ -313,7 +291,7 @@ def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 def _write_batch(
     batch: list[Document],
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     split: SplitRule,
     writers: Sequence[ShardWriter],
     counts: CorpusCounts,

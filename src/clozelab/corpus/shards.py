@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from clozelab.corpus.files import file_sha256
-from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
 
 SHARDS_FILE = "shards.json"
 MANIFEST_FILE = "manifest.json"
@@ -291,7 +291,7 @@ class PreparedCorpus:
 
     folder: Path
     manifest: dict[str, Any]
-    tokenizer: WordPieceTokenizer
+    tokenizer: Tokenizer
     train: TokenShards
     validation: TokenShards
 
@@ -315,7 +315,7 @@ class PreparedCorpus:
         folder = Path(folder)
         manifest = _read_json(folder / MANIFEST_FILE)
         _check_manifest(folder, manifest, verify)
-        tokenizer = WordPieceTokenizer.from_folder(folder / "tokenizer")
+        tokenizer = read_tokenizer(folder / "tokenizer")
         train, validation = (TokenShards.open(folder / split) for split in SPLITS)
         if tokenizer.fingerprint != manifest["tokenizer_fingerprint"] or tokenizer.vocab_size != train.vocab_size:
             raise CorpusFolderError(

@@ -2,8 +2,9 @@
 
 Tokenised examples as flat arrays: built once, stored in the cache, gathered into packed batches without padding.
 
-A row is one model input, `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, special tokens included. All rows lie
-behind each other in one array, so that a batch of any rows is one gather.
+A row is one model input, `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, special tokens included, or what the
+tokenizer has instead (`<s> first </s></s> second </s>`). All rows lie behind each other in one array, so that a batch
+of any rows is one gather.
 
 Letters: N rows, B rows of a batch, T tokens of a batch.
 """
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.corpus.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class TokenRows:
     offsets: Ints
     """[N + 1]."""
     second_starts: NDArray[np.int32]
-    """[N] position inside the row from which token type 1 is used; the row's length where there is no second text."""
+    """[N] position inside the row from which token type 1 is used; the row's length where it is not."""
     cut_tokens: NDArray[np.int32] | None = None
     """[N] tokens that a row lost to the largest length; None where that was not counted."""
 
@@ -152,10 +153,10 @@ def join_rows(parts: Sequence[TokenRows]) -> TokenRows:
 
 
 def encode_examples(
-    tokenizer: WordPieceTokenizer, first: Sequence[str], second: Sequence[str] | None, *, max_seq_length: int
+    tokenizer: Tokenizer, first: Sequence[str], second: Sequence[str] | None, *, max_seq_length: int
 ) -> TokenRows:
     """Rows of single texts or pairs, at most `max_seq_length` long; a pair's longer text is cut first, at its end."""
-    budget = max_seq_length - (2 if second is None else 3)
+    budget = max_seq_length - 2 - (0 if second is None else tokenizer.pair_separators)
     if budget < 2:
         raise ValueError(f"max_seq_length={max_seq_length} leaves no room for text beside the special tokens")
     first_ids = tokenizer.encode_batch(list(first))
@@ -186,7 +187,7 @@ def window_ranges(num_tokens: int, room: int, stride: int) -> list[tuple[int, in
 
 
 def encode_windows(
-    tokenizer: WordPieceTokenizer, texts: Sequence[str], *, max_seq_length: int, stride: int
+    tokenizer: Tokenizer, texts: Sequence[str], *, max_seq_length: int, stride: int
 ) -> tuple[TokenRows, Ints]:
     """Rows of single texts of any length, several of a long one, and where each text's rows begin [N + 1].
 
@@ -216,7 +217,7 @@ def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
 
 
 def _assemble(
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     first: list[NDArray[np.int32]],
     second: list[NDArray[np.int32]] | None,
     cut: list[int],
@@ -224,9 +225,10 @@ def _assemble(
     cls, sep = (np.array([token], dtype=np.int32) for token in (tokenizer.cls_id, tokenizer.sep_id))
     if second is None:
         rows = [np.concatenate([cls, ids, sep]) for ids in first]
-        starts = [len(row) for row in rows]
     else:
-        rows = [np.concatenate([cls, a, sep, b, sep]) for a, b in zip(first, second, strict=True)]
-        starts = [len(a) + 2 for a in first]
+        middle = np.repeat(sep, tokenizer.pair_separators)
+        rows = [np.concatenate([cls, a, middle, b, sep]) for a, b in zip(first, second, strict=True)]
+    has_types = second is not None and tokenizer.has_token_types
+    starts = [len(a) + 2 for a in first] if has_types else [len(row) for row in rows]
     input_ids, offsets = concatenate(rows)
     return TokenRows(input_ids, offsets, np.array(starts, dtype=np.int32), np.array(cut, dtype=np.int32))

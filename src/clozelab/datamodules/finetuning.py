@@ -25,7 +25,7 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from clozelab.corpus.files import file_sha256
-from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.baselines import BASELINES_VERSION, Scores, cached_scores
 from clozelab.datamodules.examples import Ints, Rows, TaskPreview
 from clozelab.datamodules.files import baselines_of, content_key, generator_of, require_file
@@ -62,7 +62,7 @@ class TaskInputs:
     name: str
     data_dir: Path
     cache_dir: Path
-    tokenizer: WordPieceTokenizer
+    tokenizer: Tokenizer
     max_positions: int
     encoder: EncoderSource | None = None
     """Only what computes features needs it."""

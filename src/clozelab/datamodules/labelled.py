@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from clozelab.corpus.files import file_sha256
 from clozelab.corpus.random import uniform_u64
-from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.examples import Ints, TokenRows, encode_examples, encode_windows
 from clozelab.datamodules.files import Arrays, Facts, cached_arrays, content_key, refuse_wrong_file, text_lines
 
@@ -238,7 +238,7 @@ def subset(num_examples: int, max_examples: int | None) -> list[int]:
 def load_labelled(
     path: Path,
     layout: TsvFormat,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     *,
     name: str,
     cache_dir: Path,
@@ -286,7 +286,7 @@ def _names(examples: TextExamples, layout: TsvFormat, given: Sequence[str] | Non
 
 def _tokenise(
     examples: TextExamples,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     label_names: list[str],
     max_seq_length: int,
     max_examples: int | None,

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.corpus.files import file_sha256
-from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.examples import Ints, TokenRows, concatenate, window_ranges
 from clozelab.datamodules.files import Arrays, Facts, cached_arrays, content_key
 from clozelab.datamodules.labelled import subset
@@ -227,7 +227,7 @@ class SquadFeatures:
 
 
 def build_features(
-    examples: SquadExamples, tokenizer: WordPieceTokenizer, settings: WindowSettings
+    examples: SquadExamples, tokenizer: Tokenizer, settings: WindowSettings
 ) -> tuple[SquadFeatures, Counter[str]]:
     """Windows of all questions in order, and counts: windows, windows_without_answer, answer_without_tokens, ..."""
     used = sorted({question.passage for question in examples.questions})
@@ -274,18 +274,20 @@ def max_context_flags(ranges: list[tuple[int, int]], num_tokens: int) -> list[ND
 class _Builder:
     """Collects windows; one `add` a question."""
 
-    def __init__(self, tokenizer: WordPieceTokenizer, settings: WindowSettings) -> None:
+    def __init__(self, tokenizer: Tokenizer, settings: WindowSettings) -> None:
         self.settings = settings
         self.cls = np.array([tokenizer.cls_id], dtype=np.int32)
         self.sep = np.array([tokenizer.sep_id], dtype=np.int32)
+        self.middle = np.repeat(self.sep, tokenizer.pair_separators)
+        self.has_token_types = tokenizer.has_token_types
         self.rows: list[Int32s] = []
         self.flags: list[NDArray[np.bool_]] = []
         self.columns: list[tuple[int, int, int, int, int]] = []
         self.counts: Counter[str] = Counter()
 
     def add(self, index: int, query: Int32s, passage: Int32s, answer: tuple[int, int]) -> None:
-        head = np.concatenate([self.cls, query, self.sep])
-        ranges = window_ranges(len(passage), self.settings.max_seq_length - len(query) - 3, self.settings.doc_stride)
+        head = np.concatenate([self.cls, query, self.middle])
+        ranges = window_ranges(len(passage), self.settings.max_seq_length - len(head) - 1, self.settings.doc_stride)
         self.counts["question_of_empty_passage"] += not ranges
         for (start, length), flags in zip(ranges, max_context_flags(ranges, len(passage)), strict=True):
             self.rows.append(np.concatenate([head, passage[start : start + length], self.sep]))
@@ -301,8 +303,9 @@ class _Builder:
         input_ids, offsets = concatenate(self.rows)
         columns = np.array(self.columns, dtype=np.int32).reshape(-1, 5)
         question, passage_starts, window_starts, first, last = (np.ascontiguousarray(column) for column in columns.T)
+        lengths = np.diff(offsets).astype(np.int32)
         return SquadFeatures(
-            rows=TokenRows(input_ids, offsets, passage_starts),
+            rows=TokenRows(input_ids, offsets, passage_starts if self.has_token_types else lengths),
             question=question,
             passage_starts=passage_starts,
             window_starts=window_starts,
@@ -338,7 +341,7 @@ class SquadSplit:
 
 def load_squad(
     path: Path,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     settings: WindowSettings,
     *,
     name: str,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from clozelab.corpus.files import file_sha256
-from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.examples import TokenRows, encode_examples
 from clozelab.datamodules.files import Arrays, Facts, cached_arrays, content_key, refuse_wrong_file, text_lines
 from clozelab.datamodules.labelled import LabelledRows, subset
@@ -128,7 +128,7 @@ def read_choices(path: Path, layout: ChoiceFormat, *, require_labels: bool) -> C
 def load_choices(
     path: Path,
     layout: ChoiceFormat,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     *,
     name: str,
     cache_dir: Path,
@@ -166,7 +166,7 @@ def load_choices(
 def _tokenise(
     path: Path,
     examples: ChoiceExamples,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     fold: Fold | None,
     max_seq_length: int,
     max_examples: int | None,

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.examples import Ints, TokenRows, concatenate, ragged_positions
 from clozelab.datamodules.files import Arrays, refuse_wrong_file, text_lines
 
@@ -259,7 +259,7 @@ class TaggedSplit:
 def build_rows(
     sentences: TaggedSentences,
     chosen: Sequence[int],
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     *,
     max_seq_length: int,
     document_context: bool,
@@ -297,12 +297,10 @@ def build_rows(
     return arrays, counts
 
 
-def _tokenise(
-    words: list[str], tokenizer: WordPieceTokenizer, budget: int
-) -> tuple[NDArray[np.int32], Ints, Counter[str]]:
+def _tokenise(words: list[str], tokenizer: Tokenizer, budget: int) -> tuple[NDArray[np.int32], Ints, Counter[str]]:
     """Tokens of all words, the place of each word's first one [words + 1], counts. A word without any token (a lone
     control character) becomes [UNK], for it is scored like any other; one with more than a row holds is cut."""
-    ids, lengths = tokenizer.encode_flat(words)
+    ids, lengths = tokenizer.encode_words(words)
     kept = np.minimum(lengths, budget)
     starts = np.concatenate([[0], np.cumsum(np.maximum(kept, 1))]).astype(np.int64)
     tokens = np.full(int(starts[-1]), tokenizer.unk_id, dtype=np.int32)

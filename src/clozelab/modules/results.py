@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
 from clozelab.models.folders import read_config, read_config_dict, save_encoder_folder, verify_checksums
 from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.spans import SpanExtraction
@@ -70,7 +70,7 @@ def save_model(folder: Path, module: FineTuning, encoder_folder: Path, **facts: 
     no class in that layout: its tensors lie below `bilstm.`.
     """
     module.restore_best()
-    tokenizer = WordPieceTokenizer.from_folder(encoder_folder)
+    tokenizer = read_tokenizer(encoder_folder)
     facts = read_config_dict(encoder_folder).get("clozelab", {}) | facts
     names = getattr(module.validation, "label_names", None)
     labels: dict[str, Any] = {}
@@ -105,9 +105,9 @@ MAX_PADDED_ENTRIES = 127
 """Some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary."""
 
 
-def open_tokenizer(folder: Path) -> WordPieceTokenizer:
+def open_tokenizer(folder: Path) -> Tokenizer:
     """The folder's tokenizer. Raises ValueError when it is not the one that the encoder was made with."""
-    tokenizer = WordPieceTokenizer.from_folder(folder)
+    tokenizer = read_tokenizer(folder)
     rows, entries = read_config(folder).vocab_size, tokenizer.vocab_size
     made_with = read_config_dict(folder).get("clozelab", {}).get("tokenizer_fingerprint")
     if entries > rows or rows - entries > MAX_PADDED_ENTRIES:

@@ -235,7 +235,7 @@ def analyse(steps: Sequence[Step], cache_dir: Path, collected: Collected | None 
     pretrain, finetune = plans.get("pretrain"), plans.get("finetune")
     shapes = arms(pretrain, cache_dir, past["pretrain"]) if pretrain else []
     jobs = task_jobs(finetune, shapes, past["finetune"]) if finetune else []
-    manifest = prepared_manifest(shapes[0].config["corpus"], cache_dir) if shapes else None
+    manifest = prepared_manifest(shapes[0].config, cache_dir) if shapes else None
     return Costing(pretrain, finetune, shapes, jobs, size(Path(manifest["folder"])) if manifest else None)
 
 

@@ -198,7 +198,7 @@ def arms(plan: SweepPlan, cache_dir: Path, history: Histories | None = None) -> 
 def _arm(config: dict[str, Any], jobs: list[Job], cache_dir: Path) -> Arm:
     objective = Objective(**instantiate(config["objective"], _convert_="all"))
     encoder = EncoderConfig(
-        **config["model"], vocab_size=vocabulary_size(config["corpus"], cache_dir)[0], is_causal=objective.is_causal
+        **config["model"], vocab_size=vocabulary_size(config, cache_dir)[0], is_causal=objective.is_causal
     )
     fraction = objective.predicted_fraction
     tokens, flops, electra, longest = 0, 0.0, 0.0, max(phase["seq_length"] for phase in config["phases"])
@@ -222,20 +222,23 @@ def trained_parameters(config: EncoderConfig, objective: Objective) -> int:
     return sum({id(value): value.numel() for part in (encoder, heads) for value in part.parameters()}.values())
 
 
-def vocabulary_size(corpus: Mapping[str, Any], cache_dir: Path) -> tuple[int, bool]:
+def vocabulary_size(config: Mapping[str, Any], cache_dir: Path) -> tuple[int, bool]:
     """(entries of the corpus's vocabulary, whether it has been made); the configured size is its upper bound."""
-    manifest = prepared_manifest(corpus, cache_dir)
-    return (int(corpus["vocab_size"]), False) if manifest is None else (int(manifest["vocab_size"]), True)
+    manifest = prepared_manifest(config, cache_dir)
+    return (int(config["tokenizer"]["vocab_size"]), False) if manifest is None else (int(manifest["vocab_size"]), True)
 
 
-def prepared_manifest(corpus: Mapping[str, Any], cache_dir: Path) -> dict[str, Any] | None:
+def prepared_manifest(config: Mapping[str, Any], cache_dir: Path) -> dict[str, Any] | None:
     """The manifest of a prepared corpus with these settings; the newest where sources have changed since."""
-    keys = ("vocab_size", "lowercase", "validation_fraction")
+    corpus, tokenizer = config["corpus"], config["tokenizer"]
+    rules = ("kind", "vocab_size", "lowercase", "add_prefix_space")
     paths = sorted(cache_dir.glob(f"corpora/{corpus['name']}-*/manifest.json"), key=lambda path: -path.stat().st_mtime)
     for path in paths:
         try:
             manifest = json.loads(path.read_text(encoding="utf-8"))
-            if all(manifest["settings"].get(key) == corpus[key] for key in keys):
+            made = manifest["settings"]
+            same = all(made["tokenizer"].get(key) == tokenizer.get(key) for key in rules)
+            if same and made["validation_fraction"] == corpus["validation_fraction"]:
                 return dict(manifest) | {"folder": str(path.parent)}
         except (OSError, ValueError, KeyError, TypeError):
             continue

@@ -105,7 +105,7 @@ def share_rows(shares: Sequence[Share]) -> list[list[str]]:
 def warnings(costing: Costing, shares: Mapping[str, Sequence[Share]]) -> list[str]:
     """What a plan's reader has to know."""
     lines = []
-    if costing.arms and not vocabulary_size(costing.arms[0].config["corpus"], _cache_dir(costing))[1]:
+    if costing.arms and not vocabulary_size(costing.arms[0].config, _cache_dir(costing))[1]:
         lines.append(
             "the corpus is not prepared yet: parameters are those of a full vocabulary, which may turn out smaller"
         )

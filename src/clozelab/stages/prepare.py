@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from clozelab.corpus.files import Source
 from clozelab.corpus.prepare import find_prepared_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus.tokenizers import TokenizerSettings
 from clozelab.targets import check_targets
 
 
@@ -18,7 +19,7 @@ def main(cfg: Any) -> Path:
     """Prepares `cfg.corpus` and prints where it lies."""
     check_targets(cfg)
     # Every byte, once before a sweep: its jobs compare sizes alone.
-    corpus = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir, verify="full")
+    corpus = prepared_corpus(cfg, verify="full")
     for name, split in (("train", corpus.train), ("validation", corpus.validation)):
         sizes = f"{split.num_documents:,} documents, {split.num_sentences:,} sentences, {split.num_tokens:,} tokens"
         print(f"{name}: {sizes}")
@@ -28,34 +29,37 @@ def main(cfg: Any) -> Path:
     return corpus.folder
 
 
-def prepared_corpus(
-    cfg_corpus: Any, data_dir: str | Path, cache_dir: str | Path, *, verify: str = "sizes"
-) -> PreparedCorpus:
-    """The prepared corpus of a CorpusConfig node: generated first if it is an embedded one, prepared unless cached.
+def prepared_corpus(cfg: Any, *, verify: str = "sizes") -> PreparedCorpus:
+    """The prepared corpus of `cfg.corpus` and `cfg.tokenizer`: generated first if it is an embedded one, prepared
+    unless cached.
 
     A generator is a partial that takes `output_dir` and does nothing where its files lie already; with `only_look` it
     says whether they do, and writes nothing.
     """
-    settings, generator = _settings(cfg_corpus)
+    settings, generator = _settings(cfg)
     if generator:
-        instantiate(generator)(output_dir=data_dir)
-    folder = prepare_corpus(**settings, data_dir=data_dir, cache_dir=cache_dir)
+        instantiate(generator)(output_dir=cfg.data_dir)
+    folder = prepare_corpus(**settings)
     return PreparedCorpus.open(folder, verify)
 
 
-def find_corpus(cfg_corpus: Any, data_dir: str | Path, cache_dir: str | Path) -> Path | None:
-    """Where the prepared corpus of a CorpusConfig node lies, if it is prepared; generates and writes nothing.
+def find_corpus(cfg: Any) -> Path | None:
+    """Where the prepared corpus of a configuration lies, if it is prepared; generates and writes nothing.
 
     ValueError where preparing would be refused: a generated corpus's files are another one's.
     """
-    settings, generator = _settings(cfg_corpus)
-    if generator and instantiate(generator)(output_dir=data_dir, only_look=True) is None:
+    settings, generator = _settings(cfg)
+    if generator and instantiate(generator)(output_dir=cfg.data_dir, only_look=True) is None:
         return None
-    return find_prepared_corpus(**settings, data_dir=data_dir, cache_dir=cache_dir)
+    return find_prepared_corpus(**settings)
 
 
-def _settings(cfg_corpus: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """(arguments of prepare_corpus but the folders, the generator's node)."""
-    settings = cast(dict[str, Any], OmegaConf.to_container(cfg_corpus, resolve=True, throw_on_missing=True))
-    generator = settings.pop("generator", None)
-    return settings | {"sources": [Source(**source) for source in settings["sources"]]}, generator
+def _settings(cfg: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """(arguments of prepare_corpus, the generator's node)."""
+    corpus, tokenizer = (
+        cast(dict[str, Any], OmegaConf.to_container(node, resolve=True, throw_on_missing=True))
+        for node in (cfg.corpus, cfg.tokenizer)
+    )
+    generator = corpus.pop("generator", None)
+    made = {"sources": [Source(**source) for source in corpus["sources"]], "tokenizer": TokenizerSettings(**tokenizer)}
+    return corpus | made | {"data_dir": cfg.data_dir, "cache_dir": cfg.cache_dir}, generator

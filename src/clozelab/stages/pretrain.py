@@ -128,7 +128,7 @@ def main(cfg: DictConfig) -> None:
     check_adapting(cfg, hardware)
     check_trackers(cfg)
     steps_to_keep = kept_steps(cfg)
-    corpus = prepared_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
+    corpus = prepared_corpus(cfg)
     validation = {f"validation_{key}": plain["validation"][key] for key in ("instances", "seq_length")}
     workers = cfg.trainer.num_workers
     data = CorpusDataModule(corpus, objective, phases=plain["phases"], seed=cfg.seed, num_workers=workers, **validation)

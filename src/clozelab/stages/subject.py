@@ -105,7 +105,7 @@ class Gathering:
         plain: Any = OmegaConf.to_container(cfg, resolve=True)
         objective = Objective(**instantiate(cfg.objective, _convert_="all"))
         check_pretraining(cfg, plain, self._hardware_of(cfg.trainer, runs_here))
-        corpus = self._corpus(cfg) or made_up_corpus(int(cfg.corpus.vocab_size))
+        corpus = self._corpus(cfg) or made_up_corpus(int(cfg.tokenizer.vocab_size))
         config = EncoderConfig(
             **plain["model"], vocab_size=corpus.ids.vocab_size, pad_token_id=corpus.ids.pad,
             is_causal=objective.is_causal,
@@ -129,9 +129,9 @@ class Gathering:
 
     def _corpus(self, cfg: DictConfig) -> Corpus | None:
         """The prepared corpus of a configuration; None where it is not prepared yet."""
-        key = OmegaConf.to_yaml(cfg.corpus, resolve=True)
+        key = "".join(OmegaConf.to_yaml(node, resolve=True) for node in (cfg.corpus, cfg.tokenizer))
         if key not in self._corpora:
-            folder = find_corpus(cfg.corpus, cfg.data_dir, cfg.cache_dir)
+            folder = find_corpus(cfg)
             self._corpora[key] = None if folder is None else _open(PreparedCorpus.open(folder), cfg.corpus.name)
         if self._corpora[key] is None:
             # A generated world brings its tasks along.

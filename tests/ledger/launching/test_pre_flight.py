@@ -72,7 +72,7 @@ def test_what_hydra_is_told_of_jobs_and_launcher_counts(asked: list[list[str]]) 
 
 
 def test_only_trainings_are_looked_at(asked: list[list[str]]) -> None:
-    look_before("prepare", compose("prepare", ["corpus.vocab_size=1000,2000,3000,4000"], sweep=True), JOB, 4)
+    look_before("prepare", compose("prepare", ["tokenizer.vocab_size=1000,2000,3000,4000"], sweep=True), JOB, 4)
     assert not asked
 
 

@@ -108,7 +108,7 @@ def pretraining(corpus: Path, runs: Path, *overrides: str, steps: int = 6) -> li
     """A command line: one sweep of tiny runs."""
     batch = f"steps: {steps}, global_batch_size: 8, micro_batch_size: 4"
     words = [
-        "corpus=text", "corpus.sources.0.path=text.txt", "corpus.vocab_size=60", "corpus.validation_fraction=0.2",
+        "corpus=text", "corpus.sources.0.path=text.txt", "tokenizer.vocab_size=60", "corpus.validation_fraction=0.2",
         f"data_dir={corpus}", f"cache_dir={corpus / 'cache'}", f"runs_dir={runs}", "model.hidden_size=16",
         "model.num_hidden_layers=1", "model.num_attention_heads=2", "model.intermediate_size=32",
         "model.max_position_embeddings=64", f"phases=[{{seq_length: 16, {batch}}}]", "validation.interval_steps=99999",

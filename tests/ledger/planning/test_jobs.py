@@ -79,10 +79,13 @@ def test_vocabulary_of_a_prepared_corpus(tmp_path: Path) -> None:
     plan = sweep_plan(step)
     folder = tmp_path / "corpora/microworld-abc"
     folder.mkdir(parents=True)
-    settings = {"vocab_size": 2048, "lowercase": True, "validation_fraction": 0.02}
+    tokenizer = {"kind": "wordpiece", "vocab_size": 2048, "lowercase": True}
+    settings = {"tokenizer": tokenizer, "validation_fraction": 0.02}
     (folder / "manifest.json").write_text(json.dumps({"settings": settings, "vocab_size": 1322}))
     assert arms(plan, tmp_path)[0].parameters == 648_320
-    (folder / "manifest.json").write_text(json.dumps({"settings": settings | {"lowercase": False}, "vocab_size": 1322}))
+    (folder / "manifest.json").write_text(
+        json.dumps({"settings": settings | {"tokenizer": tokenizer | {"lowercase": False}}, "vocab_size": 1322})
+    )
     assert arms(plan, tmp_path)[0].encoder.vocab_size == 2048
 
 

@@ -1,0 +1,203 @@
+"""Text to ids: what every kind of tokenizer shares.
+
+Unusual:
+- Encoding looks words up in a cache and asks the `tokenizers` library for unseen ones only. WordPiece splits at
+  whitespace before anything else, byte-level BPE before every single space, so the result is the library's, at three
+  times its speed.
+- Text never turns into a special token: "[MASK]" in a document is three words. Only the exported `tokenizer.json`
+  knows them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Library
+
+log = logging.getLogger(__name__)
+
+CACHED_CHARACTERS = 4_000_000
+"""Characters of cached words, about 100 MB; then the cache starts again (frequent words are back within a batch)."""
+TEXTS_PER_BATCH = 8192
+WORDS_PER_CALL = 512
+MIN_PIECE_COUNT = 2
+"""Of an entry that is learnt."""
+SURROGATES = re.compile("[\ud800-\udfff]")
+"""The library refuses them."""
+
+
+class Tokenizer(ABC):
+    """A vocabulary and the rules of one kind. Ids never include special tokens unless the caller adds them."""
+
+    kind: ClassVar[str]
+    special_tokens: ClassVar[tuple[str, str, str, str, str]]
+    """Padding, unknown, begin, separator, mask."""
+    pair_separators: ClassVar[int]
+    """Separators between the two texts of a pair: [CLS] A [SEP] B [SEP], or <s> A </s></s> B </s>."""
+    has_token_types: ClassVar[bool]
+    """Whether the second text of a pair has token type 1."""
+    _end_of_text: ClassVar[str]
+    """Stands behind each text in a batch's list of words; no word of this kind is equal to it."""
+
+    def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
+        self.vocabulary = tuple(vocabulary)
+        self.lowercase = lowercase
+        self._ids = _check_vocabulary(self.vocabulary, self.special_tokens)
+        ids = [self._ids[token] for token in self.special_tokens]
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = ids
+        self._library = self._rules()
+        self._cache: dict[str, bytes] = {}
+        self._cached_characters = 0
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.vocabulary)
+
+    @property
+    def undrawn_ids(self) -> tuple[int, ...]:
+        """Ids that masking never draws as a random token, ascending."""
+        return ()
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """sha256 over vocabulary and rules: equal fingerprints give equal ids."""
+
+    @abstractmethod
+    def files(self) -> dict[str, bytes]:
+        """The files by which `transformers` loads this tokenizer (`AutoTokenizer.from_pretrained(folder)`)."""
+
+    @abstractmethod
+    def _rules(self) -> Library:
+        """The rules in the library's terms for single words, without special tokens in text."""
+
+    @abstractmethod
+    def _words(self, texts: Sequence[str]) -> list[str]:
+        """What can be encoded by itself, in order, `_end_of_text` behind each text."""
+
+    def _aligned(self, texts: Sequence[str]) -> tuple[Library, list[str]]:
+        """What gives character ranges, and the texts for it: as long as those given."""
+        return self._library, [SURROGATES.sub("\ufffd", text) for text in texts]
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of all texts one after the other, int32 [T], and each text's number of ids, int64 [len(texts)]."""
+        batches = [self._encode(texts[i : i + TEXTS_PER_BATCH]) for i in range(0, len(texts), TEXTS_PER_BATCH)]
+        if not batches:
+            return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
+        ids, lengths = zip(*batches, strict=True)
+        return np.concatenate(ids), np.concatenate(lengths)
+
+    def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """As `encode_flat`, of the words of running text, each by itself."""
+        return self.encode_flat(words)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of each text, int32 [n]."""
+        ids, lengths = self.encode_flat(texts)
+        return np.split(ids, np.cumsum(lengths)[:-1]) if len(texts) else []
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Ids int32 [n] of each text and their character ranges in it, int64 [n, 2] (start, end), without spaces."""
+        library, cleaned = self._aligned(texts)
+        return [
+            (np.array(encoding.ids, dtype=np.int32), np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2))
+            for encoding in library.encode_batch(cleaned, add_special_tokens=False)
+        ]
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """The text of some ids; of byte-level BPE the very text that was encoded."""
+        return self._library.decode([int(index) for index in ids])
+
+    def tokenize(self, text: str) -> list[str]:
+        ids, _ = self.encode_flat([text])
+        return [self.vocabulary[index] for index in ids]
+
+    def _encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        words = self._words(texts)
+        self._learn(words)
+        ids = np.frombuffer(bytearray().join(map(self._cache.__getitem__, words)), dtype=np.int32)
+        ends = np.flatnonzero(ids < 0)
+        lengths = np.diff(ends, prepend=-1) - 1
+        return ids[ids >= 0], lengths
+
+    def _learn(self, words: list[str]) -> None:
+        """Brings every word of a batch into the cache."""
+        if self._cached_characters > CACHED_CHARACTERS:
+            self._cache, self._cached_characters = {}, 0
+        self._cache[self._end_of_text] = np.int32(-1).tobytes()
+        missing = list(set(words).difference(self._cache))
+        calls = [missing[i : i + WORDS_PER_CALL] for i in range(0, len(missing), WORDS_PER_CALL)]
+        encodings = self._library.encode_batch(calls, is_pretokenized=True, add_special_tokens=False)
+        for call, encoding in zip(calls, encodings, strict=True):
+            data = np.array(encoding.ids, dtype=np.int32).tobytes()
+            counts = np.bincount(np.array(encoding.word_ids, dtype=np.int64), minlength=len(call))
+            ends = (4 * np.cumsum(counts)).tolist()
+            for word, start, end in zip(call, [0, *ends], ends, strict=False):
+                self._cache[word] = data[start:end]
+        self._cached_characters += sum(map(len, missing))
+
+    def _exported(self, library: Library, processor: Any, **config: Any) -> dict[str, bytes]:
+        """tokenizer.json, which knows the special tokens, and tokenizer_config.json."""
+        pad, unknown, begin, separator, mask = self.special_tokens
+        library.add_special_tokens(
+            [
+                # RoBERTa's <mask> takes the space before it along.
+                AddedToken(token, special=True, normalized=False, lstrip=token == "<mask>")
+                for token in sorted(self.special_tokens, key=self._ids.__getitem__)
+            ]
+        )
+        library.post_processor = processor
+        names = {"pad_token": pad, "unk_token": unknown, "cls_token": begin, "sep_token": separator, "mask_token": mask}
+        return {
+            "tokenizer.json": (library.to_str(pretty=True) + "\n").encode(),
+            "tokenizer_config.json": (json.dumps(config | {"model_max_length": 512} | names, indent=2) + "\n").encode(),
+        }
+
+
+def sha256_of(rules: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(rules, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def warn_of_fewer(found: int, wanted: int) -> None:
+    if found < wanted:
+        log.warning("the text gives a vocabulary of %d entries, %d were asked for", found, wanted)
+
+
+def read_text(path: Path, expected: str) -> str:
+    if not path.is_file():
+        raise ValueError(f"vocabulary file {path} does not exist; expected {expected}")
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"vocabulary file {path} is not UTF-8 text: {error}") from None
+
+
+def json_or_empty(path: Path) -> dict:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from None
+
+
+def _check_vocabulary(vocabulary: Sequence[str], special_tokens: Sequence[str]) -> dict[str, int]:
+    ids = {token: index for index, token in enumerate(vocabulary)}
+    missing = [token for token in special_tokens if token not in ids]
+    if missing:
+        raise ValueError(f"the vocabulary of {len(vocabulary)} entries lacks {', '.join(missing)}")
+    if len(ids) != len(vocabulary):
+        double = next(token for index, token in enumerate(vocabulary) if ids[token] != index)
+        raise ValueError(f"entry {double!r} stands twice in the vocabulary, so ids would be ambiguous")
+    if "" in ids:
+        raise ValueError(f"entry {ids['']} of the vocabulary is empty")
+    return ids
