@@ -1,15 +1,18 @@
-"""Precision choice, threads, ceiling, seeds, allocator."""
+"""Precision, ceiling, seeds, allocator, and the micro-batch that a device holds."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from clozelab.training import runtime
 from clozelab.training.checkpoints import mix, seed_forward
+from clozelab.training.runtime import largest_that_fits, try_step
 
 
 @pytest.mark.parametrize(
@@ -19,13 +22,6 @@ def test_auto_precision_follows_the_processor(monkeypatch: pytest.MonkeyPatch, f
     monkeypatch.setattr(runtime, "cpu_flags", lambda: frozenset(flags))
     assert runtime.choose_precision("auto", "cpu") == expected
     assert runtime.choose_precision("32-true", "cpu") == "32-true"
-
-
-def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="precision is 'fp8'"):
-        runtime.choose_precision("fp8", "cpu")
-    with pytest.raises(ValueError, match=r"trainer\.threads"):
-        runtime.set_threads(0)
 
 
 def test_ceiling_is_a_rate() -> None:
@@ -63,3 +59,48 @@ def test_allocator_is_tuned_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() in {"True", "False"}
+
+
+def test_halves_until_it_fits():
+    tried = []
+
+    def attempt(size: int) -> None:
+        tried.append(size)
+        if size > 9:
+            raise torch.OutOfMemoryError("no room")
+
+    assert largest_that_fits(attempt, 64) == 8 and tried == [64, 32, 16, 8]
+    assert largest_that_fits(attempt, 7) == 7
+
+
+def test_says_what_helps_when_nothing_fits_and_passes_other_errors():
+    def attempt(size: int) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    with pytest.raises(ValueError, match="gradient_checkpointing"):
+        largest_that_fits(attempt, 4)
+
+    def broken(size: int) -> None:
+        raise RuntimeError("something else")
+
+    with pytest.raises(RuntimeError, match="something else"):
+        largest_that_fits(broken, 4)
+
+
+def test_a_trial_changes_nothing():
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.seen = nn.Linear(3, 2), 0
+
+        def forward(self, batch):
+            self.seen += len(batch["x"])
+            assert self.linear.weight.grad is None
+            return [SimpleNamespace(loss_sum=self.linear(batch["x"]).sum()), SimpleNamespace(loss_sum=torch.zeros(()))]
+
+    model = Model()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    try_step(model, {"x": torch.ones(5, 3), "name": "plain"}, torch.device("cpu"), "32-true")
+    assert model.seen == 5
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())

@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from hydra.utils import instantiate
+from lightning.pytorch.loggers.logger import DummyLogger
 
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.datamodules.corpus import CorpusDataModule
@@ -33,7 +35,7 @@ from clozelab.models.layout import Layout
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.objectives.objective import Objective
 from clozelab.planning.timing import ANSWER, USUAL_SHARE
-from clozelab.training.measuring import StepClock, Tick
+from clozelab.training.measuring import TOKENS_KEY
 from clozelab.training.runtime import matmul_ceiling
 from clozelab.training.trainer import Hardware, build_trainer, choose_hardware
 
@@ -70,6 +72,27 @@ def answer(request: dict[str, Any], hardware: Hardware) -> dict[str, Any]:
     found = speeds(finetuning_ticks(request, hardware))
     forward = speeds(finetuning_ticks(request, hardware, is_evaluation=True))
     return found | {f"forward_{clock}": value for clock, value in forward.items()}
+
+
+@dataclass(frozen=True)
+class Tick:
+    """The end of a step: tokens so far, and both clocks in seconds."""
+
+    tokens: int
+    wall: float
+    processor: float
+
+
+class StepClock(DummyLogger):
+    """Keeps a Tick of every log line; with a log interval of 1, of every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ticks: list[Tick] = []
+
+    def log_metrics(self, metrics: Mapping[str, Any], *_: Any, **__: Any) -> None:
+        if TOKENS_KEY in metrics:
+            self.ticks.append(Tick(int(metrics[TOKENS_KEY]), time.perf_counter(), time.process_time()))
 
 
 @cache

@@ -8,7 +8,6 @@ from pathlib import Path
 from rich.console import Console
 
 from clozelab.launch.plan import make_steps, runs_root
-from clozelab.planning.costing import check_matching, parse_budget
 from clozelab.terminal import make_console, make_table, parse, say, wants_help
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 
@@ -39,6 +38,8 @@ def main(words: Sequence[str]) -> int:
         return 0
     said = parse("plan", words, names=(1, 1), keys=("budget", "matched_by"), flags=("no-measure", "dry-run"),
                  takes_overrides=True)  # fmt: skip
+    from clozelab.planning.costing import check_matching, parse_budget
+
     budget = parse_budget(said.values["budget"]) if "budget" in said.values else None
     if matched_by := said.values.get("matched_by"):
         check_matching(matched_by)

@@ -1,18 +1,8 @@
-"""Callbacks of the training stages: last checkpoint, graceful stop, progress, and one configuration on every rank and
-in the checkpoint.
+"""Callbacks of the training stages: checkpoints, a graceful stop, progress, one configuration, kept encoders.
 
-Unusual: a checkpoint that falls on a validation step is written after the validation, so that a resumed run never
-misses one; and a stop (SIGTERM, Ctrl-C) takes effect at the end of an optimizer step, on all ranks at the same one.
-
-Longer rows in a later phase: new positions start as copies of trained ones.
-
-Unusual: the copying happens at the first step of the phase that is longer than all before it, and nowhere is it
-remembered; the step alone says when, so a run that stops at any step and goes on does the same.
-
-Encoders kept on the way through pre-training.
-
-Unusual: they are written before the checkpoint of the same step, so a run that is killed and resumed from a checkpoint
-behind such a step has its encoder; one killed in between writes the same encoder again.
+Two orders matter. What happens behind an optimizer step happens after its validation, where one is due, so that a run
+that is resumed from a checkpoint never misses a validation. And a stop (SIGTERM, Ctrl-C) takes effect at the end of an
+optimizer step, on all ranks at the same one.
 """
 
 from __future__ import annotations
@@ -35,7 +25,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from clozelab.training.checkpoints import validation_is_due
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
-
 
 log = logging.getLogger(__name__)
 
@@ -61,12 +50,27 @@ def leave_quietly_unless_first(trainer: Trainer) -> None:
         sys.exit(0)
 
 
-class GracefulStop(Callback):
+class AfterStep(Callback):
+    """Calls `after_step` behind an optimizer step: after its validation, where one is due."""
+
+    def after_step(self, trainer: Trainer, module: LightningModule) -> None:
+        raise NotImplementedError
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+        if not validation_is_due(trainer, trainer.global_step):
+            self.after_step(trainer, pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == "fit":
+            self.after_step(trainer, pl_module)
+
+
+class GracefulStop(AfterStep):
     """SIGTERM and Ctrl-C ask for a stop; a second Ctrl-C does not wait. Lightning alone exits 0 without a checkpoint.
 
-    A module that reduces something every step anyway agrees by itself: it calls `stop_requested` (0 or a signal's
-    number) and sets `stop_agreed` once all ranks know. For the others (automatic optimisation) this callback does it.
-    Stands behind LastCheckpoint in the list of callbacks.
+    A module that reduces something every step agrees by itself: it calls `stop_requested` (0 or a signal's number) and
+    sets `stop_agreed` once all ranks know. For automatic optimisation this callback does it. Stands behind
+    LastCheckpoint in the list of callbacks.
     """
 
     def __init__(self) -> None:
@@ -85,22 +89,12 @@ class GracefulStop(Callback):
             raise KeyboardInterrupt
         self.requested = number
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         if pl_module.automatic_optimization:
             agreed = trainer.strategy.reduce_boolean_decision(self.requested != 0, all=False)
             pl_module.stop_agreed = (self.requested or int(signal.SIGTERM)) if agreed else 0  # type: ignore[assignment]
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        if not validation_is_due(trainer, trainer.global_step):
-            self._stop_if_agreed(trainer, pl_module)
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._stop_if_agreed(trainer, pl_module)
-
-    def _stop_if_agreed(self, trainer: Trainer, module: LightningModule) -> None:
+    def after_step(self, trainer: Trainer, module: LightningModule) -> None:
         signal_number = int(getattr(module, "stop_agreed", 0))
         if not signal_number or trainer.global_step == trainer.max_steps:
             return
@@ -118,17 +112,13 @@ class GracefulStop(Callback):
         self.teardown(trainer, pl_module, "fit")
 
 
-class LastCheckpoint(Callback):
+class LastCheckpoint(AfterStep):
     """Keeps `path` current: every `interval_steps`, after the last step, and before a graceful stop.
 
     With `least_seconds` only a stop saves sooner than that after the last save, or after the start.
     """
 
     def __init__(self, path: Path, interval_steps: int, least_seconds: float = 0.0) -> None:
-        if interval_steps < 1:
-            raise ValueError(
-                f"checkpoint_interval_steps is {interval_steps}: give a positive number of optimizer steps"
-            )
         self.path, self.interval_steps, self.least_seconds = path, interval_steps, least_seconds
         self._saved_step = -1
         self._saved_at = 0.0
@@ -136,21 +126,12 @@ class LastCheckpoint(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_at = time.monotonic()
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        step = trainer.global_step
-        if step == trainer.max_steps:
-            # Makes Lightning validate after the last step wherever the interval falls.
-            trainer.should_stop = True
-        if not validation_is_due(trainer, step):
-            self._save_if_due(trainer, pl_module)
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+        if trainer.global_step == trainer.max_steps:
+            trainer.should_stop = True  # Lightning then validates after the last step, wherever the interval falls
+        super().on_train_batch_end(trainer, pl_module)
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._save_if_due(trainer, pl_module)
-
-    def _save_if_due(self, trainer: Trainer, module: LightningModule) -> None:
+    def after_step(self, trainer: Trainer, module: LightningModule) -> None:
         step, stop = trainer.global_step, int(getattr(module, "stop_agreed", 0))
         is_mark = step % self.interval_steps == 0 or step == trainer.max_steps
         if step != self._saved_step and (stop or (is_mark and self._is_time(trainer))):
@@ -165,9 +146,13 @@ class LastCheckpoint(Callback):
         return bool(trainer.strategy.reduce_boolean_decision(is_late, all=False))
 
 
-class SameConfigOnEveryRank(Callback):
-    """Compares the run's fingerprint over all ranks before the first step: each composes its configuration by
-    itself."""
+class SameConfig(Callback):
+    """One configuration, by the run's fingerprint, on every rank and in the checkpoint that a run goes on from.
+
+    Each rank composes its configuration by itself. And a checkpoint may have been copied into the run's folder.
+    """
+
+    KEY = "clozelab_fingerprint"
 
     def __init__(self, fingerprint: str) -> None:
         self.fingerprint = fingerprint
@@ -184,24 +169,11 @@ class SameConfigOnEveryRank(Callback):
                 " command line, from the same folder, with the same package version"
             )
 
-
-class OwnCheckpoint(Callback):
-    """Writes the run's fingerprint into its checkpoints, and refuses to go on from another run's.
-
-    The folder's record is not enough: a checkpoint may have been copied or restored into it. One of before fingerprints
-    were written is taken as it is.
-    """
-
-    KEY = "clozelab_fingerprint"
-
-    def __init__(self, fingerprint: str) -> None:
-        self.fingerprint = fingerprint
-
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint[self.KEY] = self.fingerprint
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        found = checkpoint.get(self.KEY, self.fingerprint)
+        found = str(checkpoint.get(self.KEY))
         if found != self.fingerprint:
             leave_quietly_unless_first(trainer)
             raise ValueError(
@@ -229,9 +201,7 @@ class TrainingProgress(Callback):
         self._task = self._bar.add_task("training", total=trainer.max_steps, completed=trainer.global_step, facts="")
         self._bar.start()
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         facts = self._facts(trainer, pl_module)
         if self._bar is not None:
             self._bar.update(self._task, completed=trainer.global_step)
@@ -242,38 +212,27 @@ class TrainingProgress(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         latest: dict[str, float] = getattr(pl_module, "latest_validation", {})
-        if latest and trainer.is_global_zero and not trainer.sanity_checking:
+        if latest and trainer.is_global_zero:
             facts = "  ".join(f"{key.removeprefix('validation/')} {value:.4g}" for key, value in latest.items())
             log.info("step %d validation  %s", trainer.global_step, facts)
 
     def _facts(self, trainer: Trainer, module: LightningModule) -> str:
         """What was published at this very step, in one line; empty between log points."""
         latest: dict[str, float] = getattr(module, "latest_metrics", {})
-        if (
-            getattr(module, "latest_metrics_step", -1) != trainer.global_step
-            or self._printed_step == trainer.global_step
-        ):
+        step = trainer.global_step
+        if getattr(module, "latest_metrics_step", -1) != step or self._printed_step == step:
             return ""
-        self._printed_step = trainer.global_step
-        return "  ".join(
-            f"{key.removeprefix('train/')} {value:.4g}"
-            for key, value in latest.items()
-            if key not in ("train/tokens", "train/seconds")
-        )
+        self._printed_step = step
+        shown = {key.removeprefix("train/"): value for key, value in latest.items()}
+        return "  ".join(f"{key} {value:.4g}" for key, value in shown.items() if key not in ("tokens", "seconds"))
 
-    def _close(self) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._close()
-
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._close()
-
-
-POSITION_GROWTH = ("none", "tile")
+        self.on_train_end(trainer, pl_module)
 
 
 def growth_steps(phases: Sequence[Mapping[str, int]]) -> dict[int, tuple[int, int]]:
@@ -288,47 +247,40 @@ def growth_steps(phases: Sequence[Mapping[str, int]]) -> dict[int, tuple[int, in
 
 
 def check_position_growth(position_growth: str, phases: Sequence[Mapping[str, int]], strategy: str) -> None:
-    """ValueError for an unknown setting, or for one that the strategy cannot do."""
-    if position_growth not in POSITION_GROWTH:
-        raise ValueError(f"position_growth is {position_growth!r}: choose one of {', '.join(POSITION_GROWTH)}")
+    """ValueError for a growth that the strategy cannot do."""
     if position_growth == "tile" and strategy == "fsdp" and growth_steps(phases):
-        raise ValueError("position_growth=tile copies rows of a whole matrix, and trainer=fsdp splits it: choose none")
+        raise ValueError("position_growth=tile copies lines of a whole matrix, and trainer=fsdp splits it: choose none")
 
 
 class PositionGrowth(Callback):
-    """Tiles the encoder's position embeddings when a phase needs more of them; `growth` as `growth_steps` gives it."""
+    """Tiles the encoder's position embeddings when a phase needs more of them; `growth` as `growth_steps` gives it.
+
+    The copying happens at the first step of the phase and nowhere is it remembered. The step alone says when, so a run
+    that stops at any step and goes on does the same.
+    """
 
     def __init__(self, growth: Mapping[int, tuple[int, int]]) -> None:
         self.growth = growth
 
-    def on_train_batch_start(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         if trainer.global_step in self.growth:
             module: Any = pl_module
             module.model.encoder.embeddings.tile_positions(*self.growth[trainer.global_step])
 
 
-# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
-
-
 class KeepEncoders(Callback):
-    """Calls `save(step)` on rank zero after each of `steps` optimizer steps; stands before LastCheckpoint.
+    """Calls `save(step)` on rank zero after each of `steps` optimizer steps.
 
-    The module offers `gather_weights` and `release_weights`, called on every rank around it.
+    Stands before LastCheckpoint: a run that goes on from a checkpoint behind such a step then has its encoder, and one
+    that was killed in between writes the same encoder again. The module offers `gather_weights` and `release_weights`,
+    called on every rank around it.
     """
 
     def __init__(self, steps: Collection[int], save: Callable[[int], None]) -> None:
         self.steps, self.save = frozenset(steps), save
         self._saved_step = -1
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         step = trainer.global_step
         if step not in self.steps or step == self._saved_step:
             return

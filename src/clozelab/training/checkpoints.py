@@ -1,25 +1,18 @@
-"""Checkpoints that are either whole or not there, and are never loaded with a flipped bit.
+"""What a run needs to stop anywhere and go on to the same bits: whole checkpoints, a position, seeds from places.
 
-File layout: what torch.save writes, then a 48-byte tail: magic (8), payload length (8, little endian), sha256 of the
-payload (32). zip readers ignore bytes behind the archive, so the file stays readable by plain torch.load. One file
-means one rename: payload and checksum cannot belong to different saves. torch.save streams storage by storage into the
-file, so nothing is held twice.
+A checkpoint is either whole or not there, and is never loaded with a flipped bit. File layout: what torch.save writes,
+then a tail of 48 bytes: magic (8), payload length (8, little endian), sha256 of the payload (32). zip readers ignore
+bytes behind the archive, so plain torch.load reads the file too. One file means one rename: payload and checksum
+cannot belong to different saves. torch.save streams storage by storage into the file, so nothing is held twice.
 
-Where a resumed run stands in Lightning's loops: a fresh epoch whose counters begin at the saved step.
-
-Lightning restores a tree of loop counters whose meaning depends on the hook that saved them, and skips or repeats a
-validation at the seam. Our data, masks and dropout are functions of the step, so the step is all there is to restore.
-
-Randomness as a function of where we are, so that a checkpoint needs no generator state.
-
-Dropout in micro-batch m of step s on rank r draws from torch's global generator seeded by (seed, s, r, m): stopping
-anywhere and going on gives the same bits, and so does the same seed twice.
+Lightning's loop counters are not restored. Their meaning depends on the hook that saved them, and a validation at the
+seam is skipped or repeated. Data, masks and dropout are functions of the step, so the step is all there is to restore.
+Dropout in micro-batch m of step s on rank r draws from torch's global generator seeded by (seed, s, r, m).
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import struct
 from collections.abc import Callable
@@ -32,9 +25,6 @@ from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch import Trainer
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
-
-
-log = logging.getLogger(__name__)
 
 _MAGIC = b"CLOZECK1"
 _TAIL = struct.Struct("<8sQ32s")
@@ -83,8 +73,14 @@ def save_file(content: dict[str, Any], path: Path) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _fsync_folder(path.parent)
-    _remove_leftovers(path)
+    if os.name == "posix":
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):  # of a process that was killed
+        leftover.unlink(missing_ok=True)
 
 
 def load_file(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
@@ -117,22 +113,6 @@ def verify_file(path: Path) -> None:
             length -= len(chunk)
     if sha256.digest() != expected:
         raise CheckpointCorruptError(f"{path}: the checksum differs from the one it was saved with{advice}")
-
-
-def _fsync_folder(folder: Path) -> None:
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove temporary files that a killed process left beside `path`."""
-    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
-        leftover.unlink(missing_ok=True)
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -171,11 +151,11 @@ def set_position(trainer: Trainer, step: int) -> None:
 
 
 def validation_is_due(trainer: Trainer, step: int) -> bool:
-    """Whether Lightning will validate after optimizer step `step`: at each interval (or end of an epoch, where there is
-    none) and after the last step."""
-    interval = trainer.val_check_interval
+    """Whether Lightning validates after optimizer step `step`: at each interval (where there is none, at the end of an
+    epoch) and after the last step."""
     if not trainer.enable_validation:
         return False
+    interval = trainer.val_check_interval
     at_interval = step % interval == 0 if isinstance(interval, int) else trainer.is_last_batch
     return at_interval or step == trainer.max_steps
 

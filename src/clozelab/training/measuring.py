@@ -1,15 +1,7 @@
-"""Tokens, floating-point operations and seconds of training, kept so that a log line costs no device sync.
+"""Tokens, floating-point operations and seconds of training, and metrics.csv: every logged number of a run.
 
-Validation is outside the clock. Totals count all ranks and survive a resume; what was counted since the last reading is
-this rank's share, until it is read and reduced.
-
-metrics.csv: every logged number of a run in long form (step, tokens, seconds, key, value).
-
-A Lightning logger, so it hears what `self.log` and `publish` say. Appends; `truncate_after` drops what a resumed run
-will write again. The keys train/tokens and train/seconds fill the columns of the rows that follow and get no rows
-themselves.
-
-When each optimizer step ended, by the wall and by the processor: for measuring a speed without a run folder.
+The counters are kept so that a log line costs no device sync. Validation is outside the clock. Totals count all ranks
+and survive a resume; what was counted since the last reading is this rank's share, until it is read and reduced.
 """
 
 from __future__ import annotations
@@ -99,7 +91,11 @@ TOKENS_KEY, SECONDS_KEY = "train/tokens", "train/seconds"
 
 
 class MetricsCsv(Logger):
-    """Appends to `folder/metrics.csv` on rank zero."""
+    """Appends to `folder/metrics.csv` on rank zero, in long form: step, tokens, seconds, key, value.
+
+    A Lightning logger, so it hears what `self.log` and `publish` say. The keys train/tokens and train/seconds fill the
+    columns of the lines that follow and get no line themselves.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -134,7 +130,7 @@ class MetricsCsv(Logger):
 
     @rank_zero_only
     def truncate_after(self, step: int) -> None:
-        """Drop rows of later steps, and a last line that was cut in the middle."""
+        """Drop what a resumed run will write again: lines of later steps, and a last one that was cut in the middle."""
         if not self.path.exists():
             return
         temporary = self.path.with_name(".metrics.csv.tmp")
@@ -147,35 +143,3 @@ class MetricsCsv(Logger):
                 if line.endswith("\n") and (row := parse(line)) and row.step <= step:
                     target.write(line)
         temporary.replace(self.path)
-
-
-@dataclass(frozen=True)
-class Tick:
-    """The end of a step: tokens so far, and both clocks in seconds."""
-
-    tokens: int
-    wall: float
-    processor: float
-
-
-class StepClock(Logger):
-    """Keeps a Tick of every log line; with a log interval of 1, of every step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ticks: list[Tick] = []
-
-    @property
-    def name(self) -> str:
-        return "clock"
-
-    @property
-    def version(self) -> str:
-        return ""
-
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:  # noqa: ARG002
-        if TOKENS_KEY in metrics:
-            self.ticks.append(Tick(int(metrics[TOKENS_KEY]), time.perf_counter(), time.process_time()))
-
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing to keep."""

@@ -1,10 +1,54 @@
-"""metrics.csv: long form, appended, truncated for a resume."""
+"""metrics.csv: long form, appended, cut for a resume, and read while somebody writes it."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
 from clozelab.training.measuring import MetricsCsv
+from clozelab.training.metrics_rows import Row, read_rows
+
+ROWS = [Row(step, 10 * step, step / 4, 'validation/f1/books, "old" \u2028', 1 / step) for step in range(1, 200)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    logger = MetricsCsv(tmp_path)
+    for row in ROWS:
+        logger.log_metrics({row.key: row.value, "train/tokens": row.tokens, "train/seconds": row.seconds}, row.step)
+    return tmp_path / "metrics.csv"
+
+
+def test_rows_come_back_as_they_were_logged(path: Path) -> None:
+    assert list(read_rows(path)) == ROWS
+
+
+def test_a_cut_at_any_byte_of_the_last_line_gives_no_half_number(path: Path) -> None:
+    whole = path.read_bytes()
+    last = len(whole) - len(whole.rstrip(b"\n").rpartition(b"\n")[2]) - 1
+    for length in range(last, len(whole)):
+        path.write_bytes(whole[:length])
+        assert list(read_rows(path)) == ROWS[:-1]
+        assert list(read_rows(path, 500)) == ROWS[:-1][-len(list(read_rows(path, 500))) :]
+
+
+def test_the_last_bytes_hold_the_last_rows(path: Path) -> None:
+    rows = list(read_rows(path, 500))
+    assert 5 < len(rows) < 20
+    assert rows == ROWS[-len(rows) :]
+    assert list(read_rows(path, path.stat().st_size)) == ROWS
+
+
+def test_no_file_has_no_rows(tmp_path: Path) -> None:
+    assert list(read_rows(tmp_path / "metrics.csv")) == []
+
+
+def test_reading_starts_without_lightning() -> None:
+    code = "import sys, clozelab.training.metrics_rows; sys.exit('lightning' in sys.modules or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_rows_columns_and_truncation(tmp_path: Path) -> None:
