@@ -104,7 +104,7 @@ def total_steps(phases: Sequence[Mapping[str, Any]]) -> int:
 def _recorded_phases(run_dir: str) -> list[dict[str, Any]] | None:
     """What a run was trained with; None where nothing says so."""
     try:
-        found = json.loads((Path(run_dir) / "run.json").read_text(encoding="utf-8"))["config_resolved"]["phases"]
+        found = json.loads((Path(run_dir) / "run.json").read_text(encoding="utf-8"))["config"]["phases"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if isinstance(found, list) else None

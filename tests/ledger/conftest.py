@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from clozelab.runs.fingerprint import RESULTS_VERSIONS
+from clozelab.runs.record import Score, read_record, write_record
 
 ARMS = ("mlm_nsp", "mlm", "ltr")
 SECOND_SCORES = {
@@ -37,12 +40,17 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 def write_run(folder: Path, stage: str, config: dict[str, Any], status: str = "complete", **facts: Any) -> None:
+    """A folder with a record; `keys` are what it is scored by."""
     folder.mkdir(parents=True)
+    config = {"experiment": "table5_pretraining_tasks"} | config
     state = {
         "status": status,
         "stage": stage,
+        "scale": "demo",
         "fingerprint": "f" * 64,
+        "results_version": RESULTS_VERSIONS[stage],
         "inputs": {},
+        "watched": {},
         "started": "2030-01-01T00:00:00+00:00",
         "seconds": 360.0,
         "error": "ValueError: broken on purpose" if status == "failed" else None,
@@ -50,9 +58,27 @@ def write_run(folder: Path, stage: str, config: dict[str, Any], status: str = "c
         "versions": {"python": "3.11", "torch": "2.13.0"},
         "git": {"commit": "0123456789abcdef", "dirty": False},
         "host": {"cpu": "A processor", "cores": 2, "gpus": []},
-        "config_resolved": {"experiment": "table5_pretraining_tasks"} | config,
+        "config": config,
     }
     (folder / "run.json").write_text(json.dumps(state))
+    if stage == "pretrain":
+        write_scores(folder, {"metric": "validation/loss", "scores": facts}, ["validation/loss"])
+
+
+def write_scores(folder: Path, saved: Mapping[str, Any], keys: Iterable[str] = ()) -> None:
+    """scores.json, and what a run's record takes of it."""
+    if not keys:
+        (folder / "scores.json").write_text(json.dumps(saved))
+    record = read_record(folder)
+    assert record is not None
+    are_shares = not {"validation/exact_match", "validation/exact"} & saved["scores"].keys()
+    keys = keys or saved["scores"]
+    record.metric, record.scores = saved["metric"], {key: Score.of(key, are_shares=are_shares) for key in keys}
+    record.take(saved)
+    kept = ("title", "stand_in_for", "synthetic", "num_examples", "collapsed", "best_step", "total_steps")
+    record.facts |= {key: saved[key] for key in kept if key in saved}
+    record.facts["num_evaluations"] = len(saved.get("evaluations", ()))
+    write_record(record)
 
 
 def write_pretrain(
@@ -99,16 +125,16 @@ def write_finetune(root: Path, row: str, task: str, seeds: tuple[int, int], scor
     name = about["metric"]
     scores = {name: score, "validation/exact_match": score / 2} if task == "squad_v1" else {name: score / 100}
     saved = {"metric": name, "best_step": 10, "scores": scores, "majority_baseline": None, "collapsed": False} | extra
-    (folder / "scores.json").write_text(json.dumps(saved))
+    write_scores(folder, saved)
 
 
-def write_scored(root: Path, row: str, task: str, seeds: tuple[int, int], score: float) -> None:
+def write_scored(root: Path, row: str, task: str, seeds: tuple[int, int], score: float, **extra: Any) -> None:
     """A run with every score that its task has: `score` percent and, for the second one, a point less."""
     factor = 1.0 if task == "squad_v1" else 0.01
     scores = {TASKS[task]["metric"]: score * factor}
     if task in SECOND_SCORES:
         scores[f"validation/{SECOND_SCORES[task]}"] = (score - 1.0) * factor
-    write_finetune(root, row, task, seeds, score, scores=scores)
+    write_finetune(root, row, task, seeds, score, scores=scores, **extra)
 
 
 @pytest.fixture
@@ -129,7 +155,9 @@ def make_runs(tmp_path: Path) -> Callable[..., Path]:
             for first in pretrain_seeds:
                 for second in finetune_seeds:
                     wobble = 0.2 * ((first * 7 + ROWS.index(row) * 3) % 5 - 2) + 0.1 * (second % 2)
-                    write_finetune(root, row, task, (first, second), mean + wobble)
+                    write_finetune(
+                        root, row, task, (first, second), mean + wobble, synthetic="text" if generator else None
+                    )
         return root
 
     return make
@@ -143,5 +171,6 @@ def writers() -> Any:
         pretrain = staticmethod(write_pretrain)
         finetune = staticmethod(write_finetune)
         scored = staticmethod(write_scored)
+        scores = staticmethod(write_scores)
 
     return Writers

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.runs.find import find_records
+from clozelab.runs.find import find
 from clozelab.runs.gc import delete, find_garbage
 from clozelab.stages.gc import main
 
@@ -93,11 +93,11 @@ def test_lists_and_deletes_nothing(world: tuple[Path, Path], capsys: pytest.Capt
 
 
 def test_deletes_what_it_lists_and_no_result(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    before = {(one.place, one.status, one.score) for one in find_records(world[0])}
+    before = {(one.place, one.status, one.score) for one in find(world[0]).records}
     _, out = listed(world, capsys, "--delete")
     assert "deleted 13," in out
     assert not [name for name in EXPECTED if (world[0].parent / name).exists()]
-    assert {(one.place, one.status, one.score) for one in find_records(world[0])} == before
+    assert {(one.place, one.status, one.score) for one in find(world[0]).records} == before
     assert (world[0].parent / DEMO / "pretrain/mlm/seed-1/encoder/config.json").is_file()
     assert (world[1] / "corpora/text-used/manifest.json").is_file() and (world[1] / "tasks/mrpc-used").is_dir()
     assert listed(world, capsys) == (set(), "nothing to delete; what changed within the last hour is left alone\n")
@@ -109,7 +109,7 @@ def test_unfinished_runs_go_only_when_asked(world: tuple[Path, Path], capsys: py
     assert listed(world, capsys, "older_than=29")[0] == EXPECTED | both
     assert listed(world, capsys, "what=unfinished")[0] == both
     listed(world, capsys, "what=unfinished", "--delete")
-    assert {one.status for one in find_records(world[0])} == {"complete"}
+    assert {one.status for one in find(world[0]).records} == {"complete"}
 
 
 def test_what_is_held_or_fresh_stays(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +148,7 @@ def test_a_lock_taken_after_listing_is_respected(
 
 
 def test_a_run_that_went_on_after_listing_stays(world: tuple[Path, Path]) -> None:
-    items = find_garbage(find_records(world[0]), *world, 0.0)
+    items = find_garbage(find(world[0]).records, *world, 0.0)
     gone, taken_up = [one for one in items if one.kind == "unfinished"]
     (taken_up.path / "metrics.csv").touch()
     assert delete(taken_up) == "it has changed since it was listed" and taken_up.path.is_dir()

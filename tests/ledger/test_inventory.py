@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.runs.find import find_records, select
+from clozelab.runs.find import find, select
 from clozelab.runs.progress import elapsed, read_progress, sweep_state
 from clozelab.runs.record import JobName
 from clozelab.runs.store import holder, owned
@@ -33,10 +33,10 @@ def root(make_runs: Callable[..., Path], writers: Any) -> Path:
     scale = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0})
     writers.finetune(scale, "ltr", "qnli", (1, 1), 0.0, status="failed")
     (scale / "finetune/mlm/pretrain-seed-1/mrpc/seed-1/run.json").write_text('{"status": ')
-    (scale / "finetune/mlm/pretrain-seed-1/mrpc/seed-2/scores.json").unlink()
+    (scale / "finetune/mlm/pretrain-seed-1/mrpc/seed-2/run.json").write_text("{}")
     writers.pretrain(scale, "mlm", 9, status="running")
     state = json.loads((scale / "pretrain/mlm/seed-9/run.json").read_text())
-    state["config_resolved"]["phases"] = PHASES
+    state["config"]["phases"] = PHASES
     (scale / "pretrain/mlm/seed-9/run.json").write_text(json.dumps(state))
     (scale / "pretrain/mlm/seed-9/.lock").touch()
     return scale.parents[1]
@@ -44,7 +44,7 @@ def root(make_runs: Callable[..., Path], writers: Any) -> Path:
 
 def by_status(root: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for one in find_records(root):
+    for one in find(root).records:
         found.setdefault(one.status, []).append(one.place.removeprefix(f"{EXPERIMENT}/demo/"))
     return found
 
@@ -65,10 +65,10 @@ def test_a_held_lock_means_running_and_stays_free_for_others_to_be_refused(root:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert by_status(root)["running"] == ["pretrain/mlm/seed-9"]
         assert holder(folder) == os.getpid()
-        with owned(folder) as mine:
+        with owned(folder / ".lock") as mine:
             assert not mine
     assert holder(folder) is None
-    with owned(folder) as mine:
+    with owned(folder / ".lock") as mine:
         assert mine and holder(folder) == os.getpid()
 
 
@@ -83,12 +83,12 @@ def test_a_folder_that_was_claimed_and_has_no_record(root: Path) -> None:
     folder = root / EXPERIMENT / "demo/pretrain/ltr/seed-9"
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("seed: 9\n")
-    record = next(one for one in find_records(root) if one.folder == folder)
+    record = next(one for one in find(root).records if one.folder == folder)
     assert (record.status, record.problem) == ("damaged", "no run.json")
 
 
 def test_selection(root: Path) -> None:
-    records = find_records(root)
+    records = find(root).records
     chosen = select(records, EXPERIMENT, {"task": "mrpc", "name": "ltr,mlm_nsp", "seeds": "1/2"})
     assert [one.place.removeprefix(f"{EXPERIMENT}/demo/") for one in chosen] == [
         "finetune/ltr/pretrain-seed-1/mrpc/seed-2"
@@ -100,7 +100,7 @@ def test_selection(root: Path) -> None:
 
 
 def test_progress_knows_that_later_steps_are_longer(root: Path) -> None:
-    record = next(one for one in find_records(root) if one.place.endswith("mlm/seed-9"))
+    record = next(one for one in find(root).records if one.place.endswith("mlm/seed-9"))
     path = record.folder / "metrics.csv"
     lines = "".join(f"{step},{step * 320},{step / 10},train/tokens_per_second,3200\n" for step in range(10, 60, 10))
     path.write_text("step,tokens,seconds,key,value\n" + lines + "60,19200,6.0,train/tokens_per_sec")
@@ -112,7 +112,7 @@ def test_progress_knows_that_later_steps_are_longer(root: Path) -> None:
 
 
 def test_time_left_counts_jobs_without_folders(root: Path) -> None:
-    records = find_records(root)
+    records = find(root).records
     seeds = [f"{first}/{second}" for first in (1, 2, 3) for second in (1, 2, 3)]
     jobs = [JobName("ltr", "mrpc", one) for one in seeds] + [JobName("ltr", "qnli", one) for one in seeds[:3]]
     state = sweep_state("finetune", records, jobs)
@@ -128,7 +128,7 @@ def test_a_job_takes_as_long_as_runs_of_its_own_arm(root: Path) -> None:
     path = root / EXPERIMENT / "demo/pretrain/ltr/seed-1/run.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": 1000.0}))
     left = [JobName("ltr", "", str(seed)) for seed in (1, 2, 3, 4)]
-    state = sweep_state("pretrain", [one for one in find_records(root) if one.seeds in "12"], left)
+    state = sweep_state("pretrain", [one for one in find(root).records if one.seeds in "12"], left)
     assert state.not_begun == 2 and state.seconds_left == pytest.approx(2 * (1000.0 + 360.0) / 2)
 
 

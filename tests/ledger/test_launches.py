@@ -12,7 +12,7 @@ import pytest
 
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.launch.commands import LAUNCH_FILE, absolute, command, read_launch, remember_launch
-from clozelab.runs.find import find_records
+from clozelab.runs.find import find
 from clozelab.runs.gc import find_garbage
 from clozelab.runs.progress import SweepState
 from clozelab.stages import reproduce
@@ -34,7 +34,7 @@ def root(make_runs: Callable[..., Path]) -> Path:
 
 
 def standing(root: Path) -> Standing:
-    (found,) = standings(find_records(root.parents[1]), str(root.parents[1]))
+    (found,) = standings(find(root.parents[1]).records, str(root.parents[1]))
     return found
 
 
@@ -143,7 +143,7 @@ def test_runs_of_no_experiment_are_not_left_open(root: Path, capsys: pytest.Capt
 def test_all_there_is(
     planned: tuple[int | None, ...], counts: tuple[int, ...], trouble: bool, expected: bool, root: Path
 ) -> None:
-    records = find_records(root)[:1] if trouble else []
+    records = find(root).records[:1] if trouble else []
     sweeps = [
         SweepState(stage, jobs, Counter({"complete": done} if done else {}), 0, 0, 0.0)
         for stage, jobs, done in zip(("pretrain", "finetune"), planned, counts, strict=True)
@@ -156,7 +156,7 @@ def test_a_damaged_record_is_none_and_no_garbage(root: Path, tmp_path: Path) -> 
     remember_launch(root, FOLDER, ["scale=demo"], SWEEPS)
     launch = read_launch(root)
     assert launch is not None and not any(word.startswith("finetune.") for word in launch.words)  # the latest one
-    records = find_records(root.parents[1])
+    records = find(root.parents[1]).records
     assert not any("launcher" in str(one.path) for one in find_garbage(records, root.parents[1], tmp_path, 0.0))
     for text in ("", "[]", '{"sweeps": []}', json.dumps({"experiment": "x", "words": []})):
         (root / LAUNCH_FILE).write_text(text)

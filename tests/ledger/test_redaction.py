@@ -12,8 +12,7 @@ from omegaconf import OmegaConf
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.launch import sweep
 from clozelab.report.tracked import tracked_config
-from clozelab.runs.fingerprint import HIDDEN, canonical, flatten, redacted, redacted_words
-from clozelab.runs.record import watched_files
+from clozelab.runs.fingerprint import HIDDEN, canonical, flatten, redacted, redacted_words, watched_files
 from clozelab.runs.store import Run
 
 WANDB_KEY = "0123456789abcdef" * 2 + "01234567"
@@ -106,7 +105,7 @@ def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert {"run.json", "config.yaml"} < written.keys()
     assert not [name for name, text in written.items() if "hunter2" in text or WANDB_KEY in text]
     assert "hunter2" not in str(tracked_config(config)) and WANDB_KEY not in str(tracked_config(config))
-    recorded = json.loads(written["run.json"])["config_resolved"]
+    recorded = json.loads(written["run.json"])["config"]
     assert (recorded["plain"], recorded["same_seed"]) == (1, 1)
     before = flatten(canonical(config))
     monkeypatch.setenv("FIRST", "another")

@@ -12,12 +12,13 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical, encoder_fingerprint
-from clozelab.runs.record import is_settled, read_state
+from clozelab.runs.record import is_settled, read_record
 from clozelab.runs.store import Interrupted, Run, RunBusyError, RunConflictError, process_rank
 
 
 def config(**changes: Any) -> DictConfig:
     base = {
+        "arm": "mlm",
         "seed": 1,
         "learning_rate": "${scale.learning_rate}",
         "scale": {"learning_rate": 0.1},
@@ -40,30 +41,30 @@ def finish(folder: Path, cfg: DictConfig | None = None, **inputs: str) -> None:
 def test_fresh_then_complete(tmp_path: Path) -> None:
     with claim(tmp_path / "a" / "b") as run:
         assert not run.is_complete and not run.is_resumed and run.is_leader
-        state = read_state(run.dir)
-        assert state is not None and state["status"] == "running" and state["host"]["cores"] >= 1
+        state = read_record(run.dir)
+        assert state is not None and state.status == "running" and state.host["cores"] >= 1
         run.record(parameters=3)
         run.complete(tokens=5)
-    state = read_state(run.dir)
-    assert state is not None and state["status"] == "complete" and state["facts"] == {"parameters": 3, "tokens": 5}
+    state = read_record(run.dir)
+    assert state is not None and state.status == "complete" and state.facts == {"parameters": 3, "tokens": 5}
     assert "${scale.learning_rate}" in (run.dir / "config.yaml").read_text()
     with claim(run.dir) as again:
         assert again.is_complete
-    assert read_state(run.dir) == state
+    assert read_record(run.dir) == state
 
 
 def test_incomplete_is_resumed(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), claim(tmp_path) as run:
         run.record(precision="bf16")
         raise RuntimeError("out of luck")
-    state = read_state(tmp_path)
-    assert state is not None and state["status"] == "failed" and state["error"] == "RuntimeError: out of luck"
+    state = read_record(tmp_path)
+    assert state is not None and state.status == "failed" and state.error == "RuntimeError: out of luck"
     assert "Traceback" in (tmp_path / "log.txt").read_text()
     with claim(tmp_path) as again:
-        assert again.is_resumed and not again.is_complete and again.state["facts"] == {"precision": "bf16"}
+        assert again.is_resumed and not again.is_complete and again.facts == {"precision": "bf16"}
         again.complete()
-    state = read_state(tmp_path)
-    assert state is not None and state["sessions"] == 2 and state["error"] is None
+    state = read_record(tmp_path)
+    assert state is not None and state.sessions == 2 and state.error is None
 
 
 def test_what_trained_a_run_before_is_kept(tmp_path: Path) -> None:
@@ -71,32 +72,32 @@ def test_what_trained_a_run_before_is_kept(tmp_path: Path) -> None:
     for commit in ("first", "first", "second"):
         with pytest.raises(SystemExit), claim(tmp_path):
             raise SystemExit(143)
-        state = read_state(tmp_path)
+        state = read_record(tmp_path)
         assert state is not None
-        (tmp_path / "run.json").write_text(json.dumps(state | {"git": {"commit": commit, "dirty": False}}))
+        (tmp_path / "run.json").write_text(json.dumps(state.model_dump() | {"git": {"commit": commit, "dirty": False}}))
     finish(tmp_path)
-    state = read_state(tmp_path)
-    assert state is not None and [one["git"]["commit"] for one in state["earlier_sessions"]] == ["first", "second"]
+    state = read_record(tmp_path)
+    assert state is not None and [one["git"]["commit"] for one in state.earlier_sessions] == ["first", "second"]
     with pytest.raises(SystemExit), claim(tmp_path / "other"):
         raise SystemExit(143)
     finish(tmp_path / "other")
-    state = read_state(tmp_path / "other")
-    assert state is not None and state["sessions"] == 2 and state["earlier_sessions"] == []
+    state = read_record(tmp_path / "other")
+    assert state is not None and state.sessions == 2 and state.earlier_sessions == []
 
 
 def test_leaving_without_complete_is_a_failure(tmp_path: Path) -> None:
     with claim(tmp_path):
         pass
-    state = read_state(tmp_path)
-    assert state is not None and state["status"] == "failed"
+    state = read_record(tmp_path)
+    assert state is not None and state.status == "failed"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)])
 def test_interruptions_are_not_failures(tmp_path: Path, error: BaseException) -> None:
     with pytest.raises(type(error)), claim(tmp_path):
         raise error
-    state = read_state(tmp_path)
-    assert state is not None and state["status"] == "interrupted"
+    state = read_record(tmp_path)
+    assert state is not None and state.status == "interrupted"
 
 
 def test_sigterm_marks_and_restores(tmp_path: Path) -> None:
@@ -105,8 +106,8 @@ def test_sigterm_marks_and_restores(tmp_path: Path) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         signal.pause()
     assert signal.getsignal(signal.SIGTERM) is before
-    state = read_state(tmp_path)
-    assert state is not None and state["status"] == "interrupted"
+    state = read_record(tmp_path)
+    assert state is not None and state.status == "interrupted"
 
 
 def test_other_configuration_is_refused_with_the_difference(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_other_ranks_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(RunConflictError, match="rank 1 has another configuration"):
             claim(tmp_path, config(seed=2))
         monkeypatch.delenv("LOCAL_RANK")
-        assert read_state(tmp_path)["facts"] == {}  # type: ignore[index]
+        assert read_record(tmp_path).facts == {}  # type: ignore[union-attr]
         run.complete()
 
 
@@ -216,8 +217,8 @@ def test_a_run_without_a_log_has_failed_and_says_why(tmp_path: Path) -> None:
         claim(tmp_path),
     ):
         raise AssertionError("the work has begun")
-    state = read_state(tmp_path)
-    assert state is not None and state["status"] == "failed" and "log.txt cannot be written" in state["error"]
+    state = read_record(tmp_path)
+    assert state is not None and state.status == "failed" and "log.txt cannot be written" in state.problem
     (tmp_path / "log.txt").rmdir()
     with claim(tmp_path) as run:  # nobody holds the folder
         assert run.is_resumed
@@ -272,7 +273,10 @@ def test_test_files_count_only_where_they_are_predicted(tmp_path: Path) -> None:
     """A changed test file, or another one, makes another run with predict_test=true and the same one without."""
     (tmp_path / "test.tsv").write_text("a")
     data = {"data_dir": str(tmp_path), "task": {"data": {"test_files": {"X": "test.tsv"}, "test_id_column": "index"}}}
-    without, plain = config(**data, predict_test=False), config(data_dir=str(tmp_path), task={"data": {}})
+    without, plain = (
+        config(**data, predict_test=False),
+        config(data_dir=str(tmp_path), task={"data": {}}, predict_test=False),
+    )
     predicting = config(**data, predict_test=True)
     assert canonical(without) == canonical(plain)
     assert canonical(predicting)["task"] == {"data": data["task"]["data"]}  # type: ignore[index]

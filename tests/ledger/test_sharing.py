@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.launch.sweep import job_status
 from clozelab.runs.find import collect
-from clozelab.runs.record import read_state
+from clozelab.runs.record import read_record
 from clozelab.runs.sharing import (
     find_equal_run,
     is_done,
@@ -79,11 +79,15 @@ def test_an_equal_run_serves_another_experiment(tmp_path: Path) -> None:
     assert job_status("pretrain", other, other.run_dir) == ("shared", str(source))
     share_equal_run(other, INPUTS)
     folder = Path(other.run_dir)
-    state = read_state(folder)
-    assert state is not None and state["shared"]["run"] == "../../../../../first/tiny/pretrain/no_nsp/seed-1"
+    state = read_record(folder)
+    assert (
+        state is not None
+        and state.shared is not None
+        and state.shared.run == "../../../../../first/tiny/pretrain/no_nsp/seed-1"
+    )
     # The stage then finds a run of its own names and configuration, complete.
     with Run.claim(folder, stage="pretrain", config=other, inputs=INPUTS) as run:
-        assert run.is_complete and run.state["facts"] == {"tokens": 1000}
+        assert run.is_complete and run.facts == {"tokens": 1000}
     assert (folder / "encoder" / "config.json").read_text() == "encoder"
     (found,) = collect(tmp_path / "second" / "tiny").pretrain
     assert (found.arm, found.curves["validation/loss"]) == ("mlm", [(100, 4.5)])
@@ -153,7 +157,7 @@ def test_kept_encoders_are_part_of_what_is_asked(tmp_path: Path) -> None:
     without = train(configuration(tmp_path, "first"))
     assert find_equal_run(other, INPUTS) is None
     kept = train(configuration(tmp_path, "third", keep_encoders=[0.3, 0.5, 0.9]), steps=(3, 5, 9))
-    assert read_state(without)["fingerprint"] != read_state(kept)["fingerprint"]  # type: ignore[index]  # their names
+    assert read_record(without).fingerprint != read_record(kept).fingerprint  # type: ignore[union-attr]  # their names
     assert find_equal_run(other, INPUTS) == kept
     # Without the need, the first that is equal will do.
     assert find_equal_run(configuration(tmp_path, "second", keep_encoders=[0.3]), INPUTS) == without
@@ -203,12 +207,12 @@ def test_impossible_fractions(tmp_path: Path, fraction: float) -> None:
 def retrain(config: DictConfig, weights: str, started: str) -> None:
     """The same configuration in the same place once more: its fingerprint stays."""
     folder = Path(config.run_dir)
-    before = read_state(folder)
+    before = read_record(folder)
     shutil.rmtree(folder)
     train(config, weights=weights)
-    state = read_state(folder)
-    assert before is not None and state is not None and state["fingerprint"] == before["fingerprint"]
-    (folder / "run.json").write_text(json.dumps(state | {"started": started}))
+    state = read_record(folder)
+    assert before is not None and state is not None and state.fingerprint == before.fingerprint
+    (folder / "run.json").write_text(json.dumps(state.model_dump() | {"started": started}))
 
 
 @pytest.mark.parametrize("happened", ["removed", "other weights", "encoder removed"])
@@ -218,14 +222,14 @@ def test_a_shared_run_whose_source_is_gone_is_not_complete(tmp_path: Path, happe
     other = configuration(tmp_path, "second")
     share_equal_run(other, INPUTS)
     folder = Path(other.run_dir)
-    assert shared_run_is_there(folder, read_state(folder))  # type: ignore[arg-type]  # the control
+    assert shared_run_is_there(read_record(folder))  # type: ignore[arg-type]  # the control
     if happened == "removed":
         shutil.rmtree(source)
     elif happened == "other weights":
         retrain(first, "other", started="2031-01-01T00:00:00+00:00")
     else:
         shutil.rmtree(source / "encoder")
-    assert not shared_run_is_there(folder, read_state(folder))  # type: ignore[arg-type]
+    assert not shared_run_is_there(read_record(folder))  # type: ignore[arg-type]
     assert job_status("pretrain", other, other.run_dir)[0] == "check"
     assert not is_done(other.run_dir, stage="pretrain", config=other)
     with pytest.raises(ValueError, match=r"was shared from .*/first/.* gone or has been trained anew"):
@@ -238,20 +242,6 @@ def test_the_same_weights_trained_anew_are_the_run_that_was_shared(tmp_path: Pat
     share_equal_run(other, INPUTS)
     retrain(first, "same", started="2031-01-01T00:00:00+00:00")
     assert job_status("pretrain", other, other.run_dir)[0] == "complete"
-
-
-def test_a_record_that_knows_no_weights_goes_by_when_the_training_began(tmp_path: Path) -> None:
-    """Written before records said which weights they share."""
-    first, other = configuration(tmp_path, "first"), configuration(tmp_path, "second")
-    train(first)
-    share_equal_run(other, INPUTS)
-    folder = Path(other.run_dir)
-    state = json.loads((folder / "run.json").read_text())
-    del state["shared"]["weights"]
-    (folder / "run.json").write_text(json.dumps(state))
-    assert job_status("pretrain", other, other.run_dir)[0] == "complete"
-    retrain(first, "other", started="2031-01-01T00:00:00+00:00")
-    assert job_status("pretrain", other, other.run_dir)[0] == "check"
 
 
 @pytest.mark.parametrize("left", ["encoder", "metrics.csv"])

@@ -10,13 +10,14 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.corpus.files import Source, find_files
-from clozelab.runs import record as watching
-from clozelab.runs.record import UNWATCHED, is_settled, watched_files
+from clozelab.runs import fingerprint as watching
+from clozelab.runs.fingerprint import UNWATCHED, watched_files
+from clozelab.runs.record import is_settled
 from clozelab.runs.store import Run
 
 
 def config(data: Path, **changes: Any) -> DictConfig:
-    return OmegaConf.create({"seed": 1, "data_dir": str(data)} | changes)
+    return OmegaConf.create({"arm": "mlm", "seed": 1, "data_dir": str(data)} | changes)
 
 
 def finish(folder: Path, cfg: DictConfig) -> None:

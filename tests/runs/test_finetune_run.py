@@ -453,8 +453,8 @@ def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.Monkey
     state = read(folder, "run.json")
     assert state["facts"]["data"]["train_examples"] == 32 and len(predictions(folder)) == 12
     assert len((folder / "test_predictions/SST-2.tsv").read_text().splitlines()) == 4
-    assert state["config_resolved"]["task"]["hub"]["revision"].startswith("bcdcba79")
+    assert state["config"]["task"]["hub"]["revision"].startswith("bcdcba79")
     plain = finetune("epochs=0.5", "task.hub.revision=null", name="files")
-    assert "hub" not in read(plain, "run.json")["config_resolved"]["task"]
+    assert "hub" not in read(plain, "run.json")["config"]["task"]
     with pytest.raises(ValueError, match=r"task\.hub\.revision=None is no commit"):
         finetune("hub=true", "task.hub.revision=null", name="moving")

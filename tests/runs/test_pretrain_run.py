@@ -295,7 +295,7 @@ def test_an_arm_of_other_steps_is_the_run_with_those_steps(workplace: Path, tmp_
     words = [word for word in overrides(workplace, factor, **keep) if not word.startswith("phases=")]
     pretrain.main(composed([*words, f"scale.pretrain.phases={PHASES}", "steps_factor=0.4"]))
     assert state(factor)["fingerprint"] == state(said)["fingerprint"]
-    assert [phase["steps"] for phase in state(factor)["config_resolved"]["phases"]] == [2, 2]
+    assert [phase["steps"] for phase in state(factor)["config"]["phases"]] == [2, 2]
     assert state(factor)["facts"]["steps"] == 4 and (factor / "encoders" / "step-2" / "config.json").is_file()
     ours, theirs = tensors(factor), tensors(said)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs) and rows(factor) == rows(said)

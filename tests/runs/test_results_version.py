@@ -38,7 +38,7 @@ from clozelab.runs.fingerprint import RESULTS_VERSIONS
 from clozelab.stages import finetune as stage
 from clozelab.stages import pretrain
 
-PINNED_VERSIONS = {"pretrain": 3, "finetune": 4}
+PINNED_VERSIONS = {"pretrain": 4, "finetune": 5}
 BATCHES = {
     "mlm_nsp": "d418ecd29ded6181",
     "ltr": "471f8d177e175205",

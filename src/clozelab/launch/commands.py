@@ -29,7 +29,7 @@ from clozelab.launch.overrides import ARM
 from clozelab.launch.plan import SWEEPS
 from clozelab.launch.sweep import JobComposer, Sweep, compose, hydra_config, without_hydra
 from clozelab.runs.find import AnyRun, Collected, FinetuneRun
-from clozelab.runs.fingerprint import LATER_KEYS, SEED_KEYS, canonical, flatten, redacted_words
+from clozelab.runs.fingerprint import SEED_KEYS, canonical, flatten, redacted_words
 from clozelab.runs.record import CONFIG_FILE, write_json
 from clozelab.terminal import default_path, key_of
 
@@ -93,7 +93,7 @@ def differing(composed: DictConfig, recorded: Mapping[str, Any]) -> dict[str, An
     """
     with hydra_config(composed):
         now = flatten(json.loads(json.dumps(canonical(without_hydra(composed)))))
-    then = {key: value for key, value in flatten(dict(recorded)).items() if LATER_KEYS.get(key, ...) != value}
+    then = flatten(dict(recorded))
     keys = [key for key in [*then, *(set(now) - set(then))] if now.get(key, ...) != then.get(key, ...)]
     other = {place: whole for key in keys if (key in now) != (key in then) for place, whole in _list_of(key, recorded)}
     apart = {key: then.get(key) for key in keys if not key.startswith(tuple(f"{place}." for place in other))}

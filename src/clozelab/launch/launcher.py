@@ -15,7 +15,6 @@ start the first. For the 120 jobs of a demo the rehearsal took ten seconds. Othe
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -46,7 +45,7 @@ from clozelab.launch.sweep import (
 )
 from clozelab.report.tracked import track_sweep
 from clozelab.runs.fingerprint import redacted, redacted_words
-from clozelab.runs.record import read_state
+from clozelab.runs.record import read_record
 from clozelab.terminal import key_of
 from clozelab.training.host import usable_cores
 
@@ -211,7 +210,7 @@ class SweepLauncher(Launcher):
         """The sweep's own view where its jobs are tracked, and once for all of them how to upload what is offline."""
         assert self.config is not None
         for job, plan in zip(jobs, planned, strict=True):
-            value = run_value(Path(plan.run_dir), self.verb) if plan.run_dir and job.state != "failed" else None
+            value = run_value(Path(plan.run_dir)) if plan.run_dir and job.state != "failed" else None
             choices = dict(word.split("=", 1) for word in plan.overrides)
             self.rows.append({"name": job.name, "state": job.state, "value": value, **choices})
         folder = Path(str(self.config.hydra.sweep.dir))
@@ -229,7 +228,7 @@ class SweepLauncher(Launcher):
         if failed and is_grid(self.config):
             raise SystemExit(1)
         Launched.failed += failed
-        return [job_return(job, plan, self.verb) for job, plan in zip(jobs, planned, strict=True)]
+        return [job_return(job, plan) for job, plan in zip(jobs, planned, strict=True)]
 
     def _job(self, plan: PlannedJob, index: int) -> Job:
         assert self.config is not None
@@ -328,9 +327,9 @@ def _doubt(jobs: Sequence[Job], planned: Sequence[PlannedJob]) -> None:
     """An exit status of 0 is not enough: the run folder has to say that the run is complete."""
     for job, plan in zip(jobs, planned, strict=True):
         if job.state == "complete" and plan.run_dir:
-            state = read_state(Path(plan.run_dir))
-            if state is None or state["status"] != "complete":
-                status = "nothing" if state is None else state["status"]
+            record = read_record(Path(plan.run_dir))
+            if record is None or not record.is_complete:
+                status = "nothing" if record is None else record.status
                 job.state, job.message = "failed", f"ended with exit status 0, but its run folder says {status}"
 
 
@@ -361,24 +360,21 @@ def _summary(jobs: Sequence[Job], console: Console) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def job_return(job: Job, plan: PlannedJob, stage: str) -> JobReturn:
+def job_return(job: Job, plan: PlannedJob) -> JobReturn:
     """A job as Hydra sees it; the value that a sweeper optimises is the run's own (see `run_value`)."""
     result = JobReturn(overrides=list(plan.overrides), status=JobStatus.COMPLETED)
     if job.state == "failed":
         result.status = JobStatus.FAILED
         result.return_value = RuntimeError(job.message)
     else:
-        result.return_value = run_value(Path(plan.run_dir), stage) if plan.run_dir else None
+        result.return_value = run_value(Path(plan.run_dir)) if plan.run_dir else None
     return result
 
 
-def run_value(run_dir: Path, stage: str) -> float | None:
-    """The one number of a complete run: a fine-tuning's best score, a pre-training's last validation loss."""
-    if stage == "finetune" and (run_dir / "scores.json").is_file():
-        result = json.loads((run_dir / "scores.json").read_text(encoding="utf-8"))
-        return float(result["scores"][result["metric"]])
-    loss = ((read_state(run_dir) or {}).get("facts") or {}).get("validation/loss")
-    return None if loss is None else float(loss)
+def run_value(run_dir: Path) -> float | None:
+    """The one number of a complete run: a fine-tuning's best score in percent, a pre-training's validation loss."""
+    record = read_record(run_dir)
+    return record.score if record else None
 
 
 class GridSweeper(Sweeper):

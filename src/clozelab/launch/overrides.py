@@ -19,7 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.config import scaled_phases
-from clozelab.runs.fingerprint import LATER_KEYS, is_of_no_account
+from clozelab.runs.fingerprint import is_of_no_account
 from clozelab.terminal import key_of
 
 TARGET = "_target_"
@@ -44,7 +44,7 @@ def read_stated(folders: Sequence[Path], kind: str, name: str) -> Stated:
 def contradictions(stated: Stated, config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Key -> (what the configuration has, what the file says), where they differ.
 
-    A key that a recorded configuration does not have says nothing, unless it has the value of before there was it.
+    A key that a recorded configuration does not have says nothing.
     """
     found = {}
     for key, value in stated.items():
@@ -74,7 +74,7 @@ def _look_up(config: Mapping[str, Any], key: str) -> tuple[bool, Any]:
         if not isinstance(node, Mapping):
             return True, None  # what it is a part of has been taken out
         if part not in node:
-            return key in LATER_KEYS, LATER_KEYS.get(key)
+            return False, None
         node = node[part]
     return True, node
 

@@ -34,7 +34,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from clozelab import config as schema
 from clozelab.launch.overrides import check_overrides
-from clozelab.runs.record import JobName, is_record_of, read_state
+from clozelab.runs.record import JobName, is_record_of, read_record
 from clozelab.runs.sharing import find_equal_run, find_likely_run, is_done
 from clozelab.terminal import key_of
 
@@ -281,16 +281,16 @@ def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
     `conflict`: the folder holds a run of another configuration, and will be refused.
     """
     folder = Path(run_dir)
-    state = read_state(folder)
-    if state is None:
+    record = read_record(folder)
+    if record is None:
         return _status_of_new(config) if stage == "pretrain" else ("new", "")
-    source_place = os.path.normpath(folder / state["shared"]["run"]) if "shared" in state else ""
+    source_place = os.path.normpath(folder / record.shared.run) if record.shared else ""
     if is_done(run_dir, stage=stage, config=config):
         return "complete", source_place
     with suppress(ValueError):  # a value is missing: the job itself says which
-        if not is_record_of(state, stage=stage, config=config):
+        if not is_record_of(record, stage=stage, config=config):
             return "conflict", source_place
-    return "check" if state["status"] == "complete" else str(state["status"]), source_place
+    return "check" if record.is_complete else record.status, source_place
 
 
 def _status_of_new(config: DictConfig) -> tuple[str, str]:

@@ -72,6 +72,8 @@ class FineTuning(TrainingModule):
 
     head_kind: ClassVar[str]
     """Of the output layer (models/families/bert.py)."""
+    scores_are_shares: ClassVar[bool] = True
+    """Whether its scorer's 1 stands for 100 percent."""
     set_by_class: ClassVar[tuple[str, ...]] = ("input_size", "score_keys")
     """Arguments that a subclass passes itself: no configuration may."""
 

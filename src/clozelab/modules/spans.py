@@ -160,6 +160,7 @@ class SpanExtraction(FineTuning):
     """
 
     head_kind: ClassVar[str] = "spans"
+    scores_are_shares = False
 
     def __init__(
         self,

@@ -24,7 +24,8 @@ from jinja2 import Environment, PackageLoader
 from clozelab.report.page import build_page
 from clozelab.report.plots import STYLES, Picture, draw_curves, draw_table
 from clozelab.report.point_plots import draw_lines, draw_sizes
-from clozelab.runs.find import NO_UNIT, PERCENT, SHARE, AnyRun, Collected, FinetuneRun, PretrainRun, collect, unit_of
+from clozelab.runs.find import SHARE, AnyRun, Collected, FinetuneRun, PretrainRun, collect, unit_of
+from clozelab.runs.record import NO_UNIT, PERCENT
 from clozelab.verdicts.accounts import arm_labels, encoder_sizes, place, rows_by_size
 from clozelab.verdicts.experiment import Experiment
 from clozelab.verdicts.judging import Judgement, judge

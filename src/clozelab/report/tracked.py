@@ -39,10 +39,10 @@ def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> Any:
     """What the trackers of a stage are told; the id is kept in run.json, so it goes where the folder goes."""
     from clozelab.training.tracking import TrackedJob  # Lightning, which a launcher does without
 
-    run_id = run.state["facts"].get(ID_FACT) or secrets.token_hex(8)
-    if run.is_leader and ID_FACT not in run.state["facts"]:
+    run_id = run.facts.get(ID_FACT) or secrets.token_hex(8)
+    if run.is_leader and ID_FACT not in run.facts:
         run.record(**{ID_FACT: run_id})
-    stage = run.state["stage"]
+    stage = run.content.stage
     return TrackedJob(
         folder=run.dir,
         run_id=run_id,

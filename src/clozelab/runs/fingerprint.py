@@ -1,21 +1,19 @@
-"""What must not be written down: values from the environment, and literals that look like keys and passwords.
+"""What a run is made of, as a hash: the resolved configuration without what cannot change a result, and its inputs.
 
-The one place for run.json, config.yaml and what a tracker is told. Patterns cannot know every secret: they are the net
-below the rule to keep secrets in the environment (`${oc.env:NAME}`).
-
-What a run is made of, as a hash: the resolved configuration without what cannot change a result.
-
-Values that come from the environment (`${oc.env:...}`), by whatever way, and what looks like a secret (redaction.py)
-are hashed, never written down.
+Also what must not be written down: values from the environment (`${oc.env:NAME}`) and literals that look like keys and
+passwords. They are hashed or hidden in run.json, config.yaml and what a tracker is told. Patterns cannot know every
+secret: they are the net below the rule to keep secrets in the environment.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import glob
 import hashlib
 import json
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,8 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from omegaconf.resolvers import oc
+
+from clozelab.corpus.files import matching_files
 
 HIDDEN = "***"
 """Also inside an interpolation a value that can be read back."""
@@ -101,7 +101,7 @@ def _is_reference(value: str) -> bool:
     return value.startswith("${") and value.endswith("}") and value.count("${") == 1
 
 
-RESULTS_VERSIONS = {"pretrain": 3, "finetune": 4}
+RESULTS_VERSIONS = {"pretrain": 4, "finetune": 5}
 """Of each stage; raised when a change of code changes its results: then no older run is taken for the same."""
 
 NEUTRAL_KEYS = frozenset(
@@ -155,26 +155,6 @@ CONDITIONAL_KEYS = {
     "task.hub": "hub",
 }
 """What cannot change a result while the option behind it is off."""
-LATER_KEYS: dict[str, Any] = {
-    "encoder_fraction": 1.0,
-    "hub": False,
-    "objective.dupe_factor": None,
-    "predict_test": False,
-    "task.data.extra_validation_files": {},
-    "task.data.long_documents": "truncate",
-    "task.data.numeric_labels": False,
-    "task.data.train_extra": [],
-    "task.data.window_pooling": "mean",
-    "task.data.window_stride": 64,
-    "task.data.with_unanswerable": False,
-    "task.module.number_range": None,
-    "task.module.with_unanswerable": False,
-    "trainer.calibrate": False,
-    "trainer.compile": "auto",
-    "trainer.deterministic": False,
-    "trainer.tf32": False,
-}
-"""Options that came later, and the value at which a run is the same as one made before there was the option."""
 
 
 def canonical(config: DictConfig, *, hides: bool = True) -> dict[str, Any]:
@@ -204,9 +184,7 @@ def _mapping(node: DictConfig, where: str, neutral: frozenset[str], hides: bool)
         path = f"{where}.{key!s}" if where else str(key)
         if path in neutral:
             continue
-        value = _value(node, key, path, neutral, hides)
-        if path not in LATER_KEYS or value != LATER_KEYS[path]:
-            plain[str(key)] = value
+        plain[str(key)] = _value(node, key, path, neutral, hides)
     return plain
 
 
@@ -296,3 +274,81 @@ def flatten(value: Any, where: str = "") -> dict[str, Any]:
     else:
         return {where: value} if value not in ({}, []) else {}
     return {key: leaf for path, child in items for key, leaf in flatten(child, path).items()}
+
+
+MAX_WATCHED_FILES = 500
+UNWATCHED = "(not all files can be watched)"
+"""Stands in for the files where they are too many or not to be found: then only the run itself can say more."""
+
+
+def watched_files(config: DictConfig) -> dict[str, tuple[int, int]]:
+    """Size and time of every file that the configuration names: {path: (bytes, nanoseconds)}.
+
+    Only used to skip a complete run, so every doubt is a reason to let the run look for itself.
+
+    A corpus' sources are what reading the corpus takes them for. Every other text may name a file, a folder or a glob,
+    below data_dir or from where the command was started.
+    """
+    plain = canonical(config, hides=False)
+    data_dir = str(config.get("data_dir") or "")
+    sources = _take_sources(plain)
+    found: dict[str, tuple[int, int]] = {}
+    try:
+        for path in (*_paths(sources, _texts(plain), data_dir), *_encoder(config)):
+            status = path.stat()
+            found[str(path)] = (status.st_size, status.st_mtime_ns)
+            if len(found) > MAX_WATCHED_FILES:
+                return {UNWATCHED: (-1, -1)}
+    except (OSError, RuntimeError, ValueError):  # no such source, nobody's "~", no pattern, a file that just went
+        return {UNWATCHED: (-1, -1)}
+    return dict(sorted(found.items()))
+
+
+def are_untouched(watched: Mapping[str, tuple[int, int]], before: Mapping[str, tuple[int, int]]) -> bool:
+    """Whether the files are surely those that a run's record names, as they were then."""
+    return UNWATCHED not in watched and dict(before) == dict(watched)
+
+
+def _take_sources(plain: dict[str, Any]) -> list[str]:
+    """The paths of the corpus' sources, out of the configuration."""
+    corpus = plain.get("corpus")
+    sources = corpus.pop("sources", None) if isinstance(corpus, dict) else None
+    return [str(source["path"]) for source in sources or []]
+
+
+def _texts(plain: dict[str, Any]) -> Iterator[str]:
+    """Every other text that may name an input, also one from the environment."""
+    parts = {key: value for key, value in plain.items() if key != "optimizer"}
+    yield from (value for value in flatten(parts).values() if isinstance(value, str) and value)
+
+
+def _encoder(config: DictConfig) -> Iterator[Path]:
+    """Files of the encoder's folder, which may be called by a plain word."""
+    if folder := config.get("encoder"):
+        yield from _files_of(str(Path(str(folder)).expanduser()))
+
+
+def _paths(sources: list[str], texts: Iterator[str], data_dir: str) -> Iterator[Path]:
+    """Raises ValueError for a source of no file."""
+    for source in sources:
+        files, _ = matching_files(source, data_dir)
+        if not files:
+            raise ValueError(f"{source}: no such files")
+        yield from files.values()
+    for text in texts:
+        for base in [""] if text.startswith("/") else ["", data_dir]:
+            name = str(Path(base, os.path.expanduser(text)))  # noqa: PTH111 - pathlib's raises for nobody's "~"
+            if os.path.isfile(name):  # noqa: PTH113 - pathlib's raises for a text too long for a name
+                yield Path(name)
+            elif "/" in text or "." in text:  # a plain word is no folder that somebody means
+                yield from _files_of(name)
+
+
+def _files_of(name: str) -> Iterator[Path]:
+    """Files that a folder holds or a glob finds."""
+    # pathlib has no glob that starts at an absolute pattern
+    for place in map(Path, glob.glob(name) if glob.has_magic(name) else [name]):  # noqa: PTH207
+        if place.is_file():
+            yield place
+        elif place.is_dir():
+            yield from (child for child in place.rglob("*") if child.is_file())

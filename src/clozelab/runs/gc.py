@@ -6,7 +6,6 @@ none of the given runs refers to it; whatever is deleted of the cache is made ag
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 import time
@@ -15,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from clozelab.runs.find import Record
-from clozelab.runs.store import owned
+from clozelab.runs.record import Record
+from clozelab.runs.store import LOCK_FILE, owned
 
 KINDS = {
     "checkpoints": "checkpoints of complete runs (their encoders stay)",
@@ -92,10 +91,10 @@ def _leftovers(runs_dir: Path, busy: set[Path]) -> Iterator[Garbage]:
 
 
 def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbage]:
-    corpora = {str(one.state.get("inputs", {}).get("corpus")) for one in records}
-    # Runs of before that was recorded, and unfinished ones, may have used any entry of their task.
-    named = {name for one in records for name in one.state.get("facts", {}).get("cache", ())}
-    silent = {one.task for one in records if one.task and "cache" not in one.state.get("facts", {})}
+    corpora = {one.inputs.get("corpus") for one in records}
+    # Unfinished runs may have used any entry of their task.
+    named = {name for one in records for name in one.facts.get("cache", ())}
+    silent = {one.task for one in records if one.task and "cache" not in one.facts}
     for part in CACHE_PARTS:
         for path in sorted(cache_dir.glob(f"{part}/*")):  # hidden ones, too
             if not path.is_dir() or not _is_quiet(path):
@@ -179,17 +178,9 @@ def _held(lock: Path | None) -> Iterator[bool]:
     """Hold a run folder's lock, or a lock file; False where somebody else has it."""
     if lock is None or not lock.exists():
         yield True
-    elif lock.is_dir():
-        with owned(lock) as free:
-            yield free
-    else:
-        with lock.open("a", encoding="utf-8") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                yield False
-                return
-            yield True
+        return
+    with owned(lock / LOCK_FILE if lock.is_dir() else lock) as free:
+        yield free
 
 
 def describe_size(num_bytes: float) -> str:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from clozelab.runs.find import DAMAGED, KILLED, STATUSES, Record
-from clozelab.runs.record import JobName
+from clozelab.runs.record import DAMAGED, KILLED, STATUSES, JobName, Record
 from clozelab.training.metrics_rows import read_rows
 
 TAIL_BYTES = 16_384
@@ -38,7 +36,7 @@ class Progress:
 def read_progress(record: Record) -> Progress:
     """The progress of a run from the end of its metrics.csv."""
     path = record.folder / "metrics.csv"
-    total = total_steps(record.state)
+    total = total_steps(record)
     rows = list(read_rows(path, TAIL_BYTES))
     if not rows:
         return Progress(total_steps=total)
@@ -47,7 +45,7 @@ def read_progress(record: Record) -> Progress:
     speed = statistics.median(speeds) if speeds else None
     left = None
     if speed and total and step:
-        left = tokens * _slots_left(record.state, step) / speed
+        left = tokens * _slots_left(record, step) / speed
     return Progress(step, total, tokens, seconds, speed, left, max(0.0, time.time() - path.stat().st_mtime))
 
 
@@ -58,20 +56,19 @@ def elapsed(record: Record) -> float:
     return record.seconds
 
 
-def total_steps(state: Mapping[str, Any]) -> int | None:
+def total_steps(record: Record) -> int | None:
     """Optimizer steps of the whole run."""
-    found = state.get("facts", {}).get("total_steps")
-    phases = state.get("config_resolved", {}).get("phases")
+    found, phases = record.facts.get("total_steps"), record.config.get("phases")
     if found is None and phases:
         found = sum(phase["steps"] for phase in phases)
     return None if found is None else int(found)
 
 
-def _slots_left(state: Mapping[str, Any], step: int) -> float:
+def _slots_left(record: Record, step: int) -> float:
     """What is left to read in units of what has been read, after `step` steps; phases differ in slots a step."""
-    phases = state.get("config_resolved", {}).get("phases") or []
+    phases = record.config.get("phases") or []
     if not phases:
-        total = total_steps(state) or step
+        total = total_steps(record) or step
         return max(0, total - step) / step
     done = left = first = 0
     for phase in phases:

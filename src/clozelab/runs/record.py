@@ -1,106 +1,111 @@
-"""Which files a run reads, and whether they are still as they were: by size and time, without opening one.
+"""The record of a run, run.json: what was said, what it was made of, and how far it came.
 
-Used only to skip a complete run, so every doubt is a reason to let the run look for itself.
-
-The record of a run, run.json: what it says, how it is read and written, and whether it is of a configuration.
+Written when a run folder is claimed, so that nothing has to guess any of it back. One type for writing and for
+reading; a file that does not fit it is damaged, in one sentence.
 """
 
 from __future__ import annotations
 
-import glob
 import json
+import math
 import os
 import platform
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from clozelab.corpus.files import matching_files
-from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical, digest, flatten, redacted
+from clozelab.runs.fingerprint import (
+    RESULTS_VERSIONS,
+    are_untouched,
+    canonical,
+    digest,
+    flatten,
+    redacted,
+    redacted_words,
+    watched_files,
+)
 from clozelab.training.host import host_facts
+from clozelab.training.metrics_rows import read_rows
 
-MAX_WATCHED_FILES = 500
-UNWATCHED = "(not all files can be watched)"
-"""Stands in for the files where they are too many or not to be found: then only the run itself can say more."""
-
-
-def watched_files(config: DictConfig) -> dict[str, list[int]]:
-    """Size and time of every file that the configuration names: {path: [bytes, nanoseconds]}.
-
-    A corpus' sources are what reading the corpus takes them for. Every other text may name a file, a folder or a glob,
-    below data_dir or from where the command was started.
-    """
-    plain = canonical(config, hides=False)
-    data_dir = str(config.get("data_dir") or "")
-    sources = _take_sources(plain)
-    found: dict[str, list[int]] = {}
-    try:
-        for path in (*_paths(sources, _texts(plain), data_dir), *_encoder(config)):
-            status = path.stat()
-            found[str(path)] = [status.st_size, status.st_mtime_ns]
-            if len(found) > MAX_WATCHED_FILES:
-                return {UNWATCHED: [-1, -1]}
-    except (OSError, RuntimeError, ValueError):  # no such source, nobody's "~", no pattern, a file that just went
-        return {UNWATCHED: [-1, -1]}
-    return dict(sorted(found.items()))
+RUN_FILE, CONFIG_FILE, LOG_FILE = "run.json", "config.yaml", "log.txt"
+DAMAGED, KILLED = "damaged", "killed"
+STATUSES = ("complete", "running", KILLED, "interrupted", "failed", DAMAGED)
+"""`killed` and `damaged` are never written: a reader says so of a run that no process holds, and of a bad file."""
+CURVE_KEYS = ("validation/loss", "validation/accuracy", "validation/nsp_accuracy")
+PERCENT: Final = "percent"
+NATS: Final = "nats"
+LOGITS: Final = "logits"
+NO_UNIT: Final = ""
 
 
-def are_untouched(watched: Mapping[str, list[int]], state: Mapping[str, Any]) -> bool:
-    """Whether the files are surely those that a run's record names, as they were then."""
-    return UNWATCHED not in watched and state.get("watched") == watched
+THRESHOLDS = ("threshold", "best_exact_thresh", "best_f1_thresh")
+"""Of SQuAD 2.0: the odds of "no answer" above which there is none, a difference of logits."""
 
 
-def _take_sources(plain: dict[str, Any]) -> list[str]:
-    """The paths of the corpus' sources, out of the configuration."""
-    corpus = plain.get("corpus")
-    sources = corpus.pop("sources", None) if isinstance(corpus, dict) else None
-    return [str(source["path"]) for source in sources or []]
+class Score(BaseModel):
+    """A held-out figure of a run: what it is in, which way is better (if any) and, at the end, its value."""
+
+    unit: Literal["percent", "nats", "logits", ""]
+    better: Literal["higher", "lower", ""]
+    factor: float = 1.0
+    """Times what metrics.csv and scores.json say: 100 where those have shares of one."""
+    value: float | None = None
+    majority: float | None = None
+    """The figure of always answering what is most frequent."""
+    baselines: dict[str, float] = {}
+    """Simple method -> its figure on the same examples."""
+
+    @classmethod
+    def of(cls, key: str, *, are_shares: bool) -> Score:
+        """By the figure's name; `are_shares` is of its scorer: 1 stands for 100 percent."""
+        name = key.removeprefix("validation/").partition("/")[0]
+        if name.endswith("loss"):
+            return cls(unit=NATS, better="lower")
+        if name.endswith("perplexity"):
+            return cls(unit=NO_UNIT, better="lower")
+        if name in THRESHOLDS:
+            return cls(unit=LOGITS, better="")
+        return cls(unit=PERCENT, better="higher", factor=100.0 if are_shares else 1.0)
 
 
-def _texts(plain: dict[str, Any]) -> Iterator[str]:
-    """Every other text that may name an input, also one from the environment."""
-    parts = {key: value for key, value in plain.items() if key != "optimizer"}
-    yield from (value for value in flatten(parts).values() if isinstance(value, str) and value)
+class Process(BaseModel):
+    pid: int
+    host: str
 
 
-def _encoder(config: DictConfig) -> Iterator[Path]:
-    """Files of the encoder's folder, which may be called by a plain word."""
-    if folder := config.get("encoder"):
-        yield from _files_of(str(Path(str(folder)).expanduser()))
+class Git(BaseModel):
+    commit: str
+    dirty: bool
 
 
-def _paths(sources: list[str], texts: Iterator[str], data_dir: str) -> Iterator[Path]:
-    """Raises ValueError for a source of no file."""
-    for source in sources:
-        files, _ = matching_files(source, data_dir)
-        if not files:
-            raise ValueError(f"{source}: no such files")
-        yield from files.values()
-    for text in texts:
-        for base in [""] if text.startswith("/") else ["", data_dir]:
-            name = str(Path(base, os.path.expanduser(text)))  # noqa: PTH111 - pathlib's raises for nobody's "~"
-            if os.path.isfile(name):  # noqa: PTH113 - pathlib's raises for a text too long for a name
-                yield Path(name)
-            elif "/" in text or "." in text:  # a plain word is no folder that somebody means
-                yield from _files_of(name)
+class Shared(BaseModel):
+    """The equal run that this record speaks for: its folder as seen from here, its fingerprint, its encoder's."""
+
+    run: str
+    fingerprint: str
+    weights: str
 
 
-def _files_of(name: str) -> Iterator[Path]:
-    """Files that a folder holds or a glob finds."""
-    # pathlib has no glob that starts at an absolute pattern
-    for place in map(Path, glob.glob(name) if glob.has_magic(name) else [name]):  # noqa: PTH207
-        if place.is_file():
-            yield place
-        elif place.is_dir():
-            yield from (child for child in place.rglob("*") if child.is_file())
+class Said(BaseModel):
+    """What the command line and the experiment's files said, as Hydra composed it; empty for a run without Hydra."""
 
-
-RUN_FILE = "run.json"
-CONFIG_FILE = "config.yaml"
-LOG_FILE = "log.txt"
+    started_in: str = ""
+    """The folder that the command was started from."""
+    config_dir: str = ""
+    config_name: str = ""
+    overrides: list[str] = []
+    """A job's own and its sweep's, in order; what looks like a secret is hidden."""
+    choices: dict[str, str] = {}
+    """Group of conf/ -> choice."""
+    arm_delta: dict[str, Any] = {}
+    """What the arm's own file (or its lines in paper.yaml) says: dotted key -> value, "/group" -> choice."""
+    row_delta: dict[str, Any] = {}
 
 
 class JobName(NamedTuple):
@@ -112,52 +117,186 @@ class JobName(NamedTuple):
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> JobName:
-        """By a resolved configuration; KeyError for one that is no run's."""
+        """By a resolved configuration; empty where that does not say."""
         if "row" in config:
-            return cls(str(config["row"]), str(config["task"]["name"]), f"{config['pretrain_seed']}/{config['seed']}")
-        return cls(str(config["arm"]), "", str(config["seed"]))
+            seeds = f"{config.get('pretrain_seed', '')}/{config.get('seed', '')}"
+            return cls(str(config["row"]), str(config.get("task", {}).get("name", "")), seeds)
+        return cls(str(config.get("arm", "")), "", str(config.get("seed", "")))
 
 
-def read_state(run_dir: Path) -> dict[str, Any] | None:
-    """run.json of a folder; None where there is none.
+class Record(Said):
+    """A run. Its fields are run.json's; `folder`, `place` and `holder` are the reader's."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    status: str = Field(pattern="^(complete|running|interrupted|failed)$")
+    stage: str = Field(pattern="^(pretrain|finetune)$")
+    scale: str
+    metric: str = ""
+    """The headline's key in `scores`."""
+    scores: dict[str, Score] = {}
+    fingerprint: str
+    results_version: int
+    config: dict[str, Any]
+    """Resolved, without what cannot change a result; secrets as hashes."""
+    inputs: dict[str, str]
+    """Name -> checksum of everything that was read."""
+    watched: dict[str, tuple[int, int]]
+    started: str
+    finished: str | None = None
+    seconds: float = 0.0
+    sessions: int = 1
+    error: str | None = None
+    facts: dict[str, Any] = {}
+    process: Process | None = None
+    versions: dict[str, str] = {}
+    git: Git | None = None
+    host: dict[str, Any] = {}
+    earlier_sessions: list[dict[str, Any]] = []
+    shared: Shared | None = None
+
+    folder: Path = Field(default=Path(), exclude=True)
+    place: str = Field(default="", exclude=True)
+    """The folder below the place that was searched."""
+    holder: int | None = Field(default=None, exclude=True)
+    """Process that holds the folder now."""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.status == "complete"
+
+    @property
+    def experiment(self) -> str:
+        return str(self.config.get("experiment", ""))
+
+    @property
+    def job_name(self) -> JobName:
+        return JobName.of(self.config)
+
+    @property
+    def name(self) -> str:
+        """Arm of a pre-training run, row of a fine-tuning run."""
+        return self.job_name.name
+
+    @property
+    def task(self) -> str:
+        return self.job_name.task
+
+    @property
+    def seeds(self) -> str:
+        """Of a pre-training run "1", of a fine-tuning run pre-training/fine-tuning "1/2"."""
+        return self.job_name.seeds
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    @property
+    def pretrain_seed(self) -> int:
+        """Of the encoder."""
+        return int(self.config.get("pretrain_seed", self.config["seed"]))
+
+    @property
+    def learning_rate(self) -> float | None:
+        return self.config.get("learning_rate")
+
+    @property
+    def title(self) -> str:
+        """Of the task."""
+        return str(self.facts.get("title") or self.config.get("task", {}).get("title") or self.task)
+
+    @property
+    def synthetic(self) -> str | None:
+        """Name of the generated world that wrote the task's files, or the corpus."""
+        corpus = self.config.get("corpus") or {}
+        return self.facts.get("synthetic") or (str(corpus["name"]) if corpus.get("generator") else None)
+
+    @property
+    def score(self) -> float | None:
+        """The headline's value."""
+        return self.scores[self.metric].value if self.metric in self.scores else None
+
+    @cached_property
+    def values(self) -> dict[str, float]:
+        """Key -> value of every score that there is, each in its unit."""
+        return {key: one.value for key, one in self.scores.items() if one.value is not None}
+
+    @cached_property
+    def curves(self) -> dict[str, list[tuple[int, float]]]:
+        """Key of CURVE_KEYS -> [(tokens, value)] from the run's metrics.csv."""
+        curves: dict[str, list[tuple[int, float]]] = {}
+        for row in read_rows(self.folder / "metrics.csv"):
+            if row.key in CURVE_KEYS:
+                curves.setdefault(row.key, []).append((row.tokens, row.value))
+        return curves
+
+    def take(self, results: Mapping[str, Any]) -> None:
+        """Put what scores.json says of every figure into its score, in its unit.
+
+        Raises:
+            ValueError: a figure is not a number.
+        """
+        majority = results.get("majority_baseline")
+        of_each = majority if isinstance(majority, Mapping) else {self.metric: majority}
+        for key, one in self.scores.items():
+            name = key.rpartition("/")[2]
+            if key not in results.get("scores", {}):
+                continue
+            one.value = one.factor * float(results["scores"][key])
+            if not math.isfinite(one.value):
+                raise ValueError(f"{self.folder}: the score {key} is not a number")
+            if (usual := of_each.get(key, of_each.get(name))) is not None:
+                one.majority = one.factor * float(usual)
+            methods = results.get("baselines", {})
+            one.baselines = {method: one.factor * float(of[name]) for method, of in methods.items() if name in of}
+
+    @property
+    def problem(self) -> str:
+        """Why it failed, in one line."""
+        return " ".join((self.error or "").split())
+
+    @property
+    def command(self) -> str:
+        """The command line that makes or goes on with this run; empty where nothing was said."""
+        if not self.config_name:
+            return ""
+        words = ["clozelab", self.stage, *(["--config-dir", self.config_dir] if self.config_dir else [])]
+        words += ["--config-name", self.config_name] if self.config_name != self.stage else []
+        return command_line([*words, *self.overrides, "hydra.mode=RUN"], self.started_in)
+
+
+def command_line(words: Sequence[str], started_in: str) -> str:
+    """Words for a shell; from another folder it goes to the one they were said in."""
+    line = shlex.join(words)
+    return line if Path(started_in) == Path.cwd() else f"cd {shlex.quote(started_in)} && {line}"
+
+
+def read_record(folder: Path) -> Record | None:
+    """The record of a run folder; None where there is none.
 
     Raises:
-        ValueError: the file is there and is not a run's.
+        ValueError: the file is there and is not a run's, or one of another version.
     """
+    path = folder / RUN_FILE
     try:
-        state = json.loads((run_dir / RUN_FILE).read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return Record(**found, folder=folder)
     except FileNotFoundError:
         return None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{run_dir / RUN_FILE} is damaged ({error}); remove the folder to run again") from error
-    if not isinstance(state, dict) or not {"status", "fingerprint", "stage", "config_resolved"} <= state.keys():
-        raise ValueError(f"{run_dir / RUN_FILE} is not the record of a run; give run_dir another name")
-    return state
+        raise ValueError(f"{path} is damaged ({error}); remove the folder to run again") from error
+    except (ValidationError, TypeError) as error:
+        wrong = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "it is no mapping"}
+        where = ".".join(map(str, wrong["loc"])) or "it"
+        raise ValueError(
+            f"{path} is not the record of a run of this version ({where}: {wrong['msg']}); remove the folder to run "
+            "again, or give run_dir another name"
+        ) from error
 
 
-def is_settled(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
-    """Whether the folder surely holds this very run, complete: same configuration, and no input file has been touched.
-
-    Cheap and careful: False only means that the run itself has to look.
-    """
-    try:
-        state = read_state(Path(run_dir))
-        if state is None or state["status"] != "complete" or not is_record_of(state, stage=stage, config=config):
-            return False
-        return are_untouched(watched_files(config), state)
-    except ValueError:
-        return False
-
-
-def is_record_of(state: Mapping[str, Any], *, stage: str, config: DictConfig) -> bool:
-    """Whether a record is of this very configuration, whatever files it read.
-
-    Raises:
-        ValueError: a mandatory value of the configuration is missing.
-    """
-    if state["stage"] != stage or state.get("results_version") != RESULTS_VERSIONS[stage]:
-        return False
-    return bool(state["config_resolved"] == json.loads(json.dumps(canonical(config))))
+def write_record(record: Record) -> None:
+    """Write run.json in the record's folder."""
+    write_json(record.folder / RUN_FILE, record.model_dump(exclude_none=False))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -171,6 +310,119 @@ def write_json(path: Path, value: Any) -> None:
     temporary.replace(path)
 
 
+def new_record(
+    folder: Path, stage: str, config: DictConfig, inputs: Mapping[str, str], scores: Mapping[str, Score], metric: str
+) -> Record:
+    """The record of a run that begins now.
+
+    Args:
+        inputs: name -> checksum of everything it reads.
+        scores: what it will be scored by, without values.
+        metric: the headline among them.
+
+    Raises:
+        ValueError: a mandatory value of the configuration is missing.
+    """
+    plain, version = json.loads(json.dumps(canonical(config))), RESULTS_VERSIONS[stage]
+    return Record(
+        status="running",
+        stage=stage,
+        scale=str(OmegaConf.select(config, "scale.name", default="")),
+        metric=metric,
+        scores=dict(scores),
+        fingerprint=digest({"config": plain, "inputs": dict(inputs), "results_version": version}),
+        results_version=version,
+        **what_was_said().model_dump(),
+        config=plain,
+        inputs=dict(inputs),
+        watched=watched_files(config),
+        started=now(),
+        process=Process(pid=os.getpid(), host=platform.node()),
+        **host_facts(),
+        folder=folder,
+    )
+
+
+def what_was_said() -> Said:
+    """What Hydra composed the configuration of this process from."""
+    from hydra.core.hydra_config import HydraConfig  # lazy: a run without Hydra needs none of it
+
+    if not HydraConfig.initialized():
+        return Said()
+    hydra = HydraConfig.get()
+    choices = {str(key): str(value) for key, value in hydra.runtime.choices.items() if "hydra/" not in str(key)}
+    search_path = [word for word in hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
+    given = [str(one.path) for one in hydra.runtime.config_sources if one.provider == "command-line"]
+    deltas = {f"{kind}_delta": read_delta(kind, choices[kind]) for kind in ("arm", "row") if kind in choices}
+    return Said(
+        started_in=str(Path.cwd()),
+        config_dir=next(iter(given), ""),
+        config_name=str(hydra.job.config_name),
+        overrides=redacted_words([*hydra.overrides.task, *search_path]),
+        choices=choices,
+        **deltas,
+    )
+
+
+def read_delta(group: str, choice: str) -> dict[str, Any]:
+    """What the node of one group's choice itself says: dotted key -> value, "/group" -> choice.
+
+    Read through Hydra's own sources, so a file and a node that config.py registered are the same.
+    """
+    from hydra._internal.config_repository import ConfigRepository
+    from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+    from hydra.core.default_element import GroupDefault
+    from hydra.core.hydra_config import HydraConfig
+
+    search_path = ConfigSearchPathImpl()
+    for source in HydraConfig.get().runtime.config_sources:
+        if source.schema:
+            search_path.append(str(source.provider), f"{source.schema}://{source.path}")
+    found = ConfigRepository(search_path).load_config(f"{group}/{choice}")
+    if found is None:
+        return {}
+    delta: dict[str, Any] = {}
+    for one in found.defaults_list or ():
+        if isinstance(one, GroupDefault) and isinstance(one.value, str):
+            name = str(one.group)
+            delta[name if name.startswith("/") else f"/{group}/{name}"] = one.value
+    plain = OmegaConf.to_container(found.config, resolve=False)
+    return delta | dict(_leaves(redacted(plain), ""))
+
+
+def _leaves(node: Any, where: str) -> Iterable[tuple[str, Any]]:
+    """Dotted keys and values; a list is one value."""
+    if not isinstance(node, dict) or not node:
+        return [(where, node)]
+    inner = (_leaves(value, f"{where}.{key}" if where else str(key)) for key, value in node.items())
+    return [pair for pairs in inner for pair in pairs]
+
+
+def is_settled(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
+    """Whether the folder surely holds this very run, complete: same configuration, and no input file has been touched.
+
+    Cheap and careful: False only means that the run itself has to look.
+    """
+    try:
+        record = read_record(Path(run_dir))
+        if record is None or not record.is_complete or not is_record_of(record, stage=stage, config=config):
+            return False
+        return are_untouched(watched_files(config), record.watched)
+    except ValueError:
+        return False
+
+
+def is_record_of(record: Record, *, stage: str, config: DictConfig) -> bool:
+    """Whether a record is of this very configuration, whatever files it read.
+
+    Raises:
+        ValueError: a mandatory value of the configuration is missing.
+    """
+    if record.stage != stage or record.results_version != RESULTS_VERSIONS[stage]:
+        return False
+    return bool(record.config == json.loads(json.dumps(canonical(config))))
+
+
 def shown_config(config: DictConfig) -> str:
     """The configuration as composed, unresolved, without literal secrets."""
     return OmegaConf.to_yaml(OmegaConf.create(redacted(OmegaConf.to_container(config, resolve=False))))
@@ -181,46 +433,21 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def fresh_state(stage: str, config: DictConfig, inputs: dict[str, str]) -> dict[str, Any]:
-    """The record of a run that begins now; `inputs`: name -> fingerprint of everything it reads.
-
-    Raises:
-        ValueError: a mandatory value of the configuration is missing.
-    """
-    resolved, version = canonical(config), RESULTS_VERSIONS[stage]
-    return {
-        "status": "running",
-        "stage": stage,
-        "fingerprint": digest({"config": resolved, "inputs": inputs, "results_version": version}),
-        "results_version": version,
-        "inputs": inputs,
-        "started": now(),
-        "finished": None,
-        "seconds": 0.0,
-        "error": None,
-        "facts": {},
-        "process": {"pid": os.getpid(), "host": platform.node()},
-        **host_facts(),
-        "watched": watched_files(config),
-        "config_resolved": resolved,
-    }
-
-
-def earlier_sessions(old: Mapping[str, Any], fresh: Mapping[str, Any]) -> list[dict[str, Any]]:
+def earlier_sessions(old: Record, fresh: Record) -> list[dict[str, Any]]:
     """What a resumed run has been trained by before: each different commit, set of versions and machine, once."""
-    last = {key: old[key] for key in ("git", "versions", "host") if key in old}
+    keys = {"git", "versions", "host"}
     found: list[dict[str, Any]] = []
-    for one in (*old.get("earlier_sessions", ()), last):
-        if one not in found and one != {key: fresh.get(key) for key in one}:
+    for one in (*old.earlier_sessions, old.model_dump(include=keys)):
+        if one not in found and one != fresh.model_dump(include=keys):
             found.append(one)
     return found
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+def changes(old: Record, new: Record) -> str:
     """What makes the fingerprints of two records differ, a line for each key."""
     lines = []
-    for part, label in (("config_resolved", ""), ("inputs", "input "), ("results_version", "results_version")):
-        before, after = flatten(old.get(part), label), flatten(new.get(part), label)
+    for part, label in (("config", ""), ("inputs", "input "), ("results_version", "results_version")):
+        before, after = flatten(getattr(old, part), label), flatten(getattr(new, part), label)
         for key in sorted(before.keys() | after.keys()):
             if before.get(key, "(none)") != after.get(key, "(none)"):
                 lines.append(f"  {key}: there {before.get(key, '(none)')!r}, now {after.get(key, '(none)')!r}")

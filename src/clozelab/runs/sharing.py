@@ -8,6 +8,7 @@ encoders and metrics.csv. Only complete runs are taken, so nothing waits for any
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -17,8 +18,15 @@ from typing import Any
 from omegaconf import DictConfig
 
 from clozelab.config import kept_step, total_steps
-from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical, digest, encoder_fingerprint
-from clozelab.runs.record import RUN_FILE, are_untouched, is_settled, read_state, watched_files
+from clozelab.runs.fingerprint import (
+    RESULTS_VERSIONS,
+    are_untouched,
+    canonical,
+    digest,
+    encoder_fingerprint,
+    watched_files,
+)
+from clozelab.runs.record import RUN_FILE, Record, is_settled, read_record
 from clozelab.runs.store import Run, process_rank
 
 log = logging.getLogger(__name__)
@@ -65,8 +73,8 @@ def is_done(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
         return False
     if stage == "finetune":
         return (folder / "scores.json").is_file()
-    state = read_state(folder)
-    if state is None or ("shared" in state and not shared_run_is_there(folder, state)):
+    record = read_record(folder)
+    if record is None or (record.shared is not None and not shared_run_is_there(record)):
         return False
     return not missing_encoders(config, folder)
 
@@ -85,46 +93,43 @@ def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None) 
         inputs: fingerprints of what it reads; None where they are not known yet: then no input file of the other run
             may have been touched since.
     """
-    for folder, state in _equal_runs(config, inputs):
-        if inputs is not None or are_untouched(watched_files(config), state):
-            return folder
+    for theirs in _equal_runs(config, inputs):
+        if inputs is not None or are_untouched(watched_files(config), theirs.watched):
+            return theirs.folder
     return None
 
 
 def find_likely_run(config: DictConfig) -> Path | None:
     """As `find_equal_run`, for inputs that nobody has looked into: equal if they are still what they were."""
-    return next((folder for folder, _ in _equal_runs(config, None)), None)
+    return next((theirs.folder for theirs in _equal_runs(config, None)), None)
 
 
-def _equal_runs(config: DictConfig, inputs: Mapping[str, str] | None) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _equal_runs(config: DictConfig, inputs: Mapping[str, str] | None) -> Iterator[Record]:
     """Complete runs of other experiments with an equal configuration, equal inputs (where those are known), and every
     encoder that is needed."""
     if not config.get("share_runs"):
         return
-    mine = canonical(config)
-    for folder, state in _complete_runs(config):
-        theirs = state["config_resolved"]
-        keys = (
-            training_key(mine, state["inputs"] if inputs is None else inputs, RESULTS_VERSIONS["pretrain"]),
-            training_key(theirs, state["inputs"], state.get("results_version", 0)),
-        )
-        has_encoder = all((folder / "encoder" / name).is_file() for name in ENCODER_FILES)
-        if keys[0] == keys[1] and has_encoder and not missing_encoders(config, folder):
-            yield folder, state
+    mine, version = json.loads(json.dumps(canonical(config))), RESULTS_VERSIONS["pretrain"]
+    for theirs in _complete_runs(config):
+        mine_key = training_key(mine, theirs.inputs if inputs is None else inputs, version)
+        has_encoder = all((theirs.folder / "encoder" / name).is_file() for name in ENCODER_FILES)
+        if mine_key != training_key(theirs.config, theirs.inputs, theirs.results_version) or not has_encoder:
+            continue
+        if not missing_encoders(config, theirs.folder):
+            yield theirs
 
 
-def _complete_runs(config: DictConfig) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _complete_runs(config: DictConfig) -> Iterator[Record]:
     """Runs of other experiments with this scale and seed that trained by themselves."""
     pattern = f"*/{config.scale.name}/pretrain/*/seed-{config.seed}/{RUN_FILE}"
     for path in sorted(Path(config.runs_dir).glob(pattern)):
         try:
-            state = read_state(path.parent)
+            one = read_record(path.parent)
         except (OSError, ValueError):
             continue  # a damaged record is its own experiment's trouble
-        if state is None or state["stage"] != "pretrain" or state["status"] != "complete" or "shared" in state:
-            continue
-        if state["config_resolved"].get("experiment") != config.experiment:
-            yield path.parent, state
+        is_other = one is not None and one.experiment != str(config.experiment)
+        if one is not None and is_other and one.stage == "pretrain" and one.is_complete and one.shared is None:
+            yield one
 
 
 def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
@@ -138,11 +143,11 @@ def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
     folder = Path(config.run_dir)
     if process_rank() > 0:
         return
-    state = read_state(folder)
-    if state is not None:
-        if "shared" in state and not shared_run_is_there(folder, state):
+    record = read_record(folder)
+    if record is not None:
+        if record.shared is not None and not shared_run_is_there(record):
             raise ValueError(
-                f"{folder} was shared from {state['shared']['run']}, which is gone or has been trained anew; remove "
+                f"{folder} was shared from {record.shared.run}, which is gone or has been trained anew; remove "
                 "the folder to train here"
             )
         return
@@ -151,25 +156,22 @@ def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
         return
     log.info("%s: shared from %s, which trained just this", folder, source)
     weights = encoder_fingerprint(source / "encoder")
-    Run.record_shared(
-        folder, stage="pretrain", config=config, inputs=inputs, source=source, linked=LINKED, weights=weights
-    )
+    Run.record_shared(folder, config=config, inputs=inputs, source=source, linked=LINKED, weights=weights)
 
 
-def shared_run_is_there(folder: Path, state: Mapping[str, Any]) -> bool:
+def shared_run_is_there(record: Record) -> bool:
     """Whether the run that a shared record speaks of is still the training it was.
 
     The same configuration trained anew has the same fingerprint, and on another machine or with other threads other
-    weights: what counts is the encoder. Records of before that was written down know when the training began.
+    weights: what counts is the encoder.
     """
-    shared = state["shared"]
-    source = Path(os.path.normpath(folder.resolve() / shared["run"]))
+    if record.shared is None:
+        return False
+    source = Path(os.path.normpath(record.folder.resolve() / record.shared.run))
     try:
-        found = read_state(source)
-        if found is None or found["status"] != "complete" or found["fingerprint"] != shared["fingerprint"]:
+        found = read_record(source)
+        if found is None or not found.is_complete or found.fingerprint != record.shared.fingerprint:
             return False
-        if "weights" not in shared:
-            return bool(found.get("started") == state.get("started"))
-        return bool(encoder_fingerprint(source / "encoder") == shared["weights"])
+        return encoder_fingerprint(source / "encoder") == record.shared.weights
     except (OSError, ValueError):
         return False

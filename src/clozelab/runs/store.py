@@ -1,19 +1,12 @@
-"""Who works in a run folder, asked without touching its lock.
+"""A run's folder, owned by one process: skip what is complete, resume what is not, refuse what is not the same.
 
-Taking the lock to see whether it is free could refuse a run that starts at this very moment. Linux lists every held
-lock in /proc/locks; elsewhere, and for another machine's processes on a shared file system, the answer is unknown.
-
-A run folder: who owns it, what it was made from and how it ended.
-
-A folder is claimed under a file lock. The fingerprint says what is in it: the resolved configuration without the keys
-that cannot change a result, the fingerprints of the inputs, and the stage's results version. Same and complete:
-skipped. Same and incomplete: resumed. Different: refused, with the difference. Ranks above 0 of a multi-process job
-follow the folder that rank 0 claimed and only compare fingerprints, so two ranks can never train two configurations.
+A folder belongs to one configuration for good (its fingerprint) and to one process at a time (a file lock, which the
+kernel takes from a killed process). Ranks above 0 write nothing: they wait for rank 0's record and compare
+fingerprints, so two ranks can never train two configurations.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import signal
@@ -23,28 +16,38 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import IO, Any
+from typing import Any
 
+from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
+from clozelab.runs.fingerprint import UNWATCHED
 from clozelab.runs.record import (
     CONFIG_FILE,
     LOG_FILE,
     RUN_FILE,
-    UNWATCHED,
+    Record,
+    Score,
+    Shared,
     changes,
     earlier_sessions,
-    fresh_state,
+    new_record,
     now,
-    read_state,
+    read_record,
     shown_config,
-    write_json,
+    write_record,
 )
 
 LOCK_FILE = ".lock"
 BUSY_STATUS = os.EX_TEMPFAIL
 """Exit status of a command whose run folder another process holds: try again later."""
+LEFT_BY_RUNS = ("checkpoints", "encoder", "encoders", "metrics.csv", "scores.json")
+FOLLOWER_WAIT_SECONDS = 120.0
 _PROC_LOCKS = Path("/proc/locks")
+Held = dict[tuple[int, int, int], int]
+"""(device major, device minor, inode) -> process id, of every locked file of this machine."""
+
+logger = logging.getLogger(__name__)
 
 
 def can_tell() -> bool:
@@ -52,9 +55,9 @@ def can_tell() -> bool:
     return _PROC_LOCKS.is_file()
 
 
-def holders() -> dict[tuple[int, int, int], int]:
-    """(device major, device minor, inode) -> process id, of every file that this machine holds a flock on."""
-    found: dict[tuple[int, int, int], int] = {}
+def holders() -> Held:
+    """Every file that a process of this machine holds a flock on."""
+    found: Held = {}
     try:
         lines = _PROC_LOCKS.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -67,13 +70,14 @@ def holders() -> dict[tuple[int, int, int], int]:
     return found
 
 
-def holder(folder: Path, held: dict[tuple[int, int, int], int] | None = None) -> int | None:
+def holder(folder: Path, held: Held | None = None) -> int | None:
     """Process id of who holds a run folder's lock; None where nobody does, or it cannot be told.
 
     `held` is an answer of `holders`, for asking about many folders at once. Process 0 is one of another container.
     """
+    path = folder / LOCK_FILE
     try:
-        status = (folder / LOCK_FILE).stat()
+        status = path.stat()
     except OSError:
         return None
     held = holders() if held is None else held
@@ -82,45 +86,40 @@ def holder(folder: Path, held: dict[tuple[int, int, int], int] | None = None) ->
         return found
     # Some file systems show programs another device number than the kernel's own list has.
     same_inode = [pid for (_, _, inode), pid in held.items() if inode == status.st_ino]
-    return next((pid for pid in same_inode if _has_open(pid, folder / LOCK_FILE)), None)
+    return next((pid for pid in same_inode if _has_open(pid, path)), None)
 
 
 def _has_open(pid: int, path: Path) -> bool:
     wanted = str(path.resolve())
     try:
-        links = list(Path(f"/proc/{pid}/fd").iterdir())
+        return any(_target(link) == wanted for link in Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return False
-    for link in links:
-        try:
-            if str(link.readlink()) == wanted:
-                return True
-        except OSError:
-            continue
-    return False
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError:  # closed since
+        return ""
 
 
 @contextmanager
-def owned(folder: Path) -> Iterator[bool]:
-    """Hold a folder's lock while inside; yields False, and holds nothing, where somebody else has it."""
-    try:
-        lock = (folder / LOCK_FILE).open("a", encoding="utf-8")
-    except FileNotFoundError:
+def owned(lock_file: Path) -> Iterator[bool]:
+    """Hold a lock file while inside; yields False, and holds nothing, where somebody else has it."""
+    if not lock_file.parent.is_dir():
         yield True  # the folder itself has gone
         return
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
+    lock = FileLock(lock_file, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        yield False
+        return
+    try:
         yield True
-
-
-logger = logging.getLogger(__name__)
-
-LEFT_BY_RUNS = ("checkpoints", "encoder", "encoders", "metrics.csv", "scores.json")
-FOLLOWER_WAIT_SECONDS = 120.0
+    finally:
+        lock.release()
 
 
 class RunConflictError(ValueError):
@@ -142,34 +141,50 @@ class Run:
 
     Attributes:
         dir: the folder.
+        content: what run.json says.
         is_complete: the very same run has finished here before; there is nothing to do.
         is_resumed: the very same run was begun here and not finished.
         is_leader: this process writes; False on ranks above 0.
     """
 
-    def __init__(self, run_dir: Path, state: dict[str, Any], *, lock: IO[str] | None, is_resumed: bool) -> None:
-        self.dir = run_dir
-        self.state = state
+    def __init__(self, content: Record, *, lock: FileLock | None, is_resumed: bool) -> None:
+        self.dir, self.content = content.folder, content
         self.is_leader = lock is not None
-        self.is_complete = state["status"] == "complete"
+        self.is_complete = content.is_complete
         self.is_resumed = is_resumed
         self._lock = lock
         self._handlers: list[tuple[int, Any]] = []
         self._log: logging.Handler | None = None
-        self._seconds_before = float(state.get("seconds", 0.0))
+        self._seconds_before = content.seconds
         self._started = time.monotonic()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.content.facts
+
+    @property
+    def fingerprint(self) -> str:
+        return self.content.fingerprint
 
     @classmethod
     def claim(
-        cls, run_dir: str | Path, *, stage: str, config: DictConfig, inputs: Mapping[str, str] | None = None
+        cls,
+        run_dir: str | Path,
+        *,
+        stage: str,
+        config: DictConfig,
+        inputs: Mapping[str, str] | None = None,
+        scores: Mapping[str, Score] | None = None,
+        metric: str = "",
     ) -> Run:
         """Take the folder for this configuration.
 
         Args:
             run_dir: made if it is not there.
-            stage: pretrain, finetune, ...
+            stage: pretrain or finetune.
             config: as composed, unresolved.
             inputs: name -> fingerprint of everything read (corpus, encoder, data).
+            scores, metric: what it will be scored by, and the headline among them.
 
         Raises:
             RunConflictError: the folder holds another configuration; the message lists the keys that differ.
@@ -177,32 +192,30 @@ class Run:
             ValueError: the folder holds what a run has left and no record that says which.
         """
         folder = Path(run_dir)
-        fresh = fresh_state(stage, config, dict(inputs or {}))
+        fresh = new_record(folder, stage, config, inputs or {}, scores or {}, metric)
         if process_rank() > 0:
-            return cls(folder, _follow(folder, fresh), lock=None, is_resumed=False)
-        folder.mkdir(parents=True, exist_ok=True)
+            return cls(_follow(folder, fresh), lock=None, is_resumed=False)
         lock = _lock(folder)
         try:
-            old = read_state(folder)
-            if old is not None and old["fingerprint"] != fresh["fingerprint"]:
-                raise RunConflictError(_difference(folder, old, fresh))
-            if old is not None and old["status"] == "complete":
-                if old.get("watched") != fresh["watched"] and UNWATCHED not in fresh["watched"]:
-                    old["watched"] = fresh["watched"]  # the same inputs, with other times or in another place
-                    write_json(folder / RUN_FILE, old)
-                return cls(folder, old, lock=lock, is_resumed=False)
+            old = read_record(folder)
+            if old is not None and old.fingerprint != fresh.fingerprint:
+                raise RunConflictError(_difference(old, fresh))
+            if old is not None and old.is_complete:
+                if old.watched != fresh.watched and UNWATCHED not in fresh.watched:
+                    old.watched = fresh.watched  # the same inputs, with other times or in another place
+                    write_record(old)
+                return cls(old, lock=lock, is_resumed=False)
             if old is None:
                 _refuse_leftovers(folder)
             else:
-                fresh |= {"seconds": old.get("seconds", 0.0), "facts": old.get("facts", {}), "started": old["started"]}
-                fresh["earlier_sessions"] = earlier_sessions(old, fresh)
-            fresh["sessions"] = (old or {}).get("sessions", 0) + 1
+                fresh.seconds, fresh.facts, fresh.started = old.seconds, old.facts, old.started
+                fresh.sessions, fresh.earlier_sessions = old.sessions + 1, earlier_sessions(old, fresh)
             (folder / CONFIG_FILE).write_text(shown_config(config), encoding="utf-8")
-            run = cls(folder, fresh, lock=lock, is_resumed=old is not None)
+            run = cls(fresh, lock=lock, is_resumed=old is not None)
             run._write()
             return run
         except BaseException:
-            lock.close()
+            lock.release()
             raise
 
     @classmethod
@@ -210,7 +223,6 @@ class Run:
         cls,
         run_dir: str | Path,
         *,
-        stage: str,
         config: DictConfig,
         inputs: Mapping[str, str],
         source: Path,
@@ -219,8 +231,8 @@ class Run:
     ) -> None:
         """Make a folder without a run the record of a complete, equal run in another folder.
 
-        What is said of the training (facts, times, versions, machine) is the source's; configuration and fingerprint
-        are this run's.
+        What is said of the training (facts, scores, times, versions, machine) is the source's; what was said and the
+        fingerprint are this run's.
 
         Args:
             linked: names that become relative links to the source's files, where it has them.
@@ -231,51 +243,61 @@ class Run:
             ValueError: the folder holds what a run has left and no record that says which.
         """
         folder = Path(run_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        with _lock(folder):
-            theirs = read_state(source)
-            if theirs is None or read_state(folder) is not None:
+        lock = _lock(folder)
+        try:
+            theirs = read_record(source)
+            if theirs is None or read_record(folder) is not None:
                 return
             _refuse_leftovers(folder)
             for name in linked:
                 if (source / name).exists():
-                    _link(folder / name, source / name)
+                    (folder / name).symlink_to(os.path.relpath((source / name).resolve(), folder.resolve()))
             (folder / CONFIG_FILE).write_text(shown_config(config), encoding="utf-8")
-            own = fresh_state(stage, config, dict(inputs))
-            state = theirs | {key: own[key] for key in ("fingerprint", "inputs", "watched", "config_resolved")}
+            own = new_record(folder, theirs.stage, config, inputs, theirs.scores, theirs.metric)
+            trained = ("status", "finished", "started", "seconds", "sessions", "facts", "process", "versions", "git")
+            for name in (*trained, "host", "earlier_sessions"):
+                setattr(own, name, getattr(theirs, name))
             place = os.path.relpath(source.resolve(), folder.resolve())
-            state["shared"] = {"run": place, "fingerprint": theirs["fingerprint"], "weights": weights}
-            write_json(folder / RUN_FILE, state)
+            own.shared = Shared(run=place, fingerprint=theirs.fingerprint, weights=weights)
+            write_record(own)
+        finally:
+            lock.release()
 
     def record(self, **facts: Any) -> None:
         """Add facts (JSON values) to run.json at once."""
-        self.state["facts"] |= facts
+        self.content.facts |= facts
         self._write()
 
-    def complete(self, **facts: Any) -> None:
-        """Mark the run as finished; from now on the same configuration is skipped."""
-        self.state["facts"] |= facts
-        self.state |= {"status": "complete", "finished": now()}
+    def complete(self, results: Mapping[str, Any] | None = None, **facts: Any) -> None:
+        """Mark the run as finished; from now on the same configuration is skipped.
+
+        Args:
+            results: `scores` and what they are compared with, as scores.json has them.
+            facts: JSON values.
+
+        Raises:
+            ValueError: a score is not a number.
+        """
+        self.content.take(results or {})
+        self.content.facts |= facts
+        self.content.status, self.content.finished = "complete", now()
         self._write()
         logger.info("complete: %s", self.dir)
 
     def __enter__(self) -> Run:
         if self.is_leader and not self.is_complete:
             try:
-                self._open_log()
+                self._log = logging.FileHandler(self.dir / LOG_FILE, encoding="utf-8")
             except OSError as error:
                 problem = ValueError(
                     f"{self.dir / LOG_FILE} cannot be written ({error}); make way for it and run again"
                 )
                 self.__exit__(type(problem), problem, None)  # nobody else will say that the claimed run has ended
                 raise problem from error
+            self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+            logging.getLogger().addHandler(self._log)
             self._catch_sigterm()
         return self
-
-    def _open_log(self) -> None:
-        self._log = logging.FileHandler(self.dir / LOG_FILE, encoding="utf-8")
-        self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        logging.getLogger().addHandler(self._log)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -283,28 +305,28 @@ class Run:
         for number, handler in self._handlers:
             signal.signal(number, handler)
         try:
-            if self.is_leader and self.state["status"] == "running":
+            if self.is_leader and self.content.status == "running":
                 self._mark_end(error)
         finally:
             if self._log is not None:
                 logging.getLogger().removeHandler(self._log)
                 self._log.close()
             if self._lock is not None:
-                self._lock.close()
+                self._lock.release()
 
     def _mark_end(self, error: BaseException | None) -> None:
         # Lightning turns Ctrl-C into SystemExit and SIGTERM into an exception of its own.
-        interrupted = isinstance(error, KeyboardInterrupt | SystemExit) or type(error).__name__ == "SIGTERMException"
-        if error is None:
-            self.state |= {"status": "failed", "error": "the stage ended without saying that it is complete"}
-        elif interrupted:
-            self.state |= {"status": "interrupted", "error": None}
+        if isinstance(error, KeyboardInterrupt | SystemExit) or type(error).__name__ == "SIGTERMException":
+            self.content.status, self.content.error = "interrupted", None
+        elif error is None:
+            self.content.status = "failed"
+            self.content.error = "the stage ended without saying that it is complete"
         else:
-            text = "".join(traceback.format_exception(error))
-            self.state |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+            self.content.status, self.content.error = "failed", f"{type(error).__name__}: {error}"
             if self._log is not None:
+                text = "".join(traceback.format_exception(error))
                 self._log.handle(logging.LogRecord(__name__, logging.ERROR, __file__, 0, text, None, None))
-        self.state["finished"] = now()
+        self.content.finished = now()
         self._write()
 
     def _catch_sigterm(self) -> None:
@@ -317,10 +339,9 @@ class Run:
             logger.debug("not in the main thread: SIGTERM keeps its handler")
 
     def _write(self) -> None:
-        if not self.is_leader:
-            return
-        self.state["seconds"] = round(self._seconds_before + time.monotonic() - self._started, 3)
-        write_json(self.dir / RUN_FILE, self.state)
+        if self.is_leader:
+            self.content.seconds = round(self._seconds_before + time.monotonic() - self._started, 3)
+            write_record(self.content)
 
 
 def process_rank() -> int:
@@ -351,40 +372,36 @@ def _refuse_leftovers(folder: Path) -> None:
         )
 
 
-def _link(link: Path, target: Path) -> None:
-    """A relative link, so that the folder of all runs can be moved."""
-    link.symlink_to(os.path.relpath(target.resolve(), link.parent.resolve()))
-
-
-def _lock(folder: Path) -> IO[str]:
-    lock = (folder / LOCK_FILE).open("a", encoding="utf-8")
+def _lock(folder: Path) -> FileLock:
+    """The folder's lock, held; the folder is made where it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK_FILE, timeout=0)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
+        lock.acquire()
+    except Timeout as error:
         raise RunBusyError(
             f"{folder} is in use by another process; wait for it, or give run_dir another name"
         ) from error
     return lock
 
 
-def _follow(folder: Path, fresh: dict[str, Any]) -> dict[str, Any]:
+def _follow(folder: Path, fresh: Record) -> Record:
     """Wait for rank 0's record and insist on the same configuration."""
     deadline = time.monotonic() + FOLLOWER_WAIT_SECONDS
-    while (state := read_state(folder)) is None or state["status"] in ("failed", "interrupted"):
+    while (found := read_record(folder)) is None or found.status in ("failed", "interrupted"):
         if time.monotonic() > deadline:
             raise ValueError(f"rank {process_rank()}: rank 0 has not claimed {folder}")
         time.sleep(0.2)
-    if state["fingerprint"] != fresh["fingerprint"]:
+    if found.fingerprint != fresh.fingerprint:
         raise RunConflictError(
-            f"rank {process_rank()} has another configuration than rank 0:\n" + changes(state, fresh)
+            f"rank {process_rank()} has another configuration than rank 0:\n" + changes(found, fresh)
         )
-    return state
+    return found
 
 
-def _difference(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> str:
+def _difference(old: Record, new: Record) -> str:
     return (
-        f"{folder} holds a {old['status']} run of another configuration:\n{changes(old, new)}\n"
+        f"{old.folder} holds a {old.status} run of another configuration:\n{changes(old, new)}\n"
         "Give this run another folder (run_dir=..., or experiment=... for a whole experiment), "
         "or remove the folder to run it again."
     )

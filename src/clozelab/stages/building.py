@@ -124,8 +124,8 @@ def provenance(plain: dict[str, Any], run: Run, corpus: PreparedCorpus, *, step:
     begun = [phase for phase, first in zip(plain["phases"], begins, strict=True) if step is None or first < step]
     return {
         **({} if step is None else {"step": step}),
-        **{key: run.state["config_resolved"][key] for key in ("experiment", "arm", "seed", "objective", "phases")},
-        "run_fingerprint": run.state["fingerprint"],
+        **{key: run.content.config[key] for key in ("experiment", "arm", "seed", "objective", "phases")},
+        "run_fingerprint": run.fingerprint,
         "corpus_fingerprint": corpus.fingerprint,
         "tokenizer_fingerprint": corpus.tokenizer.fingerprint,
         "trained_seq_lengths": sorted({phase["seq_length"] for phase in begun}),

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from clozelab.runs.find import PERCENT, Record, is_percent, read_record, read_scores, unit_of
+from clozelab.runs.find import open_folder
 from clozelab.runs.fingerprint import flatten
+from clozelab.runs.record import PERCENT, Record, Score
 from clozelab.stages import compare as comparing
 from clozelab.terminal import Heading, make_console, make_table, parse, say, wants_help
 from clozelab.training.metrics_rows import read_rows
@@ -46,7 +47,7 @@ def open_run(path: str) -> Record:
     folder = Path(path)
     if not (folder / "run.json").is_file():
         raise ValueError(f"{path} is no run folder (no run.json); `clozelab runs --csv` lists them")
-    record = read_record(folder, folder)
+    record = open_folder(folder, folder)
     if record.status == "damaged":
         raise ValueError(f"{path} is damaged: {record.problem}")
     return record
@@ -55,8 +56,8 @@ def open_run(path: str) -> Record:
 def config_differences(one: Record, two: Record) -> list[tuple[str, str, str]]:
     """(dotted key, there, here) of everything that the fingerprints are made of and that is not the same."""
     found = []
-    for part, label in (("config_resolved", ""), ("inputs", "input "), ("results_version", "results_version")):
-        found += _differing(flatten(one.state.get(part), label), flatten(two.state.get(part), label))
+    for part, label in (("config", ""), ("inputs", "input "), ("results_version", "results_version")):
+        found += _differing(*(flatten(record.model_dump()[part], label) for record in (one, two)))
     return [(key, _short(key, before), _short(key, after)) for key, before, after in found]
 
 
@@ -64,8 +65,8 @@ def making_differences(one: Record, two: Record) -> list[tuple[str, str, str]]:
     """What was the same by intention and may not be: versions, commit, machine, precision."""
     found = []
     for part in ("versions", "git", "host"):
-        found += _differing(flatten(one.state.get(part), part), flatten(two.state.get(part), part))
-    precisions = [{"precision": record.state.get("facts", {}).get("precision", NONE)} for record in (one, two)]
+        found += _differing(*(flatten(record.model_dump()[part] or {}, part) for record in (one, two)))
+    precisions = [{"precision": record.facts.get("precision", NONE)} for record in (one, two)]
     return [(key, str(a), str(b)) for key, a, b in found + _differing(*precisions)]
 
 
@@ -81,31 +82,32 @@ def _short(key: str, value: Any) -> str:
     return text[:12] if key.startswith("input ") and len(text) == 64 else text
 
 
-def read_validation(folder: Path) -> dict[str, Curve]:
-    """Every held-out figure of a run in the unit of `unit_of`."""
+def read_validation(record: Record) -> dict[str, Curve]:
+    """Every held-out figure of a run, each in its unit."""
     curves: dict[str, Curve] = {}
-    for row in read_rows(folder / "metrics.csv"):
+    for row in read_rows(record.folder / "metrics.csv"):
         if row.key.startswith("validation/"):
-            curves.setdefault(row.key, []).append((row.step, row.tokens, row.value))
-    return curves if is_percent(curves) else {key: _in_percent(key, curve) for key, curve in curves.items()}
+            value = score_of(record, row.key).factor * row.value
+            curves.setdefault(row.key, []).append((row.step, row.tokens, value))
+    return curves
 
 
-def _in_percent(key: str, curve: Curve) -> Curve:
-    """Shares of one as percent; any other figure as it is."""
-    factor = 100.0 if unit_of(key) == PERCENT else 1.0
-    return [(step, tokens, factor * value) for step, tokens, value in curve]
+def score_of(record: Record, key: str) -> Score:
+    """What a figure is, also one that was not declared (of one source of a corpus)."""
+    are_shares = record.stage == "pretrain" or any(one.factor != 1.0 for one in record.scores.values())
+    return record.scores.get(key) or Score.of(key, are_shares=are_shares)
 
 
-def with_unit(key: str) -> str:
+def with_unit(record: Record, key: str) -> str:
     """`f1, percent`; a perplexity has its name alone."""
-    return ", ".join(filter(None, (key.removeprefix("validation/"), unit_of(key))))
+    return ", ".join(filter(None, (key.removeprefix("validation/"), score_of(record, key).unit)))
 
 
 def points(one: Record, two: Record) -> list[Point]:
     """Every held-out figure that both runs have; none of runs of different stages, whose figures only share names."""
     if one.stage != two.stage:
         return []
-    first, second = read_validation(one.folder), read_validation(two.folder)
+    first, second = read_validation(one), read_validation(two)
     return [_point(key, first[key], second[key]) for key in first if key in second]
 
 
@@ -122,21 +124,20 @@ def _point(key: str, first: Curve, second: Curve) -> Point:
 
 
 def final_scores(one: Record, two: Record) -> list[tuple[str, float, float]]:
-    """(score's key, first, second) of two complete fine-tuning runs, in the unit of `unit_of`; empty for others."""
+    """(score's key, first, second) of two complete fine-tuning runs, each in its unit; empty for others."""
     if any(record.stage != "finetune" or record.status != "complete" for record in (one, two)):
         return []
-    first, second = (read_scores(record.folder / "scores.json")["scores"] for record in (one, two))
-    return [(key, first[key], second[key]) for key in first if key in second]
+    return [(key, value, two.values[key]) for key, value in one.values.items() if key in two.values]
 
 
 def point_rows(one: Record, two: Record) -> list[list[str]]:
     """`points` as a table's cells, each with its unit."""
     rows = []
     for point in points(one, two):
-        decimals = 2 if unit_of(point.key) == PERCENT else 4
+        decimals = 2 if score_of(one, point.key).unit == PERCENT else 4
         values = [f"{value:.{decimals}f}" for value in (*point.ends, *(point.common or ()))]
         common = [rough(point.tokens or 0), *values[2:]] if point.common else [""] * 3
-        rows.append([with_unit(point.key), *values[:2], *common])
+        rows.append([with_unit(one, point.key), *values[:2], *common])
     return rows
 
 
@@ -157,19 +158,19 @@ def evaluation_words(one: Record, two: Record) -> str:
 
 def score_rows(one: Record, two: Record) -> list[list[str]]:
     """`final_scores` as a table's cells, each with its unit."""
-    return [[with_unit(key), f"{a:.2f}", f"{b:.2f}", signed(b - a)] for key, a, b in final_scores(one, two)]
+    return [[with_unit(one, key), f"{a:.2f}", f"{b:.2f}", signed(b - a)] for key, a, b in final_scores(one, two)]
 
 
 def has_other_text(one: Record, two: Record) -> bool:
     """Whether the runs read other data, so that what was held out differs as well."""
-    inputs = [record.state.get("inputs", {}) for record in (one, two)]
+    inputs = [record.inputs for record in (one, two)]
     data = "task_files" if all("task_files" in one for one in inputs) else "task_data"
     return any(inputs[0].get(key) != inputs[1].get(key) for key in ("corpus", data))
 
 
 def has_other_targets(one: Record, two: Record) -> bool:
     """Whether two pre-training runs predict tokens in different ways, so that a lower loss is no better one."""
-    tokens = [record.state["config_resolved"].get("objective", {}).get("token") for record in (one, two)]
+    tokens = [record.config.get("objective", {}).get("token") for record in (one, two)]
     return one.stage == two.stage == "pretrain" and tokens[0] != tokens[1]
 
 
@@ -179,7 +180,7 @@ def main_curve(record: Record) -> tuple[str, Curve]:
     Raises:
         ValueError: the run has no held-out figure yet.
     """
-    curves = read_validation(record.folder)
+    curves = read_validation(record)
     key = record.metric or "validation/loss"
     if key not in curves:
         raise ValueError(f"{record.folder} has no {key} in its metrics.csv to draw")
@@ -228,7 +229,7 @@ def main(words: Sequence[str]) -> int:
 
         curves = [(f"{letter} {title(record)}", main_curve(record)) for letter, record in (("A", one), ("B", two))]
         lines = [(label, [(tokens, value) for _, tokens, value in curve]) for label, (_, curve) in curves]
-        Path(said.options["plot"]).write_bytes(draw_two(lines, with_unit(curves[0][1][0])))
+        Path(said.options["plot"]).write_bytes(draw_two(lines, with_unit(one, curves[0][1][0])))
         say(console, f"Plot: {Path(said.options['plot']).resolve()}")
     return 0
 

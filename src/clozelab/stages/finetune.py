@@ -22,6 +22,7 @@ from clozelab.models.folders import load_encoder
 from clozelab.modules.finetuning import FineTuning, build_finetuning_trainer
 from clozelab.modules.results import max_positions, open_tokenizer, save_model, write_results, write_test_predictions
 from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder
+from clozelab.runs.record import Score
 from clozelab.runs.store import Run
 from clozelab.stages.building import (
     build_loggers,
@@ -31,11 +32,13 @@ from clozelab.stages.building import (
     encoder_source,
     hardware_of,
 )
-from clozelab.targets import check_targets
+from clozelab.targets import check_targets, locate
 from clozelab.training.checkpoints import seed_initialisation
 from clozelab.training.tracking import summarise, tracked
 
 log = logging.getLogger(__name__)
+KEPT_RESULTS = ("title", "stand_in_for", "synthetic", "num_examples", "collapsed", "best_step")
+"""What the record of a run repeats of scores.json, for tables."""
 PLAN_KEYS = ("global_batch_size", "epochs", "evaluations_per_epoch", "max_train_examples")
 
 
@@ -58,14 +61,16 @@ def main(cfg: DictConfig) -> None:
     data.setup()
     about |= {"baselines": data.baselines}
     tests = data.load_test() if cfg.predict_test else {}
-    with Run.claim(cfg.run_dir, stage="finetune", config=cfg, inputs=inputs) as run:
+    scores = declared_scores(cfg)
+    claimed = Run.claim(cfg.run_dir, stage="finetune", config=cfg, inputs=inputs, scores=scores, metric=cfg.task.metric)
+    with claimed as run:
         if run.is_complete:
             if not (run.dir / "scores.json").is_file():
                 raise ValueError(f"{run.dir} says complete and has no scores.json; remove the folder to run it again")
             log.info("%s is complete already", run.dir)
             return
         # A resumed run keeps the precision that `auto` meant when it began.
-        hardware = replace(hardware, precision=run.state["facts"].get("precision", hardware.precision))
+        hardware = replace(hardware, precision=run.facts.get("precision", hardware.precision))
         module = build_module(cfg, encoder, data)
         if hardware.compile == "true":
             compile_encoder(module.encoder, dynamic=True)
@@ -74,7 +79,7 @@ def main(cfg: DictConfig) -> None:
         name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
         with tracked(build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:
             bar = cfg.trainer.progress_bar
-            trainer = build_finetuning_trainer(hardware, module, loggers, run.dir, last, run.state["fingerprint"], bar)
+            trainer = build_finetuning_trainer(hardware, module, loggers, run.dir, last, run.fingerprint, bar)
             trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.exists() else None)
             if run.is_leader:
                 result = write_results(run.dir, module, about)
@@ -83,8 +88,16 @@ def main(cfg: DictConfig) -> None:
             if run.is_leader:
                 if cfg.save_model:
                     save_model(run.dir / "model", module, folder, task=cfg.task.name, head=cfg.head)
-                run.complete(data=data.facts, **module.facts())
+                kept = {key: result[key] for key in KEPT_RESULTS}
+                run.complete(result, data=data.facts, num_evaluations=len(module.history), **kept, **module.facts())
                 shutil.rmtree(last.parent, ignore_errors=True)
+
+
+def declared_scores(cfg: DictConfig) -> dict[str, Score]:
+    """What a run of this task will be scored by, before it has a value."""
+    module = locate(cfg.task.module["_target_"], "task.module")
+    keys = [f"validation/{key}" for key in module.score_keys(cfg.task.module, cfg.task.data)]
+    return {key: Score.of(key, are_shares=module.scores_are_shares) for key in keys}
 
 
 def build_data(cfg: DictConfig, folder: Path, encoder: EncoderSource) -> FinetuningDataModule:

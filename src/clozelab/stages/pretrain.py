@@ -23,6 +23,7 @@ from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.models.encoder import compile_encoder
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.objectives.objective import Objective
+from clozelab.runs.record import Score
 from clozelab.runs.sharing import kept_steps, require_kept_encoders, share_equal_run
 from clozelab.runs.store import Run
 from clozelab.stages.building import (
@@ -43,6 +44,8 @@ from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
 
 log = logging.getLogger(__name__)
+SCORES = ("validation/loss", "validation/perplexity", "validation/accuracy", "validation/nsp_accuracy")
+"""Of a pre-training; the first is its headline."""
 MICRO_BATCH = ("as_configured", "auto")
 
 
@@ -60,7 +63,7 @@ def check_adapting(cfg: DictConfig, hardware: Hardware) -> None:
 
 def adapt(cfg: DictConfig, run: Run, hardware: Hardware, module: PretrainingModule, data: CorpusDataModule) -> None:
     """Choose kernels and micro-batch sizes, or read what this run chose when it began; record them."""
-    encoder, known = module.model.encoder, run.state["facts"]
+    encoder, known = module.model.encoder, run.facts
     encoder.gradient_checkpointing = cfg.trainer.gradient_checkpointing
     sizes = known.get("micro_batch_sizes") or _micro_batch_sizes(cfg, hardware, module, data)
     data.micro_batch_sizes = sizes
@@ -136,13 +139,15 @@ def main(cfg: DictConfig) -> None:
     data.setup("fit")
     inputs = {"corpus": corpus.fingerprint}
     share_equal_run(cfg, inputs)
-    with Run.claim(cfg.run_dir, stage="pretrain", config=cfg, inputs=inputs) as run:
+    scores = {key: Score.of(key, are_shares=True) for key in SCORES}
+    claimed = Run.claim(cfg.run_dir, stage="pretrain", config=cfg, inputs=inputs, scores=scores, metric=SCORES[0])
+    with claimed as run:
         if run.is_complete:
             require_kept_encoders(cfg)
             log.info("%s is complete already", run.dir)
             return
         # A resumed run keeps the precision that `auto` meant when it began.
-        hardware = replace(hardware, precision=run.state["facts"].get("precision", hardware.precision))
+        hardware = replace(hardware, precision=run.facts.get("precision", hardware.precision))
         module = build_pretraining_module(cfg, hardware, corpus, objective, data.total_steps)
         adapt(cfg, run, hardware, module, data)
         facts = corpus_facts(cfg, corpus, objective, data) | module.facts()
@@ -157,7 +162,7 @@ def main(cfg: DictConfig) -> None:
             if run.is_leader:
                 save_encoder()
                 summarise(loggers, module.facts())
-                run.complete(**module.facts())
+                run.complete({"scores": module.facts()}, **module.facts())
 
 
 def fit(
@@ -180,7 +185,7 @@ def fit(
             *stage_callbacks(
                 checkpoint=last,
                 checkpoint_interval_steps=cfg.checkpoint_interval_steps,
-                fingerprint=run.state["fingerprint"],
+                fingerprint=run.fingerprint,
                 progress_bar=cfg.trainer.progress_bar,
             ),
             PositionGrowth(growth_steps(cfg.phases) if cfg.position_growth == "tile" else {}),

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from clozelab.runs.find import STATUSES, Record, find_records, no_match, select
+from clozelab.runs.find import cell, find, no_match, select
 from clozelab.runs.progress import elapsed
+from clozelab.runs.record import STATUSES, Record
 from clozelab.terminal import Heading, make_console, make_table, parse, path_of, say, wants_help
 from clozelab.verdicts.wording import DASH, duration
 
@@ -36,7 +37,7 @@ def main(words: Sequence[str]) -> int:
         return 0
     said = parse("runs", words, names=(0, 1), keys=("runs_dir", *FILTERS), flags=("csv",))
     filters = {key: value for key, value in said.values.items() if key in FILTERS}
-    found = find_records(Path(path_of("runs_dir", said.values)))
+    found = find(Path(path_of("runs_dir", said.values))).records
     name = said.names[0] if said.names else None
     records = select(found, name, filters)
     if "csv" in said.flags:
@@ -51,7 +52,7 @@ def write_csv(records: Sequence[Record]) -> int:
     """To standard output."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(FIELDS)
-    writer.writerows(["" if (cell := getattr(one, key)) is None else cell for key in FIELDS] for one in records)
+    writer.writerows(["" if (value := cell(one, key)) is None else value for key in FIELDS] for one in records)
     return 0
 
 
@@ -74,8 +75,13 @@ def show(records: Sequence[Record]) -> int:
     return 0
 
 
+def shown_time(text: str) -> str:
+    """UTC, to the minute."""
+    return text[:16].replace("T", " ")
+
+
 def cells(one: Record) -> list[str]:
     """A run's line; a damaged folder that says nothing else has its place."""
     score = DASH if one.score is None else f"{one.score:.1f}" if one.stage == "finetune" else f"loss {one.score:.3f}"
     names = [one.name or one.place, *([] if one.stage == "pretrain" else [one.task]), one.seeds]
-    return [*names, one.status, score, duration(elapsed(one)), one.started, one.fingerprint[:8]]
+    return [*names, one.status, score, duration(elapsed(one)), shown_time(one.started), one.fingerprint[:8]]

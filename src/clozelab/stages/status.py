@@ -16,9 +16,9 @@ from clozelab.config import EXPERIMENTS_DIR
 from clozelab.launch.commands import Launch, command, read_launch, reproduce_again
 from clozelab.launch.plan import SWEEPS
 from clozelab.launch.sweep import job_names
-from clozelab.runs.find import DAMAGED, KILLED, STATUSES, Record, collect, find_records, no_match, select
+from clozelab.runs.find import collect, find, no_match, select
 from clozelab.runs.progress import Progress, SweepState, read_progress, sweep_state
-from clozelab.runs.record import LOG_FILE, JobName
+from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, JobName, Record
 from clozelab.stages.runs import STAGES
 from clozelab.terminal import Heading, make_console, make_table, parse, path_of, say, wants_help
 from clozelab.training.host import usable_cores
@@ -173,7 +173,7 @@ def main(words: Sequence[str]) -> int:
     said = parse("status", words, names=(0, 1), keys=("runs_dir", "scale"))
     runs_dir = path_of("runs_dir", said.values)
     filters = {key: value for key, value in said.values.items() if key == "scale"}
-    found, name = find_records(Path(runs_dir)), said.names[0] if said.names else None
+    found, name = find(Path(runs_dir)).records, said.names[0] if said.names else None
     records = select(found, name, filters)
     console = make_console()
     if not records:

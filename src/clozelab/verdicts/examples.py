@@ -24,7 +24,8 @@ from clozelab.datamodules.squad_reading import read_squad
 from clozelab.metrics import glue, squad
 from clozelab.metrics.entities import entities
 from clozelab.metrics.statistics import Bootstrap, McNemar, bootstrap_mean, bootstrap_score, mcnemar
-from clozelab.runs.find import FinetuneRun, Record
+from clozelab.runs.find import FinetuneRun
+from clozelab.runs.record import Record
 from clozelab.verdicts.wording import signed
 
 TOLERANCE = 0.05
@@ -83,7 +84,7 @@ def paired_test(one: Record, two: Record, data_dir: str | None = None) -> Paired
     first, second = read_answers(one.folder), read_answers(two.folder)
     if first.labels is None and first.ids == second.ids:
         return _questions(one, two, first, second, data_dir)
-    return pair_answers(first, second, scoring_of(one.state, one.metric))
+    return pair_answers(first, second, scoring_of({"config_resolved": one.config, "facts": one.facts}, one.metric))
 
 
 def pair_answers(first: Answers, second: Answers, scoring: Scoring) -> PairedTest:
@@ -193,7 +194,7 @@ def _word_counts(predicted: Sequence[str], labels: Sequence[str]) -> tuple[int, 
 
 
 def _questions(one: Record, two: Record, first: Answers, second: Answers, data_dir: str | None) -> PairedTest:
-    data = one.state["config_resolved"]["task"]["data"]
+    data = one.config["task"]["data"]
     unanswerable = bool(data.get("with_unanswerable", False))
     path = validation_file(one, data_dir)
     gold = read_squad(path, for_training=False, with_unanswerable=unanswerable)
@@ -222,8 +223,8 @@ def validation_file(record: Record, data_dir: str | None) -> Path:
     Raises:
         ValueError: it is not where the run read it, nor below `data_dir`.
     """
-    name = str(record.state["config_resolved"]["task"]["data"]["validation_file"])
-    seen = [Path(path) for path in record.state.get("watched", {}) if path.endswith(name)]
+    name = str(record.config["task"]["data"]["validation_file"])
+    seen = [Path(path) for path in record.watched if path.endswith(name)]
     for path in [Path(data_dir) / name] if data_dir else seen:
         if path.is_file():
             return path

@@ -20,7 +20,8 @@ def test_an_exit_status_of_zero_is_not_enough(tmp_path: Path) -> None:
     planned = [PlannedJob((), str(tmp_path / name) if name != "no folder" else "", "new") for name in names]
     for name in names[:2]:
         (tmp_path / name).mkdir()
-        state = {"status": name, "fingerprint": "", "stage": "pretrain", "config_resolved": {}}
+        state = {"status": name, "stage": "pretrain", "scale": "", "fingerprint": "", "started": "", "config": {}}
+        state |= {"inputs": {}, "watched": {}, "results_version": 0}
         (tmp_path / name / "run.json").write_text(json.dumps(state))
     _doubt(jobs, planned)
     assert [job.state for job in jobs] == ["complete", "failed", "failed", "complete"]

@@ -32,12 +32,11 @@ def finished(root: Path, stage: str, config: dict[str, Any], seconds: float, **c
     folder = root / FOLDER.name / "demo" / stage / "-".join(map(str, names))
     folder.mkdir(parents=True)
     state = {"status": "complete", "stage": stage, "seconds": seconds, "host": host_facts()["host"], "inputs": {},
+             "scale": "demo", "watched": {}, "started": "",
              "fingerprint": "f" * 64, "facts": {}, "results_version": RESULTS_VERSIONS[stage],
-             "config_resolved": canonical(OmegaConf.create(config | changes))}  # fmt: skip
+             "config": canonical(OmegaConf.create(config | changes))}  # fmt: skip
+    state |= {"metric": "m", "scores": {"m": {"unit": "percent", "better": "higher", "value": 70.0}}}
     (folder / "run.json").write_text(json.dumps(state))
-    if stage == "finetune":
-        saved = {"metric": "validation/accuracy", "scores": {"validation/accuracy": 0.7}}
-        (folder / "scores.json").write_text(json.dumps(saved))
 
 
 def test_done_jobs_and_their_times(tmp_path: Path) -> None:

@@ -49,16 +49,16 @@ def mrpc(experiment: Experiment, root: Path) -> Judgement:
 
 
 def test_equal_protocols_are_compared(experiment: Experiment, root: Path) -> None:
-    change(root, "finetune/*/*/*/*", config_resolved__epochs=3.0, config_resolved__optimizer__learning_rate=1e-3)
+    change(root, "finetune/*/*/*/*", config__epochs=3.0, config__optimizer__learning_rate=1e-3)
     assert mrpc(experiment, root).verdict == HOLDS
 
 
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("config_resolved__epochs", 5.0, "epochs 5.0 against none"),
-        ("config_resolved__max_train_examples", 100, "max_train_examples 100 against none"),
-        ("config_resolved__task__data__max_length", 64, "task.data.max_length 64 against none"),
+        ("config__epochs", 5.0, "epochs 5.0 against none"),
+        ("config__max_train_examples", 100, "max_train_examples 100 against none"),
+        ("config__task__data__max_length", 64, "task.data.max_length 64 against none"),
         ("inputs__task_files", "0123", "input task_files 0123 against none"),
         ("facts__precision", "32-true", "precision 32-true against none"),
     ],
@@ -72,19 +72,19 @@ def test_another_protocol(experiment: Experiment, root: Path, key: str, value: A
 
 
 def test_a_single_run_of_another_protocol_is_enough(experiment: Experiment, root: Path) -> None:
-    change(root, "finetune/*/*/*/*", config_resolved__epochs=3.0)
-    change(root, "finetune/ltr/pretrain-seed-2/mrpc/seed-1", config_resolved__epochs=9.0)
+    change(root, "finetune/*/*/*/*", config__epochs=3.0)
+    change(root, "finetune/ltr/pretrain-seed-2/mrpc/seed-1", config__epochs=9.0)
     assert "epochs 9.0 against 3.0" in mrpc(experiment, root).note
 
 
 def test_settings_are_compared_seed_by_seed(experiment: Experiment, root: Path) -> None:
     """A difference is paired: as sets, both rows' epochs would be equal here."""
     for row, (first, second) in {"ltr": (1.0, 3.0), "mlm": (3.0, 1.0)}.items():
-        change(root, f"finetune/{row}/*/*/seed-1", config_resolved__epochs=first)
-        change(root, f"finetune/{row}/*/*/seed-2", config_resolved__epochs=second)
+        change(root, f"finetune/{row}/*/*/seed-1", config__epochs=first)
+        change(root, f"finetune/{row}/*/*/seed-2", config__epochs=second)
     assert "epochs 1.0/3.0 against 3.0/1.0" in mrpc(experiment, root).note
     for seed, epochs in ((1, 1.0), (2, 3.0)):
-        change(root, f"finetune/*/*/*/seed-{seed}", config_resolved__epochs=epochs)
+        change(root, f"finetune/*/*/*/seed-{seed}", config__epochs=epochs)
     assert mrpc(experiment, root).verdict == HOLDS  # the control: unequal runs (a problem of its own), equal pairs
 
 
@@ -93,22 +93,22 @@ def test_settings_are_compared_seed_by_seed(experiment: Experiment, root: Path) 
     [("mlm", "objective__token__weight"), ("mlm", "objective__input__negative_scope"), ("ltr", "model__hidden_act")],
 )
 def test_what_no_arm_is_about_has_to_be_equal(experiment: Experiment, root: Path, arm: str, key: str) -> None:
-    change(root, "pretrain/*/*", config_resolved__objective={"token": {"weight": 1.0}, "input": {}})
+    change(root, "pretrain/*/*", config__objective={"token": {"weight": 1.0}, "input": {}})
     found = [one for one in judge(build_table(experiment, collect(root))) if one.claim.id == "nsp_helps_qnli"]
     assert found[0].verdict == NOT_COMPARABLE and "another protocol" not in found[0].note  # no runs on QNLI
-    change(root, f"pretrain/{arm}/*", **{f"config_resolved__{key}": "other"})
+    change(root, f"pretrain/{arm}/*", **{f"config__{key}": "other"})
     table = build_table(experiment, collect(root))
     other = "mlm_nsp" if arm == "mlm" else "mlm"
     assert f"pre-trained with {key.replace('__', '.')} " in table.comparability.why_not(arm, other, ())
 
 
 def test_another_search_over_learning_rates(experiment: Experiment, root: Path) -> None:
-    change(root, "finetune/mlm/*/*/*", config_resolved__learning_rate=1e-4)
+    change(root, "finetune/mlm/*/*/*", config__learning_rate=1e-4)
     change(
         root,
         "finetune/ltr/*/*/*",
-        config_resolved__learning_rate=5e-5,
-        config_resolved__optimizer={"learning_rate": 5e-5},
+        config__learning_rate=5e-5,
+        config__optimizer={"learning_rate": 5e-5},
     )
     note = mrpc(experiment, root).note
     assert "learning_rate 5e-05 against 0.0001" in note and "optimizer" not in note
@@ -116,8 +116,8 @@ def test_another_search_over_learning_rates(experiment: Experiment, root: Path) 
 
 def test_what_rows_are_about_may_differ(experiment: Experiment, root: Path) -> None:
     """ltr.yaml and mlm.yaml both say which head: alike."""
-    change(root, "finetune/*/*/*/*", config_resolved__head="linear")
-    change(root, "finetune/ltr/*/*/*", config_resolved__head="bilstm")
+    change(root, "finetune/*/*/*/*", config__head="linear")
+    change(root, "finetune/ltr/*/*/*", config__head="bilstm")
     found = mrpc(experiment, root)
     assert found.verdict == NOT_COMPARABLE and "fine-tuned with head bilstm against linear" in found.note
     rows = experiment.folder / "row"
@@ -128,12 +128,12 @@ def test_what_rows_are_about_may_differ(experiment: Experiment, root: Path) -> N
     ltr = folder / "row" / "ltr.yaml"
     ltr.write_text(ltr.read_text().replace("head: linear", "head: bilstm"))
     assert mrpc(ours, root).verdict == HOLDS
-    change(root, "finetune/ltr/*/*/*", config_resolved__initialisation="random")
+    change(root, "finetune/ltr/*/*/*", config__initialisation="random")
     assert "fine-tuned with initialisation random against none" in mrpc(ours, root).note
 
 
 def test_what_paper_yaml_allows_to_differ(experiment: Experiment, root: Path) -> None:
-    change(root, "finetune/ltr/*/*/*", config_resolved__epochs=5.0, config_resolved__task__data__layers=4)
+    change(root, "finetune/ltr/*/*/*", config__epochs=5.0, config__task__data__layers=4)
     assert mrpc(experiment, root).verdict == NOT_COMPARABLE
     allowed = experiment.model_copy(update={"differ_in": ("epochs", "task.data")})
     assert mrpc(allowed, root).verdict == HOLDS
@@ -149,17 +149,17 @@ def test_a_part_laid_over_a_task_frees_its_own_keys(experiment: Experiment, root
     ours = experiment.model_copy(update={"folder": folder})
     task = {"name": "mrpc", "title": "MRPC", "stand_in_for": None, "metric": "validation/accuracy"}
     module = {"bilstm_num_layers": 2, "features": "last"}
-    change(root, "finetune/ltr/*/*/*", config_resolved__task=task | {"module": module})
+    change(root, "finetune/ltr/*/*/*", config__task=task | {"module": module})
     assert mrpc(ours, root).verdict == HOLDS
-    change(root, "finetune/ltr/*/*/*", config_resolved__task=task | {"module": module, "data": {"max_length": 64}})
+    change(root, "finetune/ltr/*/*/*", config__task=task | {"module": module, "data": {"max_length": 64}})
     found = mrpc(ours, root)
     assert found.verdict == NOT_COMPARABLE and "with task.data.max_length 64 against none, which" in found.note
 
 
 def test_arms_of_another_pretraining_protocol(experiment: Experiment, root: Path) -> None:
-    change(root, "pretrain/ltr/*", config_resolved__objective={"token": {"weight": 1.0}})
+    change(root, "pretrain/ltr/*", config__objective={"token": {"weight": 1.0}})
     assert mrpc(experiment, root).verdict == HOLDS  # what the arms are about
-    change(root, "pretrain/ltr/*", config_resolved__model__hidden_size=256)
+    change(root, "pretrain/ltr/*", config__model__hidden_size=256)
     found = mrpc(experiment, root)
     assert found.verdict == NOT_COMPARABLE
     assert "pre-trained with model.hidden_size 256 against 128" in found.note
@@ -203,7 +203,7 @@ def test_operations_are_those_of_all_devices(
     experiment: Experiment, root: Path, facts: dict[str, float], config: dict[str, int], verdict: str
 ) -> None:
     change(root, "pretrain/*/*", facts__training_seconds=60.0, facts__matmul_ceiling=1e12)
-    change(root, "pretrain/ltr/*", config_resolved__trainer=config)
+    change(root, "pretrain/ltr/*", config__trainer=config)
     change(root, "pretrain/ltr/*", **{f"facts__{key}": value for key, value in facts.items()})
     assert mrpc(experiment.model_copy(update={"matched_by": "flops"}), root).verdict == verdict
 
@@ -229,7 +229,7 @@ def test_what_is_not_known_is_not_matched(
 ) -> None:
     change(root, "pretrain/mlm/*", facts__training_seconds=60.0, facts__matmul_ceiling=1e12)
     if config:  # it took as many devices as it found, and no record says how many
-        change(root, "pretrain/ltr/*", facts__training_seconds=60.0, config_resolved__trainer=config)
+        change(root, "pretrain/ltr/*", facts__training_seconds=60.0, config__trainer=config)
     found = mrpc(experiment.model_copy(update={"matched_by": matched}), root)
     assert found.verdict == NOT_COMPARABLE
     assert f"{amount} of pre-training not known for ltr, so" in found.note
@@ -261,7 +261,7 @@ def test_arms_without_any_record_are_not_matched(experiment: Experiment, root: P
 def test_how_the_work_is_laid_out_is_no_protocol(
     experiment: Experiment, root: Path, stage: str, key: str, value: Any, verdict: str
 ) -> None:
-    change(root, f"{stage}/ltr/" + ("*" if stage == "pretrain" else "*/*/*"), **{f"config_resolved__{key}": value})
+    change(root, f"{stage}/ltr/" + ("*" if stage == "pretrain" else "*/*/*"), **{f"config__{key}": value})
     assert mrpc(experiment, root).verdict == verdict
 
 
@@ -269,15 +269,17 @@ def test_predicting_the_test_files_is_no_protocol(experiment: Experiment, root: 
     change(
         root,
         "finetune/ltr/*/*/*",
-        config_resolved__predict_test=True,
-        config_resolved__task__data__test_files={"t": "f"},
+        config__predict_test=True,
+        config__task__data__test_files={"t": "f"},
     )
     assert mrpc(experiment, root).verdict == HOLDS
 
 
 def test_another_metric(experiment: Experiment, root: Path) -> None:
-    for path in root.glob("finetune/ltr/*/mrpc/*/scores.json"):
-        path.write_text(path.read_text().replace("validation/accuracy", "validation/f1"))
+    for path in root.glob("finetune/ltr/*/mrpc/*/run.json"):
+        state = json.loads(path.read_text())
+        state["scores"], state["metric"] = {"validation/f1": state["scores"]["validation/accuracy"]}, "validation/f1"
+        path.write_text(json.dumps(state))
     found = mrpc(experiment, root)
     assert found.verdict == NOT_COMPARABLE
     assert "another metric: 6 complete run(s) of LTR & No NSP have no validation/accuracy" in found.note

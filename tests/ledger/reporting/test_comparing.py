@@ -39,8 +39,8 @@ def answer(folder: Path, right: list[bool], **extra: Any) -> None:
 
 def test_every_difference_and_nothing_else(root: Path) -> None:
     one, two = run_of(root, "mlm"), run_of(root, "ltr", seeds=(1, 2))
-    change(one, config_resolved={"optimizer": {"betas": [0.9, 0.98]}}, inputs={"encoder": "a" * 64})
-    change(two, config_resolved={"optimizer": {"betas": [0.9, 0.999]}}, inputs={"encoder": "b" * 64})
+    change(one, config={"optimizer": {"betas": [0.9, 0.98]}}, inputs={"encoder": "a" * 64})
+    change(two, config={"optimizer": {"betas": [0.9, 0.999]}}, inputs={"encoder": "b" * 64})
     change(two, versions={"torch": "2.14.0"}, facts={"precision": "32-true"})
     found = {key: values for key, *values in config_differences(open_run(str(one)), open_run(str(two)))}
     assert found == {
@@ -167,7 +167,7 @@ def test_other_examples_are_not_paired(root: Path) -> None:
         paired_test(open_run(str(one)), open_run(str(run_of(root, "mlm", "squad_v1"))))
 
 
-def make_questions(root: Path, texts: dict[str, dict[str, str]], means: dict[str, float]) -> Path:
+def make_questions(writers: Any, root: Path, texts: dict[str, dict[str, str]], means: dict[str, float]) -> Path:
     """Two runs on a file of two questions; returns data_dir."""
     data = root.parent / "data"
     (data / "squad").mkdir(parents=True, exist_ok=True)
@@ -183,15 +183,15 @@ def make_questions(root: Path, texts: dict[str, dict[str, str]], means: dict[str
         folder = run_of(root, row, "squad_v1")
         (folder / "predictions.json").write_text(json.dumps(answers))
         scores = {"metric": "validation/f1", "scores": {"validation/f1": means[row], "validation/exact_match": 0.0}}
-        (folder / "scores.json").write_text(json.dumps(scores))
+        writers.scores(folder, scores)
         task = {"name": "squad_v1", "data": {"validation_file": "squad/dev.json"}}
-        change(folder, config_resolved={"task": task}, watched={str(data / "squad/dev.json"): [1, 1]})
+        change(folder, config={"task": task}, watched={str(data / "squad/dev.json"): [1, 1]})
     return data
 
 
-def test_questions_are_scored_again(root: Path) -> None:
+def test_questions_are_scored_again(root: Path, writers: Any) -> None:
     texts = {"mlm": {"q1": "red fox", "q2": "tower"}, "ltr": {"q1": "fox", "q2": "a tree"}}
-    data = make_questions(root, texts, {"mlm": 100.0, "ltr": 100.0 / 3})
+    data = make_questions(writers, root, texts, {"mlm": 100.0, "ltr": 100.0 / 3})
     records = [open_run(str(run_of(root, row, "squad_v1"))) for row in ("mlm", "ltr")]
     found = paired_test(*records)
     assert found.mcnemar is None and found.bootstrap is not None
@@ -204,9 +204,9 @@ def test_questions_are_scored_again(root: Path) -> None:
     assert paired_test(*records, str(root.parent / "elsewhere")).bootstrap == found.bootstrap
 
 
-def test_answers_that_do_not_fit_their_score_are_not_tested(root: Path) -> None:
+def test_answers_that_do_not_fit_their_score_are_not_tested(root: Path, writers: Any) -> None:
     texts = {"mlm": {"q1": "red fox", "q2": "tower"}, "ltr": {"q1": "fox", "q2": "a tree"}}
-    make_questions(root, texts, {"mlm": 100.0, "ltr": 60.0})
+    make_questions(writers, root, texts, {"mlm": 100.0, "ltr": 60.0})
     with pytest.raises(ValueError, match=r"score 33\.33, its scores\.json 60\.00"):
         paired_test(*(open_run(str(run_of(root, row, "squad_v1"))) for row in ("mlm", "ltr")))
 

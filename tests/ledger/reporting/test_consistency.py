@@ -34,7 +34,7 @@ def finetuned(root: Path, row: str, seeds: tuple[int, int], task: str = "mrpc") 
 
 def began_with(encoder: str, arm: str = "mlm") -> Callable[[dict[str, Any]], None]:
     def edit(state: dict[str, Any]) -> None:
-        state["config_resolved"] |= {"initialisation": "pretrained", "encoder_arm": arm}
+        state["config"] |= {"initialisation": "pretrained", "encoder_arm": arm}
         state["inputs"]["encoder"] = encoder
 
     return edit
@@ -46,8 +46,8 @@ def test_equal_runs_say_nothing(root: Path) -> None:
 
 def test_another_setting_in_one_run(root: Path) -> None:
     for folder in root.glob("finetune/*/*/mrpc/*"):
-        change(folder, lambda state: state["config_resolved"].update(epochs=1.0))
-    change(finetuned(root, "ltr", (2, 1)), lambda state: state["config_resolved"].update(epochs=3.0))
+        change(folder, lambda state: state["config"].update(epochs=1.0))
+    change(finetuned(root, "ltr", (2, 1)), lambda state: state["config"].update(epochs=3.0))
     (line,) = inconsistencies(collect(root))
     assert line.startswith("fine-tuning runs on mrpc differ in epochs: ")
     assert "3.0 (1 runs, e.g. ltr seed 2/1)" in line and "1.0 (7 runs" in line
@@ -57,7 +57,7 @@ def test_learning_rates_of_which_the_best_is_taken(root: Path) -> None:
     """The same rates for every row and seed are a search; one rate for some and another for others is not."""
 
     def at(rate: float) -> Callable[[dict[str, Any]], None]:
-        return lambda state: state["config_resolved"].update(learning_rate=rate, optimizer={"learning_rate": rate})
+        return lambda state: state["config"].update(learning_rate=rate, optimizer={"learning_rate": rate})
 
     for folder in list(root.glob("finetune/*/*/mrpc/*")):
         shutil.copytree(folder, folder.parent / "rate-2" / folder.name)
@@ -76,7 +76,7 @@ def test_what_may_differ_between_rows_is_one_inside_a_row(root: Path) -> None:
     """As table 7's epochs: a row by its own recipe, and not half of it by another."""
 
     def trained(epochs: float, rate: float) -> Callable[[dict[str, Any]], None]:
-        return lambda state: state["config_resolved"].update(epochs=epochs, learning_rate=rate)
+        return lambda state: state["config"].update(epochs=epochs, learning_rate=rate)
 
     free = {"epochs", "learning_rate"}
     for row, recipe in {"mlm": (3.0, 1e-5), "ltr": (9.0, 1e-3)}.items():
@@ -91,7 +91,7 @@ def test_what_may_differ_between_rows_is_one_inside_a_row(root: Path) -> None:
 
 def test_a_row_may_search_its_own_rates(root: Path) -> None:
     def at(rate: float) -> Callable[[dict[str, Any]], None]:
-        return lambda state: state["config_resolved"].update(learning_rate=rate)
+        return lambda state: state["config"].update(learning_rate=rate)
 
     for folder in list(root.glob("finetune/ltr/*/mrpc/*")):
         shutil.copytree(folder, folder.parent / "rate-2" / folder.name)
@@ -106,16 +106,16 @@ def test_a_row_may_search_its_own_rates(root: Path) -> None:
 
 
 def test_a_setting_that_only_some_have(root: Path) -> None:
-    change(finetuned(root, "mlm", (1, 1)), lambda state: state["config_resolved"].update(extra=1))
+    change(finetuned(root, "mlm", (1, 1)), lambda state: state["config"].update(extra=1))
     (line,) = inconsistencies(collect(root))
     assert "differ in extra: 1 (1 runs, e.g. mlm seed 1/1), none (7 runs)" in line
 
 
 def test_names_of_a_row_may_differ(root: Path) -> None:
-    change(finetuned(root, "ltr", (1, 1)), lambda state: state["config_resolved"].update(encoder_arm="other"))
+    change(finetuned(root, "ltr", (1, 1)), lambda state: state["config"].update(encoder_arm="other"))
     assert inconsistencies(collect(root)) == []
     for key in ("head", "initialisation"):  # not names: what was trained
-        change(finetuned(root, "ltr", (1, 1)), lambda state, key=key: state["config_resolved"].update({key: "other"}))
+        change(finetuned(root, "ltr", (1, 1)), lambda state, key=key: state["config"].update({key: "other"}))
     assert len(inconsistencies(collect(root))) == 2
 
 
@@ -149,7 +149,7 @@ def test_rows_cut_to_other_lengths_and_records_without_a_files_hash(root: Path) 
 def test_incomplete_runs_do_not_count(root: Path) -> None:
     def edit(state: dict[str, Any]) -> None:
         state["status"] = "failed"
-        state["config_resolved"]["epochs"] = 9
+        state["config"]["epochs"] = 9
 
     change(finetuned(root, "mlm", (1, 1)), edit)
     assert inconsistencies(collect(root)) == []
@@ -185,7 +185,7 @@ def test_a_copied_run_folder_is_not_counted_twice(root: Path) -> None:
     original = finetuned(root, "mlm", (1, 1))
     copy = original.with_name("seed-1.old")
     shutil.copytree(original, copy)
-    (copy / "scores.json").write_text(original.joinpath("scores.json").read_text().replace("0.", "0.9"))
+    (copy / "run.json").write_text(original.joinpath("run.json").read_text().replace('"value": ', '"value": 1'))
     collected = collect(root)
     scores = [
         run.scores
@@ -205,14 +205,14 @@ def test_what_a_row_declares_is_its_own(root: Path, tmp_path: Path) -> None:
         "# @package _global_\ndefaults:\n  - /task/format/features@task\nrow: ltr\nmax_train_examples: 5\n"
     )
     for folder in root.glob("finetune/ltr/*/mrpc/*"):
-        change(folder, lambda state: state["config_resolved"].update(epochs=9.0, max_train_examples=5))
+        change(folder, lambda state: state["config"].update(epochs=9.0, max_train_examples=5))
     assert {line.split(":")[0] for line in inconsistencies(collect(root))} >= {
         "fine-tuning runs on mrpc differ in max_train_examples"
     }
     assert inconsistencies(collect(root), row.parent) == []
-    change(finetuned(root, "ltr", (2, 1)), lambda state: state["config_resolved"].update(max_train_examples=6))
+    change(finetuned(root, "ltr", (2, 1)), lambda state: state["config"].update(max_train_examples=6))
     (line,) = inconsistencies(collect(root), row.parent)
     assert line.startswith("fine-tuning runs on mrpc of ltr differ in max_train_examples: ")
     # What no file declares still has to be equal in all rows.
-    change(finetuned(root, "mlm", (2, 1)), lambda state: state["config_resolved"].update(evaluations_per_epoch=7))
+    change(finetuned(root, "mlm", (2, 1)), lambda state: state["config"].update(evaluations_per_epoch=7))
     assert len(inconsistencies(collect(root), row.parent)) == 2

@@ -119,8 +119,7 @@ def make_more(root: Path, seeds: Sequence[int]) -> None:
             folder = Path(str(path.parent).replace("pretrain-seed-1", f"pretrain-seed-{seed}"))
             folder.mkdir(parents=True)
             state = json.loads(path.read_text())
-            state["config_resolved"]["pretrain_seed"] = seed
+            state["config"]["pretrain_seed"] = seed
+            for score in state["scores"].values():
+                score["value"] += seed
             (folder / "run.json").write_text(json.dumps(state))
-            saved = json.loads((path.parent / "scores.json").read_text())
-            saved["scores"] = {key: value + 0.01 * seed for key, value in saved["scores"].items()}
-            (folder / "scores.json").write_text(json.dumps(saved))

@@ -61,7 +61,7 @@ def train(root: Path, folder: Path, arm: str, *words: str, flops: float, seeds: 
     steps = [phase["steps"] for phase in config["phases"]]
     for path in root.glob(f"pretrain/{arm}/seed-{seeds}/run.json"):
         state = json.loads(path.read_text())
-        state["config_resolved"] = config | {"seed": state["config_resolved"]["seed"]}
+        state["config"] = config | {"seed": state["config"]["seed"]}
         state["facts"] |= {"steps": sum(steps), "tokens": 1000.0 * sum(steps), "flops": flops}
         path.write_text(json.dumps(state))
     return steps

@@ -36,7 +36,7 @@ def root(make_runs: Callable[..., Path]) -> Path:
 def change(root: Path, pattern: str, status: str = "complete", **values: Any) -> None:
     for path in root.glob(f"{pattern}/run.json"):
         state = json.loads(path.read_text())
-        state["config_resolved"] |= values
+        state["config"] |= values
         path.write_text(json.dumps(state | {"status": status}))
 
 
@@ -56,7 +56,7 @@ def test_two_rows_of_one_arm_from_different_encoders_are_not_compared(
     def began_from(row: str, encoder: str) -> None:
         for path in root.glob(f"finetune/{row}/*/*/*/run.json"):
             state = json.loads(path.read_text())
-            state["config_resolved"] |= {"encoder_arm": "ltr", "initialisation": "pretrained"}
+            state["config"] |= {"encoder_arm": "ltr", "initialisation": "pretrained"}
             path.write_text(json.dumps(state | {"inputs": {"encoder": encoder}}))
 
     def judged() -> tuple[str, str]:

@@ -267,7 +267,7 @@ def test_copying_is_no_context(make_runs: Callable[..., Path], loss: float, is_l
     for path in root.glob("pretrain/mlm/*/run.json"):
         state = json.loads(path.read_text())
         state["facts"]["validation/loss"] = loss
-        state["config_resolved"]["objective"] = {"token": {"random_fraction": 0.1, "same_fraction": 0.1}}
+        state["config"]["objective"] = {"token": {"random_fraction": 0.1, "same_fraction": 0.1}}
         path.write_text(json.dumps(state))
     page = written(root).page
     assert ("Not learnt" not in page["problems"]) == is_learnt
@@ -423,10 +423,8 @@ def test_what_scores_are_of(make_runs: Callable[..., Path], writers: Any, withou
     assert "on the dev sets; ours is" in md
     assert "training examples" not in md and "scored several times" not in md
     for folder in root.glob("finetune/*/*/mrpc/*"):
-        facts = {"data": {"train_examples": 1000, "train_examples_available": 3668}}
+        facts = {"data": {"train_examples": 1000, "train_examples_available": 3668}, "num_evaluations": 2}
         (folder / "run.json").write_text(json.dumps(json.loads((folder / "run.json").read_text()) | {"facts": facts}))
-        scores = json.loads((folder / "scores.json").read_text())
-        (folder / "scores.json").write_text(json.dumps(scores | {"evaluations": [{"step": 5}, {"step": 10}]}))
     found = texts(written(root))
     (line,) = (line for line in found["report.md"].splitlines() if line.startswith("| training examples |"))
     assert line.count("1,000 of 3,668") == 1

@@ -105,7 +105,7 @@ def test_facts_of_pretraining(tmp_path: Path, writers: Any) -> None:
         for seed in (1, 2):
             facts = {"validation/perplexity": 11.5 - index + seed / 7, "validation/accuracy": 0.4}
             writers.pretrain(tmp_path, arm, seed, known=facts, generator="microworld")
-            writers.scored(tmp_path, arm, "mrpc", (seed, 1), 60.0 + index + seed)
+            writers.scored(tmp_path, arm, "mrpc", (seed, 1), 60.0 + index + seed, synthetic="text")
     writers.pretrain(tmp_path, "base", 3, status="running")
     table, lines = written(tmp_path, "table6_model_size")
     assert set(check_every_cell(table, lines)) == {"text LM perplexity", "text MRPC"}

@@ -254,7 +254,7 @@ def test_a_mean_over_copies_decides_nothing(experiment: Experiment, lab: Lab) ->
     root = lab.write(AS_CLAIMED, PERPLEXITIES)
     for path in root.glob("finetune/*/*/*/*/run.json"):
         state = json.loads(path.read_text())
-        state["config_resolved"] |= {"initialisation": "pretrained"}
+        state["config"] |= {"initialisation": "pretrained"}
         path.write_text(json.dumps(state))
     assert verdicts(experiment, root)["average"].verdict == HOLDS
     for path in root.glob("finetune/ltr/*/*/*/run.json"):

@@ -118,9 +118,8 @@ def test_unknown_task_is_a_column_of_its_own(
     source = root / "finetune" / "mlm" / "pretrain-seed-1" / "mrpc" / "seed-1"
     folder.mkdir(parents=True)
     state = json.loads((source / "run.json").read_text())
-    state["config_resolved"]["task"] = {"name": "other", "title": "Other", "stand_in_for": None}
+    state["config"]["task"] = {"name": "other", "title": "Other", "stand_in_for": None}
     (folder / "run.json").write_text(json.dumps(state))
-    (folder / "scores.json").write_text((source / "scores.json").read_text())
     table = build_table(experiment, collect(root))
     assert table.columns[-1].heading == "Other" and table.columns[-1].column is None
 
@@ -165,7 +164,7 @@ def test_missing_and_unfinished(experiment: Experiment, make_runs: Callable[...,
 def test_damaged_folders_are_listed_not_fatal(make_runs: Callable[..., Path]) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1,), finetune_seeds=(1, 2))
     folder = root / "finetune" / "mlm" / "pretrain-seed-1" / "mrpc"
-    (folder / "seed-1" / "scores.json").unlink()
+    (folder / "seed-1" / "run.json").write_text("{}")
     (folder / "seed-2" / "run.json").write_text('{"status": ')
     collected = collect(root)
     assert len(collected.damaged) == 2 and not collected.finetune
@@ -310,8 +309,10 @@ def test_runs_that_only_answer_alike_are_no_copies(
         losses.write_text(f"step,tokens,seconds,key,value\n50,900,0.{seed},train/loss,0.42\n")
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert one.verdict == INCONCLUSIVE and "runs 2/1 and 3/1" in one.note
-    for path in root.glob("finetune/ltr/*/mrpc/seed-1/scores.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"collapsed": True}))
+    for path in root.glob("finetune/ltr/*/mrpc/seed-1/run.json"):
+        state = json.loads(path.read_text())
+        state["facts"]["collapsed"] = True
+        path.write_text(json.dumps(state))
     (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
     assert "copies" not in one.note and "every run of LTR & No NSP collapsed" in one.note
 
@@ -323,8 +324,8 @@ def test_seeds_with_one_encoder_are_copies(
     assert judged(experiment, root)["ltr_hurts_mrpc"][0].verdict == HOLDS
     for path in root.glob("finetune/ltr/*/*/*/run.json"):
         state = json.loads(path.read_text())
-        state["config_resolved"] |= {"initialisation": "pretrained"}
-        state["inputs"] = {"encoder": "e" if state["config_resolved"]["pretrain_seed"] < 3 else "f"}
+        state["config"] |= {"initialisation": "pretrained"}
+        state["inputs"] = {"encoder": "e" if state["config"]["pretrain_seed"] < 3 else "f"}
         path.write_text(json.dumps(state))
     for path in root.glob("finetune/mlm/*/*/*/run.json"):
         path.write_text(path.read_text().replace('"row"', '"initialisation": "pretrained", "row"'))
