@@ -245,10 +245,10 @@ def corpus_stream(length: int, count: int, steps: int) -> Any:
         unigram_entropy=1.0,
         fingerprint="",
     )
-    objective = clozelab_model("smoke").objective
+    objective = clozelab_model("smoke").objectives[0]
     instances = objective.bind(shards, SpecialIds(cls=101, sep=102, pad=0, mask=103, vocab_size=VOCAB_SIZE), length)
-    phase = BoundPhase(Phase(length, steps, count, count), 0, instances, 1)
-    return StepStream(objective, [phase], 0, 0, 1, ACCELERATOR_PREDICTIONS_MULTIPLE)
+    phase = BoundPhase(0, Phase(length, steps, count, count), objective, 0, instances, 1)
+    return StepStream([phase], 0, 0, 1, ACCELERATOR_PREDICTIONS_MULTIPLE)
 
 
 PARTS: dict[str, tuple[str, Callable[[Plan], None]]] = {

@@ -64,7 +64,7 @@ def pretraining_module(size: str) -> Any:
     settings = {"betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01, "bias_correction": True}
     return PretrainingModule(
         model.encoder,
-        model.objective,
+        model.objectives,
         optimizer_factory=partial(build_adamw, learning_rate=1e-4, **settings),
         schedule_factory=partial(LinearWarmupDecay, warmup_fraction=0.01),
         total_steps=TOTAL_STEPS,

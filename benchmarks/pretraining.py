@@ -83,20 +83,22 @@ def clozelab_model(size: str, seed: int = 0) -> Any:
         from clozelab.modules.pretraining import PretrainingModel
     except ModuleNotFoundError:  # a machine without lightning: the model itself does not need it
         return _plain_model(encoder, objective)
-    return PretrainingModel(encoder, objective)
+    return PretrainingModel(encoder, [objective])
 
 
 def _plain_model(encoder: Any, objective: Any) -> Any:
     from torch import nn
 
+    from clozelab.objectives.objective import build_models
+
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.encoder, self.objective = encoder, objective
-            self.heads = objective.heads(encoder.config, encoder)
+            self.encoder, self.objectives = encoder, [objective]
+            self.models = nn.ModuleDict(build_models(encoder, [objective]))
 
         def forward(self, batch: dict[str, Any]) -> Any:
-            return self.objective.losses(self.heads, self.encoder, batch)
+            return objective.terms(self.models, batch)
 
     return Model()
 
@@ -114,7 +116,7 @@ def clozelab_batch(rows: dict[str, Any]) -> dict[str, Any]:
         "token_type_ids": torch.from_numpy(rows["types"].reshape(-1)),
         "position_ids": torch.arange(seq_length).repeat(batch_size),
         "layout": Layout.rectangle([seq_length] * batch_size, seq_length),
-        "prediction_rows": torch.from_numpy(np.flatnonzero(rows["predicted"].reshape(-1))),
+        "prediction_positions": torch.from_numpy(np.flatnonzero(rows["predicted"].reshape(-1))),
         "prediction_labels": torch.from_numpy(rows["ids"][rows["predicted"]]),
         "next_sentence_label": torch.from_numpy(rows["next"]),
         "source": torch.zeros(batch_size, dtype=torch.int64),

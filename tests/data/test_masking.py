@@ -5,26 +5,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clozelab.corpus.packing import Masking, PackedRows, SpecialIds, choose_positions, pack_ragged
+from clozelab.corpus.packing import Masking, PackedInstances, SpecialIds, choose_positions
 
 PAPER = Masking(0.15, 0.8, 0.1, 0.1)
 TOKEN = 1000
 
 
-def rectangle(lengths: list[int], row_slots: int, ids: SpecialIds) -> PackedRows:
-    """Rows [CLS] text [SEP] [PAD]... of ordinary tokens."""
-    slot = np.arange(row_slots)
+def rectangle(lengths: list[int], width: int, ids: SpecialIds) -> PackedInstances:
+    """[CLS] text [SEP] [PAD]... of ordinary tokens."""
+    slot = np.arange(width)
     length = np.array(lengths)[:, None]
     input_ids = np.where(slot < length, TOKEN + slot, ids.pad)
     input_ids[:, 0] = ids.cls
     input_ids[np.arange(len(lengths)), length[:, 0] - 1] = ids.sep
-    return PackedRows(
+    return PackedInstances(
         input_ids=input_ids.reshape(-1),
         token_type_ids=np.zeros(input_ids.size, dtype=np.int64),
         position_ids=np.tile(slot, len(lengths)),
         lengths=length[:, 0],
-        row_slots=row_slots,
-        instance=np.arange(len(lengths), dtype=np.uint64),
+        width=width,
+        names=np.arange(len(lengths), dtype=np.uint64),
         special=(input_ids < TOKEN).reshape(-1),
     )
 
@@ -109,20 +109,6 @@ def test_pure_function_of_seed_epoch_and_name(ids: SpecialIds) -> None:
     assert (one[0].reshape(3, 64)[[0, 2]] == again[0].reshape(3, 64)[[0, 2]]).all()
     assert (one[0].reshape(3, 64)[1] != again[0].reshape(3, 64)[1]).any()
     assert (PAPER.apply(rows, ids, 2, 0)[0] != again[0]).any()
-
-
-def test_a_ragged_stream_is_masked_as_the_same_rows_in_a_rectangle(ids: SpecialIds) -> None:
-    lengths = [9, 30, 17]
-    rows = rectangle(lengths, 32, ids)
-    ragged = pack_ragged(
-        [row[:length] for row, length in zip(rows.input_ids.reshape(3, 32), lengths, strict=True)],
-        special_ids=[ids.cls, ids.sep, ids.pad],
-    )
-    input_ids, _, labels = PAPER.apply(rows, ids, 1, 0)
-    ragged_ids, position, ragged_labels = PAPER.apply(ragged, ids, 1, 0)
-    assert (ragged_labels == labels).all()
-    assert (ragged_ids == np.concatenate([r[:n] for r, n in zip(input_ids.reshape(3, 32), lengths, strict=True)])).all()
-    assert (ragged.input_ids[position] == labels).all()
 
 
 @pytest.mark.parametrize(

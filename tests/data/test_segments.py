@@ -16,7 +16,7 @@ import pytest
 
 from clozelab.corpus import instances as segments
 from clozelab.corpus.instances import FullSentences, PairInstances, SegmentPairs
-from clozelab.corpus.packing import PackedRows, SpecialIds
+from clozelab.corpus.packing import PackedInstances, SpecialIds
 from clozelab.corpus.shards import TokenShards
 
 FIRST_ID = 10
@@ -34,11 +34,11 @@ class Cut:
     b_length: np.ndarray
 
 
-def rectangle(rows: PackedRows, values: np.ndarray) -> np.ndarray:
-    return values.reshape(rows.num_rows, -1)
+def rectangle(rows: PackedInstances, values: np.ndarray) -> np.ndarray:
+    return values.reshape(rows.num_instances, -1)
 
 
-def cuts(rows: PackedRows) -> Cut:
+def cuts(rows: PackedInstances) -> Cut:
     text = rectangle(rows, ~rows.special)
     types = rectangle(rows, rows.token_type_ids)
     position = rectangle(rows, rows.input_ids) - FIRST_ID
@@ -46,7 +46,7 @@ def cuts(rows: PackedRows) -> Cut:
     for segment in (0, 1):
         inside = text & (types == segment)
         first = inside.argmax(1)
-        found += [position[np.arange(rows.num_rows), first], inside.sum(1)]
+        found += [position[np.arange(rows.num_instances), first], inside.sum(1)]
     return Cut(*found)
 
 
@@ -54,8 +54,8 @@ def document_of(shards: TokenShards, position: np.ndarray) -> np.ndarray:
     return np.searchsorted(shards.sentence_offsets[shards.document_offsets], position, side="right") - 1
 
 
-def every_row(instances: Any, epochs: int = 1, seed: int = 1) -> list[PackedRows]:
-    return [instances.rows(seed, epoch, np.arange(len(instances))) for epoch in range(epochs)]
+def every_row(instances: Any, epochs: int = 1, seed: int = 1) -> list[PackedInstances]:
+    return [instances.pack(seed, epoch, np.arange(len(instances))) for epoch in range(epochs)]
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_rows_are_cls_a_sep_b_sep_pad(shards: TokenShards, ids: SpecialIds, seq_
         assert input_ids[row, [0, a + 1, a + b + 2]].tolist() == [ids.cls, ids.sep, ids.sep]
         assert (input_ids[row, length:] == ids.pad).all()
     assert (rectangle(rows, rows.position_ids) == np.arange(seq_length)).all()
-    assert rows.row_slots == seq_length
+    assert rows.width == seq_length
     assert all(values.dtype == np.int64 for values in (rows.input_ids, rows.token_type_ids, rows.position_ids))
 
 
@@ -167,18 +167,18 @@ def test_single_sentences_are_counted_and_odd_documents_work(make_shards: MakeSh
 def test_rows_are_a_pure_function_of_seed_epoch_and_index(shards: TokenShards, ids: SpecialIds) -> None:
     instances = SegmentPairs(0.5, "corpus").bind(shards, ids, 32)
     index = np.array([5, 0, 17, 3, 99, 5])
-    whole = instances.rows(3, np.array([0, 1, 0, 2, 1, 1]), index)
+    whole = instances.pack(3, np.array([0, 1, 0, 2, 1, 1]), index)
     for row, (epoch, number) in enumerate(zip([0, 1, 0, 2, 1, 1], index, strict=True)):
-        alone = instances.rows(3, epoch, np.array([number]))
+        alone = instances.pack(3, epoch, np.array([number]))
         assert (rectangle(whole, whole.input_ids)[row] == alone.input_ids).all()
         assert whole.next_sentence_label[row] == alone.next_sentence_label[0]
-        assert whole.instance[row] == number
-    again = SegmentPairs(0.5, "corpus").bind(shards, ids, 32).rows(3, 0, index)
-    assert (again.input_ids == instances.rows(3, 0, index).input_ids).all()
-    for other in (instances.rows(4, 0, index), instances.rows(3, 1, index)):
+        assert whole.names[row] == number
+    again = SegmentPairs(0.5, "corpus").bind(shards, ids, 32).pack(3, 0, index)
+    assert (again.input_ids == instances.pack(3, 0, index).input_ids).all()
+    for other in (instances.pack(4, 0, index), instances.pack(3, 1, index)):
         assert (other.input_ids != again.input_ids).any()
     copy = pickle.loads(pickle.dumps(instances))
-    assert (copy.rows(3, 0, index).input_ids == again.input_ids).all()
+    assert (copy.pack(3, 0, index).input_ids == again.input_ids).all()
 
 
 def test_blocks_of_the_walk_do_not_matter(
@@ -250,7 +250,7 @@ def collect(shards: TokenShards, instances: PairInstances, count: int) -> tuple[
     parts = every_row(instances, epochs=-(-count // len(instances)))
     features = np.concatenate([length_features(shards, cuts(rows)) for rows in parts])
     labels = np.concatenate([rows.next_sentence_label for rows in parts])
-    return features, labels, np.concatenate([rows.instance for rows in parts]) % 2 == 0
+    return features, labels, np.concatenate([rows.names for rows in parts]) % 2 == 0
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_the_classifier_detects_a_naive_builder(
     whole = offsets[np.searchsorted(offsets, cut.b_start + cut.b_length, side="right") - 1] - cut.b_start
     cut.b_length = np.where((rows.next_sentence_label == 0) & (whole > 0), whole, cut.b_length)
     features = length_features(shards, cut)
-    assert length_only_accuracy(features, rows.next_sentence_label, rows.instance % 2 == 0) > 0.8
+    assert length_only_accuracy(features, rows.next_sentence_label, rows.names % 2 == 0) > 0.8
 
 
 def test_the_classifier_detects_a_slight_leak(
@@ -307,17 +307,17 @@ def test_the_classifier_detects_a_slight_leak(
     for rows in parts:
         cut, offsets = cuts(rows), shards.sentence_offsets
         whole = offsets[np.searchsorted(offsets, cut.b_start + cut.b_length, side="right") - 1] - cut.b_start
-        changed = (rows.next_sentence_label == 0) & (whole > 0) & (rows.instance % 10 < 2)
+        changed = (rows.next_sentence_label == 0) & (whole > 0) & (rows.names % 10 < 2)
         cut.b_length = np.where(changed, whole, cut.b_length)
         features.append(length_features(shards, cut))
-    is_training = np.concatenate([rows.instance for rows in parts]) % 2 == 0
+    is_training = np.concatenate([rows.names for rows in parts]) % 2 == 0
     assert length_only_accuracy(np.concatenate(features), labels, is_training) > 0.53
 
 
 # Full sentences.
 
 
-def windows(rows: PackedRows) -> list[list[int]]:
+def windows(rows: PackedInstances) -> list[list[int]]:
     """Text positions of each window, None-free, with -1 for an inner separator."""
     found = []
     for row, length in zip(rectangle(rows, rows.input_ids), rows.lengths, strict=True):

@@ -69,7 +69,8 @@ def make(corpus: Any) -> Callable[..., CorpusDataModule]:
             "validation_seq_length": 24,
             "num_workers": 0,
         }
-        return CorpusDataModule(corpus, objective, **(arguments | changes))
+        arguments |= changes
+        return CorpusDataModule(corpus, [objective] * len(arguments["phases"]), **arguments)
 
     return build
 
@@ -91,7 +92,7 @@ def rows_of(batch: dict[str, Any]) -> list[tuple[int, ...]]:
 def predictions_of(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
     """(row's ids, slot, label) of each prediction: what must not change when the batch is cut differently."""
     slots, rows = batch["layout"].row_slots, rows_of(batch)
-    pairs = zip(batch["prediction_rows"].tolist(), batch["prediction_labels"].tolist(), strict=True)
+    pairs = zip(batch["prediction_positions"].tolist(), batch["prediction_labels"].tolist(), strict=True)
     return [(rows[slot // slots], slot % slots, label) for slot, label in pairs]
 
 
@@ -154,13 +155,13 @@ def test_a_spawned_worker_finds_the_instances_again(make: Callable[..., CorpusDa
 def instance_counts(stream: StepStream, steps: range) -> Counter[int]:
     """How often each instance comes in these steps."""
     seen: Counter[int] = Counter()
-    original = stream.objective.make_batch
 
     def record(instances: Any, seed: int, epoch: Any, index: np.ndarray) -> Any:
         seen.update(index.tolist())
-        return original(instances, seed, epoch, index)
+        return MLM_NSP.arrays(instances, seed, epoch, index)
 
-    stream.objective = SimpleNamespace(make_batch=record)  # type: ignore[assignment]
+    recorder: Any = SimpleNamespace(arrays=record)
+    stream.phases = [replace(bound, objective=recorder) for bound in stream.phases]
     for step in steps:
         stream.micro_batches(step)
     return seen
@@ -205,11 +206,11 @@ def test_validation_is_shared_over_ranks_without_duplicates(
 ) -> None:
     module = make(validation_instances=31)
     streams = [module.validation_stream(rank, world_size) for rank in range(world_size)]
-    index = np.concatenate([part for stream in streams for part in stream.batches])
+    index = np.concatenate([part for stream in streams for part in stream.phases[0][2]])
     assert len(index) == len(set(index.tolist())) == 31
-    assert set(index.tolist()) == set(np.concatenate(module.validation_stream(0, 1).batches).tolist())
-    assert len({len(stream) for stream in streams}) == 1
-    assert all(len(part) for stream in streams for part in stream.batches)
+    assert set(index.tolist()) == set(np.concatenate(module.validation_stream(0, 1).phases[0][2]).tolist())
+    assert len({len(list(stream)) for stream in streams}) == 1
+    assert all(len(part) for stream in streams for part in stream.phases[0][2])
 
 
 def test_fewer_held_out_rows_than_asked_for(make: Callable[..., CorpusDataModule]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import os
 import signal
 from functools import partial
@@ -22,6 +21,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.layout import Layout
 from clozelab.modules.base import DivergedError
 from clozelab.modules.pretraining import PretrainingModule, check_phases, check_validation, validation_metrics
+from clozelab.objectives.objective import LossTerm, build_models
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
 from clozelab.training.callbacks import TrainingInterruptedError
@@ -46,14 +46,6 @@ CONFIG = EncoderConfig(
 )
 
 
-@dataclasses.dataclass
-class Term:
-    name: str
-    loss_sum: torch.Tensor
-    count: int
-    num_correct: torch.Tensor
-
-
 class ToyEncoder(nn.Module):
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -68,19 +60,23 @@ class ToyEncoder(nn.Module):
 class ToyObjective:
     """A token term on unequally many rows and a pair term, like MLM + NSP."""
 
-    token = SimpleNamespace(name="mlm", weight=1.0)
-    pair = SimpleNamespace(name="nsp", weight=0.5)
+    pair: Any = SimpleNamespace(name="nsp", weight=0.5, build=lambda models: None)
     weights: ClassVar = {"mlm": 1.0, "nsp": 0.5}
+
+    @property
+    def token(self) -> Any:
+        return SimpleNamespace(name="mlm", weight=1.0, build=self.build)
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
         return {"mlm": len(batch["prediction_labels"]), "nsp": len(batch["next_sentence_label"])}
 
-    def heads(self, config: EncoderConfig, encoder: nn.Module) -> nn.ModuleDict:
-        return nn.ModuleDict({"mlm": nn.Linear(HIDDEN, VOCAB), "nsp": nn.Linear(HIDDEN, 2)})
+    def build(self, models: dict[str, Any]) -> None:
+        models["encoder"].heads.update({"mlm": nn.Linear(HIDDEN, VOCAB), "nsp": nn.Linear(HIDDEN, 2)})
 
-    def losses(self, heads: nn.ModuleDict, encoder: nn.Module, batch: dict[str, Any]) -> list[Term]:
+    def terms(self, models: Any, batch: dict[str, Any]) -> list[LossTerm]:
+        encoder, heads = models["encoder"].encoder, models["encoder"].heads
         hidden = encoder(batch["input_ids"])
-        rows, labels = batch["prediction_rows"], batch["prediction_labels"]
+        rows, labels = batch["prediction_positions"], batch["prediction_labels"]
         pooled = encoder.pooler(hidden[batch["layout"].first_rows])
         terms = []
         for part, logits, target in (
@@ -89,7 +85,7 @@ class ToyObjective:
         ):
             loss = F.cross_entropy(logits.float(), target, reduction="sum")
             correct = logits.argmax(-1) == target
-            terms.append(Term(part.name, loss, len(target), correct.sum()))
+            terms.append(LossTerm(part.name, loss, len(target), correct.sum()))
         return terms
 
 
@@ -108,7 +104,7 @@ def global_batch(step: int) -> list[dict[str, torch.Tensor]]:
 def collate(rows: list[dict[str, torch.Tensor]]) -> dict[str, Any]:
     return {
         "input_ids": torch.cat([row["ids"] for row in rows]),
-        "prediction_rows": torch.cat([row["rows"] + SLOTS * index for index, row in enumerate(rows)]),
+        "prediction_positions": torch.cat([row["rows"] + SLOTS * index for index, row in enumerate(rows)]),
         "prediction_labels": torch.cat([row["labels"] for row in rows]),
         "next_sentence_label": torch.cat([row["label"] for row in rows]),
         "layout": Layout.rectangle([SLOTS] * len(rows), SLOTS),
@@ -151,7 +147,7 @@ class ToyRun:
         settings = {"betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.01, "bias_correction": True}
         self.module = PretrainingModule(
             ToyEncoder(self.dropout),
-            ToyObjective(),
+            [ToyObjective()],
             optimizer_factory=partial(build_adamw, learning_rate=self.options["rate"], **settings),
             schedule_factory=partial(LinearWarmupDecay, warmup_fraction=self.options["warmup"]),
             total_steps=TOTAL,
@@ -220,8 +216,8 @@ def test_loss_is_normalised_by_the_whole_global_batch(tmp_path: Path) -> None:
             torch.testing.assert_close(a, b, atol=2e-6, rtol=0)
     torch.manual_seed(0)
     encoder, objective = ToyEncoder(0.0), ToyObjective()
-    heads = objective.heads(CONFIG, encoder)
-    token, pair = objective.losses(heads, encoder, collate(global_batch(0)))
+    models = build_models(encoder, [objective])
+    token, pair = objective.terms(models, collate(global_batch(0)))
     expected = token.loss_sum / token.count + 0.5 * pair.loss_sum / pair.count
     for run in runs:
         logged = {(step, key): float(value) for step, key, value in run.rows()}
@@ -234,8 +230,8 @@ def test_a_whole_run_equals_a_plain_loop(tmp_path: Path) -> None:
     ours = run.fit()
     torch.manual_seed(0)
     encoder, objective = ToyEncoder(0.0), ToyObjective()
-    heads = objective.heads(CONFIG, encoder)
-    model = nn.ModuleDict({"encoder": encoder, "heads": heads})
+    models = nn.ModuleDict(build_models(encoder, [objective]))
+    model = nn.ModuleDict({"models": models})
     matrices, vectors = ([p for p in model.parameters() if (p.ndim > 1) == wanted] for wanted in (True, False))
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
     plain = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-6, fused=False, foreach=False)
@@ -243,7 +239,7 @@ def test_a_whole_run_equals_a_plain_loop(tmp_path: Path) -> None:
     for step in range(TOTAL):
         for group in plain.param_groups:
             group["lr"] = 0.01 * (step / 2 if step < 2 else 1 - step / TOTAL)
-        token, pair = objective.losses(heads, encoder, collate(global_batch(step)))
+        token, pair = objective.terms(models, collate(global_batch(step)))
         plain.zero_grad()
         (token.loss_sum / token.count + 0.5 * pair.loss_sum / pair.count).backward()
         norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.05)))
@@ -405,12 +401,13 @@ def test_pooler_is_frozen_without_a_pair_objective(tmp_path: Path) -> None:
     assert all(p.requires_grad for p in module.model.encoder.pooler.parameters())
     objective = ToyObjective()
     objective.pair = None
-    alone = type(module.model)(ToyEncoder(0.0), objective)
+    alone = type(module.model)(ToyEncoder(0.0), [objective])
     assert not any(p.requires_grad for p in alone.encoder.pooler.parameters())
 
 
 def test_names_of_validation_metrics() -> None:
-    sums = {"mlm": [20.0, 3.0, 10.0], "nsp": [2.0, 3.0, 4.0], "nsp/wiki": [0.0, 1.0, 2.0], "nsp/none": [0.0, 0.0, 0.0]}
+    sums = {"mlm_loss": [20.0, 10.0], "mlm_accuracy": [3.0, 10.0], "nsp_loss": [2.0, 4.0], "nsp_accuracy": [3.0, 4.0]}
+    sums |= {"nsp_accuracy/wiki": [1.0, 2.0], "nsp_accuracy/none": [0.0, 0.0]}
     metrics = validation_metrics(sums, "mlm")
     assert metrics == {
         "validation/loss": 2.0,

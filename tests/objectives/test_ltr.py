@@ -10,11 +10,11 @@ import torch
 from torch.nn import functional as F
 
 from clozelab.corpus.instances import FullSentences, SegmentPairs
-from clozelab.corpus.packing import SpecialIds, pack_ragged
+from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards
 from clozelab.models.encoder import Encoder
 from clozelab.objectives.ltr import LeftToRight
-from clozelab.objectives.objective import Objective, to_torch
+from clozelab.objectives.objective import Objective, build_models, to_torch
 
 LTR = LeftToRight(weight=1.0)
 
@@ -23,36 +23,30 @@ LTR = LeftToRight(weight=1.0)
 def test_each_real_token_but_the_last_predicts_its_successor(
     shards: TokenShards, ids: SpecialIds, input_format: SegmentPairs | FullSentences
 ) -> None:
-    rows = input_format.bind(shards, ids, 48).rows(1, 0, np.arange(20))
+    rows = input_format.bind(shards, ids, 48).pack(1, 0, np.arange(20))
     assert (rows.lengths < 48).any()  # short rows with padding are in the test
-    batch = LTR.instance(rows, ids, 1, 0)
+    batch = LTR.arrays(rows, ids, 1, 0)
     expected_rows, expected_labels = [], []
     for number, length in enumerate(rows.lengths):
         for slot in range(48 * number, 48 * number + length - 1):
             expected_rows.append(slot)
             expected_labels.append(rows.input_ids[slot + 1])
         assert expected_labels[-1] == ids.sep
-    assert batch["prediction_rows"].tolist() == expected_rows
+    assert batch["prediction_positions"].tolist() == expected_rows
     assert batch["prediction_labels"].tolist() == expected_labels
     assert (batch["input_ids"] == rows.input_ids).all()
     assert ids.pad not in batch["prediction_labels"]
 
 
-def test_ragged_rows(ids: SpecialIds) -> None:
-    batch = LTR.instance(pack_ragged([[2, 10, 3], [2, 11, 12, 3], [2]]), ids, 1, 0)
-    assert batch["prediction_rows"].tolist() == [0, 1, 3, 4, 5]
-    assert batch["prediction_labels"].tolist() == [10, 3, 11, 12, 3]
-
-
 def losses(encoder: Encoder, shards: TokenShards, ids: SpecialIds) -> torch.Tensor:
     """Loss at each position of window 2."""
     objective = Objective(input=FullSentences(), token=LTR, pair=None)
-    batch = to_torch(objective.make_batch(objective.bind(shards, ids, 48), 1, 0, np.array([2])))
+    batch = to_torch(objective.arrays(objective.bind(shards, ids, 48), 1, 0, np.array([2])))
     torch.manual_seed(1)
-    head = objective.heads(encoder.config, encoder)["ltr"]
+    head = build_models(encoder, [objective])["encoder"].heads["lm"]
     with torch.no_grad():
         output = encoder(batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"])
-        logits = head.logits(output.sequence_output[batch["prediction_rows"]])
+        logits = head.logits(output.sequence_output[batch["prediction_positions"]])
         return F.cross_entropy(logits, batch["prediction_labels"], reduction="none")
 
 
@@ -67,11 +61,11 @@ def test_loss_does_not_see_beyond_the_next_token(
     """A changed token at slot q leaves the losses at slots below q - 1 alone; without the causal mask it does not."""
     encoder = make_encoder(is_causal)
     instances = FullSentences().bind(shards, ids, 48)
-    rows = instances.rows(1, 0, np.array([2]))
+    rows = instances.pack(1, 0, np.array([2]))
     separators = np.flatnonzero(rows.input_ids == ids.sep)
     first_token = sum(
         int((r.lengths - 1 - (r.input_ids == ids.sep).sum()).sum())
-        for r in (instances.rows(1, 0, np.array([k])) for k in (0, 1))
+        for r in (instances.pack(1, 0, np.array([k])) for k in (0, 1))
     )
     before = losses(encoder, shards, ids)
     for slot in (5, 9, 20):
@@ -85,9 +79,9 @@ def test_loss_does_not_see_beyond_the_next_token(
 
 
 def instances_token(shards: TokenShards, ids: SpecialIds, slot: int) -> int:
-    return int(FullSentences().bind(shards, ids, 48).rows(1, 0, np.array([2])).input_ids[slot])
+    return int(FullSentences().bind(shards, ids, 48).pack(1, 0, np.array([2])).input_ids[slot])
 
 
 def test_facts() -> None:
     assert LTR.is_causal and LTR.predicted_fraction == pytest.approx(1.0)
-    assert LTR.name == "ltr" and LTR.hf_prefix == "lm"
+    assert LTR.name == "ltr"

@@ -14,7 +14,7 @@ from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards
 from clozelab.models.encoder import Encoder
 from clozelab.objectives.mlm import MaskedLanguageModel
-from clozelab.objectives.objective import Objective, to_torch
+from clozelab.objectives.objective import Objective, build_models, to_torch
 
 PAIRS = SegmentPairs(0.5, "corpus")
 
@@ -24,10 +24,10 @@ def hidden_and_labels(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Hidden states [P, H] and labels [P] of the predicted positions of instance 3."""
     instances = objective.bind(shards, ids, 48)
-    batch = to_torch(objective.make_batch(instances, 1, 0, np.array([3])))
+    batch = to_torch(objective.arrays(instances, 1, 0, np.array([3])))
     with torch.no_grad():
         output = encoder(batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"])
-    return output.sequence_output[batch["prediction_rows"]], batch["prediction_labels"]
+    return output.sequence_output[batch["prediction_positions"]], batch["prediction_labels"]
 
 
 @pytest.mark.parametrize(("fractions", "leaks"), [((1, 0, 0), False), ((0, 1, 0), False), ((0, 0, 1), True)])
@@ -46,10 +46,10 @@ def test_a_prediction_does_not_see_its_own_token(
     """
     objective, encoder = Objective(input=PAIRS, token=make_mlm(*fractions), pair=None), make_encoder(False)
     instances = objective.bind(shards, ids, 48)
-    rows = instances.rows(1, 0, np.array([3]))
-    batch = objective.make_batch(instances, 1, 0, np.array([3]))
+    rows = instances.pack(1, 0, np.array([3]))
+    batch = objective.arrays(instances, 1, 0, np.array([3]))
     before, labels = hidden_and_labels(objective, encoder, shards, ids)
-    for number, slot in enumerate(batch["prediction_rows"]):
+    for number, slot in enumerate(batch["prediction_positions"]):
         position = find(shards, rows.input_ids, int(slot), ids)
         after, changed = hidden_and_labels(objective, encoder, change_token(position), ids)
         others = np.arange(len(labels)) != number
@@ -76,11 +76,11 @@ def test_loss_is_the_sum_over_predicted_positions(
 ) -> None:
     token, encoder = make_mlm(), make_encoder(False)
     objective = Objective(input=PAIRS, token=token, pair=None)
-    batch = to_torch(objective.make_batch(objective.bind(shards, ids, 48), 1, 0, np.arange(6)))
-    heads = objective.heads(encoder.config, encoder)
-    (term,) = objective.losses(heads, encoder, batch)
+    batch = to_torch(objective.arrays(objective.bind(shards, ids, 48), 1, 0, np.arange(6)))
+    models = build_models(encoder, [objective])
+    (term,) = objective.terms(models, batch)
     output = encoder(batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"])
-    logits = heads["mlm"].logits(output.sequence_output[batch["prediction_rows"]])
+    logits = models["encoder"].heads["lm"].logits(output.sequence_output[batch["prediction_positions"]])
     expected = F.cross_entropy(logits, batch["prediction_labels"], reduction="sum")
     assert term.name == "mlm" and term.count == len(batch["prediction_labels"])
     assert term.loss_sum.item() == pytest.approx(expected.item(), rel=1e-5)
@@ -89,6 +89,6 @@ def test_loss_is_the_sum_over_predicted_positions(
 
 def test_facts_and_errors(make_mlm: Callable[..., MaskedLanguageModel]) -> None:
     objective = make_mlm()
-    assert objective.predicted_fraction == 0.15 and not objective.is_causal and objective.hf_prefix == "lm"
+    assert objective.predicted_fraction == 0.15 and not objective.is_causal
     with pytest.raises(ValueError, match="sum to 1"):
         make_mlm(0.8, 0.1, 0.2)

@@ -15,7 +15,7 @@ from clozelab.corpus.shards import TokenShards
 from clozelab.models.encoder import Encoder
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.nsp import NextSentencePrediction
-from clozelab.objectives.objective import Objective, to_torch
+from clozelab.objectives.objective import Objective, build_models, to_torch
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -28,14 +28,14 @@ def test_loss_is_cross_entropy_of_the_pooled_state(
         input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=NextSentencePrediction(weight=1.0)
     )
     instances = objective.bind(shards, ids, 48)
-    batch = to_torch(objective.make_batch(instances, 1, 0, np.arange(24)))
-    heads = objective.heads(encoder.config, encoder)
-    term = objective.losses(heads, encoder, batch)[1]
+    batch = to_torch(objective.arrays(instances, 1, 0, np.arange(24)))
+    models = build_models(encoder, [objective])
+    term = objective.terms(models, batch)[1]
     output = encoder(batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"])
-    lengths = instances.rows(1, 0, np.arange(24)).lengths
+    lengths = instances.pack(1, 0, np.arange(24)).lengths
     slots = torch.arange(24) * 48 + (torch.from_numpy(lengths) - 1 if is_causal else 0)
-    logits = heads["nsp"](encoder.pooler(output.sequence_output[slots]))
-    labels = torch.from_numpy(instances.rows(1, 0, np.arange(24)).next_sentence_label)
+    logits = models["encoder"].heads["nsp"](encoder.pooler(output.sequence_output[slots]))
+    labels = torch.from_numpy(instances.pack(1, 0, np.arange(24)).next_sentence_label)
     assert term.count == 24 and 0 < labels.sum() < 24
     assert torch.equal(batch["next_sentence_label"], labels)
     assert term.loss_sum.item() == pytest.approx(F.cross_entropy(logits, labels, reduction="sum").item(), rel=1e-5)
@@ -49,8 +49,8 @@ def test_the_loss_trains_pooler_and_head(
     objective = Objective(
         input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=NextSentencePrediction(weight=1.0)
     )
-    batch = to_torch(objective.make_batch(objective.bind(shards, ids, 48), 1, 0, np.arange(8)))
-    heads = objective.heads(encoder.config, encoder)
-    objective.losses(heads, encoder, batch)[1].loss_sum.backward()
-    for parameter in (*encoder.pooler.parameters(), *heads["nsp"].parameters()):
+    batch = to_torch(objective.arrays(objective.bind(shards, ids, 48), 1, 0, np.arange(8)))
+    models = build_models(encoder, [objective])
+    objective.terms(models, batch)[1].loss_sum.backward()
+    for parameter in (*encoder.pooler.parameters(), *models["encoder"].heads["nsp"].parameters()):
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0

@@ -16,13 +16,13 @@ from clozelab.models.encoder import Encoder
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
-from clozelab.objectives.objective import Objective, pad_predictions, to_torch
+from clozelab.objectives.objective import Objective, build_models, pad_predictions, to_torch
 
 MakeMlm = Callable[..., MaskedLanguageModel]
 
 
 def test_batch_keys_and_types(shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective) -> None:
-    batch = to_torch(mlm_nsp.make_batch(mlm_nsp.bind(shards, ids, 32), 1, 0, np.arange(5)))
+    batch = to_torch(mlm_nsp.arrays(mlm_nsp.bind(shards, ids, 32), 1, 0, np.arange(5)))
     layout = batch.pop("layout")
     assert layout.batch_size == 5 and layout.row_slots == 32 and layout.num_slots == 160
     assert {key: len(value) for key, value in batch.items() if not key.startswith("prediction")} == {
@@ -40,7 +40,7 @@ def test_batch_keys_and_types(shards: TokenShards, ids: SpecialIds, mlm_nsp: Obj
 def test_no_pair_label_without_a_pair_objective(shards: TokenShards, ids: SpecialIds, make_mlm: MakeMlm) -> None:
     for input_format in (SegmentPairs(0.5, "corpus"), FullSentences()):
         objective = Objective(input=input_format, token=make_mlm(), pair=None)
-        batch = objective.make_batch(objective.bind(shards, ids, 32), 1, 0, np.arange(5))
+        batch = objective.arrays(objective.bind(shards, ids, 32), 1, 0, np.arange(5))
         assert "next_sentence_label" not in batch
         assert objective.weights == {"mlm": 1.0}
 
@@ -48,9 +48,9 @@ def test_no_pair_label_without_a_pair_objective(shards: TokenShards, ids: Specia
 def test_arms_see_the_same_pairs(shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective, make_mlm: MakeMlm) -> None:
     ltr = Objective(input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=None)
     instances = ltr.bind(shards, ids, 32)
-    one, two = (objective.make_batch(instances, 1, 0, np.arange(9)) for objective in (ltr, mlm_nsp))
+    one, two = (objective.arrays(instances, 1, 0, np.arange(9)) for objective in (ltr, mlm_nsp))
     originals = two["input_ids"].copy()
-    originals[two["prediction_rows"]] = two["prediction_labels"]
+    originals[two["prediction_positions"]] = two["prediction_labels"]
     assert (originals == one["input_ids"]).all()
 
 
@@ -58,14 +58,14 @@ def test_terms_add_up_over_micro_batches(
     shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective, make_encoder: Callable[..., Encoder]
 ) -> None:
     encoder = make_encoder(False)
-    heads = mlm_nsp.heads(encoder.config, encoder)
+    models = build_models(encoder, [mlm_nsp])
     instances = mlm_nsp.bind(shards, ids, 32)
 
     def sums(*parts: np.ndarray) -> dict[str, tuple[float, int, int]]:
         total: dict[str, Any] = {}
         for part in parts:
-            batch = to_torch(mlm_nsp.make_batch(instances, 1, 0, part))
-            for term in mlm_nsp.losses(heads, encoder, batch):
+            batch = to_torch(mlm_nsp.arrays(instances, 1, 0, part))
+            for term in mlm_nsp.terms(models, batch):
                 old = total.get(term.name, (0.0, 0, 0))
                 new = (term.loss_sum.item(), term.count, int(term.num_correct))
                 total[term.name] = tuple(a + b for a, b in zip(old, new, strict=True))
@@ -81,28 +81,34 @@ def test_pair_terms_by_source(
     shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective, make_encoder: Callable[..., Encoder]
 ) -> None:
     encoder = make_encoder(False)
-    batch = to_torch(mlm_nsp.make_batch(mlm_nsp.bind(shards, ids, 32), 1, 0, np.arange(12)))
-    heads = mlm_nsp.heads(encoder.config, encoder)
-    terms = {t.name: t for t in mlm_nsp.losses(heads, encoder, {**batch, "source_names": ("wiki", "books", "empty")})}
-    assert list(terms) == ["mlm", "nsp", "nsp/wiki", "nsp/books", "nsp/empty"]
-    parts = [terms[f"nsp/{name}"] for name in ("wiki", "books", "empty")]
-    assert [part.count for part in parts] == [*np.bincount(batch["source"].numpy()).tolist(), 0]
-    assert sum(part.loss_sum.item() for part in parts) == pytest.approx(terms["nsp"].loss_sum.item(), rel=1e-5)
-    assert sum(int(part.num_correct) for part in parts) == int(terms["nsp"].num_correct)
+    batch = to_torch(mlm_nsp.arrays(mlm_nsp.bind(shards, ids, 32), 1, 0, np.arange(12)))
+    models = build_models(encoder, [mlm_nsp])
+    terms = mlm_nsp.terms(models, {**batch, "source_names": ("wiki", "books", "empty")})
+    assert [term.name for term in terms] == ["mlm", "nsp"] and not terms[0].figures
+    parts = [terms[1].figures[f"nsp_accuracy/{name}"] for name in ("wiki", "books", "empty")]
+    assert [int(count) for _, count in parts] == [*np.bincount(batch["source"].numpy()).tolist(), 0]
+    assert sum(int(correct) for correct, _ in parts) == int(terms[1].num_correct)
 
 
 def test_heads_and_their_names(mlm_nsp: Objective, make_encoder: Callable[..., Encoder]) -> None:
     encoder = make_encoder(False)
-    heads = mlm_nsp.heads(encoder.config, encoder)
-    assert list(heads) == ["mlm", "nsp"]
-    assert heads["mlm"].word_embedding_weight is encoder.embeddings.word_embeddings.weight
-    assert mlm_nsp.heads_by_prefix(heads) == {"lm": heads["mlm"], "nsp": heads["nsp"]}
+    models = build_models(encoder, [mlm_nsp])
+    heads = models["encoder"].heads
+    assert list(models) == ["encoder"] and list(heads) == ["lm", "nsp"]
+    assert heads["lm"].word_embedding_weight is encoder.embeddings.word_embeddings.weight
+
+
+def test_objectives_in_turn_share_their_heads(make_mlm: MakeMlm, make_encoder: Callable[..., Encoder]) -> None:
+    pairs = SegmentPairs(0.5, "corpus")
+    ltr = Objective(input=pairs, token=LeftToRight(weight=1.0), pair=None)
+    both = Objective(input=pairs, token=make_mlm(), pair=NextSentencePrediction(weight=1.0))
+    assert list(build_models(make_encoder(False), [ltr, both, ltr])["encoder"].heads) == ["lm", "nsp"]
 
 
 def test_static_masking_repeats(shards: TokenShards, ids: SpecialIds, make_mlm: MakeMlm) -> None:
     objective = Objective(input=SegmentPairs(0.5, "corpus"), token=make_mlm(), pair=None, dupe_factor=3)
     instances = objective.bind(shards, ids, 32)
-    batches = [objective.make_batch(instances, 1, epoch, np.arange(9))["input_ids"] for epoch in range(5)]
+    batches = [objective.arrays(instances, 1, epoch, np.arange(9))["input_ids"] for epoch in range(5)]
     assert (batches[0] == batches[3]).all() and (batches[1] == batches[4]).all()
     assert (batches[0] != batches[1]).any()
 
@@ -120,21 +126,23 @@ def test_padded_predictions_count_nowhere(
     shards: TokenShards, ids: SpecialIds, mlm_nsp: Objective, make_encoder: Callable[..., Encoder]
 ) -> None:
     """A multiple for accelerators: the same terms and the same gradients."""
-    arrays = mlm_nsp.make_batch(mlm_nsp.bind(shards, ids, 32), 1, 0, np.arange(5))
+    arrays = mlm_nsp.arrays(mlm_nsp.bind(shards, ids, 32), 1, 0, np.arange(5))
     real = len(arrays["prediction_labels"])
     padded = to_torch(pad_predictions(arrays, 64))
     assert len(padded["prediction_labels"]) % 64 == 0 and len(padded["prediction_labels"]) > real
-    assert len(padded["prediction_rows"]) == len(padded["prediction_labels"])
+    assert len(padded["prediction_positions"]) == len(padded["prediction_labels"])
     results = []
     for batch in (to_torch(arrays), padded):
         assert mlm_nsp.counts(batch)["mlm"] == real
         torch.manual_seed(0)
         encoder = make_encoder(False)
-        heads = mlm_nsp.heads(encoder.config, encoder)
-        terms = mlm_nsp.losses(heads, encoder, batch)
+        models = build_models(encoder, [mlm_nsp])
+        terms = mlm_nsp.terms(models, batch)
         sum(term.loss_sum for term in terms).backward()
         assert terms[0].count == real
-        gradients = [p.grad for p in (*encoder.parameters(), *heads.parameters()) if p.grad is not None]
+        gradients = [
+            p.grad for p in (*encoder.parameters(), *models["encoder"].heads.parameters()) if p.grad is not None
+        ]
         results.append([terms[0].loss_sum.detach(), terms[0].num_correct, *gradients])
     for plain, other in zip(*results, strict=True):
         torch.testing.assert_close(plain, other, atol=1e-5, rtol=1e-5)

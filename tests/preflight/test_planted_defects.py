@@ -14,7 +14,7 @@ from clozelab.checks.machine import check_time
 from clozelab.checks.run import examine
 from clozelab.checks.subject import ERROR, OK, WARNING, Corpus, Finding, Room, Subject, Time
 from clozelab.corpus.instances import PairInstances
-from clozelab.corpus.packing import Masking, PackedRows
+from clozelab.corpus.packing import Masking, PackedInstances
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.models import attention
 from clozelab.models.layout import Layout
@@ -70,7 +70,7 @@ def test_masked_model_under_a_causal_mask(subject: Subject, corpus: Corpus, make
 def test_labels_left_in_sight(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Masking.apply
 
-    def leave(self: Masking, rows: PackedRows, *rest: Any) -> Any:
+    def leave(self: Masking, rows: PackedInstances, *rest: Any) -> Any:
         _, position, labels = whole(self, rows, *rest)
         return rows.input_ids, position, labels
 
@@ -121,39 +121,39 @@ def test_special_tokens_are_masked(subject: Subject, monkeypatch: pytest.MonkeyP
 
 
 def test_pairs_that_are_always_next(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = PairInstances.rows
+    whole = PairInstances.pack
 
-    def always(self: PairInstances, *rest: Any) -> PackedRows:
+    def always(self: PairInstances, *rest: Any) -> PackedInstances:
         rows = whole(self, *rest)
         return replace(rows, next_sentence_label=np.zeros_like(rows.lengths))
 
-    monkeypatch.setattr(PairInstances, "rows", always)
+    monkeypatch.setattr(PairInstances, "pack", always)
     assert caught(subject) == {"pairs"}
 
 
 def test_pair_labels_that_lie(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many random pairs as there should be, and lengths as they should be: only the text tells."""
-    whole = PairInstances.rows
+    whole = PairInstances.pack
 
-    def lie(self: PairInstances, seed: int, epoch: Any, index: Any) -> PackedRows:
+    def lie(self: PairInstances, seed: int, epoch: Any, index: Any) -> PackedInstances:
         rows = whole(self, seed, epoch, index)
         assert rows.next_sentence_label is not None
         return replace(rows, next_sentence_label=1 - rows.next_sentence_label)
 
-    monkeypatch.setattr(PairInstances, "rows", lie)
+    monkeypatch.setattr(PairInstances, "pack", lie)
     assert caught(subject) == {"pairs"}
 
 
 def test_lengths_that_betray_the_label(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = PairInstances.rows
+    whole = PairInstances.pack
 
-    def betray(self: PairInstances, seed: int, epoch: Any, index: Any) -> PackedRows:
+    def betray(self: PairInstances, seed: int, epoch: Any, index: Any) -> PackedInstances:
         rows = whole(self, seed, epoch, index)
-        slots = rows.row_slots or 1
+        slots = rows.width
         b_length = rows.token_type_ids.reshape(-1, slots).sum(1)
         return replace(rows, next_sentence_label=(b_length > np.median(b_length)).astype(np.int64))
 
-    monkeypatch.setattr(PairInstances, "rows", betray)
+    monkeypatch.setattr(PairInstances, "pack", betray)
     assert caught(subject) == {"pairs"}
 
 

@@ -1,8 +1,8 @@
-"""Statistics of the rows that an arm trains on: what is masked, and whether pairs are what their labels say.
+"""Statistics of the instances that an arm trains on: what is masked, and whether pairs are what their labels say.
 
 Bounds are binomial at 4.5 standard deviations: a sound recipe is outside once in 150,000 checks.
 
-Letters: B rows, T slots, P predictions.
+Letters: B instances, T slots, P predictions.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 
 from clozelab.checks.subject import ERROR, OK, PROBE_SEED, WARNING, Arm, Finding, deviation, share
 from clozelab.checks.text import NGRAM, NgramIndex, ngram_hashes
-from clozelab.corpus.packing import I64, PackedRows
+from clozelab.corpus.packing import I64, PackedInstances
 
-NUM_ROWS = 2048
+NUM_INSTANCES = 2048
 LENGTH_BINS = 8
 MAX_FALLBACK_FRACTION = 0.05
 """More random next segments that could not be found tie the label to the document."""
@@ -26,27 +26,27 @@ MIN_LOCATED = 30
 
 def check_masks(arm: Arm) -> Iterator[Finding]:
     """Share of predicted tokens, what stands in their place, special tokens, and whether masks change."""
-    token, rows = arm.objective.token, arm.rows(NUM_ROWS)
+    token, packed = arm.objective.token, arm.packed(NUM_INSTANCES)
     ids = arm.corpus.ids
-    found = token.instance(rows, ids, PROBE_SEED, 0)
-    where, labels, seen = found["prediction_rows"], found["prediction_labels"], found["input_ids"]
+    found = token.arrays(packed, ids, PROBE_SEED, 0)
+    where, labels, seen = found["prediction_positions"], found["prediction_labels"], found["input_ids"]
     masking = getattr(token, "masking", None)
     if masking is None:
-        candidates = int((rows.lengths - 1).sum())
+        candidates = int((packed.lengths - 1).sum())
         level = OK if abs(len(where) - token.predicted_fraction * candidates) <= 0.02 * candidates else ERROR
-        remedy = "look at the objective's instance()" if level == ERROR else ""
+        remedy = "look at the objective's arrays()" if level == ERROR else ""
         yield Finding("masks", level, f"{arm.name}: {token.name} predicts", share(len(where), candidates), remedy)
         return
-    candidates = int((~rows.special).sum())
-    wrong = [*_wrong_share(len(where), candidates, rows, masking.predict_prob)]
-    if rows.special[where].any():
-        wrong.append(f"{int(rows.special[where].sum())} special tokens are predicted")
+    candidates = int((~packed.special).sum())
+    wrong = [*_wrong_share(len(where), candidates, packed, masking.predict_prob)]
+    if packed.special[where].any():
+        wrong.append(f"{int(packed.special[where].sum())} special tokens are predicted")
     if len(where):
         is_mask, is_same = seen[where] == ids.mask, seen[where] == labels
         wrong += _wrong_action("[MASK]", is_mask, masking.mask_fraction)
         wrong += _wrong_action("unchanged", is_same, masking.same_fraction)
         wrong += _wrong_action("random", ~is_mask & ~is_same, masking.random_fraction)
-        again = token.instance(rows, ids, PROBE_SEED, 1)["prediction_rows"]
+        again = token.arrays(packed, ids, PROBE_SEED, 1)["prediction_positions"]
         if arm.objective.dupe_factor != 1 and np.array_equal(again, where):
             wrong.append("epoch 1 masks what epoch 0 masked")
         figure = f"{share(len(where), candidates)}; {100 * is_mask.mean():.0f}/{100 * (~is_mask & ~is_same).mean():.0f}"
@@ -55,14 +55,14 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
         figure = share(0, candidates)
     what = f"{arm.name}: " + ("; ".join(wrong) or "masks are as the recipe says")
     remedy = (
-        "the objective's settings are not what is done: look at data/masking.py and objective.token" if wrong else ""
+        "the objective's settings are not what is done: look at corpus/packing.py and objective.token" if wrong else ""
     )
     yield Finding("masks", ERROR if wrong else OK, what, figure, remedy)
 
 
-def _wrong_share(predicted: int, candidates: int, rows: PackedRows, predict_prob: float) -> Iterator[str]:
-    """Each row rounds to whole tokens, so the share may be off by half a token a row."""
-    rounding = 0.5 * rows.num_rows / max(1, candidates)
+def _wrong_share(predicted: int, candidates: int, packed: PackedInstances, predict_prob: float) -> Iterator[str]:
+    """Each instance rounds to whole tokens, so the share may be off by half a token each."""
+    rounding = 0.5 * packed.num_instances / max(1, candidates)
     if abs(predicted / max(1, candidates) - predict_prob) > rounding + 0.002:
         yield f"{share(predicted, candidates)} tokens are predicted, predict_prob is {predict_prob:g}"
 
@@ -83,7 +83,8 @@ class PairSample:
     """1 = B is random."""
     a_length: I64
     b_length: I64
-    num_slots: int
+    is_short: np.ndarray
+    """Padded at its end."""
     num_fallbacks: int
     a_hash: np.ndarray
     """The n-gram that A ends with; 0 where a segment is too short for one."""
@@ -100,12 +101,10 @@ def sample_pairs(arm: Arm) -> PairSample | None:
     """None for an arm without a pair objective."""
     if arm.objective.pair is None:
         return None
-    rows = arm.rows(NUM_ROWS)
-    assert rows.row_slots is not None and rows.next_sentence_label is not None
-    found = arm.objective.pair.instance(rows, arm.corpus.ids, PROBE_SEED, 0)["next_sentence_label"]
-    ids = rows.input_ids.reshape(rows.num_rows, rows.row_slots)
-    b_length = rows.token_type_ids.reshape(ids.shape).sum(1) - 1
-    a_length = rows.lengths - b_length - 3
+    packed, found = arm.objective.pair.arrange(arm.packed(NUM_INSTANCES), PROBE_SEED, 0)
+    ids = packed.input_ids.reshape(packed.num_instances, packed.width)
+    a_length, b_length = packed.a_length, packed.b_length
+    assert a_length is not None and b_length is not None
     usable = (a_length >= NGRAM) & (b_length >= NGRAM)
     a_hash, b_hash = np.zeros(len(ids), dtype=np.uint64), np.zeros(len(ids), dtype=np.uint64)
     number = np.flatnonzero(usable)[:, None]
@@ -113,8 +112,10 @@ def sample_pairs(arm: Arm) -> PairSample | None:
     if len(number):
         a_end = a_length[usable][:, None] + 1
         a_hash[usable] = ngram_hashes(ids[number, a_end - NGRAM + slot])[:, 0]
-        b_hash[usable] = ngram_hashes(ids[number, a_end + 1 + slot])[:, 0]
-    return PairSample(found, a_length, b_length, rows.row_slots, rows.num_fallbacks, a_hash, b_hash)
+        b_begin = a_end + arm.corpus.ids.pair_separators
+        b_hash[usable] = ngram_hashes(ids[number, b_begin + slot])[:, 0]
+    is_short = packed.lengths < packed.width
+    return PairSample(found, a_length, b_length, is_short, packed.num_fallbacks, a_hash, b_hash)
 
 
 def check_pairs(arm: Arm, sample: PairSample, index: NgramIndex | None) -> Iterator[Finding]:
@@ -125,7 +126,7 @@ def check_pairs(arm: Arm, sample: PairSample, index: NgramIndex | None) -> Itera
     figure = f"{share(label.sum(), number)} random; "
     accuracy, chance = length_rule(sample)
     figure += f"lengths alone guess {100 * accuracy:.1f} % (chance {100 * chance:.1f} %)"
-    remedy = "the pair loss would learn nothing of the text: look at objective.input and data/segments.py"
+    remedy = "the pair loss would learn nothing of the text: look at objective.input and corpus/instances.py"
     if abs(rate - wanted) > deviation(wanted, number) + MAX_FALLBACK_FRACTION * wanted:
         what = f"{arm.name}: {100 * rate:.1f} % of the pairs are random, random_next_prob is {wanted:g}"
         yield Finding("pairs", ERROR, what, figure, remedy)
@@ -168,7 +169,7 @@ def _check_origin(
 
 def length_rule(sample: PairSample) -> tuple[float, float]:
     """(accuracy of the best guess from the lengths, of the most frequent label), learnt and tried on two halves."""
-    short = (sample.a_length + sample.b_length + 3 < sample.num_slots).astype(np.int64)
+    short = sample.is_short.astype(np.int64)
     cell = (_bins(sample.a_length) * LENGTH_BINS + _bins(sample.b_length)) * 2 + short
     half = len(cell) // 2
     votes = np.bincount(cell[:half], weights=2 * sample.label[:half] - 1, minlength=2 * LENGTH_BINS**2)

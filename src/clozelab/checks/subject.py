@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from clozelab.corpus.instances import Instances
-from clozelab.corpus.packing import I64, PackedRows, SpecialIds
+from clozelab.corpus.packing import I64, PackedInstances, SpecialIds
 from clozelab.corpus.random import instance_indices
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import Tokenizer
@@ -105,7 +105,7 @@ class Arm:
 
     @property
     def probe_length(self) -> int:
-        """Sequence length of the phase with the most rows, where the statistics are taken."""
+        """Sequence length of the phase with the most instances, where the statistics are taken."""
         return max(self.phases, key=lambda phase: phase["steps"] * phase["global_batch_size"])["seq_length"]
 
     @cached_property
@@ -117,9 +117,9 @@ class Arm:
         number = len(self.instances)
         return instance_indices(PROBE_SEED, number, np.arange(min(count, number)))[1]
 
-    def rows(self, count: int) -> PackedRows:
+    def packed(self, count: int) -> PackedInstances:
         """The text of these instances in epoch 0, before the objective has touched it."""
-        return self.instances.rows(PROBE_SEED, 0, self.indices(count))
+        return self.instances.pack(PROBE_SEED, 0, self.indices(count))
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Task:
     max_seq_length: int
     """What its configuration asks for."""
     trained_length: int
-    """Longest row that its encoders are trained on."""
+    """Tokens of the longest instance that its encoders are trained on."""
     metrics: Sequence[str] = ()
     number_range: Sequence[float] | None = None
     stored_label_names: Sequence[str] | None = None
@@ -205,7 +205,7 @@ def _beginning(shards: TokenShards) -> TokenShards:
 
 
 def made_up_corpus(vocab_size: int) -> Corpus:
-    """Random text for what needs rows of any kind: 200 documents of 20 sentences of 5..24 tokens."""
+    """Random text for what needs instances of any kind: 200 documents of 20 sentences of 5..24 tokens."""
     rng = np.random.default_rng(0)
     sentences = np.full(200, 20)
     lengths = rng.integers(5, 25, sentences.sum())

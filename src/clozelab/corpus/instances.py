@@ -1,4 +1,4 @@
-"""How text becomes rows: segment pairs for next-sentence prediction, or windows of full sentences.
+"""How text becomes instances: segment pairs for next-sentence prediction, or windows of full sentences.
 
 Unusual, and the reason for each rule of `SegmentPairs`: next-sentence prediction must be learnt from the text, not
 read off lengths and cut positions (a random B that is cut while a true B is whole gives 83 % accuracy without learning
@@ -8,8 +8,8 @@ anything). So
   on how B's sentences are cut (a uniform draw over the boundaries would prefer long first sentences in B);
 * B's length follows from A alone (what A leaves of the budget), and B is that many tokens from a sentence boundary on,
   wherever they end; both kinds of B start at the split of some instance and are cut by the same rule;
-* where the document ends too early, B keeps a random half or more of what is left, and a random B for such a row is
-  cut just as near the end of its own document, so that "ends with a whole sentence" is not a sign of a true B.
+* where the document ends too early, B keeps a random half or more of what is left, and a random B for such a short one
+  is cut just as near the end of its own document, so that "ends with a whole sentence" is not a sign of a true B.
 
 The released builder instead keeps sentences whole and trims the longer side; B's end then betrays the label.
 
@@ -27,13 +27,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.packing import I64, PackedRows, Spans, SpecialIds, TokenSource, pack_pairs, pack_windows
+from clozelab.corpus.packing import I64, PackedInstances, Spans, SpecialIds, TokenSource, pack_pairs, pack_windows
 from clozelab.corpus.random import uniform01
 
 _BLOCK_SENTENCES = 1 << 20
 _TRIES = (1, 3, 12, 48)
-"""Candidates for a random next segment in each round, for the rows that still have none. The released code tries ten
-times; a row that finds none stays IsNext, which would tie the label to its lengths, so this tries longer."""
+"""Candidates for a random next segment in each round, where there is still none. The released code tries ten times; an
+instance that finds none stays IsNext, which would tie the label to its lengths, so this tries longer."""
 
 Epoch = int | NDArray[np.int64]
 
@@ -56,13 +56,13 @@ class Instances(Protocol):
 
     def __len__(self) -> int: ...
 
-    def rows(self, seed: int, epoch: Epoch, index: I64) -> PackedRows:
-        """The rows named by `index` [B]; `epoch` is one number or [B]. A pure function of its arguments."""
+    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
+        """The instances named by `index` [B]; `epoch` is one number or [B]. A pure function of its arguments."""
         ...
 
 
 class InputFormat(Protocol):
-    """How rows are laid out; `has_pairs` says whether rows carry a next_sentence_label."""
+    """How instances are laid out; `has_pairs` says whether they carry a next_sentence_label."""
 
     has_pairs: bool
 
@@ -124,14 +124,14 @@ class SegmentPairs:
 
 @dataclass(frozen=True)
 class _Split:
-    """Where rows are split, before the other B is chosen; all [B]."""
+    """Where instances are split, before the other B is chosen; all [B]."""
 
     document: I64
     spans: Spans
     room: I64
     """Tokens that A leaves of the budget."""
     available: I64
-    """Tokens from the split to the document's end; below `room`, the row is short."""
+    """Tokens from the split to the document's end; below `room`, the instance is short."""
 
 
 class _Pool:
@@ -179,7 +179,7 @@ class PairInstances:
         """Worker processes that are not forked find the instances again instead of copying memory maps."""
         return PairInstances, self._arguments
 
-    def rows(self, seed: int, epoch: Epoch, index: I64) -> PackedRows:
+    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
         index = np.asarray(index, dtype=np.int64)
         split = self._split(seed, epoch, index)
         wants_random = uniform01(seed, epoch, "random next", index) < self._random_next_prob
@@ -255,7 +255,7 @@ class PairInstances:
         too."""
         start = self._sentences[first]
         skip = (np.maximum(2 * draw - 1, 0) * (self._sentences[first + 1] - start)).astype(np.int64)
-        # Not clipped to what fits: that would make rows end exactly at their document's end.
+        # Not clipped to what fits: that would end instances exactly at their document's end.
         return start + np.where(skip <= end - self._budget - start, skip, 0)
 
     def _random_starts(
@@ -264,37 +264,37 @@ class PairInstances:
         """B's first token [B] and next_sentence_label [B], from the splits of other instances."""
         b_start = split.spans.b_start.copy()
         label = np.zeros(len(index), dtype=np.int64)
-        open_rows, tried = np.flatnonzero(wants_random), 0
+        still_open, tried = np.flatnonzero(wants_random), 0
         for width in _TRIES:
-            if not open_rows.size:
+            if not still_open.size:
                 break
-            row, attempt = np.repeat(open_rows, width), np.tile(np.arange(tried, tried + width), len(open_rows))
-            start, good = self._try(seed, epoch, index, split, row, attempt)
+            which, attempt = np.repeat(still_open, width), np.tile(np.arange(tried, tried + width), len(still_open))
+            start, good = self._try(seed, epoch, index, split, which, attempt)
             good, start = good.reshape(-1, width), start.reshape(-1, width)
             found, first = good.any(1), good.argmax(1)
-            b_start[open_rows[found]] = start[found, first[found]]
-            label[open_rows[found]] = 1
-            open_rows, tried = open_rows[~found], tried + width
+            b_start[still_open[found]] = start[found, first[found]]
+            label[still_open[found]] = 1
+            still_open, tried = still_open[~found], tried + width
         return b_start, label
 
     def _try(
-        self, seed: int, epoch: Epoch, index: I64, split: _Split, row: I64, attempt: I64
+        self, seed: int, epoch: Epoch, index: I64, split: _Split, which: I64, attempt: I64
     ) -> tuple[I64, NDArray[np.bool_]]:
-        """One candidate for each (row, attempt): its split's position, and whether it may stand as B; all [C].
+        """One candidate for each (instance, attempt): its split's position, and whether it may stand as B; all [C].
 
-        A full row takes any split with as much text behind it as B needs. A short row shows something of how near the
+        A full one takes any split with as much text behind it as B needs. A short one shows something of how near the
         document's end is, so its candidates must be as near: they are drawn among documents' last instances, and kept
         with the probability (up to a factor) that their own B would have been cut to this length.
         """
-        at = epoch if isinstance(epoch, int) else epoch[row]
-        draw = uniform01(seed, _column(at), "negative", index[row][:, None], 2 * attempt[:, None] + _THREE[:2])
-        source, b_length = self._sources[split.document[row]].astype(np.int64), split.spans.b_length[row]
-        is_short = split.available[row] < split.room[row]
+        at = epoch if isinstance(epoch, int) else epoch[which]
+        draw = uniform01(seed, _column(at), "negative", index[which][:, None], 2 * attempt[:, None] + _THREE[:2])
+        source, b_length = self._sources[split.document[which]].astype(np.int64), split.spans.b_length[which]
+        is_short = split.available[which] < split.room[which]
         candidate = np.where(is_short, self._tails.draw(draw[:, 0], source), self._all.draw(draw[:, 0], source))
         other = self._split(seed, at, candidate)
         kept = other.available - b_length < _cuts(other.available)
-        kept &= (other.available < split.room[row]) & (draw[:, 1] * _cuts(other.available) < _cuts(b_length))
-        good = (other.available >= b_length) & (other.document != split.document[row]) & (kept | ~is_short)
+        kept &= (other.available < split.room[which]) & (draw[:, 1] * _cuts(other.available) < _cuts(b_length))
+        good = (other.available >= b_length) & (other.document != split.document[which]) & (kept | ~is_short)
         return other.spans.b_start, good
 
 
@@ -342,7 +342,7 @@ class WindowInstances:
     def __reduce__(self) -> tuple[Any, ...]:
         return WindowInstances, self._arguments
 
-    def rows(self, seed: int, epoch: Epoch, index: I64) -> PackedRows:  # noqa: ARG002
+    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:  # noqa: ARG002
         """Windows do not depend on seed and epoch: only their order and their masks change."""
         index = np.asarray(index, dtype=np.int64)
         first, end = self._bounds[index], self._bounds[index + 1]
@@ -360,12 +360,12 @@ class WindowInstances:
         return replace(packed, source=self._sources[document].astype(np.int64))
 
     def _separators(self, first: I64, end: I64, start: I64) -> tuple[I64, I64]:
-        """(row [X], text offset [X]) of documents that begin inside a window."""
+        """(instance [X], text offset [X]) of documents that begin inside a window."""
         low = np.searchsorted(self._document_firsts, first, side="right")
         count = np.searchsorted(self._document_firsts, end) - low
-        row = np.repeat(np.arange(len(first)), count)
+        which = np.repeat(np.arange(len(first)), count)
         number = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        return row, self._offsets[self._document_firsts[low[row] + number]] - start[row]
+        return which, self._offsets[self._document_firsts[low[which] + number]] - start[which]
 
     def _find_starts(self, budget: int) -> I64:
         """Greedy walk in slots: tokens plus one for each document that begins."""

@@ -1,22 +1,20 @@
-"""Rows of tokens as one stream, for the encoder that computes no padding.
+"""Pre-training instances as one stream of tokens, and which of them the masked language model predicts.
 
-Legend: T slots in the stream, B rows, S slots a row. Two shapes share one structure: a rectangle of B rows of S slots
-(T = B * S, real tokens first; pre-training) and a ragged stream (T = sum of lengths; fine-tuning). Nothing here loops
-over rows.
+A batch is a rectangle of B instances with S slots each, T = B * S; real tokens come first. Nothing here loops over
+instances.
 
-Masking for the masked language model, a whole batch at once.
+Masking: each instance gets exactly max(1, round(predict_prob * candidates)) predicted positions, drawn without
+replacement from all slots but [CLS], [SEP] and padding: the slots with the smallest random keys. What happens to a
+chosen position is drawn for each position by itself. The random replacement of WordPiece comes from the whole
+vocabulary list, special tokens included, as in the released code (the paper does not say); it can therefore be the
+original token. Byte-level BPE leaves its special tokens out, as RoBERTa's code.
 
-Each row gets exactly max(1, round(predict_prob * candidates)) predicted positions, drawn without replacement from all
-slots but [CLS], [SEP] and padding: the slots with the smallest random keys. What happens to a chosen position is drawn
-for each position by itself. The random replacement of WordPiece comes from the whole vocabulary list, special tokens
-included, as in the released code (the paper does not say); it can therefore be the original token. Byte-level BPE
-leaves its special tokens out, as RoBERTa's code.
+Letters: T slots in the stream, B instances, S slots each, P predictions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,7 +38,7 @@ class TokenSource(Protocol):
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The ids that building and masking rows need, and how the tokenizer writes a pair."""
+    """The ids that building and masking instances need, and how the tokenizer writes a pair."""
 
     cls: int
     sep: int
@@ -70,85 +68,47 @@ class SpecialIds:
 
 
 @dataclass(frozen=True)
-class PackedRows:
-    """One batch of rows, numpy, ready for an objective."""
+class PackedInstances:
+    """One batch, numpy, ready for an objective."""
 
     input_ids: I64
     """[T]"""
     token_type_ids: I64
     """[T]"""
     position_ids: I64
-    """[T] slot within the row."""
+    """[T] slot within the instance."""
     lengths: I64
-    """[B] real tokens of each row, CLS and SEP included."""
-    row_slots: int | None
-    """S where the stream is a rectangle, None where it is ragged."""
-    instance: NDArray[np.uint64]
-    """[B] name of each row for the random numbers."""
+    """[B] real tokens of each instance, CLS and SEP included."""
+    width: int
+    """S"""
+    names: NDArray[np.uint64]
+    """[B] what the random numbers know each instance by."""
     special: BoolArray
     """[T] CLS, SEP and PAD slots: never candidates for masking."""
+    a_length: I64 | None = None
+    """[B] tokens of the first segment; None where the input format has no pairs."""
+    b_length: I64 | None = None
+    """[B] tokens of the second."""
     next_sentence_label: I64 | None = None
-    """[B] 1 = B comes from another document; None where the input format has no pairs."""
+    """[B] 1 = B comes from another document; None where the input format does not draw it."""
     source: I64 | None = None
     """[B] index of the (first) segment's source."""
     num_fallbacks: int = 0
-    """Rows that should have had a random next segment but found none in the allowed tries, and stayed IsNext."""
+    """Instances that should have had a random next segment but found none in the allowed tries, and stayed IsNext."""
 
     @property
-    def num_rows(self) -> int:
+    def num_instances(self) -> int:
         return len(self.lengths)
 
     @property
-    def slots(self) -> I64:
-        """[B] slots of each row in the stream (its length, or S)."""
-        return self.lengths if self.row_slots is None else np.full_like(self.lengths, self.row_slots)
-
-    @property
-    def row_of_slot(self) -> I64:
-        """[T] row of each slot."""
-        return np.repeat(np.arange(self.num_rows), self.slots)
-
-
-def pack_ragged(
-    sequences: Sequence[Any],
-    token_type_ids: Sequence[Any] | None = None,
-    *,
-    special_ids: Sequence[int] = (),
-    instance: Any | None = None,
-) -> PackedRows:
-    """Finished sequences of ids (specials included) end to end: T = sum of lengths.
-
-    `token_type_ids`, one array a sequence, default to zeros; `special_ids` are marked in `special`; `instance` names
-    the rows (default 0..B-1). Raises ValueError for an empty batch, an empty sequence or unequal token types.
-    """
-    lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
-    if not len(lengths) or not lengths.all():
-        raise ValueError(
-            f"Cannot pack {len(lengths)} sequences of lengths {lengths[:8]}: each needs at least one token."
-        )
-    if token_type_ids is not None and [len(types) for types in token_type_ids] != lengths.tolist():
-        raise ValueError("token_type_ids must have one entry for each token of each sequence.")
-    input_ids = np.concatenate([np.asarray(sequence) for sequence in sequences]).astype(np.int64)
-    if token_type_ids is None:
-        types = np.zeros_like(input_ids)
-    else:
-        types = np.concatenate([np.asarray(part) for part in token_type_ids]).astype(np.int64)
-    starts = np.cumsum(lengths) - lengths
-    names = np.arange(len(lengths)) if instance is None else np.asarray(instance)
-    return PackedRows(
-        input_ids=input_ids,
-        token_type_ids=types,
-        position_ids=np.arange(len(input_ids)) - np.repeat(starts, lengths),
-        lengths=lengths,
-        row_slots=None,
-        instance=names.astype(np.uint64),
-        special=np.isin(input_ids, np.asarray(special_ids, dtype=np.int64)),
-    )
+    def is_real(self) -> BoolArray:
+        """[T] False on padding."""
+        return self.position_ids < np.repeat(self.lengths, self.width)
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Where segments A and B of each row lie in the token store: all [B], in tokens."""
+    """Where segments A and B of each instance lie in the token store: all [B], in tokens."""
 
     a_start: I64
     a_length: I64
@@ -156,13 +116,13 @@ class Spans:
     b_length: I64
 
 
-def pack_pairs(tokens: TokenSource, spans: Spans, ids: SpecialIds, row_slots: int, instance: I64) -> PackedRows:
-    """[CLS] A [SEP] B [SEP] [PAD]...: a rectangle of `row_slots` slots a row; a + b fit beside the special tokens.
+def pack_pairs(tokens: TokenSource, spans: Spans, ids: SpecialIds, width: int, names: I64) -> PackedInstances:
+    """[CLS] A [SEP] B [SEP] [PAD]... in `width` slots each; a + b fit beside the special tokens.
 
     With two `ids.pair_separators` it is <s> A </s></s> B </s>. One gather for the whole batch; special slots read a
     neighbouring token first and are overwritten.
     """
-    slot = np.arange(row_slots)[None, :]
+    slot = np.arange(width)[None, :]
     first_sep = spans.a_length[:, None] + 1
     b_slot = first_sep + ids.pair_separators
     last_sep = b_slot + spans.b_length[:, None]
@@ -176,7 +136,8 @@ def pack_pairs(tokens: TokenSource, spans: Spans, ids: SpecialIds, row_slots: in
     special = is_pad | is_sep
     special[:, 0] = True
     token_type_ids = (in_b & ~is_pad & ids.has_token_types).astype(np.int64)
-    return _rectangle(input_ids, token_type_ids, special, last_sep[:, 0] + 1, instance)
+    packed = _rectangle(input_ids, token_type_ids, special, last_sep[:, 0] + 1, names)
+    return replace(packed, a_length=spans.a_length, b_length=spans.b_length)
 
 
 def pack_windows(
@@ -185,22 +146,22 @@ def pack_windows(
     length: I64,
     separators: tuple[I64, I64],
     ids: SpecialIds,
-    row_slots: int,
-    instance: I64,
-) -> PackedRows:
+    width: int,
+    names: I64,
+) -> PackedInstances:
     """[CLS] text [SEP] [PAD]... with extra [SEP] inside, all token types 0.
 
-    `start` [B] and `length` [B] count text tokens only; `separators` = (row [X], text offset [X]) puts one extra [SEP]
-    before the text token with that offset in its row, ascending in each row. length + separators <= row_slots - 2.
+    `start` [B] and `length` [B] count text tokens only; `separators` = (instance [X], text offset [X]) puts one extra
+    [SEP] before the text token with that offset in its instance, ascending in each. length + separators <= width - 2.
     """
-    sep_row, sep_offset = separators
-    sep_number = np.arange(len(sep_row)) - np.searchsorted(sep_row, sep_row)
+    sep_instance, sep_offset = separators
+    sep_number = np.arange(len(sep_instance)) - np.searchsorted(sep_instance, sep_instance)
     sep_slot = 1 + sep_offset + sep_number
-    inserted = np.zeros((len(start), row_slots + 1), dtype=np.int64)
-    inserted[sep_row, sep_slot] = 1
+    inserted = np.zeros((len(start), width + 1), dtype=np.int64)
+    inserted[sep_instance, sep_slot] = 1
     num_separators = inserted.sum(1)
-    shift = np.cumsum(inserted[:, :-1], axis=1) if len(sep_row) else inserted[:, :-1]
-    slot = np.arange(row_slots)[None, :]
+    shift = np.cumsum(inserted[:, :-1], axis=1) if len(sep_instance) else inserted[:, :-1]
+    slot = np.arange(width)[None, :]
     last_sep = length + num_separators + 1
     input_ids = _take(tokens, start[:, None] + slot - 1 - shift)
     special = inserted[:, :-1] > 0
@@ -208,12 +169,12 @@ def pack_windows(
     is_pad = slot > last_sep[:, None]
     input_ids[is_pad] = ids.pad
     input_ids[:, 0] = ids.cls
-    rows = np.arange(len(input_ids))
-    input_ids[rows, last_sep] = ids.sep
+    every = np.arange(len(input_ids))
+    input_ids[every, last_sep] = ids.sep
     special |= is_pad
     special[:, 0] = True
-    special[rows, last_sep] = True
-    return _rectangle(input_ids, np.zeros_like(input_ids), special, last_sep + 1, instance)
+    special[every, last_sep] = True
+    return _rectangle(input_ids, np.zeros_like(input_ids), special, last_sep + 1, names)
 
 
 def _take(tokens: TokenSource, positions: I64) -> I64:
@@ -223,15 +184,15 @@ def _take(tokens: TokenSource, positions: I64) -> I64:
     return np.asarray(tokens.take(positions)).astype(np.int64, copy=False)
 
 
-def _rectangle(input_ids: I64, token_type_ids: I64, special: BoolArray, lengths: I64, instance: I64) -> PackedRows:
-    num_rows, row_slots = input_ids.shape
-    return PackedRows(
+def _rectangle(input_ids: I64, token_type_ids: I64, special: BoolArray, lengths: I64, names: I64) -> PackedInstances:
+    number, width = input_ids.shape
+    return PackedInstances(
         input_ids=input_ids.reshape(-1),
         token_type_ids=token_type_ids.reshape(-1),
-        position_ids=np.tile(np.arange(row_slots), num_rows),
+        position_ids=np.tile(np.arange(width), number),
         lengths=lengths,
-        row_slots=row_slots,
-        instance=np.asarray(instance).astype(np.uint64),
+        width=width,
+        names=np.asarray(names).astype(np.uint64),
         special=special.reshape(-1),
     )
 
@@ -261,45 +222,37 @@ class Masking:
                 "they must not be negative and must sum to 1."
             )
 
-    def apply(self, rows: PackedRows, ids: SpecialIds, seed: int, epoch: Epoch) -> tuple[I64, I64, I64]:
-        """Returns (input_ids [T] as the encoder sees them, prediction_rows [P] ascending, prediction_labels [P])."""
-        position = choose_positions(rows, self.predict_prob, seed, epoch)
-        labels = rows.input_ids[position]
-        row = rows.row_of_slot[position]
-        name = (seed, epoch if isinstance(epoch, int) else epoch[row])
-        slot = rows.position_ids[position]
-        action = uniform01(*name, "mask action", rows.instance[row], slot)
-        drawn = integers(*name, "mask token", rows.instance[row], slot, high=ids.vocab_size - len(ids.undrawn))
+    def apply(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> tuple[I64, I64, I64]:
+        """Returns (input_ids [T] as the encoder sees them, prediction_positions [P] ascending, labels [P])."""
+        position = choose_positions(packed, self.predict_prob, seed, epoch)
+        labels = packed.input_ids[position]
+        instance = position // packed.width
+        draw = (seed, epoch if isinstance(epoch, int) else epoch[instance])
+        slot = packed.position_ids[position]
+        action = uniform01(*draw, "mask action", packed.names[instance], slot)
+        drawn = integers(*draw, "mask token", packed.names[instance], slot, high=ids.vocab_size - len(ids.undrawn))
         for index in ids.undrawn:
             drawn += drawn >= index
         seen = np.where(action < self.mask_fraction, ids.mask, drawn)
         seen = np.where(action < self.mask_fraction + self.random_fraction, seen, labels)
-        input_ids = rows.input_ids.copy()
+        input_ids = packed.input_ids.copy()
         input_ids[position] = seen
         return input_ids, position, labels
 
 
-def choose_positions(rows: PackedRows, predict_prob: float, seed: int, epoch: Epoch) -> I64:
+def choose_positions(packed: PackedInstances, predict_prob: float, seed: int, epoch: Epoch) -> I64:
     """Stream positions [P] to predict, ascending.
 
     Keys carry the slot in their low bits, so no two are equal and the number is exact.
     """
-    width = int(rows.slots.max())
-    slot = np.arange(width, dtype=np.uint64)
+    slot = np.arange(packed.width, dtype=np.uint64)
     column = epoch if isinstance(epoch, int) else epoch[:, None]
-    keys = uniform_u64(seed, column, "mask position", rows.instance[:, None], slot[None, :])
+    keys = uniform_u64(seed, column, "mask position", packed.names[:, None], slot[None, :])
     keys &= ~np.uint64((1 << _SLOT_BITS) - 1)
     keys |= slot
-    inside: NDArray[np.bool_] | None = None
-    if rows.row_slots is None:
-        inside = slot[None, :] < rows.lengths[:, None].astype(np.uint64)
-        special = np.ones(keys.shape, dtype=bool)
-        special[inside] = rows.special
-    else:
-        special = rows.special.reshape(keys.shape)
+    special = packed.special.reshape(keys.shape)
     keys[special] = _NEVER
-    candidates = width - special.sum(1)
+    candidates = packed.width - special.sum(1)
     count = np.minimum(candidates, np.maximum(1, np.rint(predict_prob * candidates).astype(np.int64)))
     threshold = np.sort(keys, axis=1)[np.arange(len(keys)), np.maximum(count - 1, 0)]
-    chosen = (keys <= threshold[:, None]) & ~special
-    return np.flatnonzero(chosen if inside is None else chosen[inside])
+    return np.flatnonzero((keys <= threshold[:, None]) & ~special)

@@ -1,7 +1,7 @@
 """Counter-based random numbers: every draw is a pure function of (seed, epoch, stream, index, sub).
 
-Unusual: there is no generator object and no state. A row's randomness depends on its name alone, so resuming, worker
-count, batch size and world size change nothing, and a whole batch is drawn with a handful of array operations. The
+Unusual: there is no generator object and no state. An instance's randomness depends on its name alone, so resuming,
+worker count, batch size and world size change nothing, and a batch is drawn with a handful of array operations. The
 mixing function is the finaliser of splitmix64 (Steele, Lea, Flood 2014), applied once per coordinate.
 
 `epoch` may be an array as long as `index`: a batch that straddles two epochs is drawn in one call.

@@ -1,7 +1,7 @@
 """The pre-training corpus as batches.
 
 Unusual: one Lightning batch is one optimizer step, given as this rank's list of micro-batches, and the loader's whole
-state is the step it starts at. Which rows a step holds is a pure function of (seed, step); rank, world size,
+state is the step it starts at. Which instances a step holds is a pure function of (seed, step); rank, world size,
 micro-batch size and worker count only cut the same global batch differently.
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,30 +20,28 @@ from lightning.pytorch import LightningDataModule
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from clozelab.corpus.instances import Instances
+from clozelab.corpus.instances import InputFormat, Instances
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import batch_positions, derive_seed, instance_indices
 from clozelab.datamodules.loading import device_type, for_device
-from clozelab.objectives.objective import Objective, pad_predictions, to_torch
+from clozelab.objectives.objective import Objective, TorchBatch, pad_predictions, to_torch
 
 log = logging.getLogger(__name__)
 
 VALIDATION_SEED = 20181011
-"""Held-out rows and their masks are the same for every run, arm and training seed."""
+"""Held-out instances and their masks are the same for every run, arm and training seed."""
 
-SAMPLED_ROWS = 2048
-"""Rows looked at once before training for what would spoil next-sentence prediction."""
+SAMPLED_INSTANCES = 2048
+"""Looked at once before training for what would spoil next-sentence prediction."""
 MAX_FALLBACK_FRACTION = 0.05
 
 ACCELERATOR_PREDICTIONS_MULTIPLE = 128
 """The number of predictions is raised to a multiple of it there: few shapes, and tiles that are full."""
 
-TorchBatch = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Phase:
-    """One stretch of pre-training at one sequence length; batch sizes count rows."""
+    """One stretch of pre-training at one sequence length; batch sizes count instances."""
 
     seq_length: int
     steps: int
@@ -56,9 +56,11 @@ class Phase:
 
 @dataclass(frozen=True)
 class BoundPhase:
-    """A phase with its instances and its place among the optimizer steps."""
+    """A phase with its objective, its instances and its place among the optimizer steps."""
 
+    number: int
     phase: Phase
+    objective: Objective
     first_step: int
     instances: Instances
     seed: int
@@ -72,14 +74,12 @@ class StepStream(IterableDataset[list[TorchBatch]]):
 
     def __init__(
         self,
-        objective: Objective,
         phases: Sequence[BoundPhase],
         start_step: int,
         rank: int,
         world_size: int,
         predictions_multiple: int = 1,
     ) -> None:
-        self.objective = objective
         self.predictions_multiple = predictions_multiple
         self.phases = list(phases)
         self.start_step = start_step
@@ -105,15 +105,15 @@ class StepStream(IterableDataset[list[TorchBatch]]):
         micros = []
         for low in range(0, len(index), phase.micro_batch_size):
             part = slice(low, low + phase.micro_batch_size)
-            batch = self.objective.make_batch(bound.instances, bound.seed, _compact(epoch[part]), index[part])
+            batch = bound.objective.arrays(bound.instances, bound.seed, _compact(epoch[part]), index[part])
             if self.predictions_multiple > 1:
                 batch = pad_predictions(batch, self.predictions_multiple)
-            micros.append(to_torch(batch))
+            micros.append(to_torch(batch | {"phase": bound.number}))
         return micros
 
 
 def _compact(epoch: NDArray[np.int64]) -> int | NDArray[np.int64]:
-    """One number where all rows are of one epoch, which is nearly always and cheaper."""
+    """One number where all instances are of one epoch, which is nearly always and cheaper."""
     return int(epoch[0]) if (epoch == epoch[0]).all() else epoch
 
 
@@ -122,23 +122,28 @@ def _as_it_is(batch: Any) -> Any:
 
 
 class ValidationStream(IterableDataset[TorchBatch]):
-    """The fixed held-out rows, epoch 0, one batch at a time; every rank has the same number of batches."""
+    """The fixed held-out instances, epoch 0, one batch at a time; every rank has the same number of batches.
+
+    Args:
+        phases: how each phase batches them: (objective, instances, the indices of each batch).
+        current: the phase to validate in, asked anew for every pass.
+        source_names: of the corpus.
+    """
 
     def __init__(
-        self, objective: Objective, instances: Instances, batches: list[NDArray[np.int64]], source_names: Sequence[str]
+        self,
+        phases: Sequence[tuple[Objective, Instances, list[NDArray[np.int64]]]],
+        current: Callable[[], int],
+        source_names: Sequence[str],
     ) -> None:
-        self.objective = objective
-        self.instances = instances
-        self.batches = batches
-        self.source_names = tuple(source_names)
-
-    def __len__(self) -> int:
-        return len(self.batches)
+        self.phases, self.current, self.source_names = phases, current, tuple(source_names)
 
     def __iter__(self) -> Iterator[TorchBatch]:
-        for index in self.batches:
-            batch = to_torch(self.objective.make_batch(self.instances, VALIDATION_SEED, 0, index))
-            yield {**batch, "source_names": self.source_names}
+        number = self.current()
+        objective, instances, batches = self.phases[number]
+        for index in batches:
+            batch = objective.arrays(instances, VALIDATION_SEED, 0, index)
+            yield to_torch(batch | {"phase": number, "source_names": self.source_names})
 
 
 def _look_at_pairs(instances: Instances, where: str) -> None:
@@ -146,29 +151,29 @@ def _look_at_pairs(instances: Instances, where: str) -> None:
     skipped = getattr(instances, "num_skipped_documents", 0)
     if skipped:
         log.info("%s: %d documents of a single sentence make no pair and are left out", where, skipped)
-    count = min(len(instances), SAMPLED_ROWS)
-    rows = instances.rows(0, 0, instance_indices(0, len(instances), np.arange(count))[1])
-    wanted = rows.num_fallbacks + (0 if rows.next_sentence_label is None else int(rows.next_sentence_label.sum()))
-    if rows.num_fallbacks > MAX_FALLBACK_FRACTION * wanted:
+    count = min(len(instances), SAMPLED_INSTANCES)
+    packed = instances.pack(0, 0, instance_indices(0, len(instances), np.arange(count))[1])
+    wanted = packed.num_fallbacks + (0 if packed.next_sentence_label is None else int(packed.next_sentence_label.sum()))
+    if packed.num_fallbacks > MAX_FALLBACK_FRACTION * wanted:
         log.warning(
-            "%s: %d of %d sampled rows that should get a random next segment find none in another document and stay "
+            "%s: %d of %d sampled pairs that should get a random next segment find none in another document and stay "
             "'is next', so the document tells the label and next-sentence accuracy will flatter the model: add "
             "documents, or cut very long ones (in a text file, a blank line separates documents)",
             where,
-            rows.num_fallbacks,
+            packed.num_fallbacks,
             wanted,
         )
 
 
 class CorpusDataModule(LightningDataModule):
-    """Training and held-out batches of a prepared corpus for one objective.
+    """Training and held-out batches of a prepared corpus.
 
     Args:
         prepared_corpus: tokenizer, train and validation shards (PreparedCorpus).
-        objective: makes the batches.
+        objectives: one a phase, often the same; they make the batches. Validation takes that of the phase it falls in.
         phases: mappings with seq_length, steps, global_batch_size, micro_batch_size, in order.
         seed: of order, pairs and masks in training.
-        validation_instances: held-out rows; fewer where the split has fewer.
+        validation_instances: held-out ones; fewer where the split has fewer.
         validation_seq_length: their length.
         num_workers: processes that make training batches; 0 is best on a CPU. Changes no batch.
 
@@ -178,7 +183,7 @@ class CorpusDataModule(LightningDataModule):
     def __init__(
         self,
         prepared_corpus: Any,
-        objective: Objective,
+        objectives: Sequence[Objective],
         *,
         phases: Sequence[Mapping[str, int]],
         seed: int,
@@ -194,13 +199,13 @@ class CorpusDataModule(LightningDataModule):
         if validation_instances < 1:
             raise ValueError(f"validation.instances is {validation_instances}; it must be at least 1.")
         self.corpus = prepared_corpus
-        self.objective = objective
+        self.objectives = list(objectives)
         self.phases = [Phase(**dict(phase)) for phase in phases]
         self.seed = seed
         self.validation_instances = validation_instances
         self.validation_seq_length = validation_seq_length
         self.num_workers = num_workers
-        self._bound: dict[tuple[str, int], Instances] = {}
+        self._bound: dict[tuple[str, int, InputFormat], Instances] = {}
 
     @property
     def total_steps(self) -> int:
@@ -218,21 +223,25 @@ class CorpusDataModule(LightningDataModule):
     def setup(self, stage: str) -> None:  # noqa: ARG002
         """Finds all instances now: errors come before training starts, and forked workers share them."""
         self._check_world_size(self._place()[1])
-        for phase in self.phases:
-            self.instances("train", phase.seq_length)
-        self.instances("validation", self.validation_seq_length)
+        for objective, phase in zip(self.objectives, self.phases, strict=True):
+            self.instances("train", phase.seq_length, objective)
+            self.instances("validation", self.validation_seq_length, objective)
 
-    def instances(self, split: str, seq_length: int) -> Instances:
-        """The instances of one split at one length, found once."""
-        key = (split, seq_length)
+    def instances(self, split: str, seq_length: int, objective: Objective | None = None) -> Instances:
+        """The instances of one split at one length, found once for all objectives with the same input format.
+
+        `objective`: None means the last phase's.
+        """
+        objective = objective or self.objectives[-1]
+        key = (split, seq_length, objective.input)
         if key not in self._bound:
             shards = getattr(self.corpus, split)
             try:
-                found = self.objective.bind(shards, SpecialIds.of(self.corpus.tokenizer), seq_length)
+                found = objective.bind(shards, SpecialIds.of(self.corpus.tokenizer), seq_length)
             except ValueError as error:
                 raise ValueError(f"The {split} split at seq_length {seq_length}: {error}") from error
             log.info("%s split at seq_length %d: %d instances", split, seq_length, len(found))
-            if self.objective.pair is not None:
+            if objective.pair is not None:
                 _look_at_pairs(found, f"{split} split at seq_length {seq_length}")
             self._bound[key] = found
         return self._bound[key]
@@ -240,33 +249,47 @@ class CorpusDataModule(LightningDataModule):
     def train_stream(self, start_step: int, rank: int, world_size: int) -> StepStream:
         """The steps of one rank from `start_step` on."""
         self._check_world_size(world_size)
-        bound, first_step = [], 0
-        for number, phase in enumerate(self.phases):
-            instances = self.instances("train", phase.seq_length)
-            bound.append(BoundPhase(phase, first_step, instances, derive_seed(self.seed, f"phase {number}")))
-            first_step += phase.steps
+        bound = []
+        for number, (phase, objective) in enumerate(zip(self.phases, self.objectives, strict=True)):
+            instances, seed = self.instances("train", phase.seq_length, objective), f"phase {number}"
+            first = self.first_steps[number]
+            bound.append(BoundPhase(number, phase, objective, first, instances, derive_seed(self.seed, seed)))
         multiple = 1 if device_type(self.trainer) == "cpu" else ACCELERATOR_PREDICTIONS_MULTIPLE
-        return StepStream(self.objective, bound, start_step, rank, world_size, multiple)
+        return StepStream(bound, start_step, rank, world_size, multiple)
 
     def validation_stream(self, rank: int, world_size: int) -> ValidationStream:
-        """One rank's share of the held-out rows; no row twice."""
-        instances = self.instances("validation", self.validation_seq_length)
-        count = min(self.validation_instances, len(instances))
-        if count < world_size:
-            raise ValueError(
-                f"The validation split has {count} instances for {world_size} devices: raise validation.instances or "
-                "corpus.validation_fraction."
-            )
-        _, index = instance_indices(VALIDATION_SEED, len(instances), np.arange(count))
-        rounds = max(1, min(-(-count // (self._validation_rows() * world_size)), count // world_size))
-        parts = np.array_split(index, rounds * world_size)
-        return ValidationStream(self.objective, instances, parts[rank::world_size], self.corpus.validation.source_names)
+        """One rank's share of the held-out instances; none twice."""
+        phases = []
+        for objective in self.objectives:
+            instances = self.instances("validation", self.validation_seq_length, objective)
+            count = min(self.validation_instances, len(instances))
+            if count < world_size:
+                raise ValueError(
+                    f"The validation split has {count} instances for {world_size} devices: raise validation.instances"
+                    " or corpus.validation_fraction."
+                )
+            _, index = instance_indices(VALIDATION_SEED, len(instances), np.arange(count))
+            rounds = max(1, min(-(-count // (self._validation_batch_size() * world_size)), count // world_size))
+            parts = np.array_split(index, rounds * world_size)
+            phases.append((objective, instances, parts[rank::world_size]))
+        return ValidationStream(phases, self._current_phase, self.corpus.validation.source_names)
 
     def held_out_labels(self) -> NDArray[np.int64]:
-        """The token ids that all held-out rows ask for [P]."""
+        """The token ids that all held-out instances ask for [P], by the objective of the last phase."""
         return np.concatenate([batch["prediction_labels"].numpy() for batch in self.validation_stream(0, 1)])
 
-    def _validation_rows(self) -> int:
+    @property
+    def first_steps(self) -> list[int]:
+        """Of each phase."""
+        return [0, *accumulate(phase.steps for phase in self.phases)][:-1]
+
+    def _current_phase(self) -> int:
+        """The phase of the step that was just taken; the last one where nobody trains."""
+        if self.trainer is None:
+            return len(self.phases) - 1
+        return max(0, bisect_left(self.first_steps, self.trainer.global_step) - 1)
+
+    def _validation_batch_size(self) -> int:
         """As many tokens in a batch as the largest micro-batch of training."""
         tokens = max(phase.micro_batch_size * phase.seq_length for phase in self.phases)
         return max(1, tokens // self.validation_seq_length)

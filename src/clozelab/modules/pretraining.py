@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
@@ -23,77 +23,76 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clozelab.models.cost import parameter_count, training_flops_per_token
-from clozelab.models.encoder import uncompiled
+from clozelab.models.encoder import Encoder, uncompiled
 from clozelab.models.folders import save_encoder_folder
-from clozelab.modules.base import OptimizerFactory, ScheduleFactory, TrainingModule
+from clozelab.modules.base import TrainingModule
+from clozelab.objectives.objective import LossTerm, Objective, TorchBatch, build_models
 from clozelab.training.checkpoints import seed_forward
-
-if TYPE_CHECKING:
-    from clozelab.models.encoder import Encoder
-    from clozelab.objectives.objective import LossTerm, Objective
 
 log = logging.getLogger(__name__)
 
-MicroBatch = dict[str, Any]
-"""Torch batch of the objectives: input_ids [T], token_type_ids [T], position_ids [T], layout, prediction_rows [P],
-..."""
-
 
 class PretrainingModel(nn.Module):
-    """Encoder and heads; a forward takes one micro-batch to its loss terms. What a strategy wraps or shards."""
+    """The models that the objectives train; a forward takes one micro-batch to its loss terms.
 
-    def __init__(self, encoder: Encoder, objective: Objective) -> None:
+    This is what a strategy wraps or shards.
+    """
+
+    def __init__(self, encoder: Encoder, objectives: Sequence[Objective]) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.heads = objective.heads(encoder.config, encoder)
-        self.objective = objective
-        if objective.pair is None:
+        self.objectives = list(objectives)
+        self.models = nn.ModuleDict(build_models(encoder, objectives))
+        if all(objective.pair is None for objective in objectives):
             # Nothing reads it: DDP would wait for its gradient.
             encoder.pooler.requires_grad_(False)
 
-    def forward(self, batch: MicroBatch) -> list[LossTerm]:
-        return self.objective.losses(self.heads, self.encoder, batch)
+    @property
+    def encoder(self) -> Encoder:
+        """The one that is kept."""
+        return self.models["encoder"].encoder  # type: ignore[return-value]
+
+    @property
+    def encoders(self) -> list[Encoder]:
+        return [model.encoder for model in self.models.values()]  # type: ignore[misc]
+
+    def objective_of(self, batch: TorchBatch) -> Objective:
+        """That of the batch's phase."""
+        return self.objectives[batch.get("phase", 0)]
+
+    def forward(self, batch: TorchBatch) -> list[LossTerm]:
+        return self.objective_of(batch).terms(self.models, batch)  # type: ignore[arg-type]
 
 
 class PretrainingModule(TrainingModule):
-    """Trains an encoder on one objective.
+    """Trains an encoder on one objective, or on several in turn.
 
     Args:
         encoder: fresh or loaded; trained in place.
-        objective: input format, token prediction and pair prediction.
+        objectives: one a phase, often the same; a batch names its phase by its number.
         log_interval_steps: optimizer steps between two published averages.
         matmul_ceiling: FLOP/s of one device, for the utilisation; 0 leaves it out.
-        Others: see TrainingModule.
+        common: see TrainingModule.
     """
 
     def __init__(
         self,
         encoder: Encoder,
-        objective: Objective,
+        objectives: Sequence[Objective],
         *,
-        optimizer_factory: OptimizerFactory,
-        schedule_factory: ScheduleFactory,
-        total_steps: int,
-        gradient_clip_norm: float,
-        seed: int,
         log_interval_steps: int,
         matmul_ceiling: float,
+        **common: Any,
     ) -> None:
-        super().__init__(
-            optimizer_factory=optimizer_factory,
-            schedule_factory=schedule_factory,
-            total_steps=total_steps,
-            gradient_clip_norm=gradient_clip_norm,
-            seed=seed,
-        )
+        super().__init__(**common)
         self.automatic_optimization = False
-        self.model = PretrainingModel(encoder, objective)
+        self.model = PretrainingModel(encoder, objectives)
         self.world_size = 1
         self._is_sharded = False
         self._whole_weights: dict[str, Tensor] | None = None
         self.log_interval_steps, self.matmul_ceiling = log_interval_steps, matmul_ceiling
         self._train_sums: dict[str, Tensor] = {}
         self._validation_sums: dict[str, Tensor] = {}
+        self._validated = ""
 
     def on_fit_start(self) -> None:
         self.world_size = self.trainer.world_size
@@ -108,14 +107,14 @@ class PretrainingModule(TrainingModule):
         from torch.distributed.fsdp import fully_shard
 
         mesh = self.trainer.strategy.device_mesh["data_parallel"]
-        for layer in self.model.encoder.layer:
+        for layer in (layer for encoder in self.model.encoders for layer in encoder.layer):
             fully_shard(layer, mesh=mesh)
         fully_shard(self.model, mesh=mesh)
         self._is_sharded = True
 
     # Training
 
-    def training_step(self, micro_batches: list[MicroBatch], batch_index: int) -> dict[str, Tensor]:
+    def training_step(self, micro_batches: list[TorchBatch], batch_index: int) -> dict[str, Tensor]:
         """One optimizer step."""
         step = self.trainer.global_step
         rate = self.learning_rate
@@ -137,25 +136,25 @@ class PretrainingModule(TrainingModule):
         optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
         schedule.step()  # type: ignore[union-attr]
         if is_log_step:
-            self._publish_training(rate, norm)
+            self._publish_training(rate, norm, self.model.objective_of(micro_batches[0]))
         return {"loss": loss}
 
-    def _forward(self, batch: MicroBatch, counts: Tensor) -> Tensor:
+    def _forward(self, batch: TorchBatch, counts: Tensor) -> Tensor:
         """This micro-batch's share of the global loss; counts [terms]. Adds to the running sums."""
-        loss = torch.zeros((), device=self.device)
+        loss, objective = torch.zeros((), device=self.device), self.model.objective_of(batch)
         for term, count in zip(self.model(batch), counts, strict=True):
-            loss = loss + self.model.objective.weights[term.name] / count * term.loss_sum
+            loss = loss + objective.weights[term.name] / count * term.loss_sum
             add_sums(self._train_sums, term)
         layout = batch["layout"]
         tokens = sum(layout.lengths_list)
-        fraction = self.model.objective.counts(batch)[self.model.objective.token.name] / tokens
+        fraction = objective.counts(batch)[objective.token.name] / tokens
         per_token = training_flops_per_token(self.model.encoder.config, layout.max_seqlen, fraction)
         self.throughput.add(tokens, tokens * per_token)
         return loss
 
-    def _global_counts(self, micro_batches: list[MicroBatch]) -> Tensor:
+    def _global_counts(self, micro_batches: list[TorchBatch]) -> Tensor:
         """[terms] predictions of each loss term in the global batch; agrees on a stop in the same reduction."""
-        objective = self.model.objective
+        objective = self.model.objective_of(micro_batches[0])
         counted = [objective.counts(batch) for batch in micro_batches]
         totals = [sum(counts[name] for counts in counted) for name in objective.weights]
         requested = self.stop_requested()
@@ -182,15 +181,14 @@ class PretrainingModule(TrainingModule):
             self.model.set_requires_gradient_sync(is_last)  # type: ignore[operator]  # a method that sharding adds
         return nullcontext()
 
-    def _publish_training(self, rate: float, norm: Tensor) -> None:
+    def _publish_training(self, rate: float, norm: Tensor, objective: Objective) -> None:
         """Averages since the last log point, over all ranks."""
         sums, work = self._reduced_progress()
         seconds = self.throughput.settle(int(work[0]), float(work[1]))
         self._train_sums = {}
-        weights = self.model.objective.weights
-        metrics = {"train/loss": sum(weights[name] * loss_sum / count for name, (loss_sum, _, count) in sums.items())}
-        for name, (loss_sum, correct, count) in sums.items():
-            metrics |= {f"train/{name}_loss": loss_sum / count, f"train/{name}_accuracy": correct / count}
+        losses = [(weight, *sums[f"{name}_loss"]) for name, weight in objective.weights.items()]
+        metrics = {"train/loss": sum(weight * total / count for weight, total, count in losses)}
+        metrics |= {f"train/{name}": total / count for name, (total, count) in sums.items()}
         metrics |= {"train/learning_rate": rate, "train/gradient_norm": float(norm)}
         if seconds > 0:
             metrics["train/tokens_per_second"] = float(work[0]) / seconds
@@ -200,16 +198,17 @@ class PretrainingModule(TrainingModule):
 
     # Validation
 
-    def validation_step(self, batch: MicroBatch | list[MicroBatch], batch_index: int) -> None:
+    def validation_step(self, batch: TorchBatch | list[TorchBatch], batch_index: int) -> None:
         with uncompiled():
             for part in batch if isinstance(batch, list) else [batch]:
+                self._validated = self.model.objective_of(part).token.name
                 for term in self.model(part):
                     add_sums(self._validation_sums, term)
 
     def on_validation_epoch_end(self) -> None:
         sums = self._reduced(self._validation_sums)
         self._validation_sums = {}
-        self.latest_validation = validation_metrics(sums, self.model.objective.token.name)
+        self.latest_validation = validation_metrics(sums, self._validated)
         unread = torch.tensor(self.throughput.tokens, dtype=torch.float64, device=self.device)
         self.publish(self.latest_validation, tokens_since_log=int(self._sum_over_ranks(unread)))
 
@@ -228,15 +227,16 @@ class PretrainingModule(TrainingModule):
         return facts | self.latest_validation
 
     def save_encoder(self, folder: Path, tokenizer_files: Mapping[str, bytes], provenance: Mapping[str, Any]) -> None:
-        """Write the encoder and the objective's heads in the Hugging Face layout."""
-        model = self._whole_model()
-        save_encoder_folder(
-            folder,
-            model.encoder,
-            heads=model.objective.heads_by_prefix(model.heads),
-            tokenizer_files=tokenizer_files,
-            extra_config={"clozelab": dict(provenance)},
-        )
+        """Write the encoder with its heads in the Hugging Face layout; beside `encoder`, the other models likewise."""
+        for name, model in self._whole_model().models.items():
+            if name == "encoder" or folder.name == "encoder":
+                save_encoder_folder(
+                    folder if name == "encoder" else folder.with_name(name),
+                    model.encoder,  # type: ignore[arg-type]
+                    heads=dict(model.heads.items()),  # type: ignore[operator, union-attr]
+                    tokenizer_files=tokenizer_files,
+                    extra_config={"clozelab": dict(provenance)},
+                )
 
     def gather_weights(self) -> None:
         """Collect on rank 0 what is spread over ranks; all of them call it, while their strategy is still up."""
@@ -257,7 +257,7 @@ class PretrainingModule(TrainingModule):
         if not self._whole_weights:
             raise RuntimeError("the weights are spread over ranks and have not been gathered: this would save a shard")
         weights = {name.removeprefix("model."): value for name, value in self._whole_weights.items()}
-        whole = PretrainingModel(type(self.model.encoder)(self.model.encoder.config), self.model.objective)
+        whole = PretrainingModel(type(self.model.encoder)(self.model.encoder.config), self.model.objectives)
         whole.load_state_dict(weights)
         return whole
 
@@ -269,17 +269,14 @@ class PretrainingModule(TrainingModule):
         return self.trainer.strategy.reduce(values, reduce_op="sum")
 
     def _reduced(self, sums: dict[str, Tensor]) -> dict[str, list[float]]:
-        """name -> [loss_sum, correct, count] over all ranks, on the host: the only place that waits for the device."""
+        """name -> [sum, count] over all ranks, on the host: the only place that waits for the device."""
         if not sums:
             return {}
-        stacked = self._sum_over_ranks(torch.stack([sums[name] for name in sorted(sums)]))
-        return dict(zip(sorted(sums), stacked.tolist(), strict=True))
+        return dict(zip(sums, self._sum_over_ranks(torch.stack(list(sums.values()))).tolist(), strict=True))
 
     def _reduced_progress(self) -> tuple[dict[str, list[float]], list[float]]:
         """Sums since the last log point, and [tokens, flops], over all ranks."""
-        own = torch.tensor(
-            [self.throughput.tokens, self.throughput.flops, 0.0], dtype=torch.float64, device=self.device
-        )
+        own = torch.tensor([self.throughput.tokens, self.throughput.flops], dtype=torch.float64, device=self.device)
         reduced = self._reduced({**self._train_sums, "": own})
         return {name: values for name, values in reduced.items() if name}, reduced[""]
 
@@ -293,21 +290,21 @@ class PretrainingModule(TrainingModule):
         if int(checkpoint["global_step"]) >= self.total_steps:
             # Killed before its encoder was written: nothing is left to train, so `on_train_end` will not be called.
             self.gather_weights()
-        if self.global_rank == 0:
-            # The saved sums are those of all ranks: one of them carries them on.
-            saved = checkpoint["since_log_point"]
-            self._train_sums = {
-                name: torch.tensor(values, dtype=torch.float64, device=self.device)
-                for name, values in saved["sums"].items()
-            }
-            self.throughput.tokens, self.throughput.flops = int(saved["work"][0]), float(saved["work"][1])
+        # The saved sums are those of all ranks: one of them carries them on, the others know their names.
+        saved, own = checkpoint["since_log_point"], float(self.global_rank == 0)
+        self._train_sums = {
+            name: torch.tensor(values, dtype=torch.float64, device=self.device) * own
+            for name, values in saved["sums"].items()
+        }
+        self.throughput.tokens, self.throughput.flops = int(saved["work"][0] * own), saved["work"][1] * own
 
 
 def add_sums(sums: dict[str, Tensor], term: LossTerm) -> None:
-    """Add a term's [loss_sum, correct, count] to the running sums, on the device."""
-    loss_sum = term.loss_sum.detach().double()
-    values = torch.stack([loss_sum, term.num_correct.double(), torch.full_like(loss_sum, float(term.count))])
-    sums[term.name] = sums[term.name] + values if term.name in sums else values
+    """Add what a term reports to the running [sum, count] of each name, on the device."""
+    for name, (total, count) in term.means().items():
+        total = total.double()
+        values = torch.stack([total, count.double() if isinstance(count, Tensor) else torch.full_like(total, count)])
+        sums[name] = sums[name] + values if name in sums else values
 
 
 def check_phases(phases: Sequence[Mapping[str, int]], max_position_embeddings: int, world_size: int) -> None:
@@ -365,25 +362,13 @@ def check_validation(
         )
 
 
-def validation_metrics(sums: dict[str, list[float]], token_name: str) -> dict[str, float]:
-    """name -> [loss_sum, correct, count] to what is published; the token term has the plain names.
-
-    `nsp/wiki` (a term by source) becomes validation/nsp_accuracy/wiki.
-    """
+def validation_metrics(sums: Mapping[str, Sequence[float]], main: str) -> dict[str, float]:
+    """name -> [sum, count] to what is published; the term `main` has the plain names."""
     metrics: dict[str, float] = {}
-    for name, (loss_sum, correct, count) in sums.items():
-        if not count:
-            continue
-        if name == token_name:
-            loss = loss_sum / count
-            metrics |= {
-                "validation/loss": loss,
-                "validation/perplexity": math.exp(min(loss, 700.0)),
-                "validation/accuracy": correct / count,
-            }
-        elif "/" in name:
-            term, source = name.split("/", 1)
-            metrics[f"validation/{term}_accuracy/{source}"] = correct / count
-        else:
-            metrics |= {f"validation/{name}_loss": loss_sum / count, f"validation/{name}_accuracy": correct / count}
+    for name, (total, count) in sums.items():
+        if name == f"{main}_loss":
+            metrics["validation/loss"] = total / count
+            metrics["validation/perplexity"] = math.exp(min(total / count, 700.0))
+        elif count:
+            metrics[f"validation/{'accuracy' if name == f'{main}_accuracy' else name}"] = total / count
     return metrics

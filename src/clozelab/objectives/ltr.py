@@ -1,4 +1,4 @@
-"""Left-to-right language model under a causal mask: the paper's "LTR" arm, on the same rows as the masked model.
+"""Left-to-right language model under a causal mask: the paper's "LTR" arm, on the same instances as the masked model.
 
 Unusual: the loss stands at every position, so the vocabulary projection is most of a small model's step.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from clozelab.corpus.packing import PackedRows, SpecialIds
-from clozelab.objectives.objective import Arrays, Epoch, TokenObjective
+from clozelab.corpus.instances import Epoch
+from clozelab.corpus.packing import PackedInstances, SpecialIds
+from clozelab.objectives.objective import Arrays, Sight, TokenObjective
 
 
 class LeftToRight(TokenObjective):
-    """Each real token but a row's last predicts its successor, [SEP] included; nothing crosses rows or predicts
-    padding."""
+    """Each real token but an instance's last predicts its successor, [SEP] included; nothing crosses instances or
+    predicts padding."""
 
     name = "ltr"
     is_causal = True
@@ -22,11 +23,14 @@ class LeftToRight(TokenObjective):
     def __init__(self, *, weight: float) -> None:
         self.weight = weight
 
-    def instance(self, rows: PackedRows, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:  # noqa: ARG002
-        length_of_slot = np.repeat(rows.lengths, rows.slots)
-        position = np.flatnonzero(rows.position_ids < length_of_slot - 1)
+    def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:  # noqa: ARG002
+        position = np.flatnonzero(packed.position_ids < np.repeat(packed.lengths, packed.width) - 1)
         return {
-            "input_ids": rows.input_ids,
-            "prediction_rows": position,
-            "prediction_labels": rows.input_ids[position + 1],
+            "input_ids": packed.input_ids,
+            "prediction_positions": position,
+            "prediction_labels": packed.input_ids[position + 1],
         }
+
+    def allowed(self, packed: PackedInstances, arrays: Arrays) -> list[Sight]:  # noqa: ARG002
+        position = arrays["prediction_positions"]
+        return [Sight("encoder", position, position + 1, past_only=True, own_share=0.0)]

@@ -1,13 +1,14 @@
-"""Masked language model: 15 % of the WordPieces are predicted from both sides (Devlin et al. 2019, section 3.1)."""
+"""Masked language model: 15 % of the tokens are predicted from both sides (Devlin et al. 2019, section 3.1)."""
 
 from __future__ import annotations
 
-from clozelab.corpus.packing import Masking, PackedRows, SpecialIds
-from clozelab.objectives.objective import Arrays, Epoch, TokenObjective
+from clozelab.corpus.instances import Epoch
+from clozelab.corpus.packing import Masking, PackedInstances, SpecialIds
+from clozelab.objectives.objective import Arrays, Sight, TokenObjective
 
 
 class MaskedLanguageModel(TokenObjective):
-    """Predicts `predict_prob` of each row's tokens; of those, the encoder sees [MASK], a random token or the token
+    """Predicts `predict_prob` of each instance's tokens; of those, the encoder sees [MASK], a random token or the token
     itself.
 
     ValueError where the three fractions do not sum to 1.
@@ -23,6 +24,10 @@ class MaskedLanguageModel(TokenObjective):
         self.predicted_fraction = predict_prob
         self.weight = weight
 
-    def instance(self, rows: PackedRows, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
-        input_ids, position, labels = self.masking.apply(rows, ids, seed, epoch)
-        return {"input_ids": input_ids, "prediction_rows": position, "prediction_labels": labels}
+    def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
+        input_ids, position, labels = self.masking.apply(packed, ids, seed, epoch)
+        return {"input_ids": input_ids, "prediction_positions": position, "prediction_labels": labels}
+
+    def allowed(self, packed: PackedInstances, arrays: Arrays) -> list[Sight]:  # noqa: ARG002
+        position = arrays["prediction_positions"]
+        return [Sight("encoder", position, position, past_only=False, own_share=self.masking.same_fraction)]

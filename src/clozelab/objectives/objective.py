@@ -1,50 +1,62 @@
-"""What an objective is: the contracts that weighted_sum.py composes.
+"""What an objective is: an input format, what is predicted at tokens and, if any, what of the two segments.
+
+Three functions. `arrays` makes numpy batches in the loader, a pure function of (seed, epoch, index). `terms` takes a
+batch to losses on the device; the models are named, and a later forward may depend on what an earlier one gave.
+`allowed` tells the pre-flight what each prediction may see.
 
 A new objective is one file with one class; nobody lists it, a YAML names it. Losses come as sums with their counts,
-never as means: only the module, which knows all devices and micro-batches of a step, can divide.
+never as means: only the training loop, which knows all devices and micro-batches of a step, can divide.
 
-Letters: T slots in the stream, B rows, P predicted positions, H hidden size.
-
-A pre-training objective as a composition: how rows are laid out, what is predicted per token, what per pair.
+Letters: T slots in the stream, B instances, P predicted positions, H hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from clozelab.corpus.instances import InputFormat, Instances
-from clozelab.corpus.packing import I64, PackedRows, SpecialIds
-from clozelab.models.config import EncoderConfig
+from clozelab.corpus.instances import Epoch, InputFormat, Instances
+from clozelab.corpus.packing import I64, PackedInstances, SpecialIds
 from clozelab.models.encoder import Encoder, EncoderOutput
-from clozelab.models.heads import MaskedLMHead
 from clozelab.models.kernels.linear_cross_entropy import IGNORED_LABEL
 from clozelab.models.layout import Layout
 
-Epoch = int | NDArray[np.int64]
 Arrays = dict[str, Any]
+TorchBatch = dict[str, Any]
 
 
-@dataclass
-class RowResults:
-    """An objective with one prediction a row keeps them apart, so that they can be reported by source."""
+class EncoderWithHeads(nn.Module):
+    """One of the models that an objective trains; its heads are under their kinds (models/families/bert.py)."""
 
-    loss: Tensor
-    """fp32 [B]."""
-    correct: Tensor
-    """bool [B]."""
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.heads = nn.ModuleDict()
+
+    def states(self, input_ids: Tensor, batch: TorchBatch) -> EncoderOutput:
+        """The encoder on `input_ids` [T], with everything else as the batch says."""
+        return self.encoder(input_ids, batch["token_type_ids"], batch["position_ids"], batch["layout"])
+
+    def add_head(self, kind: str) -> None:
+        """The family's head of this kind; objectives that take turns share it."""
+        if kind not in self.heads:
+            self.heads[kind] = self.encoder.config.family.head(kind, self.encoder)
+
+
+Models = Mapping[str, EncoderWithHeads]
+"""By name: "encoder" is the one that is kept; "generator" and the like help to train it."""
 
 
 @dataclass
 class LossTerm:
-    """One objective's loss on one micro-batch."""
+    """One loss on one micro-batch."""
 
     name: str
     loss_sum: Tensor
@@ -52,77 +64,137 @@ class LossTerm:
     count: int
     num_correct: Tensor
     """int scalar."""
-    rows: RowResults | None = None
+    figures: dict[str, tuple[Tensor, Tensor | int]] = field(default_factory=dict)
+    """What else is reported: name -> (sum, number it is a mean over)."""
+
+    def means(self) -> dict[str, tuple[Tensor, Tensor | int]]:
+        """Everything that is reported of this term: name -> (sum, number it is a mean over)."""
+        own = {f"{self.name}_loss": self.loss_sum.detach(), f"{self.name}_accuracy": self.num_correct}
+        return {name: (value, self.count) for name, value in own.items()} | self.figures
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the token predictions of one model may see of the text."""
+
+    model: str
+    positions: I64
+    """[P] stream slots whose states predict."""
+    about: I64
+    """[P] the slot of the text that each is to find out about."""
+    past_only: bool
+    """Nothing behind a slot may change its state; otherwise everything must reach it."""
+    own_share: float
+    """Share of the predictions that see the text's own token at `about` on purpose."""
 
 
 class TokenObjective(ABC):
-    """Predicts tokens of the vocabulary at some positions."""
+    """Predicts tokens, or something about them."""
 
     name: ClassVar[str]
-    hf_prefix: ClassVar[str] = "lm"
-    """Its kind of head (models/families/bert.py)."""
+    """Of the term that `validation/loss` stands for."""
     is_causal: ClassVar[bool]
     """The encoder's attention mask, remembered with its weights."""
     predicted_fraction: float
-    """Share of slots that are predicted, for counting FLOPs."""
+    """Share of slots with a vocabulary projection."""
     weight: float
 
-    @abstractmethod
-    def instance(self, rows: PackedRows, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
-        """Returns `input_ids` [T] as the encoder sees them, `prediction_rows` [P] and `prediction_labels` [P], int64.
+    @property
+    def weights(self) -> dict[str, float]:
+        """Term name -> weight of its mean in the total loss."""
+        return {self.name: self.weight}
 
-        The hidden state of stream slot `prediction_rows[p]` predicts `prediction_labels[p]`.
+    @abstractmethod
+    def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
+        """Returns `input_ids` [T] as the encoder sees them, `prediction_positions` [P] and `prediction_labels` [P].
+
+        All int64. The state of stream slot `prediction_positions[p]` predicts `prediction_labels[p]`.
         """
 
-    def build_head(self, config: EncoderConfig, encoder: Encoder) -> nn.Module:
-        """The masked-LM head, tied to the encoder's word embeddings."""
-        weight = encoder.embeddings.word_embeddings.weight
-        assert isinstance(weight, nn.Parameter)
-        return MaskedLMHead(config, weight)
+    @abstractmethod
+    def allowed(self, packed: PackedInstances, arrays: Arrays) -> list[Sight]:
+        """What the predictions of `arrays`, which were made from `packed`, may see."""
 
-    def count(self, batch: dict[str, Any]) -> int:
-        """Predictions in a batch, known before the forward; padding of their number is none."""
-        return int(batch.get("num_predictions", len(batch["prediction_labels"])))
+    def build(self, models: dict[str, EncoderWithHeads]) -> None:
+        """Puts the heads on models["encoder"], and adds further models."""
+        models["encoder"].add_head("lm")
 
-    def loss(self, head: nn.Module, output: EncoderOutput, batch: dict[str, Any]) -> LossTerm:
-        """Cross-entropy summed over the predicted positions only."""
-        assert isinstance(head, MaskedLMHead)
-        hidden = output.sequence_output.index_select(0, batch["prediction_rows"])  # [P, H]
+    def counts(self, batch: TorchBatch) -> dict[str, int]:
+        """Term name -> predictions in a batch, known before the forward; padding of their number is none."""
+        return {self.name: int(batch.get("num_predictions", len(batch["prediction_labels"])))}
+
+    def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
+        """The encoder's output, for a pair objective to go on with, and the losses."""
+        output = models["encoder"].states(batch["input_ids"], batch)
+        return output, [self.prediction_term(models["encoder"], output, batch)]
+
+    def prediction_term(self, model: EncoderWithHeads, output: EncoderOutput, batch: TorchBatch) -> LossTerm:
+        """Cross-entropy of the vocabulary, summed over the predicted positions only."""
+        hidden = output.sequence_output.index_select(0, batch["prediction_positions"])  # [P, H]
+        head: Any = model.heads["lm"]
         result = head.loss(hidden, batch["prediction_labels"])
-        return LossTerm(self.name, result.loss_sum, self.count(batch), result.num_correct)
+        return LossTerm(self.name, result.loss_sum, self.counts(batch)[self.name], result.num_correct)
+
+    def predictions(self, models: Models, batch: TorchBatch) -> dict[str, Tensor]:
+        """Model -> what it says at the positions of its Sight, [P, ...]; for the pre-flight."""
+        model = models["encoder"]
+        hidden = model.states(batch["input_ids"], batch).sequence_output
+        return {"encoder": model.heads["lm"](hidden.index_select(0, batch["prediction_positions"]))}
 
 
 class PairObjective(ABC):
-    """Predicts something about a row's two segments from the pooled state."""
+    """Tells two classes of segment pairs apart by the pooled state; class 0 are those that follow each other."""
 
     name: ClassVar[str]
-    hf_prefix: ClassVar[str]
+    label: ClassVar[str]
+    """Key of its labels [B] in the batch."""
+    is_of_other_document: ClassVar[bool]
+    """Where the second segment of class 1 comes from."""
     weight: float
 
-    @abstractmethod
-    def instance(self, rows: PackedRows, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
-        """The labels this objective needs, [B] each."""
+    @property
+    def weights(self) -> dict[str, float]:
+        return {self.name: self.weight}
 
     @abstractmethod
-    def build_head(self, config: EncoderConfig) -> nn.Module:
-        """The head on the pooled state."""
+    def check_input(self, input: InputFormat) -> None:
+        """ValueError for an input format that makes no pairs of this kind."""
 
     @abstractmethod
-    def count(self, batch: dict[str, Any]) -> int:
-        """Predictions in a batch, known before the forward."""
+    def arrange(self, packed: PackedInstances, seed: int, epoch: Epoch) -> tuple[PackedInstances, I64]:
+        """The instances as they are to be read, and the label of each [B]."""
 
-    @abstractmethod
-    def loss(self, head: nn.Module, pooled: Tensor, batch: dict[str, Any]) -> LossTerm:
-        """`pooled` [B, H] -> loss summed over the rows."""
+    def build(self, models: dict[str, EncoderWithHeads]) -> None:
+        """Puts a head with two classes on models["encoder"]; its kind is the objective's name."""
+        models["encoder"].add_head(self.name)
+
+    def counts(self, batch: TorchBatch) -> dict[str, int]:
+        return {self.name: len(batch[self.label])}
+
+    def term(self, model: EncoderWithHeads, output: EncoderOutput, batch: TorchBatch) -> LossTerm:
+        """Cross-entropy summed over the pairs.
+
+        A batch with `source_names` (validation) adds the accuracy by source, as "nsp_accuracy/wiki"; also for sources
+        without a pair in this batch, so that all devices report the same names.
+        """
+        labels, source, head = batch[self.label], batch["source"], model.heads[self.name]
+        logits = head(model.encoder.pool(output.sequence_output, batch["layout"], head)).float()  # [B, 2]
+        is_correct = logits.argmax(-1) == labels
+        figures: dict[str, tuple[Tensor, Tensor | int]] = {}
+        for number, name in enumerate(batch.get("source_names", ())):
+            inside = source == number
+            figures[f"{self.name}_accuracy/{name}"] = (is_correct[inside].sum(), inside.sum())
+        loss = F.cross_entropy(logits, labels, reduction="none").sum()
+        return LossTerm(self.name, loss, len(labels), is_correct.sum(), figures)
 
 
 class Objective:
-    """Input format, token objective and, if any, pair objective; the total is the weighted sum of their mean losses.
+    """The total loss is the weighted sum of the mean losses of its parts.
 
     Args:
-        input: SegmentPairs or FullSentences.
+        input: SegmentPairs, FullSentences or another format of instances.
         token: what is predicted at tokens.
-        pair: what is predicted of the two segments; ValueError if the input format makes no pairs.
+        pair: what is predicted of the two segments; ValueError if the input format makes no such pairs.
         dupe_factor: static masking: each instance repeats after this many epochs (the released code made 10 copies,
             each masked apart). None: every epoch is new.
     """
@@ -135,17 +207,11 @@ class Objective:
         pair: PairObjective | None,
         dupe_factor: int | None = None,
     ) -> None:
-        if pair is not None and not input.has_pairs:
-            raise ValueError(
-                f"Objective {pair.name} needs segment pairs, but {type(input).__name__} makes none: "
-                "choose objective/input=segment_pairs, or an objective without a pair part, such as objective=mlm."
-            )
+        if pair is not None:
+            pair.check_input(input)
         if dupe_factor is not None and dupe_factor < 1:
             raise ValueError(f"dupe_factor is {dupe_factor}; use null (a new mask every epoch) or at least 1.")
-        self.input = input
-        self.token = token
-        self.pair = pair
-        self.dupe_factor = dupe_factor
+        self.input, self.token, self.pair, self.dupe_factor = input, token, pair, dupe_factor
 
     @property
     def is_causal(self) -> bool:
@@ -158,83 +224,65 @@ class Objective:
     @property
     def weights(self) -> dict[str, float]:
         """Term name -> weight of its mean in the total loss."""
-        return {part.name: part.weight for part in self._parts}
+        return self.token.weights | ({} if self.pair is None else self.pair.weights)
 
-    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+    def counts(self, batch: TorchBatch) -> dict[str, int]:
         """Term name -> number of predictions in a batch, without a forward."""
-        return {part.name: part.count(batch) for part in self._parts}
-
-    @property
-    def _parts(self) -> list[TokenObjective | PairObjective]:
-        return [self.token] if self.pair is None else [self.token, self.pair]
+        return self.token.counts(batch) | ({} if self.pair is None else self.pair.counts(batch))
 
     def bind(self, shards: Any, ids: SpecialIds, seq_length: int) -> Instances:
         """The input format's instances of one split at one sequence length."""
         return self.input.bind(shards, ids, seq_length)
 
-    def make_batch(self, instances: Instances, seed: int, epoch: Epoch, index: I64) -> Arrays:
-        """The rows named by `index` [B], ready but for torch: a pure function of its arguments.
+    def arrays(self, instances: Instances, seed: int, epoch: Epoch, index: I64) -> Arrays:
+        """The instances named by `index` [B], ready but for torch: a pure function of its arguments.
 
-        Keys: input_ids, token_type_ids, position_ids [T]; lengths [B] and row_slots; prediction_rows,
-            prediction_labels [P]; source [B]; next_sentence_label [B] with a pair objective.
+        Keys: input_ids, token_type_ids, position_ids [T]; lengths [B] and width (T = B * width); prediction_positions,
+            prediction_labels [P]; source [B]; a pair objective's label [B].
         """
         if self.dupe_factor is not None:
             epoch = epoch % self.dupe_factor
-        rows = instances.rows(seed, epoch, index)
-        batch: Arrays = {
-            "token_type_ids": rows.token_type_ids,
-            "position_ids": rows.position_ids,
-            "lengths": rows.lengths,
-            "row_slots": rows.row_slots,
-            "source": rows.source,
+        packed, labels = self.arrange(instances.pack(seed, epoch, index), seed, epoch)
+        return self.arrays_of(packed, instances.ids, seed, epoch) | labels
+
+    def arrange(self, packed: PackedInstances, seed: int, epoch: Epoch) -> tuple[PackedInstances, Arrays]:
+        """The instances as the models read them, before anything is masked; and the pair objective's labels."""
+        if self.pair is None:
+            return packed, {}
+        packed, labels = self.pair.arrange(packed, seed, epoch)
+        return packed, {self.pair.label: labels}
+
+    def arrays_of(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
+        """`arrays` of arranged instances, without the pair labels."""
+        return {
+            "token_type_ids": packed.token_type_ids,
+            "position_ids": packed.position_ids,
+            "lengths": packed.lengths,
+            "width": packed.width,
+            "source": packed.source,
+            **self.token.arrays(packed, ids, seed, epoch),
         }
-        batch.update(self.token.instance(rows, instances.ids, seed, epoch))
-        if self.pair is not None:
-            batch.update(self.pair.instance(rows, instances.ids, seed, epoch))
-        return batch
 
-    def heads(self, config: EncoderConfig, encoder: Encoder) -> nn.ModuleDict:
-        """One head an objective, under the objective's name."""
-        heads = {self.token.name: self.token.build_head(config, encoder)}
-        if self.pair is not None:
-            heads[self.pair.name] = self.pair.build_head(config)
-        return nn.ModuleDict(heads)
+    def allowed(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> list[Sight]:
+        """What the predictions that `arrays_of` asks for may see; a pair prediction may see everything."""
+        return self.token.allowed(packed, self.token.arrays(packed, ids, seed, epoch))
 
-    def heads_by_prefix(self, heads: nn.ModuleDict) -> dict[str, nn.Module]:
-        """The same heads by kind."""
-        return {part.hf_prefix: heads[part.name] for part in self._parts}
-
-    def losses(self, heads: nn.ModuleDict, encoder: Encoder, batch: dict[str, Any]) -> list[LossTerm]:
-        """One forward of the encoder and one LossTerm an objective; `batch` as `to_torch` makes it.
-
-        A batch with `source_names` (validation) adds the pair term by source, as "nsp/wiki"; also for sources without
-        a row in this batch, so that all devices report the same names.
-        """
-        layout = batch["layout"]
-        output = encoder(batch["input_ids"], batch["token_type_ids"], batch["position_ids"], layout)
-        terms = [self.token.loss(heads[self.token.name], output, batch)]
-        if self.pair is not None:
-            pooled = encoder.pool(output.sequence_output, layout)
-            terms.append(self.pair.loss(heads[self.pair.name], pooled, batch))
-            terms.extend(_by_source(terms[-1], batch["source"], batch.get("source_names", ())))
-        return terms
+    def terms(self, models: Models, batch: TorchBatch) -> list[LossTerm]:
+        """One LossTerm for each of `weights`, in their order; `batch` as `to_torch` makes it."""
+        output, terms = self.token.terms(models, batch)
+        return terms if self.pair is None else [*terms, self.pair.term(models["encoder"], output, batch)]
 
 
-def _by_source(term: LossTerm, source: Tensor, source_names: Sequence[str]) -> list[LossTerm]:
-    """`term` split over the sources; `source` [B]."""
-    rows = term.rows
-    if rows is None:
-        return []
-    parts = []
-    for number, name in enumerate(source_names):
-        inside = source == number
-        loss_sum, num_correct = rows.loss[inside].sum(), rows.correct[inside].sum()
-        parts.append(LossTerm(f"{term.name}/{name}", loss_sum, int(inside.sum()), num_correct))
-    return parts
+def build_models(encoder: Encoder, objectives: Sequence[Objective]) -> dict[str, EncoderWithHeads]:
+    """What some objectives train, from the encoder that is kept; heads they have in common are one."""
+    models = {"encoder": EncoderWithHeads(encoder)}
+    for part in (part for objective in objectives for part in (objective.token, objective.pair) if part is not None):
+        part.build(models)
+    return models
 
 
 def pad_predictions(batch: Arrays, multiple: int) -> Arrays:
-    """`make_batch`'s arrays with P raised to a multiple: slot 0 with no label, which counts nowhere.
+    """`Objective.arrays` with P raised to a multiple: slot 0 with no label, which counts nowhere.
 
     So an accelerator sees few shapes. `num_predictions` remembers the real P.
     """
@@ -242,19 +290,16 @@ def pad_predictions(batch: Arrays, multiple: int) -> Arrays:
     padding = (0, -count % multiple)
     return batch | {
         "num_predictions": count,
-        "prediction_rows": np.pad(batch["prediction_rows"], padding),
+        "prediction_positions": np.pad(batch["prediction_positions"], padding),
         "prediction_labels": np.pad(batch["prediction_labels"], padding, constant_values=IGNORED_LABEL),
     }
 
 
-def to_torch(batch: Arrays) -> dict[str, Any]:
-    """`Objective.make_batch`'s arrays as int64 tensors, lengths and row_slots as a Layout; other values stay."""
-    lengths, row_slots = batch["lengths"], batch["row_slots"]
-    layout = Layout.ragged(lengths) if row_slots is None else Layout.rectangle(lengths, row_slots)
-    tensors = {
-        key: torch.from_numpy(np.ascontiguousarray(value, dtype=np.int64))
+def to_torch(batch: Arrays) -> TorchBatch:
+    """`Objective.arrays` as int64 tensors, lengths and width as a Layout; other values stay."""
+    found: TorchBatch = {
+        key: torch.from_numpy(np.ascontiguousarray(value, dtype=np.int64)) if isinstance(value, np.ndarray) else value
         for key, value in batch.items()
-        if isinstance(value, np.ndarray) and key != "lengths"
+        if key not in ("lengths", "width")
     }
-    counted = {key: batch[key] for key in ("num_predictions",) if key in batch}
-    return {**tensors, **counted, "layout": layout}
+    return found | {"layout": Layout.rectangle(batch["lengths"], batch["width"])}

@@ -20,7 +20,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import electra_flops_per_token, parameter_count, training_flops_per_token
 from clozelab.models.encoder import Encoder
 from clozelab.models.features import FeatureMix
-from clozelab.objectives.objective import Objective
+from clozelab.objectives.objective import Objective, build_models
 from clozelab.planning.sweeps import NO_HISTORY, Histories, History, Job, SweepPlan, sample_rows
 from clozelab.planning.timing import Request
 
@@ -215,11 +215,10 @@ def _arm(config: dict[str, Any], jobs: list[Job], cache_dir: Path) -> Arm:
 
 
 def trained_parameters(config: EncoderConfig, objective: Objective) -> int:
-    """Of encoder and heads, each counted once; built without memory."""
+    """Of all models with their heads, each counted once; built without memory."""
     with torch.device("meta"):
-        encoder = Encoder(config)
-        heads = objective.heads(config, encoder)
-    return sum({id(value): value.numel() for part in (encoder, heads) for value in part.parameters()}.values())
+        models = build_models(Encoder(config), [objective])
+    return sum({id(value): value.numel() for part in models.values() for value in part.parameters()}.values())
 
 
 def vocabulary_size(config: Mapping[str, Any], cache_dir: Path) -> tuple[int, bool]:

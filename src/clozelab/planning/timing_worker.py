@@ -135,12 +135,12 @@ def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]
     config = EncoderConfig(**request["model"], is_causal=objective.is_causal)
     phase = request["phase"] | {"steps": 1_000_000}
     data = CorpusDataModule(
-        synthetic_corpus(config.vocab_size), objective, phases=[phase], seed=1, validation_instances=1,
+        synthetic_corpus(config.vocab_size), [objective], phases=[phase], seed=1, validation_instances=1,
         validation_seq_length=phase["seq_length"], num_workers=0,
     )  # fmt: skip
     data.setup("fit")
     module = PretrainingModule(
-        Encoder(config), objective,
+        Encoder(config), [objective],
         optimizer_factory=instantiate(request["optimizer"], _convert_="all"),
         schedule_factory=instantiate(request["schedule"], _convert_="all"),
         total_steps=phase["steps"], gradient_clip_norm=1.0, seed=1, log_interval_steps=1, matmul_ceiling=0.0,

@@ -5,6 +5,7 @@ What a stage refuses before anything slow, and before it claims a run folder for
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -76,18 +77,18 @@ def encoder_source(cfg: DictConfig, folder: Path, fingerprint: str, hardware: Ha
 
 
 def build_pretraining_module(
-    cfg: DictConfig, hardware: Hardware, corpus: PreparedCorpus, objective: Objective, total_steps: int
+    cfg: DictConfig, hardware: Hardware, corpus: PreparedCorpus, objectives: Sequence[Objective], total_steps: int
 ) -> PretrainingModule:
-    """A fresh encoder of the configured shape, the corpus's vocabulary and the objective's attention mask."""
+    """A fresh encoder of the configured shape, the corpus's vocabulary and the last objective's attention mask."""
     shape: Any = OmegaConf.to_container(cfg.model, resolve=True)
     tokenizer = corpus.tokenizer
     seed_initialisation(cfg.seed)
     config = EncoderConfig(
-        **shape, vocab_size=tokenizer.vocab_size, pad_token_id=tokenizer.pad_id, is_causal=objective.is_causal
+        **shape, vocab_size=tokenizer.vocab_size, pad_token_id=tokenizer.pad_id, is_causal=objectives[-1].is_causal
     )
     return PretrainingModule(
         Encoder(config),
-        objective,
+        objectives,
         optimizer_factory=instantiate(cfg.optimizer, _convert_="all"),
         schedule_factory=instantiate(cfg.schedule, _convert_="all"),
         total_steps=total_steps,

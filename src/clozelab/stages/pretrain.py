@@ -63,17 +63,19 @@ def check_adapting(cfg: DictConfig, hardware: Hardware) -> None:
 
 def adapt(cfg: DictConfig, run: Run, hardware: Hardware, module: PretrainingModule, data: CorpusDataModule) -> None:
     """Choose kernels and micro-batch sizes, or read what this run chose when it began; record them."""
-    encoder, known = module.model.encoder, run.facts
-    encoder.gradient_checkpointing = cfg.trainer.gradient_checkpointing
+    known = run.facts
+    for encoder in module.model.encoders:
+        encoder.gradient_checkpointing = cfg.trainer.gradient_checkpointing
     sizes = known.get("micro_batch_sizes") or _micro_batch_sizes(cfg, hardware, module, data)
     data.micro_batch_sizes = sizes
     kernels = known.get("kernels") or _kernels(cfg, hardware, module, data)
-    encoder.attention_kernels = {int(width): name for width, name in kernels["attention_kernels"].items()}
-    for head in module.model.heads.values():
-        if hasattr(head, "chunk_logits"):
-            head.chunk_logits = kernels["chunk_logits"]
-    if kernels["compile"]:
-        compile_encoder(encoder, dynamic=False)
+    for encoder in module.model.encoders:
+        encoder.attention_kernels = {int(width): name for width, name in kernels["attention_kernels"].items()}
+        if kernels["compile"]:
+            compile_encoder(encoder, dynamic=False)
+    for part in module.model.modules():
+        if hasattr(part, "chunk_logits"):
+            part.chunk_logits = kernels["chunk_logits"]
     run.record(kernels=kernels, micro_batch_sizes=sizes)
 
 
@@ -88,7 +90,7 @@ def _kernels(cfg: DictConfig, hardware: Hardware, module: PretrainingModule, dat
         precision=hardware.precision,
         rows={phase.seq_length: phase.micro_batch_size for phase in data.phases},
         steps_of_rows=steps,
-        predicted_fraction=module.model.objective.predicted_fraction,
+        predicted_fraction=max(one.predicted_fraction for one in module.model.objectives),
         compile=hardware.compile,
         folder=Path(cfg.cache_dir) / "calibration",
     )
@@ -106,18 +108,18 @@ def _micro_batch_sizes(
         return configured
     found = []
     for number, size in enumerate(configured):
-        step = sum(phase.steps for phase in data.phases[:number])
+        step = data.first_steps[number]
         wanted = min(size, data.phases[number].global_batch_size)
 
-        def attempt(rows: int, number: int = number, step: int = step) -> None:
-            data.phases[number] = replace(data.phases[number], micro_batch_size=rows)
+        def attempt(size: int, number: int = number, step: int = step) -> None:
+            data.phases[number] = replace(data.phases[number], micro_batch_size=size)
             batch = data.train_stream(step, 0, 1).micro_batches(step)[0]
             try_step(module.model, batch, hardware.device, hardware.precision)
 
         found.append(largest_that_fits(attempt, wanted))
         data.phases[number] = replace(data.phases[number], micro_batch_size=size)
     if found != configured:
-        log.info("micro-batches of %s rows fit, of the configured %s", found, configured)
+        log.info("micro-batches of %s instances fit, of the configured %s", found, configured)
     return found
 
 
@@ -126,15 +128,15 @@ def main(cfg: DictConfig) -> None:
     check_targets(cfg)
     plain: Any = OmegaConf.to_container(cfg, resolve=True)
     hardware = hardware_of(cfg.trainer)
-    objective = Objective(**instantiate(cfg.objective, _convert_="all"))
+    objectives = [Objective(**instantiate(cfg.objective, _convert_="all"))] * len(cfg.phases)
     check_pretraining(cfg, plain, hardware)
     check_adapting(cfg, hardware)
     check_trackers(cfg)
     steps_to_keep = kept_steps(cfg)
     corpus = prepared_corpus(cfg)
     validation = {f"validation_{key}": plain["validation"][key] for key in ("instances", "seq_length")}
-    workers = cfg.trainer.num_workers
-    data = CorpusDataModule(corpus, objective, phases=plain["phases"], seed=cfg.seed, num_workers=workers, **validation)
+    how = {"phases": plain["phases"], "seed": cfg.seed, "num_workers": cfg.trainer.num_workers}
+    data = CorpusDataModule(corpus, objectives, **how, **validation)
     # All that can be wrong is found before the run folder is taken: a failed run of wrong settings would keep it.
     data.setup("fit")
     inputs = {"corpus": corpus.fingerprint}
@@ -148,9 +150,9 @@ def main(cfg: DictConfig) -> None:
             return
         # A resumed run keeps the precision that `auto` meant when it began.
         hardware = replace(hardware, precision=run.facts.get("precision", hardware.precision))
-        module = build_pretraining_module(cfg, hardware, corpus, objective, data.total_steps)
+        module = build_pretraining_module(cfg, hardware, corpus, objectives, data.total_steps)
         adapt(cfg, run, hardware, module, data)
-        facts = corpus_facts(cfg, corpus, objective, data) | module.facts()
+        facts = corpus_facts(cfg, corpus, objectives[-1], data) | module.facts()
         run.record(precision=hardware.precision, **facts)
 
         def save_encoder(step: int | None = None) -> None:
