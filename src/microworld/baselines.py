@@ -1,6 +1,6 @@
 """What the surface of a world's tasks gives away, from the files as they are written.
 
-The methods are those of data/baselines, for real files as well. Beside the bag of words there is the overlap alone: a
+Methods and scorers are those of `clozelab` for real files. Beside the bag of words there is the overlap alone: a
 threshold on (or, for SWAG, the largest) share of the second text's words found in the first.
 
 `baselines.json` beside a task's files holds them: validation file -> baseline -> score of scores.json, in the unit of
@@ -18,19 +18,21 @@ from typing import Any
 
 import numpy as np
 
+from clozelab.corpus.generated import BASELINES_FILE
 from clozelab.datamodules.baselines import (
     BAG,
     OVERLAP,
     TAGS,
     PhraseGuesser,
-    bare_words,
     guess_choices,
     guess_classes,
     guess_numbers,
     most_frequent_tags,
     overlap,
 )
-from microworld.formats import BASELINES_FILE
+from clozelab.metrics import glue
+from clozelab.metrics.entities import entity_scores
+from clozelab.metrics.squad import f1
 
 MAJORITY = "majority"
 Texts = list[tuple[str, str]]
@@ -114,18 +116,8 @@ def _classify(train: tuple[Texts, list[str]], validation: tuple[Texts, list[str]
     }
     if validation[0][0][1]:
         guesses[OVERLAP] = _overlap_guesses(train[0], y, validation[0])
-    return {name: _scores(guess, truth, len(labels)) for name, guess in guesses.items()}
-
-
-def _scores(guess: np.ndarray, truth: np.ndarray, classes: int) -> dict[str, float]:
-    """Accuracy, and of two classes F1 of the second and Matthews' correlation too."""
-    scores = {"accuracy": float((guess == truth).mean())}
-    if classes == 2:
-        common = float(((guess == 1) & (truth == 1)).sum())
-        scores["f1"] = 2.0 * common / max(float((guess == 1).sum() + (truth == 1).sum()), 1.0)
-        constant = guess.min() == guess.max() or truth.min() == truth.max()
-        scores["matthews"] = 0.0 if constant else float(np.corrcoef(guess, truth)[0, 1])
-    return scores
+    metrics = ["accuracy", "f1", "matthews"] if len(labels) == 2 else ["accuracy"]
+    return {name: glue.score(metrics, guess, truth) for name, guess in guesses.items()}
 
 
 def _overlap_guesses(train: Texts, y: np.ndarray, validation: Texts) -> np.ndarray:
@@ -148,19 +140,7 @@ def _regress(train: tuple[Texts, list[str]], validation: tuple[Texts, list[str]]
         BAG: guess_numbers(train[0], y, validation[0]),
         OVERLAP: np.array([overlap(*pair) for pair in validation[0]]),
     }
-    return {name: _correlations(guess, truth) for name, guess in guesses.items()}
-
-
-def _correlations(guess: np.ndarray, truth: np.ndarray) -> dict[str, float]:
-    if guess.min() == guess.max() or truth.min() == truth.max():
-        return {"spearman": 0.0, "pearson": 0.0}
-    ranks, pearson = np.corrcoef(_ranks(guess), _ranks(truth)), np.corrcoef(guess, truth)
-    return {"spearman": float(ranks[0, 1]), "pearson": float(pearson[0, 1])}
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    return {name: glue.score(["spearman", "pearson"], guess, truth) for name, guess in guesses.items()}
 
 
 def _choose(train: list[tuple[str, list[str], int]], validation: list[tuple[str, list[str], int]]) -> Scores:
@@ -173,7 +153,7 @@ def _choose(train: list[tuple[str, list[str], int]], validation: list[tuple[str,
         BAG: guess_choices([(start, endings) for start, endings, _ in train], labels, asked),
         OVERLAP: shares.argmax(axis=1),
     }
-    return {name: _scores(guess, truth, 4) for name, guess in guesses.items()}
+    return {name: glue.score(["accuracy"], guess, truth) for name, guess in guesses.items()}
 
 
 # ---- spans and entities ----------------------------------------------------------------------------------------------
@@ -195,12 +175,10 @@ def span_overlap_f1(train: str, validation: str) -> float:
     guesser = PhraseGuesser(
         [qa["question"] for qa in learnt], [[answer["text"] for answer in qa["answers"]] for qa in learnt]
     )
-    scores = []
-    for context, qa in _questions(validation):
-        guess = bare_words(guesser.guess(context, qa["question"]))
-        truth = bare_words(qa["answers"][0]["text"]) if qa["answers"] else []
-        common = sum((Counter(guess) & Counter(truth)).values())
-        scores.append(2 * common / (len(guess) + len(truth)) if common else 0.0)
+    scores = [
+        f1(guesser.guess(context, qa["question"]), qa["answers"][0]["text"]) if qa["answers"] else 0.0
+        for context, qa in _questions(validation)
+    ]
     return float(np.mean(scores))
 
 
@@ -215,21 +193,4 @@ def word_tag_f1(train: str, validation: str) -> float:
     """Entity F1 (0 to 1) of each word's most frequent tag."""
     asked = _read_conll(validation)
     guesses = most_frequent_tags(_read_conll(train), [words for words, _ in asked], "O")
-    common = found = true = 0
-    for guessed, (_, wanted) in zip(guesses, asked, strict=True):
-        guess, truth = _entities(guessed), _entities(wanted)
-        common, found, true = common + len(guess & truth), found + len(guess), true + len(truth)
-    return 2 * common / max(found + true, 1)
-
-
-def _entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:
-    """(start, end, type) of each entity in IOB2 tags; a stray I- begins one, as conlleval has it."""
-    found, start, kind = set(), 0, ""
-    for index, tag in enumerate([*tags, "O"]):
-        goes_on = tag.startswith("I-") and tag[2:] == kind
-        if kind and not goes_on:
-            found.add((start, index, kind))
-            kind = ""
-        if tag != "O" and not goes_on:
-            start, kind = index, tag[2:]
-    return found
+    return entity_scores(guesses, [wanted for _, wanted in asked])["f1"]

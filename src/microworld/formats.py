@@ -1,6 +1,7 @@
 """Where each task lies and how its file looks: the official layouts of GLUE, SQuAD, SWAG and CoNLL-2003.
 
-GLUE's TSV has no quoting and CoLA no header; test files carry no labels.
+GLUE's TSV has no quoting and CoLA no header; test files carry no labels. Entities are people, towns (LOC) and houses of
+trade (ORG). Many surnames are also towns or the first word of a house's name, so the word alone does not decide.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from microworld import pairs, sentences
-from microworld.choices import Choices
-from microworld.entities import Tagged, tagged_document
-from microworld.lexicon import Scene
+from microworld import pairs, passages
+from microworld.decisions import Choices
+from microworld.grammar import Sentence
+from microworld.lexicon import TOKEN, Person, Scene
 from microworld.pairs import AWAY_SCENES, HOME_SCENES, Maker, Row
-from microworld.spans import squad
+from microworld.stories import Story
 
 Columns = tuple[tuple[str, str], ...]
 """(header, key of the row or, where no row has that key, a constant)."""
@@ -59,14 +60,12 @@ TABLES: dict[str, Table] = {
     ),
     "STS-B": Table(pairs.stsb, _columns(f"{_STSB}|score=label"), _columns(_STSB)),
     "RTE": Table(pairs.rte, _columns("index|sentence1|sentence2|label"), _columns("index|sentence1|sentence2")),
-    "QNLI": Table(sentences.qnli, _columns("index|question|sentence|label"), _columns("index|question|sentence")),
+    "QNLI": Table(passages.qnli, _columns("index|question|sentence|label"), _columns("index|question|sentence")),
     "MNLI": Table(pairs.mnli, _columns(f"{_NLI}|label1=label|gold_label=label"), _columns(_NLI)),
 }
 SWAG_COLUMNS = _columns(
     "=index|video-id|fold-ind=index|startphrase|sent1|sent2|gold-source=gold|ending0|ending1|ending2|ending3|label"
 )
-BASELINES_FILE = "baselines.json"
-"""What simple methods score, beside a task's files."""
 SPLIT_FILES = {"train": "train", "validation": "dev", "test": "test"}
 
 
@@ -126,7 +125,7 @@ def squad_files(seed: str, sizes: Mapping[str, int], shuffle_labels: bool) -> di
     files = {}
     for version, name in (("1.1", "v1.1"), ("v2.0", "v2.0")):
         for split in ("train", "validation"):
-            content = squad(seed, split, HOME_SCENES, sizes[split], version)
+            content = passages.squad(seed, split, HOME_SCENES, sizes[split], version)
             if shuffle_labels and split == "train":
                 _shuffle_answers(content, Choices(f"{seed}/squad-{version}/shuffled"))
             files[f"squad/{SPLIT_FILES[split]}-{name}.json"] = json.dumps(content) + "\n"
@@ -151,7 +150,7 @@ def _shuffle_answers(content: dict[str, Any], choices: Choices) -> None:
 def swag_files(seed: str, sizes: Mapping[str, int], shuffle_labels: bool) -> dict[str, str]:
     files = {}
     for split, name in (("train", "train"), ("validation", "val")):
-        rows = make_rows(sentences.continuation, f"{seed}/SWAG", split, HOME_SCENES, sizes[split])
+        rows = make_rows(passages.continuation, f"{seed}/SWAG", split, HOME_SCENES, sizes[split])
         if shuffle_labels and split == "train":
             rows = shuffle_column(rows, "label", Choices(f"{seed}/SWAG/shuffled"))
         buffer = io.StringIO()
@@ -162,6 +161,41 @@ def swag_files(seed: str, sizes: Mapping[str, int], shuffle_labels: bool) -> dic
             writer.writerow([(row | extra).get(key, key) for _, key in SWAG_COLUMNS])
         files[f"swag/{name}.csv"] = buffer.getvalue()
     return files
+
+
+# ---- entities --------------------------------------------------------------------------------------------------------
+
+Tagged = list[tuple[str, str]]
+"""(token, IOB2 tag) of each token of a sentence."""
+ENTITY_KINDS = ("home", "home", "employ", "employ", "transfer", "compare", "did")
+
+
+def tagged_sentence(sentence: Sentence, cast: Sequence[Person]) -> Tagged:
+    names = {name for person in cast for name in (person.first, person.full)}
+    types = {"town": "LOC", "org": "ORG"} | dict.fromkeys(("P", "Q", "P_obj", "Q_obj"), "PER")
+    spans = []
+    for slot, start, end in sentence.spans:
+        if slot in types and (types[slot] != "PER" or sentence.text[start:end] in names):
+            spans.append((start, end, types[slot]))
+    tagged = []
+    for match in TOKEN.finditer(sentence.text):
+        tag = "O"
+        for start, end, name in spans:
+            if start <= match.start() < end:
+                tag = f"{'B' if match.start() == start else 'I'}-{name}"
+        tagged.append((match.group(), tag))
+    return tagged
+
+
+def tagged_document(choices: Choices, split: str, scenes: Sequence[Scene]) -> list[Tagged]:
+    """A short story as tagged sentences."""
+    story = Story(choices, split, scenes)
+    result = []
+    for index in range(choices.pick("length", range(4, 8))):
+        kinds = [kind for kind in ENTITY_KINDS if story.can_tell(kind)]
+        fact = story.new_fact(choices.pick((index, "kind"), kinds))
+        result.append(tagged_sentence(story.tell(fact), story.cast))
+    return result
 
 
 def ner_files(seed: str, sizes: Mapping[str, int], shuffle_labels: bool) -> dict[str, str]:

@@ -1,5 +1,4 @@
-"""The words of the world and what they select: about 700 word types, so that a 2,048-piece vocabulary holds nearly all
-whole.
+"""The words of the world and what they select: about 700 types, nearly all of them whole in 2,048 WordPieces.
 
 Selection runs in both directions on purpose: a place selects its preposition, a plural its classifier, an object its
 verb, a food its quantifier. Some surnames are also jobs, colours or towns, so a word list alone does not find the
@@ -8,6 +7,7 @@ entities.
 
 from __future__ import annotations
 
+import re
 import zlib
 from dataclasses import dataclass
 from functools import cache
@@ -118,13 +118,8 @@ COUNT_QUANTIFIERS = ("many", "few", "two", "three", "five", "ten")
 GOOD = _words("splendid lovely fine excellent charming delightful superb pleasant perfect brilliant good wonderful")
 BAD = _words("awful dull terrible nasty poor bad boring horrible dreadful useless weak miserable")
 GLAD_REACTIONS = (
-    "smiled",
-    "laughed",
-    "asked for more",
-    "thanked everyone",
-    "danced and sang",
-    "clapped",
-    "praised the maker",
+    *("smiled", "laughed", "asked for more", "thanked everyone"),
+    *("danced and sang", "clapped", "praised the maker"),
 )
 SORRY_REACTIONS = ("frowned", "sighed", "asked for money", "complained", "left in anger", "wept", "scolded the maker")
 COMPARISONS = {
@@ -160,52 +155,34 @@ class Scene:
     favourites: frozenset[str]
 
 
-def _scene(name: str, kinds: str, groups: str, others: str) -> Scene:
-    words = {
-        *(word for kind in kinds.split("|") for word in KINDS[kind]),
-        *(n for g in groups.split() for n in GROUPS[g]),
-    }
-    return Scene(name, frozenset(words | set(others.split())))
+def _scene(block: str) -> Scene:
+    """`name: kinds: groups`, and in a second line its other words."""
+    head, others = block.split("\n")
+    name, kinds, groups = head.split(": ")
+    things = [word for kind in kinds.split("|") for word in KINDS[kind]]
+    things += [noun for group in groups.split() for noun in GROUPS[group]]
+    return Scene(name, frozenset([*things, *others.split()]))
 
 
-SCENES = (
-    _scene(
-        "farm",
-        "tool|animal",
-        "herd pile",
-        "barn stable mill hill gate oak farmer miller carter Oakdale Millbrook Kelby Lorne",
-    ),
-    _scene(
-        "port",
-        "vehicle|tool",
-        "row swarm",
-        "pier harbour station island inn bridge sailor fisher engineer Rivermouth Greyport Calder Ostby",
-    ),
-    _scene(
-        "village",
-        "dish|garment",
-        "crowd bunch",
-        "market church kitchen crossroads fair wall baker weaver cook Ashby Selby Wexton Norham",
-    ),
-    _scene(
-        "abbey",
-        "piece of writing|dish",
-        "flock stack",
-        "chapel garden library cellar arch attic nurse organist painter Fenwick Brixen Halden Velden",
-    ),
-    _scene(
-        "castle",
-        "treasure|garment",
-        "pack row",
-        "tower balcony cave stairs roof forest judge smith hunter Torvik Dunmore Arnholt Ironside",
-    ),
-    _scene(
-        "school",
-        "instrument|piece of writing",
-        "crowd stack",
-        "library hill attic wall station garden teacher artist doctor Marston Elmsford Stanmore Eastwick",
-    ),
-)
+_SCENES = """\
+farm: tool|animal: herd pile
+    barn stable mill hill gate oak farmer miller carter Oakdale Millbrook Kelby Lorne
+
+port: vehicle|tool: row swarm
+    pier harbour station island inn bridge sailor fisher engineer Rivermouth Greyport Calder Ostby
+
+village: dish|garment: crowd bunch
+    market church kitchen crossroads fair wall baker weaver cook Ashby Selby Wexton Norham
+
+abbey: piece of writing|dish: flock stack
+    chapel garden library cellar arch attic nurse organist painter Fenwick Brixen Halden Velden
+
+castle: treasure|garment: pack row
+    tower balcony cave stairs roof forest judge smith hunter Torvik Dunmore Arnholt Ironside
+
+school: instrument|piece of writing: crowd stack
+    library hill attic wall station garden teacher artist doctor Marston Elmsford Stanmore Eastwick"""
+SCENES = tuple(_scene(block) for block in _SCENES.split("\n\n"))
 SCENE_WEIGHT = 8.0
 """How much likelier a scene's favourite words are than others of their sort: a soft topic, never a giveaway."""
 HELD_OUT_SCENES = ("castle", "school")
@@ -247,3 +224,11 @@ def first_names(split: str) -> tuple[str, ...]:
 def article(phrase: str) -> str:
     """a or an: decided by the word to its right."""
     return "an" if phrase[0].lower() in "aeiou" else "a"
+
+
+TOKEN = re.compile(r"\w+|[^\w\s]")
+"""A word or a mark, as BERT's basic tokeniser would cut this world's text."""
+
+
+def words_of(text: str) -> list[str]:
+    return TOKEN.findall(text.lower())

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from microworld import lexicon as words
-from microworld.choices import Choices
-from microworld.documents import Story
-from microworld.grammar import QUESTIONS, TEMPLATES, Fact, plain_values, render, tell_alone
+from microworld.decisions import Choices
+from microworld.grammar import QUESTIONS, TEMPLATES, Fact, Sentence, plain_values, render, tell_alone
 from microworld.lexicon import Scene
+from microworld.stories import Story
 
 Row = dict[str, str]
 Maker = Callable[[Choices, str, Sequence[Scene]], Row]
@@ -86,7 +86,7 @@ def cola(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
     fact = with_decoy(choices, story.new_fact(kind))
     plain = tell_alone(fact, choices.pick("template", TEMPLATES[kind]), day=choices.pick("any day", words.DAYS))
     text = plain.text if acceptable else _broken(choices, fact, plain.text)
-    return {"sentence": text, "label": str(int(acceptable)), "people": fact.people[0].full}
+    return {"sentence": text, "label": str(int(acceptable))}
 
 
 def _broken(choices: Choices, fact: Fact, text: str) -> str:
@@ -128,10 +128,14 @@ def sst2(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
     agreeing, opposite = (words.GOOD, words.BAD) if good else (words.BAD, words.GOOD)
     values = {"good": choices.pick("good", agreeing), "bad": choices.pick("bad", opposite)}
     text = tell_alone(fact, template, **values).text
-    return {"sentence": text, "label": str(int(good)), "people": fact.people[0].full}
+    return {"sentence": text, "label": str(int(good))}
 
 
 # ---- sentence pairs --------------------------------------------------------------------------------------------------
+
+
+def _pair(first: Sentence, second: Sentence, label: str) -> Row:
+    return {"sentence1": first.text, "sentence2": second.text, "label": label}
 
 
 def mrpc(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
@@ -150,12 +154,7 @@ def mrpc(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
         other = fact
         for change in choices.shuffled("changes", tuple(CHANGES))[: choices.pick("how many", (1, 2, 3))]:
             other = CHANGES[change](choices, other, f"other {change}")
-    return {
-        "sentence1": tell_alone(fact, first).text,
-        "sentence2": tell_alone(other, second).text,
-        "label": str(int(same)),
-        "people": "|".join(person.full for person in fact.people),
-    }
+    return _pair(tell_alone(fact, first), tell_alone(other, second), str(int(same)))
 
 
 def qqp(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
@@ -165,12 +164,8 @@ def qqp(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
     story = Story(choices, split, scenes, cast_size=2)
     fact = story.new_fact(choices.pick("kind", ("transfer", "did"), (3, 2)))
     first, second, other = (_gift_questions if fact.kind == "transfer" else _deed_questions)(choices, fact, same)
-    return {
-        "sentence1": render(first, plain_values(fact), None).text,
-        "sentence2": render(second, plain_values(other), None).text,
-        "label": str(int(same)),
-        "people": "|".join(person.full for person in fact.people),
-    }
+    one, two = (render(text, plain_values(asked), None) for text, asked in ((first, fact), (second, other)))
+    return _pair(one, two, str(int(same)))
 
 
 def _gift_questions(choices: Choices, fact: Fact, same: bool) -> tuple[str, str, Fact]:
@@ -217,12 +212,7 @@ def stsb(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
             other = swapped(other) if fact.kind == "transfer" else moved(choices, other, "role", (fact["place2"],))
     if other.kind == "did" and other["place"] == other["place2"]:  # its decoy cannot be where it happened
         other = other.replace(place2=fact["place"], prep2=fact["prep"])
-    return {
-        "sentence1": tell_alone(fact, first).text,
-        "sentence2": tell_alone(other, second).text,
-        "label": f"{score:.3f}",
-        "people": "|".join(person.full for person in fact.people),
-    }
+    return _pair(tell_alone(fact, first), tell_alone(other, second), f"{score:.3f}")
 
 
 def mnli(choices: Choices, split: str, scenes: Sequence[Scene]) -> Row:
@@ -256,11 +246,7 @@ def _entailment(choices: Choices, split: str, scenes: Sequence[Scene], label: st
         said = target
     templates = [t for t in TEMPLATES[said.kind] if "place2" not in t and t not in story.told[facts.index(target)]]
     template = choices.pick("hypothesis", NEGATIONS[said.kind] if negated else templates)
-    return {
-        "sentence1": premise,
-        "sentence2": tell_alone(said, template, **first_names(said)).text,
-        "people": "|".join(person.full for person in story.cast),
-    }
+    return {"sentence1": premise, "sentence2": tell_alone(said, template, **first_names(said)).text}
 
 
 def story_text(story: Story, fact: Fact) -> str:

@@ -1,4 +1,4 @@
-"""Writes the whole world to disk: a corpus, every task in its official format, and a manifest.
+"""The whole world: written to disk as a corpus, every task in its official format and `generated.json`, or shown.
 
 Everything is a pure function of the settings, so the bytes are the same on every machine. The text is synthetic; it
 tests machinery and mechanisms and says nothing about English.
@@ -11,19 +11,22 @@ import json
 import random
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from microworld.choices import Choices
-from microworld.documents import tell_document
-from microworld.entropy import known_entropy, unigram_entropy
-from microworld.formats import glue_files, ner_files, squad_files, swag_files
+from clozelab.corpus.generated import MANIFEST
+from microworld import formats
+from microworld.decisions import HIDDEN_FRACTION, WINDOW, Choices, known_entropy, unigram_entropy
+from microworld.formats import TABLES, Tagged, make_rows, tagged_document
+from microworld.pairs import HOME_SCENES, Row
+from microworld.passages import continuation, squad
+from microworld.stories import tell_document
 
 WORLD_VERSION = 2
 """Raise when the same settings give other bytes."""
-MANIFEST = "microworld.json"
 CORPUS = "corpus/microworld.txt"
-FACTS_VERSION = 2
+FACTS_VERSION = 3
 """Raise when the manifest or the baselines say something else of the same world: then they alone are written anew."""
 
 
@@ -78,9 +81,11 @@ def is_written(folder: Path, settings: dict[str, Any]) -> bool:
     if not path.exists():
         return False
     manifest = json.loads(path.read_text(encoding="utf-8"))
-    if manifest["settings"] != settings:
-        changed = [key for key in settings if manifest["settings"].get(key) != settings[key]]
-        pairs = ", ".join(f"{key} {manifest['settings'].get(key)} -> {settings[key]}" for key in changed)
+    before = manifest.get("settings", {})
+    if before != settings:
+        pairs = ", ".join(
+            f"{key} {before.get(key)} -> {new}" for key, new in settings.items() if before.get(key) != new
+        )
         raise ValueError(f"{folder} holds another microworld ({pairs}): choose another data_dir or delete this one")
     missing = manifest.get("facts_version") != FACTS_VERSION
     for name, checksum in manifest["sha256"].items():
@@ -129,7 +134,7 @@ def _all_files(settings: dict[str, Any]) -> dict[str, str]:
         documents = _shuffled_sentences(documents, seed)
     files = {CORPUS: "\n\n".join("\n".join(document) for document in documents) + "\n"}
     sizes = {"train": settings["train_examples"], "validation": size, "test": size}
-    for write in (glue_files, squad_files, swag_files, ner_files):
+    for write in (formats.glue_files, formats.squad_files, formats.swag_files, formats.ner_files):
         files |= write(str(seed), sizes, settings["shuffle_labels"])
     return files | baseline_files(files)
 
@@ -139,18 +144,35 @@ def _manifest(settings: dict[str, Any], files: dict[str, str]) -> dict[str, Any]
     entropy = {"unigram_entropy": unigram_entropy(lines)}
     if settings["entropy_documents"]:
         entropy |= known_entropy(tell_document, f"{settings['world_seed']}/held out", settings["entropy_documents"])
+    known = settings["entropy_documents"] and not settings["shuffle_sentences"]  # of shuffled text nothing is known
+    num_words = sum(len(line.split()) for line in lines)
     return {
         "about": "Synthetic: text and tasks made by microworld. No real person, place or event.",
+        "generator": "microworld",
         "settings": settings,
         "facts_version": FACTS_VERSION,
-        "counts": {
-            "documents": settings["num_documents"],
-            "sentences": len(lines),
-            "words": sum(len(x.split()) for x in lines),
-        },
+        "counts": {"documents": settings["num_documents"], "sentences": len(lines), "words": num_words},
         "entropy_nats_per_word": entropy,
+        "known_loss": known_loss(entropy) if known else [],
         "sha256": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())},
     }
+
+
+def known_loss(entropy: dict[str, float]) -> list[dict[str, Any]]:
+    """The bounds that a reader of `generated.json` may use, the tightest first (clozelab/corpus/generated.py)."""
+    kinds: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("left_to_right", "its document from the beginning", {}),
+        ("masked_window", f"the unmasked words of {WINDOW} on end", {"max_seq_length": WINDOW + 2}),
+        ("masked_document", "all unmasked words of its document", {}),
+        ("masked_one", "all of its document but that word", {"hidden_fraction": 0.0}),
+    )
+    bounds = []
+    for name, view, where in kinds:
+        reader = "left_to_right" if name == "left_to_right" else "masked"
+        nats = {"nats_per_word": entropy[f"{name}_loss"], "standard_error": entropy[f"{name}_standard_error"]}
+        hidden = {} if reader == "left_to_right" else {"hidden_fraction": HIDDEN_FRACTION}
+        bounds.append({"reader": reader, "view": view, **nats, **hidden, **where})
+    return bounds
 
 
 def _refuse_foreign_files(folder: Path, files: dict[str, str]) -> None:
@@ -182,3 +204,83 @@ def _write_files(folder: Path, files: dict[str, str], manifest: dict[str, Any]) 
 
 def _holds(path: Path, text: str) -> bool:
     return path.is_file() and path.read_bytes() == text.encode()
+
+
+# ---- shown instead of written ----------------------------------------------------------------------------------------
+
+Parts = list[tuple[str, str]]
+"""(text, mark) one after the other: mark is "right" for the answer, an entity's type, or empty."""
+ASKED = {
+    "CoLA": "is the sentence acceptable (1), or is a word, a form or the order wrong (0)?",
+    "SST-2": "does it speak well (1) or ill (0) of the thing?",
+    "MRPC": "do both sentences tell the same fact?",
+    "QQP": "do both questions ask for the same?",
+    "STS-B": "how like: 5 less one for every part that differs",
+    "RTE": "does the second text follow from the first?",
+    "QNLI": "does the sentence answer the question?",
+    "MNLI": "does the second text follow from the first, contradict it, or neither?",
+}
+INNER_KEYS = ("index", "genre", "mark")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A document or one task's example: its name, what is asked, and (name, text) of each of its lines."""
+
+    name: str
+    question: str
+    lines: list[tuple[str, Parts]]
+
+
+def samples(num_documents: int, world_seed: int) -> Iterator[Sample]:
+    """What `clozelab show` prints: the first documents of the corpus and the first training example of every task."""
+    for number, sentences in enumerate(corpus_documents(world_seed, num_documents)):
+        yield Sample(f"document {number}", "of the corpus", [("", [(sentence, "")]) for sentence in sentences])
+    for name, table in TABLES.items():
+        row = make_rows(table.maker, f"{world_seed}/{name}", "train", HOME_SCENES, 1)[0]
+        lines = [(key, [(text, _mark(key == "label"))]) for key, text in row.items() if key not in INNER_KEYS]
+        yield Sample(name, ASKED[name], lines)
+    yield _endings(make_rows(continuation, f"{world_seed}/SWAG", "train", HOME_SCENES, 1)[0])
+    for version in ("1.1", "v2.0"):
+        yield _passage(world_seed, version)
+    tagged = tagged_document(Choices(f"{world_seed}/ner/train/0"), "train", HOME_SCENES)
+    about = "which words name people (PER), towns (LOC), houses of trade (ORG)?"
+    yield Sample("NER", about, [("", _entities(sentence)) for sentence in tagged])
+
+
+def _mark(is_right: bool) -> str:
+    return "right" if is_right else ""
+
+
+def _endings(row: Row) -> Sample:
+    lines: list[tuple[str, Parts]] = [("begins", [(f"{row['sent1']} {row['sent2']}", "")])]
+    lines += [(f"ending{n}", [(row[f"ending{n}"], _mark(row["label"] == str(n)))]) for n in range(4)]
+    lines.append(("label", [(row["label"], "right")]))
+    return Sample("SWAG", "which ending fits?", lines)
+
+
+def _passage(world_seed: int, version: str) -> Sample:
+    """One question about the first passage; one without an answer where there is one."""
+    paragraph = squad(str(world_seed), "train", HOME_SCENES, 3, version)["data"][0]["paragraphs"][0]
+    asked = min(paragraph["qas"], key=lambda entry: bool(entry["answers"]))
+    text, answer = paragraph["context"], "(none in the passage)"
+    passage: Parts = [(text, "")]
+    for one in asked["answers"]:
+        answer, start = one["text"], one["answer_start"]
+        passage = [(text[:start], ""), (answer, "right"), (text[start + len(answer) :], "")]
+    lines = [("passage", passage), ("question", [(asked["question"], "")]), ("answer", [(answer, "right")])]
+    return Sample(f"SQuAD {version.removeprefix('v')}", "which words of the passage answer the question?", lines)
+
+
+def _entities(sentence: Tagged) -> Parts:
+    """The sentence with its entities in brackets after their type: `[PER Rose Hill] owns ...`."""
+    parts: Parts = []
+    for token, tag in sentence:
+        if tag[0] == "I":
+            before, kind = parts.pop()
+            parts.append((f"{before.removesuffix(']')} {token}]", kind))
+            continue
+        space = "" if not parts or token in ".,?" else " "
+        parts += [(space, "")] if space else []
+        parts.append((f"[{tag[2:]} {token}]", tag[2:]) if tag != "O" else (token, ""))
+    return parts

@@ -126,7 +126,7 @@ def _verb(verb: str, root: Path, name: str, settings: Mapping[str, Any], words: 
 def world(root: Path) -> dict[str, Any]:
     """sha256 of the world's files: texts and tasks are equal everywhere, the fitted baselines on one machine."""
     files = {path.relative_to(root / "data").as_posix(): path for path in sorted((root / "data").rglob("*.*"))}
-    sums = {name: _sha(path.read_bytes()) for name, path in files.items() if name != "microworld.json"}
+    sums = {name: _sha(path.read_bytes()) for name, path in files.items() if name != "generated.json"}
     fitted = {name: sums.pop(name) for name in [*sums] if name.endswith("baselines.json")}
     return {"everywhere": sums, "one_machine": fitted}
 

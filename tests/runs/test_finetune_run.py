@@ -21,11 +21,11 @@ import torch
 import yaml
 
 from clozelab.corpus.files import file_sha256
+from clozelab.corpus.generated import MANIFEST
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.modules.finetuning import FineTuning
 from clozelab.runs.store import RunConflictError
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
-from microworld.world import MANIFEST
 
 GOOD, BAD = ["good", "fine", "great"], ["bad", "dull", "awful"]
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, *GOOD, *BAD, "the", "film"], lowercase=True)
@@ -392,7 +392,7 @@ def test_generated_task_files_are_named_in_the_scores(finetune: Any, world: Path
     checksum = file_sha256(world / "data/glue/SST-2/dev.tsv")
     manifest = world / "data" / MANIFEST
     try:
-        manifest.write_text(json.dumps({"sha256": {"glue/SST-2/dev.tsv": checksum}}))
+        manifest.write_text(json.dumps({"generator": "microworld", "sha256": {"dev.tsv": checksum}, "known_loss": []}))
         assert read(finetune("epochs=0.2", name="b"), "scores.json")["synthetic"] == "microworld"
     finally:
         manifest.unlink()

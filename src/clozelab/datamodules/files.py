@@ -1,5 +1,4 @@
-"""What every benchmark reader does with files: find them or say how to get them, name their content, read their lines,
-and know generated files, which have the official names and formats, from real ones.
+"""What every benchmark reader does with files: find them or say how to get them, name their content, read their lines.
 
 A rare damaged row is skipped and counted by the reader; a file with more than `MAX_BAD_FRACTION` of them is refused.
 
@@ -18,7 +17,7 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,9 +27,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from clozelab.corpus.files import file_sha256
-from microworld.formats import BASELINES_FILE
-
-MANIFEST = "microworld.json"
+from clozelab.corpus.generated import BASELINES_FILE, generator_of
 
 MAX_BAD_FRACTION = 0.01
 
@@ -94,23 +91,6 @@ def _decompressed(path: Path, file: BinaryIO) -> Iterator[bytes]:
                 yield rest
     except zstandard.ZstdError as problem:
         raise ValueError(f"{path} is not a readable zstd file: {problem}") from problem
-
-
-def generator_of(data_dir: str | Path, paths: Iterable[Path]) -> str | None:
-    """The generator that wrote any of these files, by the manifest it left in `data_dir`; None for real ones.
-
-    Goes by content, so real files that have taken a generated file's place are real.
-    """
-    manifest = Path(data_dir) / MANIFEST
-    if not manifest.is_file():
-        return None
-    try:
-        checksums = set(json.loads(manifest.read_text(encoding="utf-8"))["sha256"].values())
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise ValueError(
-            f"{manifest} is damaged ({problem}); delete it and what it describes, or restore it"
-        ) from problem
-    return manifest.stem if any(file_sha256(path) in checksums for path in paths) else None
 
 
 def baselines_of(data_dir: str | Path, path: Path) -> dict[str, dict[str, float]]:

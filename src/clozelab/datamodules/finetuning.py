@@ -25,10 +25,11 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from clozelab.corpus.files import file_sha256
+from clozelab.corpus.generated import generator_of
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.baselines import BASELINES_VERSION, Scores, cached_scores
 from clozelab.datamodules.examples import Ints, Rows, TaskPreview
-from clozelab.datamodules.files import baselines_of, content_key, generator_of, require_file
+from clozelab.datamodules.files import baselines_of, content_key, require_file
 from clozelab.datamodules.loading import bucketed_batches, for_device, token_budget_batches
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout

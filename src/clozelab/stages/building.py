@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from clozelab.config import kept_step, total_steps
-from clozelab.corpus.known_loss import known_loss
+from clozelab.corpus.generated import known_loss
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.datamodules.finetuning import EncoderSource

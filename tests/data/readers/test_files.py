@@ -9,8 +9,8 @@ import pytest
 import zstandard
 
 from clozelab.corpus.files import file_sha256
-from clozelab.datamodules.files import baselines_of, generator_of, refuse_wrong_file, require_file, text_lines
-from microworld.world import MANIFEST
+from clozelab.corpus.generated import MANIFEST
+from clozelab.datamodules.files import baselines_of, refuse_wrong_file, require_file, text_lines
 
 
 def test_missing_file_says_what_to_do(tmp_path: Path) -> None:
@@ -55,21 +55,6 @@ def test_wrong_files_are_refused_and_rare_damage_is_not() -> None:
         refuse_wrong_file(path, [], 0, "two columns")
 
 
-def test_generated_files_are_known_by_their_content(tmp_path: Path) -> None:
-    real, made = tmp_path / "real.tsv", tmp_path / "made.tsv"
-    real.write_text("real")
-    made.write_text("made")
-    assert generator_of(tmp_path, [real, made]) is None
-    (tmp_path / MANIFEST).write_text(json.dumps({"sha256": {"made.tsv": file_sha256(made)}}))
-    assert generator_of(tmp_path, [real]) is None
-    assert generator_of(tmp_path, [real, made]) == "microworld"
-    made.write_text("real data in its place")
-    assert generator_of(tmp_path, [made]) is None
-    (tmp_path / MANIFEST).write_text("{")
-    with pytest.raises(ValueError, match=r"microworld\.json is damaged"):
-        generator_of(tmp_path, [made])
-
-
 def test_baselines_lie_beside_the_file_they_are_about(tmp_path: Path) -> None:
     path = tmp_path / "dev.tsv"
     path.write_text("rows")
@@ -85,7 +70,7 @@ def test_generated_baselines_say_nothing_of_a_real_file(tmp_path: Path) -> None:
     path.write_text("generated")
     listed.write_text('{"dev.tsv": {"a bag": {"accuracy": 0.5}}}')
     sums = {file.name: file_sha256(file) for file in (path, listed)}
-    (tmp_path / MANIFEST).write_text(json.dumps({"sha256": sums}))
+    (tmp_path / MANIFEST).write_text(json.dumps({"generator": "world", "sha256": sums, "known_loss": []}))
     assert baselines_of(tmp_path, path)
     path.write_text("real")
     assert baselines_of(tmp_path, path) == {}

@@ -1,4 +1,4 @@
-"""The bound of a generated corpus in nats a predicted token: right numbers, and none where none is known."""
+"""What a generator says of its files: which are generated, and the bound of its corpus in nats a predicted token."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.corpus.known_loss import known_loss
+from clozelab.corpus.files import file_sha256
+from clozelab.corpus.generated import MANIFEST, generator_of, known_loss
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from microworld.world import known_loss as bounds_of
 
 ENTROPY = {
     "left_to_right_loss": 1.0,
@@ -34,10 +36,11 @@ def world(tmp_path: Path) -> Path:
     return write(tmp_path / "data")
 
 
-def write(folder: Path, entropy: dict[str, float] = ENTROPY, shuffled: bool = False) -> Path:
+def write(folder: Path, bounds: list[dict[str, Any]] | None = None) -> Path:
+    """A folder with a manifest; the bounds are those that the embedded world writes of ENTROPY."""
     folder.mkdir()
-    manifest: dict[str, Any] = {"entropy_nats_per_word": entropy, "settings": {"shuffle_sentences": shuffled}}
-    (folder / "microworld.json").write_text(json.dumps(manifest))
+    manifest = {"generator": "world", "sha256": {}, "known_loss": bounds_of(ENTROPY) if bounds is None else bounds}
+    (folder / MANIFEST).write_text(json.dumps(manifest))
     return folder
 
 
@@ -76,7 +79,24 @@ def test_nothing_is_said_of_unknown_words(world: Path, tokenizer: WordPieceToken
 
 def test_nothing_is_said_of_what_was_not_measured(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
     words = labels(tokenizer, "mill")
-    mixed = write(tmp_path / "mixed", shuffled=True)
-    older = write(tmp_path / "older", entropy={"left_to_right_loss": 1.19})
-    for folder in (mixed, older, tmp_path):
+    only_next_words = [bound for bound in bounds_of(ENTROPY) if bound["reader"] == "left_to_right"]
+    for folder in (write(tmp_path / "none", []), write(tmp_path / "other", only_next_words), tmp_path):
         assert known_loss(folder, tokenizer, words, seq_length=64, masking=BERT) is None
+
+
+def test_generated_files_are_known_by_their_content(tmp_path: Path) -> None:
+    real, made = tmp_path / "real.tsv", tmp_path / "made.tsv"
+    real.write_text("real")
+    made.write_text("made")
+    assert generator_of(tmp_path, [real, made]) is None
+    (tmp_path / MANIFEST).write_text(
+        json.dumps({"generator": "world", "sha256": {"made.tsv": file_sha256(made)}, "known_loss": []})
+    )
+    assert generator_of(tmp_path, [real]) is None
+    assert generator_of(tmp_path, [real, made]) == "world"
+    made.write_text("real data in its place")
+    assert generator_of(tmp_path, [made]) is None
+    for text in ("{", "[]", "{}", '{"generator": "world", "sha256": 3, "known_loss": []}'):
+        (tmp_path / MANIFEST).write_text(text)
+        with pytest.raises(ValueError, match=r"generated\.json is damaged"):
+            generator_of(tmp_path, [made])

@@ -1,14 +1,18 @@
-"""The best loss anybody can reach on the world's text, from the generator itself.
+"""Every random decision of the world goes through one object, by name; from that follows the best reachable loss.
 
-A document is told again with one decision changed (everything else kept) and its probability compared with the
-original's: the result is one alternative reading, different at a known set of positions. A masked word's posterior is
-the sum over the alternatives that differ only where the reader cannot see (masked words, and words outside the reader's
-window). Two approximations, both in one direction: alternatives that need two or more changed decisions are left out,
-and the reader is given the structure of what it does see. Leaving alternatives out makes the true word likelier, so
-every `masked_*` figure is a **lower bound** of the reachable loss; the test compares it with all pairs of changes on
-short documents. The left-to-right figure is the exact entropy of the decisions: no decision is hidden, so it is the
-text's own (an average over documents, hence the error bar), for a reader who sees the document from its beginning. It
-bounds every row of a model from below: a row that begins inside a document shows less.
+A document is a deterministic function of its decisions. So it can be told again with one decision changed, and the
+probability of every telling is the product of its decisions' probabilities. Only `random.Random.random` is used, whose
+sequence Python guarantees across versions; so bytes are the same everywhere.
+
+**Left to right** the loss is exact: no decision is hidden, so the decisions' entropy is the text's own (a mean over
+documents, hence the error bar), for a reader who sees the document from its beginning. An instance that begins inside a
+document shows less, so no model gets below it on average.
+
+**Masked** it is a lower bound. A document told again with one decision changed is one alternative reading, which and
+it differs at known positions. A masked word's posterior is the sum over the alternatives that differ only where the
+reader cannot see: at masked words, and outside the reader's window. Two things make the bound low: alternatives with
+two or more changed decisions are left out (the test counts pairs of them), and the reader is given the structure of
+what it sees.
 """
 
 from __future__ import annotations
@@ -16,15 +20,89 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from clozelab.datamodules.baselines import words_of
-from microworld.choices import Choices, Unreachable
 from microworld.grammar import Sentence
+from microworld.lexicon import words_of
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Unreachable(Exception):
+    """The forced decisions cannot be made here: such a document has probability zero, or another structure."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    options: tuple[Any, ...]
+    probabilities: tuple[float, ...]
+    value: Any
+
+
+class Choices:
+    """Random decisions, each under an address that is unique in its document.
+
+    `seed` names the stream. With `forced` (address -> value) nothing is random: every decision takes its forced value,
+    and `Unreachable` is raised where that value is not on offer. `record=True` keeps the decisions in `decisions`.
+    """
+
+    def __init__(self, seed: str, forced: Mapping[Hashable, Any] | None = None, record: bool = False) -> None:
+        self._random = random.Random(seed).random
+        self._forced = forced
+        self._record = record
+        self.decisions: dict[Hashable, Decision] = {}
+        self.log_probability = 0.0
+
+    def pick(self, address: Hashable, options: Sequence[T], weights: Sequence[float] | None = None) -> T:
+        """One of `options`, uniformly or by `weights` (positive, any scale)."""
+        if self._forced is not None:
+            value = self._take_forced(address, options)
+        elif weights is None:
+            value = options[int(self._random() * len(options))]
+        else:
+            value = self._draw(options, weights)
+        if self._record:
+            self._note(address, options, weights, value)
+        return value
+
+    def chance(self, address: Hashable, probability: float) -> bool:
+        return self.pick(address, (True, False), (probability, 1.0 - probability))
+
+    def shuffled(self, address: Hashable, items: Sequence[T]) -> list[T]:
+        left, result = list(items), []
+        while left:
+            index = self.pick((address, len(left)), range(len(left)))
+            result.append(left.pop(index))
+        return result
+
+    def _draw(self, options: Sequence[T], weights: Sequence[float]) -> T:
+        point = self._random() * sum(weights)
+        for option, weight in zip(options, weights, strict=True):
+            point -= weight
+            if point < 0:
+                return option
+        return options[-1]
+
+    def _take_forced(self, address: Hashable, options: Sequence[T]) -> T:
+        assert self._forced is not None
+        value = self._forced.get(address, Unreachable)
+        if value is Unreachable or value not in options:
+            raise Unreachable(address)
+        return value
+
+    def _note(self, address: Hashable, options: Sequence[Any], weights: Sequence[float] | None, value: Any) -> None:
+        assert address not in self.decisions, f"decision {address} is made twice"
+        total = float(len(options)) if weights is None else sum(weights)
+        probabilities = tuple((1.0 if weights is None else weights[index]) / total for index in range(len(options)))
+        self.decisions[address] = Decision(tuple(options), probabilities, value)
+        self.log_probability += math.log(probabilities[options.index(value)])
+
+
+# ---- the best reachable loss -----------------------------------------------------------------------------------------
 
 WINDOW = 62
 """Words that a row of 64 tokens can show of one document: no more, with [CLS] and one [SEP]."""
