@@ -499,6 +499,7 @@ def meanings() -> dict[str, Meaning]:
     return found
 
 
+@cache
 def meaning_of(name: str) -> Meaning:
     """What a dotted key means for a run: its own meaning, or that of the nearest key above it."""
     for end in reversed(_ends(name)):

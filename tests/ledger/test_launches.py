@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,22 +9,20 @@ from typing import Any
 
 import pytest
 
-from clozelab.config import EXPERIMENTS_DIR
-from clozelab.launch.commands import LAUNCH_FILE, absolute, command, read_launch, remember_launch
+from clozelab.cli import main as clozelab
+from clozelab.launch.processes import ProcessPool
 from clozelab.runs.find import find
 from clozelab.runs.gc import find_garbage
-from clozelab.runs.progress import SweepState
+from clozelab.runs.progress import LAUNCH_FILE, SweepState, read_launches, write_launch
+from clozelab.runs.record import JobName
 from clozelab.stages import reproduce
 from clozelab.stages.status import Standing, standings
 from clozelab.stages.status import main as status_verb
 
 EXPERIMENT = "table5_pretraining_tasks"
-FOLDER = EXPERIMENTS_DIR / EXPERIMENT
-SWEEPS = {
-    "pretrain": ["scale=demo", "seed=1,2"],
-    "finetune": ["scale=demo", "task=mrpc", "row=mlm,ltr", "pretrain_seed=1,2", "seed=1"],
-}
-WORDS = ["scale=demo", "data_dir=texts", "pretrain.seed=1,2", "finetune.task=mrpc", "finetune.row=mlm,ltr"]
+PRETRAIN = [JobName(arm, "", seed) for arm in ("mlm", "ltr", "mlm_nsp") for seed in "12"]
+FINETUNE = [JobName(row, "mrpc", f"{seed}/1") for row in ("mlm", "ltr") for seed in "12"]
+WORDS = ["reproduce", EXPERIMENT, "scale=demo", "data_dir=texts"]
 
 
 @pytest.fixture
@@ -34,12 +31,12 @@ def root(make_runs: Callable[..., Path]) -> Path:
 
 
 def standing(root: Path) -> Standing:
-    (found,) = standings(find(root.parents[1]).records, str(root.parents[1]))
+    (found,) = standings(find(root.parents[1]).records)
     return found
 
 
 def test_the_jobs_are_those_of_the_launch(root: Path) -> None:
-    remember_launch(root, FOLDER, WORDS, SWEEPS, Path("/somewhere"))
+    write_launch(root, WORDS, {"pretrain": PRETRAIN, "finetune": FINETUNE})
     pretrain, finetune = standing(root).sweeps
     assert (pretrain.planned, pretrain.not_begun, pretrain.others) == (6, 0, 0)
     assert (finetune.planned, finetune.not_begun, finetune.others) == (4, 0, 0)
@@ -47,7 +44,7 @@ def test_the_jobs_are_those_of_the_launch(root: Path) -> None:
 
 
 def test_runs_of_another_row_do_not_make_up_the_number(root: Path, writers: Any) -> None:
-    remember_launch(root, FOLDER, WORDS, {"finetune": SWEEPS["finetune"]}, Path("/somewhere"))
+    write_launch(root, WORDS, {"pretrain": [], "finetune": FINETUNE})
     for seed in (1, 2):
         folder = root / f"finetune/ltr/pretrain-seed-{seed}"
         folder.rename(root / f"finetune/given-{seed}")
@@ -62,70 +59,55 @@ def test_runs_of_another_row_do_not_make_up_the_number(root: Path, writers: Any)
     assert standing(root).is_done
 
 
-def test_the_command_is_the_one_that_began_it(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*WORDS, "prepare.corpus.token=0123456789abcdef", "encoder=models/mine", "--skip-doctor"]
-    sweeps = SWEEPS | {"finetune": [*SWEEPS["finetune"], "seed=1,2"]}
-    remember_launch(root, FOLDER, words, sweeps, Path("/somewhere"))
+def test_the_command_is_the_one_that_began_it(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "somewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "somewhere")
+    words = [*WORDS, "prepare.corpus.token=0123456789abcdef", "--skip-doctor"]
+    write_launch(root, words, {"pretrain": PRETRAIN, "finetune": [*FINETUNE, JobName("random", "mrpc", "1/1")]})
     assert "0123456789abcdef" not in (root / LAUNCH_FILE).read_text()
-    line = f"clozelab reproduce {EXPERIMENT} scale=demo data_dir=/somewhere/texts pretrain.seed=1,2 "
-    assert standing(root).command.startswith(line)
-    assert f"encoder=/somewhere/models/mine --skip-doctor runs_dir={root.parents[1]}" in standing(root).command
-    status_verb([f"runs_dir={root.parents[1]}"])
-    out = " ".join(capsys.readouterr().out.split())
-    assert f"to go on: {line}" in out and "as the runs tell" not in out
-
-
-def test_usual_places_are_not_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = f"clozelab reproduce {EXPERIMENT} scale=demo data_dir=texts 'prepare.corpus.token=***' --skip-doctor"
+    assert standing(root).commands == [line]
     monkeypatch.chdir(tmp_path)
-    remember_launch(tmp_path, FOLDER, ["scale=demo"], SWEEPS)
-    launch = read_launch(tmp_path)
-    assert launch is not None
-    assert command(launch, Path("runs")) == f"clozelab reproduce {EXPERIMENT} scale=demo"
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert f"data_dir={tmp_path}/data" in command(launch, Path("runs"))
+    assert standing(root).commands == [f"cd {tmp_path / 'somewhere'} && {line}"]
+    status_verb([f"runs_dir={root.parents[1]}"])
+    assert f"to go on: cd {tmp_path / 'somewhere'} && {line}" in " ".join(capsys.readouterr().out.split())
+    root.parents[1].rename(tmp_path / "moved")
+    moved = tmp_path / "moved" / EXPERIMENT / "demo"
+    assert standing(moved).commands[0].endswith(f"--skip-doctor runs_dir={tmp_path / 'moved'}")
 
 
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
-        ("finetune.encoder=../mine", "finetune.encoder=/mine"),
-        ("+runs_dir=r", "+runs_dir=/here/r"),
-        ("data_dir=/there", "data_dir=/there"),
-        ("data_dir=${oc.env:DATA}", "data_dir=${oc.env:DATA}"),
-        ("encoder=a,b", "encoder=a,b"),
-        ("scale=data_dir", "scale=data_dir"),
-        ("--skip-doctor", "--skip-doctor"),
-    ],
-)
-def test_paths_count_from_the_root(word: str, expected: str) -> None:
-    assert absolute(word, Path("/here")) == expected
+def test_sweeps_by_themselves_are_noted_stage_by_stage(root: Path) -> None:
+    write_launch(root, ["pretrain", "-m", "seed=1,2,3"], {"pretrain": [*PRETRAIN, JobName("mlm", "", "3")]})
+    write_launch(root, ["finetune", "-m"], {"finetune": FINETUNE})
+    pretrain, finetune = standing(root).sweeps
+    assert (pretrain.planned, pretrain.not_begun, finetune.is_done) == (7, 1, True)
+    assert standing(root).commands == ["clozelab pretrain -m seed=1,2,3"]  # the other one is done
 
 
-def test_a_folder_without_the_record_tells_its_seeds(root: Path) -> None:
-    for name in ("mlm", "ltr", "mlm_nsp"):  # a third seed: not the scale's two
-        folder = root / "pretrain" / name
-        folder.joinpath("seed-2").rename(folder / "seed-7")
-        path = folder / "seed-7/run.json"
-        path.write_text(path.read_text().replace('"seed": 2', '"seed": 7'))
-    found = standing(root)
-    assert found.is_guessed and "pretrain.seed=1,7 finetune.pretrain_seed=1,7" in found.command
-    assert (found.sweeps[0].planned, found.sweeps[0].not_begun) == (6, 0)
-    assert found.sweeps[1].planned == 120 and found.sweeps[1].others == 2  # fine-tuned from seed 2
+def test_a_sweep_notes_its_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the command line to the note."""
+    monkeypatch.setattr(ProcessPool, "run", lambda pool: None)
+    monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")
+    words = ["pretrain", "-m", "scale=demo", f"runs_dir={tmp_path}/runs", "arm=a", "seed=1,2"]
+    assert clozelab(words) == 0
+    launches = read_launches(tmp_path / "runs/adhoc/demo")
+    assert launches["pretrain"].jobs == [JobName("a", "", "1"), JobName("a", "", "2")]
+    assert launches["pretrain"].words == words and launches["pretrain"].started_in == str(Path.cwd())
 
 
-def test_runs_of_no_experiment_are_not_left_open(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for path in root.rglob("run.json"):
-        path.write_text(path.read_text().replace(f'"experiment": "{EXPERIMENT}"', '"experiment": "adhoc"'))
-    root.parent.rename(root.parents[1] / "adhoc")
+def test_runs_of_no_launch_are_not_left_open(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = standing(root)
     assert [one.planned for one in found.sweeps] == [None, None] and not found.is_done and found.is_all_there_is
     status_verb([f"runs_dir={root.parents[1]}"])
     out = " ".join(capsys.readouterr().out.split())
     assert "every run is complete" in out and "to go on" not in out
-    path = next((root.parents[1] / "adhoc").rglob("run.json"))
+    path = root / "pretrain/mlm/seed-1/run.json"
     path.write_text(path.read_text().replace('"status": "complete"', '"status": "failed"'))
     assert not standing(root).is_all_there_is
+    said = "--config-dir 'an experiment' --config-name sweep_pretrain scale=demo seed=1 hydra.mode=RUN"
+    assert standing(root).commands == [f"cd /there && clozelab pretrain {said}"]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +116,7 @@ def test_runs_of_no_experiment_are_not_left_open(root: Path, capsys: pytest.Capt
         ((None, None), (2, 4), False, True),
         ((2, None), (2, 4), False, True),
         ((2, 4), (2, 4), False, False),  # that is done, and known to be
-        ((2, None), (2, 0), False, False),  # fine-tuning has not begun and cannot be composed
+        ((2, None), (2, 0), False, False),  # fine-tuning has not begun
         ((3, None), (2, 4), False, False),
         ((None, None), (2, 4), True, False),
         ((2, 4), (2, 4), True, False),  # a failed run that is no job of the sweep
@@ -148,30 +130,29 @@ def test_all_there_is(
         SweepState(stage, jobs, Counter({"complete": done} if done else {}), 0, 0, 0.0)
         for stage, jobs, done in zip(("pretrain", "finetune"), planned, counts, strict=True)
     ]
-    assert Standing(EXPERIMENT, "demo", sweeps, [], records, "", False).is_all_there_is == expected
+    assert Standing(EXPERIMENT, "demo", sweeps, [], records, []).is_all_there_is == expected
 
 
-def test_a_damaged_record_is_none_and_no_garbage(root: Path, tmp_path: Path) -> None:
-    remember_launch(root, FOLDER, WORDS, SWEEPS)
-    remember_launch(root, FOLDER, ["scale=demo"], SWEEPS)
-    launch = read_launch(root)
-    assert launch is not None and not any(word.startswith("finetune.") for word in launch.words)  # the latest one
+def test_a_damaged_note_is_none_and_no_garbage(root: Path, tmp_path: Path) -> None:
+    write_launch(root, WORDS, {"pretrain": PRETRAIN})
+    write_launch(root, ["other"], {"pretrain": PRETRAIN})
+    assert read_launches(root)["pretrain"].words == ["other"]  # the latest one
     records = find(root.parents[1]).records
     assert not any("launcher" in str(one.path) for one in find_garbage(records, root.parents[1], tmp_path, 0.0))
-    for text in ("", "[]", '{"sweeps": []}', json.dumps({"experiment": "x", "words": []})):
+    for text in ("", "[]", '{"pretrain": []}', '{"pretrain": {"words": []}}'):
         (root / LAUNCH_FILE).write_text(text)
-        assert read_launch(root) is None
-    assert standing(root).sweeps[0].planned == 6
+        assert read_launches(root) == {}
 
 
-def test_reproduce_leaves_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reproduce_leaves_the_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproduce, "all_complete", lambda steps: False)
     monkeypatch.setattr(reproduce, "run_steps", lambda steps, console: (130, True))
     words = [EXPERIMENT, "scale=demo", f"runs_dir={tmp_path}", "pretrain.seed=5", "finetune.task=mrpc"]
+    root = tmp_path / EXPERIMENT / "demo"
     assert reproduce.main([*words, "--dry-run"]) == 0
-    assert read_launch(tmp_path / EXPERIMENT / "demo") is None
+    assert read_launches(root) == {}
     assert reproduce.main(words) == 130
-    launch = read_launch(tmp_path / EXPERIMENT / "demo")
-    assert launch is not None and launch.experiment == str(FOLDER.resolve())
-    assert "seed=5" in launch.sweeps["pretrain"] and "task=mrpc" in launch.sweeps["finetune"]
-    assert launch.words[-4:] == words[1:]
+    launches = read_launches(root)
+    assert launches["pretrain"].words == launches["finetune"].words == ["reproduce", *words]
+    assert {job.seeds for job in launches["pretrain"].jobs or ()} == {"5"}
+    assert {job.task for job in launches["finetune"].jobs or ()} == {"mrpc"}

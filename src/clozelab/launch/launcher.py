@@ -45,12 +45,15 @@ from clozelab.launch.sweep import (
 )
 from clozelab.report.tracked import track_sweep
 from clozelab.runs.fingerprint import redacted, redacted_words
-from clozelab.runs.record import read_record
+from clozelab.runs.progress import write_launch
+from clozelab.runs.record import JobName, read_record
 from clozelab.terminal import key_of
 from clozelab.training.host import usable_cores
 
 SKIP_DOCTOR = "CLOZELAB_SKIP_DOCTOR"
 """In the environment: sweeps begin without it. `clozelab reproduce`, which has its own, says so to its sweeps."""
+REPRODUCING = "reproduce"
+"""Its value there then: the jobs are noted as those of the whole reproduction already."""
 FEW_JOBS = 3
 """So many are sooner run than looked at."""
 STOPPED = (130, 143)
@@ -189,6 +192,8 @@ class SweepLauncher(Launcher):
         refuse_repeated(plan.overrides for plan in planned)
         planned = list(with_own_folders(planned))
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
+        if os.environ.get(SKIP_DOCTOR) != REPRODUCING and initial_job_idx == 0:
+            self._note_launch(composed)
         console = Console(stderr=True)
         left = sum(plan.status != "complete" for plan in planned)
         if initial_job_idx == 0 and planned:
@@ -205,6 +210,16 @@ class SweepLauncher(Launcher):
         if composed:
             self._track(jobs, planned, composed[0], console)
         return self._returned(jobs, planned)
+
+    def _note_launch(self, composed: Sequence[DictConfig]) -> None:
+        """What `clozelab status` counts, and the command that it says."""
+        assert self.config is not None
+        if self.verb not in LOOKED_AT:
+            return
+        jobs = None
+        if is_grid(self.config):
+            jobs = [_job_name(config) for config in composed]
+        write_launch(Path(str(self.config.hydra.sweep.dir)).parent, [self.verb, *sys.argv[1:]], {self.verb: jobs})
 
     def _track(self, jobs: Sequence[Job], planned: Sequence[PlannedJob], config: DictConfig, console: Console) -> None:
         """The sweep's own view where its jobs are tracked, and once for all of them how to upload what is offline."""
@@ -280,6 +295,11 @@ class ProcessLauncher(SweepLauncher):
     def _environment(self, num_jobs: int) -> dict[str, str]:
         _, threads = share_cores(self.jobs_at_once, self.config, num_jobs)
         return {key: str(min(threads, _threads_given(key) or threads)) for key in THREAD_VARIABLES}
+
+
+def _job_name(composed: DictConfig) -> JobName:
+    with hydra_config(composed):
+        return JobName.of(composed)
 
 
 def is_one_cpu_process(config: DictConfig) -> bool:

@@ -211,7 +211,7 @@ def build_page(
         "bounds": known_losses(collected),
         "costs": costs(experiment, collected),
         "problems": problems(collected, table),
-        "provenance": provenance(experiment, collected, table, scale),
+        "provenance": provenance(collected, table),
     }
 
 

@@ -306,4 +306,8 @@ def collect(root: Path) -> Collected:
 
 def _state(one: Record) -> dict[str, Any]:
     found = one.model_dump(exclude={"shared"} if one.shared is None else None)
-    return found | {"config_resolved": one.config, "status": "running" if one.status == KILLED else one.status}
+    return found | {
+        "command": one.command,
+        "config_resolved": one.config,
+        "status": "running" if one.status == KILLED else one.status,
+    }

@@ -7,7 +7,6 @@ secret: they are the net below the rule to keep secrets in the environment.
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import hashlib
 import json
@@ -22,6 +21,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
+from clozelab.config import Kind, meaning_of, meanings
 from clozelab.corpus.files import matching_files
 
 HIDDEN = "***"
@@ -104,61 +104,13 @@ def _is_reference(value: str) -> bool:
 RESULTS_VERSIONS = {"pretrain": 4, "finetune": 5}
 """Of each stage; raised when a change of code changes its results: then no older run is taken for the same."""
 
-NEUTRAL_KEYS = frozenset(
-    {
-        "cache_dir",
-        "checkpoint_interval_steps",
-        "data_dir",
-        "encoder",  # its content is in the inputs
-        "hydra",
-        "keep_encoders",  # training is the same with and without them
-        "logger",
-        "needs_kept_encoders",
-        "run_dir",
-        "runs_dir",
-        "share_runs",
-        "scale",  # every value that counts is interpolated where it is used
-        "size",  # likewise
-        "steps_factor",  # likewise
-        "task.always",  # likewise
-        "task.data.how_to_get",
-        "task.title",
-        "trainer.gradient_checkpointing",  # the same bits, in less memory
-        "trainer.log_interval_steps",
-        "trainer.micro_batch",  # what it chose is in run.json, and a resumed run keeps it
-        "trainer.num_workers",
-        "trainer.progress_bar",
-        "trainer.threads",
-    }
-)
-IDENTITY_KEYS = frozenset(
-    {"arm", "encoder_arm", "experiment", "learning_rate", "pretrain_seed", "row", "scale.name", "seed", "task.name"}
-)
-"""What a run is found by: written down as it is, also where it comes from the environment by another key."""
 SEED_KEYS = ("seed", "pretrain_seed")
-LAYOUT_KEYS = (
-    "phases.*.micro_batch_size",
-    "task.data.evaluation_tokens",
-    "trainer.accelerator",
-    "trainer.calibrate",
-    "trainer.compile",
-    "trainer.deterministic",
-    "trainer.devices",
-    "trainer.num_nodes",
-    "trainer.strategy",
-)
-"""How the same work is laid out on a machine, as patterns: other rounding and other draws of dropout, so part of a
-fingerprint (a resumed run goes on to the bit), and no other experiment, so no reason against comparing two runs."""
-CONDITIONAL_KEYS = {
-    "task.data.test_files": "predict_test",
-    "task.data.test_id_column": "predict_test",
-    "task.hub": "hub",
-}
+CONDITIONAL_KEYS = {key: meaning.option for key, meaning in meanings().items() if meaning.option}
 """What cannot change a result while the option behind it is off."""
 
 
 def canonical(config: DictConfig, *, hides: bool = True) -> dict[str, Any]:
-    """The configuration as plain values, resolved, without what changes nothing (the lists above).
+    """The configuration as plain values, resolved, without what changes nothing (config.meanings).
 
     Args:
         hides: what comes from the environment and what looks like a secret is a hash.
@@ -166,7 +118,8 @@ def canonical(config: DictConfig, *, hides: bool = True) -> dict[str, Any]:
     Raises:
         ValueError: a mandatory value is missing.
     """
-    return _mapping(config, "", _idle(config), hides)
+    off = frozenset(key for key, option in CONDITIONAL_KEYS.items() if not OmegaConf.select(config, option))
+    return _mapping(config, "", off, hides)
 
 
 def no_value(key: str) -> str:
@@ -174,35 +127,35 @@ def no_value(key: str) -> str:
     return f"{key} has no value; give one: {key}=..."
 
 
-def _idle(config: DictConfig) -> frozenset[str]:
-    return NEUTRAL_KEYS | {key for key, option in CONDITIONAL_KEYS.items() if not OmegaConf.select(config, option)}
+def is_of_no_account(key: str) -> bool:
+    """Whether a difference in this dotted key leaves two runs the same experiment."""
+    return meaning_of(key).kind in (Kind.NEUTRAL, Kind.LAYOUT)
 
 
-def _mapping(node: DictConfig, where: str, neutral: frozenset[str], hides: bool) -> dict[str, Any]:
+def _mapping(node: DictConfig, where: str, off: frozenset[str], hides: bool) -> dict[str, Any]:
     plain = {}
     for key in node:
         path = f"{where}.{key!s}" if where else str(key)
-        if path in neutral:
-            continue
-        plain[str(key)] = _value(node, key, path, neutral, hides)
+        if path not in off and meaning_of(path).kind is not Kind.NEUTRAL:
+            plain[str(key)] = _value(node, key, path, off, hides)
     return plain
 
 
-def _value(node: DictConfig | ListConfig, key: Any, where: str, neutral: frozenset[str], hides: bool) -> Any:
+def _value(node: DictConfig | ListConfig, key: Any, where: str, off: frozenset[str], hides: bool) -> Any:
     raw = node._get_node(key)
     text = raw._value() if raw is not None and OmegaConf.is_interpolation(node, key) else None  # type: ignore[union-attr]
     try:
         value = node[key]
     except MissingMandatoryValue as error:
         raise ValueError(no_value(where)) from error
-    if where in IDENTITY_KEYS and not (isinstance(text, str) and "oc.env" in text):
+    if meaning_of(where).kind is Kind.IDENTITY and not (isinstance(text, str) and "oc.env" in text):
         return value
     if hides and isinstance(text, str) and _is_from_environment(node, key, text, value):
         return f"{text} {digested(value)}"
     if isinstance(value, DictConfig):
-        return _mapping(value, where, neutral, hides)
+        return _mapping(value, where, off, hides)
     if isinstance(value, ListConfig):
-        return [_value(value, index, f"{where}.{index}", neutral, hides) for index in range(len(value))]
+        return [_value(value, index, f"{where}.{index}", off, hides) for index in range(len(value))]
     shown = redacted(value, where) if hides else value
     return value if shown == value else f"{shown} {digested(value)}"
 
@@ -218,11 +171,6 @@ def _is_from_environment(node: DictConfig | ListConfig, key: Any, text: str, val
             return bool(node[key] != value)
     except (OmegaConfBaseException, TypeError, ValueError):
         return True  # its type, or a resolver, cannot do with "(env NAME)"
-
-
-def is_of_no_account(key: str) -> bool:
-    """Whether a difference in this dotted key leaves two runs the same experiment."""
-    return key in NEUTRAL_KEYS or any(fnmatch.fnmatchcase(key, pattern) for pattern in LAYOUT_KEYS)
 
 
 def digest(value: Any) -> str:

@@ -1,20 +1,69 @@
-"""How far a run is, and how long what is left of a sweep will take, from what its folders say."""
+"""How far a run is, what a sweep was to be, and how long what is left of it will take.
+
+A launch (`clozelab reproduce`, or a sweep that was started by itself) leaves a note beside its runs: its command line
+and its jobs. So nothing has to be composed again to say what is missing, and which command goes on.
+"""
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from clozelab.runs.record import DAMAGED, KILLED, STATUSES, JobName, Record
+from pydantic import BaseModel
+
+from clozelab.runs.fingerprint import redacted_words
+from clozelab.runs.record import DAMAGED, KILLED, STATUSES, JobName, Record, command_line, write_json
 from clozelab.training.metrics_rows import read_rows
 
+LAUNCH_FILE = Path("launcher") / "launch.json"
+"""Below the folder of an experiment's runs at one scale."""
 TAIL_BYTES = 16_384
 RECENT_VALUES = 5
 """Logged speeds whose median counts as the speed now."""
 SPEED_KEY = "train/tokens_per_second"
+
+
+class Launch(BaseModel):
+    """What one stage was last started by: `clozelab reproduce`, or a sweep of its own."""
+
+    words: list[str]
+    """Of the command line, after `clozelab`; what looks like a secret is hidden."""
+    started_in: str
+    root: str
+    """Where its runs were to lie."""
+    jobs: list[JobName] | None
+    """None of a search, which chooses on its way; no job where the stage was not to be run."""
+
+    def command(self, root: Path) -> str:
+        """The command line that goes on with it, where its runs lie in `root` now."""
+        words = ["clozelab", *self.words]
+        if Path(self.root) != root.resolve():
+            words = [word for word in words if not word.startswith("runs_dir=")]
+            words.append(f"runs_dir={root.resolve().parent.parent}")
+        return command_line(words, self.started_in)
+
+
+def write_launch(root: Path, words: Sequence[str], jobs: Mapping[str, Sequence[JobName] | None]) -> None:
+    """Note a launch in the folder of its runs: what `words` start is, for each stage in `jobs`, these jobs."""
+    path, known = root / LAUNCH_FILE, read_launches(root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    said = {"words": redacted_words(words), "started_in": str(Path.cwd()), "root": str(root.resolve())}
+    known |= {stage: Launch(**said, jobs=names) for stage, names in jobs.items()}  # type: ignore[arg-type]
+    write_json(path, {stage: one.model_dump() for stage, one in known.items()})
+
+
+def read_launches(root: Path) -> dict[str, Launch]:
+    """Stage -> its last launch; a note that is not there or cannot be read tells nothing."""
+    try:
+        saved = json.loads((root / LAUNCH_FILE).read_text(encoding="utf-8"))
+        return {str(stage): Launch(**note) for stage, note in saved.items()}
+    except (OSError, ValueError, TypeError, AttributeError):  # ValueError: also pydantic's
+        return {}
 
 
 @dataclass(frozen=True)
@@ -35,17 +84,14 @@ class Progress:
 
 def read_progress(record: Record) -> Progress:
     """The progress of a run from the end of its metrics.csv."""
-    path = record.folder / "metrics.csv"
-    total = total_steps(record)
+    path, total = record.folder / "metrics.csv", total_steps(record)
     rows = list(read_rows(path, TAIL_BYTES))
     if not rows:
         return Progress(total_steps=total)
     step, tokens, seconds, *_ = rows[-1]
     speeds = [row.value for row in rows if row.key == SPEED_KEY][-RECENT_VALUES:]
     speed = statistics.median(speeds) if speeds else None
-    left = None
-    if speed and total and step:
-        left = tokens * _slots_left(record, step) / speed
+    left = tokens * _slots_left(record, step, total) / speed if speed and total and step else None
     return Progress(step, total, tokens, seconds, speed, left, max(0.0, time.time() - path.stat().st_mtime))
 
 
@@ -58,18 +104,14 @@ def elapsed(record: Record) -> float:
 
 def total_steps(record: Record) -> int | None:
     """Optimizer steps of the whole run."""
-    found, phases = record.facts.get("total_steps"), record.config.get("phases")
-    if found is None and phases:
-        found = sum(phase["steps"] for phase in phases)
-    return None if found is None else int(found)
-
-
-def _slots_left(record: Record, step: int) -> float:
-    """What is left to read in units of what has been read, after `step` steps; phases differ in slots a step."""
     phases = record.config.get("phases") or []
-    if not phases:
-        total = total_steps(record) or step
-        return max(0, total - step) / step
+    found = record.facts.get("total_steps") or sum(phase["steps"] for phase in phases)
+    return int(found) if found else None
+
+
+def _slots_left(record: Record, step: int, total: int) -> float:
+    """What is left to read in units of what has been read, after `step` steps; phases differ in slots a step."""
+    phases = record.config.get("phases") or [{"steps": total, "global_batch_size": 1, "seq_length": 1}]
     done = left = first = 0
     for phase in phases:
         slots = phase["global_batch_size"] * phase["seq_length"]
@@ -84,9 +126,9 @@ def _slots_left(record: Record, step: int) -> float:
 class SweepState:
     """A stage of an experiment at one scale: its jobs counted, and how long the rest takes.
 
-    `planned` is None where the sweep cannot be composed, and then `counts` are of all runs; else they are of runs that
-    are a job of the sweep, and `others` are not. `seconds_left` (one job after the other) is None where no finished run
-    says how long one takes.
+    `planned` is None where no launch says which jobs there were to be, and then `counts` are of all runs; else they are
+    of runs that are a job of the launch, and `others` are not. `seconds_left` (one job after the other) is None where
+    no finished run says how long one takes.
     """
 
     stage: str
@@ -109,13 +151,12 @@ def sweep_state(stage: str, records: Sequence[Record], jobs: Sequence[JobName] |
     """
     every = [one for one in records if one.stage == stage]
     runs, missing = (every, []) if jobs is None else _matched(every, jobs)
-    finished = [one for one in every if one.status == "complete" and one.seconds]
-    begun = [one for one in runs if one.status not in ("complete", DAMAGED)]
-    left = [read_progress(one).seconds_left for one in begun]
-    left = [
-        typical_seconds(finished, one.job_name) if rest is None else rest for one, rest in zip(begun, left, strict=True)
-    ]
-    left += [typical_seconds(finished, job) for job in missing]
+    finished = [one for one in every if one.is_complete and one.seconds]
+    left = [typical_seconds(finished, job) for job in missing]
+    for one in runs:
+        if one.status not in ("complete", DAMAGED):
+            rest = read_progress(one).seconds_left
+            left.append(typical_seconds(finished, one.job_name) if rest is None else rest)
     known = [rest for rest in left if rest is not None]
     return SweepState(
         stage=stage,

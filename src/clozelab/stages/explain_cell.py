@@ -8,20 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from scipy import stats
 
-from clozelab.launch.commands import remake
 from clozelab.launch.plan import runs_root, sweep_names
 from clozelab.metrics.statistics import ONE_RUN, PRETRAINING_SEEDS
 from clozelab.runs.find import AnyRun, Collected, FinetuneRun, PretrainRun, collect
 from clozelab.runs.fingerprint import SEED_KEYS, flatten
 from clozelab.suggestions import hint
-from clozelab.terminal import Heading, make_console, make_table, parse, path_of, say, wants_help
+from clozelab.terminal import Heading, make_console, make_table, parse, say, wants_help
 from clozelab.verdicts.accounts import place
 from clozelab.verdicts.columns import Cell, DataColumn, Seeds
 from clozelab.verdicts.consistency import FINETUNE_MAY_DIFFER, PRETRAIN_MAY_DIFFER
@@ -308,7 +306,7 @@ def main(words: Sequence[str]) -> int:
         for line in filter(None, (column.role, found.cell.note)):
             say(console, line, style="yellow")
         show(found, collected, console)
-        show_commands(found, folder, path_of("runs_dir", said.values), scale, console)
+        show_commands(found, console)
     return 0
 
 
@@ -343,10 +341,9 @@ def show(found: Explanation, collected: Collected, console: Console) -> None:
         console.print(make_table(headings, [list(one) for one in found.apart], console.width))
 
 
-def show_commands(found: Explanation, folder: Path, runs_dir: str, scale: str, console: Console) -> None:
+def show_commands(found: Explanation, console: Console) -> None:
     """The command of every run, encoders first; a run in several parts of a mean has one."""
     runs: list[AnyRun] = [*found.encoders, *(one.run for one in found.runs)]
     for run in {run.dir: run for run in runs}.values():
-        line, lacking = remake(folder, run.state, run.dir, runs_dir, scale)
-        say(console, line if not lacking else f"{line}\n  {lacking}", style="yellow" if lacking else "")
+        say(console, run.state["command"] or f"{run.dir}: made without a command line")
     say(console, "")

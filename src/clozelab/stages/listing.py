@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.launch.commands import read_launch
-from clozelab.launch.plan import SWEEPS, runs_root, sweep_names
-from clozelab.launch.sweep import job_names
+from clozelab.launch.plan import runs_root, sweep_names
 from clozelab.runs.find import collect
+from clozelab.runs.progress import read_launches
 from clozelab.terminal import make_console, parse, wants_help
 from clozelab.verdicts.experiment import list_experiments, load_experiment
 from clozelab.verdicts.judging import judge, summarise
@@ -64,19 +63,6 @@ def _scales(folder: Path, words: list[str]) -> list[tuple[str, str, str]]:
         if runs:
             done = sum(run.is_complete for run in runs)
             verdicts = summarise(judge(build_table(experiment, collected)))
-            found.append((scale_root.name, f"{done} of {_planned(folder, scale_root, words) or len(runs)}", verdicts))
+            planned = sum(len(one.jobs or ()) for one in read_launches(scale_root).values())
+            found.append((scale_root.name, f"{done} of {planned or len(runs)}", verdicts))
     return found
-
-
-def _planned(folder: Path, root: Path, words: list[str]) -> int:
-    """How many runs the experiment has at a scale, as last launched; 0 where that cannot be said."""
-    launch = read_launch(root)
-    planned = launch.sweeps if launch else {stage: [*words, f"scale={root.name}"] for stage in SWEEPS}
-    try:
-        return sum(
-            len(job_names(SWEEPS[stage], overrides, folder=folder))
-            for stage, overrides in planned.items()
-            if (folder / f"{SWEEPS[stage]}.yaml").is_file()
-        )
-    except Exception:  # any failure to compose means the same here
-        return 0

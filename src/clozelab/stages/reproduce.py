@@ -16,10 +16,10 @@ from types import FrameType
 from rich.console import Console
 from rich.markup import escape
 
-from clozelab.launch.commands import remember_launch
-from clozelab.launch.launcher import SKIP_DOCTOR, STOPPED
-from clozelab.launch.plan import Step, make_steps, require_task_files, runs_root
-from clozelab.launch.sweep import LIKELY_SHARED
+from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, STOPPED
+from clozelab.launch.plan import SWEEPS, Step, make_steps, require_task_files, runs_root
+from clozelab.launch.sweep import LIKELY_SHARED, job_names
+from clozelab.runs.progress import write_launch
 from clozelab.stages.report import show, track
 from clozelab.terminal import parse, wants_help
 from clozelab.verdicts.experiment import find_experiment, load_experiment
@@ -50,8 +50,8 @@ def main(words: Sequence[str]) -> int:
         return dry_run(steps)
     last, console = steps[-1], Console(stderr=True)
     root, scale = runs_root(folder, last.overrides, last.config_name)
-    sweeps = {step.verb: step.overrides for step in steps if step.is_sweep}
-    remember_launch(root, folder, [*said.overrides, *sorted(f"--{flag}" for flag in said.flags)], sweeps)
+    jobs = {step.verb: job_names(step.config_name, step.overrides, folder=folder) for step in steps if step.is_sweep}
+    write_launch(root, ["reproduce", *words], {stage: jobs.get(stage, []) for stage in SWEEPS})
     status = 0
     if all_complete(steps):
         console.print("every run is complete", style="dim")
@@ -95,7 +95,7 @@ def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:
 
 def run_step(step: Step) -> int:
     """Run one step to its end and return its status; a signal to us is passed on, and it gets to stop cleanly."""
-    environment = os.environ | {SKIP_DOCTOR: "1"}
+    environment = os.environ | {SKIP_DOCTOR: REPRODUCING}
     process = subprocess.Popen([sys.executable, "-m", "clozelab", *step.words()], env=environment)
 
     def forward(number: int, _frame: FrameType | None) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from clozelab.launch.commands import reproduce_again
 from clozelab.objectives.plateau import context_free_loss
 from clozelab.runs.find import AnyRun, Collected, PretrainRun
+from clozelab.runs.progress import read_launches
 from clozelab.verdicts.columns import Cell
 from clozelab.verdicts.consistency import inconsistencies
 from clozelab.verdicts.experiment import Experiment, Row
@@ -292,14 +292,14 @@ def _mean_of(cell: Cell) -> str:
     return f"{cell.estimate.mean:.1f}" if cell.is_collapsed and cell.estimate else percent(cell.estimate)
 
 
-def provenance(experiment: Experiment, collected: Collected, table: Table, scale: str) -> list[tuple[str, str]]:
+def provenance(collected: Collected, table: Table) -> list[tuple[str, str]]:
     states = collected.states
     made_by = [one for state in states for one in (*state.get("earlier_sessions", ()), state)]
     times = sorted(
         str(state[key])[:16].replace("T", " ") for state in states for key in ("started", "finished") if state.get(key)
     )
     return [
-        *_commands(experiment, collected, scale),
+        *_commands(collected),
         ("Commit", distinct(_commit(one.get("git")) for one in made_by)),
         ("Versions", distinct(", ".join(map(" ".join, one.get("versions", {}).items())) for one in made_by)),
         ("Machine", distinct(_host(one.get("host", {})) for one in made_by)),
@@ -309,12 +309,11 @@ def provenance(experiment: Experiment, collected: Collected, table: Table, scale
     ]
 
 
-def _commands(experiment: Experiment, collected: Collected, scale: str) -> list[tuple[str, str]]:
-    """The commands behind the runs, each followed by what it does not say."""
-    lines = []
-    for again in reproduce_again(experiment.folder, collected, scale):
-        lines += [("Command", again.line)] + ([("Not in the command", again.lacking)] if again.lacking else [])
-    return lines
+def _commands(collected: Collected) -> list[tuple[str, str]]:
+    """The launches behind the runs; where none has left a note, the runs' own commands."""
+    lines = [one.command(collected.root) for one in read_launches(collected.root).values()]
+    lines = lines or [run.state["command"] for run in collected.runs]
+    return [("Command", line) for line in dict.fromkeys(lines) if line]
 
 
 def _commit(git: Mapping[str, Any] | None) -> str:

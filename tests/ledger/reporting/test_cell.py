@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clozelab.launch.commands import remake
-from clozelab.launch.sweep import compose, hydra_config, without_hydra
 from clozelab.runs.find import collect
-from clozelab.runs.fingerprint import canonical
 from clozelab.stages.explain_cell import explain, find_columns, find_row, main
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 from clozelab.verdicts.table import build_table
@@ -117,37 +112,6 @@ def test_a_mean_has_the_runs_of_its_parts(tmp_path: Path, writers: Any, capsys: 
     out = capsys.readouterr().out
     assert "[MRPC (dev) f1 66.00 and MRPC (dev) accuracy 67.00]" in out and "(percent)" in out
     assert out.count("clozelab finetune --config-dir") == 17, "a run in two parts is made once"
-
-
-def recorded(words: list[str]) -> dict[str, Any]:
-    """What a run's record would say of a composed fine-tuning job."""
-    composed = compose("sweep_finetune", words, folder=FOLDER)
-    with hydra_config(composed):
-        return dict(json.loads(json.dumps(canonical(without_hydra(composed)))))
-
-
-@pytest.mark.parametrize(
-    "extra", [[], ["learning_rate=3e-4"], ["task.data.max_seq_length=77", "gradient_clip_norm=0.5"]]
-)
-def test_a_command_is_proved_by_composing_it(tmp_path: Path, extra: list[str]) -> None:
-    words = ["scale=demo", "row=ltr_bilstm", "task=mrpc", "pretrain_seed=2", "seed=1"]
-    config = recorded([*words, *extra])
-    line, lacking = remake(FOLDER, {"stage": "finetune", "config_resolved": config}, tmp_path, "elsewhere", "demo")
-    assert lacking == ""
-    said = shlex.split(line)
-    assert said[:2] == ["clozelab", "finetune"] and "runs_dir=elsewhere" in said
-    assert recorded([word for word in said if "=" in word and not word.startswith("hydra.")]) == config
-    if not extra:
-        assert len([word for word in said if "=" in word]) == 7  # no override without need
-
-
-def test_a_command_that_cannot_be_proved_says_so(tmp_path: Path) -> None:
-    config = recorded(["scale=demo", "row=mlm", "task=mrpc"]) | {"an_option_that_has_gone": 3}
-    _, lacking = remake(FOLDER, {"stage": "finetune", "config_resolved": config}, tmp_path, "runs", "demo")
-    assert "an_option_that_has_gone" in lacking
-    config["task"]["name"] = "gone"
-    _, lacking = remake(FOLDER, {"stage": "finetune", "config_resolved": config}, tmp_path, "runs", "demo")
-    assert lacking.startswith("cannot be composed now")
 
 
 def test_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

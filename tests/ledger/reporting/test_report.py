@@ -333,20 +333,6 @@ def test_intervals_over_two_seeds_explain_their_size(
 
 
 @pytest.mark.usefixtures("without_plots")
-def test_the_command_and_what_it_does_not_say(make_runs: Callable[..., Path]) -> None:
-    """Made-up runs have next to no settings, so nothing can prove a command; the pages say so beside it."""
-    root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1,))
-    (root / "pretrain/ltr/seed-1/config.yaml").write_text("data_dir: my data\n")
-    report = written(root)
-    made = dict(report.page["provenance"])
-    assert made["Command"].startswith("clozelab reproduce table5_pretraining_tasks scale=demo pretrain.seed=1 ")
-    assert made["Command"].endswith(f"'data_dir=my data' runs_dir={root.parents[1]}")
-    assert "pretrain: the sweep now has what its runs do not say: " in made["Not in the command"]
-    for name in ("report.md", "report.html"):
-        assert "Not in the command" in texts(report)[name]
-
-
-@pytest.mark.usefixtures("without_plots")
 def test_verb_prints_table_and_path(make_runs: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0})
     runs_dir = root.parents[1]
