@@ -195,6 +195,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
 
     from clozelab import config
     from clozelab.launch import launcher, plugins
+    from clozelab.report.tracked import track_sweep
 
     if {"-h", "--help"} & set(words):
         print(f"clozelab {verb}: {HYDRA_VERBS[verb]}\n\n{HYDRA_HELP[verb]}\n")
@@ -213,6 +214,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
             status = _guarded(lambda: _job(verb, cfg), verb)
 
     task.clozelab_verb = verb  # type: ignore[attr-defined]  # the launcher starts `python -m clozelab VERB`
+    task.clozelab_track = track_sweep  # type: ignore[attr-defined]  # the launcher knows of no tracker
     sys.argv = [f"clozelab {verb}", *_multirun_first(words)]
     launcher.Launched.reset()
     app: Any = Hydra

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from clozelab.runs.find import find, select
+from clozelab.runs.locks import holder, owned
 from clozelab.runs.progress import elapsed, read_progress, sweep_state
 from clozelab.runs.record import JobName
-from clozelab.runs.store import holder, owned
 from clozelab.stages.runs import main as runs_verb
 from clozelab.stages.status import main as status_verb
 

@@ -13,17 +13,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.launch.sweep import job_status
 from clozelab.runs.find import collect
-from clozelab.runs.record import read_record
+from clozelab.runs.record import Record, read_record
 from clozelab.runs.sharing import (
     find_equal_run,
     is_done,
     kept_steps,
     missing_encoders,
     require_kept_encoders,
-    share_equal_run,
     shared_run_is_there,
 )
-from clozelab.runs.store import Run
+from clozelab.runs.store import Run, share_equal_run
 
 INPUTS = {"corpus": "c" * 64}
 
@@ -44,6 +43,10 @@ def configuration(runs: Path, experiment: str, arm: str = "mlm", **changes: Any)
         "share_runs": True,
     }
     return OmegaConf.create(settings | changes)
+
+
+def folder_of(record: Record | None) -> Path | None:
+    return record.folder if record else None
 
 
 def train(config: DictConfig, steps: tuple[int, ...] = (), weights: str = "") -> Path:
@@ -68,7 +71,7 @@ def test_touched_files_leave_a_doubt_and_no_silence(tmp_path: Path) -> None:
     assert job_status("pretrain", other, other.run_dir) == ("shared", str(source))
     os.utime(text, (1.0, 1.0))
     assert job_status("pretrain", other, other.run_dir) == ("shared?", str(source))
-    assert find_equal_run(other, INPUTS) == source
+    assert folder_of(find_equal_run(other, INPUTS)) == source
     different = configuration(tmp_path, "second", corpus={"path": str(text)}, objective={"rate": 0.3})
     assert job_status("pretrain", different, different.run_dir) == ("new", "")
 
@@ -158,9 +161,9 @@ def test_kept_encoders_are_part_of_what_is_asked(tmp_path: Path) -> None:
     assert find_equal_run(other, INPUTS) is None
     kept = train(configuration(tmp_path, "third", keep_encoders=[0.3, 0.5, 0.9]), steps=(3, 5, 9))
     assert read_record(without).fingerprint != read_record(kept).fingerprint  # type: ignore[union-attr]  # their names
-    assert find_equal_run(other, INPUTS) == kept
+    assert folder_of(find_equal_run(other, INPUTS)) == kept
     # Without the need, the first that is equal will do.
-    assert find_equal_run(configuration(tmp_path, "second", keep_encoders=[0.3]), INPUTS) == without
+    assert folder_of(find_equal_run(configuration(tmp_path, "second", keep_encoders=[0.3]), INPUTS)) == without
     share_equal_run(other, INPUTS)
     assert (Path(other.run_dir) / "encoders/step-5/config.json").read_text() == "encoders/step-5"
     assert missing_encoders(other, Path(other.run_dir)) == []
@@ -193,7 +196,7 @@ def test_a_run_that_was_copied_without_its_weights_is_not_shared(tmp_path: Path)
     config = configuration(tmp_path, "first")
     source = train(config)
     other = configuration(tmp_path, "second")
-    assert find_equal_run(other, INPUTS) == source
+    assert folder_of(find_equal_run(other, INPUTS)) == source
     (source / "encoder" / "model.safetensors").unlink()
     assert find_equal_run(other, INPUTS) is None and is_done(config.run_dir, stage="pretrain", config=config)
 
@@ -272,4 +275,4 @@ def test_a_shared_record_is_not_shared_on(tmp_path: Path) -> None:
     """Everybody links to the run that trained."""
     source = train(configuration(tmp_path, "zzz_first"))
     share_equal_run(configuration(tmp_path, "second"), INPUTS)
-    assert find_equal_run(configuration(tmp_path, "third"), INPUTS) == source
+    assert folder_of(find_equal_run(configuration(tmp_path, "third"), INPUTS)) == source

@@ -28,7 +28,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any, Protocol
 
-from clozelab.runs.store import process_rank
+from clozelab.runs.locks import process_rank
 
 PR_SET_PDEATHSIG = 1
 TERMINATED = 128 + signal.SIGTERM

@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,6 @@ from clozelab.launch.sweep import (
     with_own_folders,
     without_hydra,
 )
-from clozelab.report.tracked import track_sweep
 from clozelab.runs.fingerprint import redacted, redacted_words
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName, read_record
@@ -151,6 +150,8 @@ class SweepLauncher(Launcher):
         self.config: DictConfig | None = None
         self.context: HydraContext | None = None
         self.verb = ""
+        self.track: Callable[..., str | None] | None = None
+        """Shows a sweep as a whole to its jobs' tracker, and says how to upload what is offline."""
         self.rows: list[dict[str, object]] = []
         """What the tracker shows of the sweep's jobs so far; a search launches several times."""
 
@@ -169,6 +170,7 @@ class SweepLauncher(Launcher):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.context, self.config = hydra_context, config
         self.verb = str(getattr(task_function, "clozelab_verb", config.hydra.job.name))
+        self.track = getattr(task_function, "clozelab_track", None)
         Launched.is_sweep = True
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
@@ -224,15 +226,16 @@ class SweepLauncher(Launcher):
     def _track(self, jobs: Sequence[Job], planned: Sequence[PlannedJob], config: DictConfig, console: Console) -> None:
         """The sweep's own view where its jobs are tracked, and once for all of them how to upload what is offline."""
         assert self.config is not None
+        if self.track is None:
+            return
         for job, plan in zip(jobs, planned, strict=True):
             value = run_value(Path(plan.run_dir)) if plan.run_dir and job.state != "failed" else None
             choices = dict(word.split("=", 1) for word in plan.overrides)
             self.rows.append({"name": job.name, "state": job.state, "value": value, **choices})
         folder = Path(str(self.config.hydra.sweep.dir))
         with hydra_config(config):
-            command = track_sweep(
-                without_hydra(config), self.verb, folder, self.rows, [plan.run_dir for plan in planned]
-            )
+            own = without_hydra(config)
+            command = self.track(own, self.verb, folder, self.rows, [plan.run_dir for plan in planned])
         if command:
             console.print(f"W&B offline; to upload all: {command}", markup=False, highlight=False, soft_wrap=True)
 

@@ -17,7 +17,6 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from clozelab.config import CONF_DIR, SCHEMAS
-from clozelab.launch.sweep import compose, without_hydra
 from clozelab.runs.fingerprint import no_value
 from clozelab.suggestions import nearest
 
@@ -83,6 +82,8 @@ def _wrong_choice(text: str) -> str | None:
 
 def known_keys(config_name: str, folder: Path | None, *, of_hydra: bool = False) -> list[str]:
     """Dotted names of all keys of a configuration, or of Hydra's own beside it; none where it does not compose."""
+    from clozelab.launch.sweep import compose, without_hydra  # lazy: only what is wrong needs it, and it needs much
+
     try:
         whole = compose(config_name, folder=folder)
         config = OmegaConf.masked_copy(whole, "hydra") if of_hydra else without_hydra(whole)

@@ -25,7 +25,7 @@ from rich.live import Live
 from rich.table import Table
 
 from clozelab.launch.forking import ForkServer, Started, die_with_launcher
-from clozelab.runs.store import BUSY_STATUS, holder
+from clozelab.runs.locks import BUSY_STATUS, holder
 
 POLL_SECONDS = 0.02
 REDRAW_SECONDS = 0.5

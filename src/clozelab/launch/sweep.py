@@ -296,9 +296,9 @@ def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
 def _status_of_new(config: DictConfig) -> tuple[str, str]:
     """Of a pre-training run that has no folder yet."""
     if source := find_equal_run(config):
-        return "shared", str(source)
+        return "shared", str(source.folder)
     likely = find_likely_run(config)
-    return (LIKELY_SHARED, str(likely)) if likely else ("new", "")
+    return (LIKELY_SHARED, str(likely.folder)) if likely else ("new", "")
 
 
 def without_hydra(composed: DictConfig) -> DictConfig:

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clozelab.runs.locks import LOCK_FILE, Held, can_tell, holder, holders
 from clozelab.runs.record import (
     CONFIG_FILE,
     DAMAGED,
@@ -22,7 +23,6 @@ from clozelab.runs.record import (
     Score,
     read_record,
 )
-from clozelab.runs.store import LOCK_FILE, Held, can_tell, holder, holders
 from clozelab.suggestions import hint
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from clozelab.runs.locks import LOCK_FILE, owned
 from clozelab.runs.record import Record
-from clozelab.runs.store import LOCK_FILE, owned
 
 KINDS = {
     "checkpoints": "checkpoints of complete runs (their encoders stay)",

@@ -9,7 +9,6 @@ encoders and metrics.csv. Only complete runs are taken, so nothing waits for any
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,14 +26,10 @@ from clozelab.runs.fingerprint import (
     watched_files,
 )
 from clozelab.runs.record import RUN_FILE, Record, is_settled, read_record
-from clozelab.runs.store import Run, process_rank
-
-log = logging.getLogger(__name__)
 
 NAMES = frozenset({"experiment", "arm"})
 """What a run is called: nothing that was trained depends on it."""
 ENCODER_FILES = ("config.json", "model.safetensors")
-LINKED = ("encoder", "encoders", "metrics.csv")
 
 
 def kept_steps(config: DictConfig) -> list[int]:
@@ -85,8 +80,8 @@ def training_key(config: Mapping[str, Any], inputs: Mapping[str, str], results_v
     return digest({"config": plain, "inputs": dict(inputs), "results_version": results_version})
 
 
-def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None) -> Path | None:
-    """The folder of a complete run of another experiment that trained just this, with what is needed of it.
+def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None) -> Record | None:
+    """A complete run of another experiment that trained just this, with what is needed of it.
 
     Args:
         config: of the run that is looked for.
@@ -95,13 +90,13 @@ def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None) 
     """
     for theirs in _equal_runs(config, inputs):
         if inputs is not None or are_untouched(watched_files(config), theirs.watched):
-            return theirs.folder
+            return theirs
     return None
 
 
-def find_likely_run(config: DictConfig) -> Path | None:
+def find_likely_run(config: DictConfig) -> Record | None:
     """As `find_equal_run`, for inputs that nobody has looked into: equal if they are still what they were."""
-    return next((theirs.folder for theirs in _equal_runs(config, None)), None)
+    return next(_equal_runs(config, None), None)
 
 
 def _equal_runs(config: DictConfig, inputs: Mapping[str, str] | None) -> Iterator[Record]:
@@ -130,33 +125,6 @@ def _complete_runs(config: DictConfig) -> Iterator[Record]:
         is_other = one is not None and one.experiment != str(config.experiment)
         if one is not None and is_other and one.stage == "pretrain" and one.is_complete and one.shared is None:
             yield one
-
-
-def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
-    """Make the run's folder the record of an equal run elsewhere, if there is one and the folder holds no run yet.
-
-    Only rank zero does, before any rank claims the folder: the others then find a complete run.
-
-    Raises:
-        ValueError: the folder is such a record, and the run it speaks of is gone.
-    """
-    folder = Path(config.run_dir)
-    if process_rank() > 0:
-        return
-    record = read_record(folder)
-    if record is not None:
-        if record.shared is not None and not shared_run_is_there(record):
-            raise ValueError(
-                f"{folder} was shared from {record.shared.run}, which is gone or has been trained anew; remove "
-                "the folder to train here"
-            )
-        return
-    source = find_equal_run(config, inputs)
-    if source is None:
-        return
-    log.info("%s: shared from %s, which trained just this", folder, source)
-    weights = encoder_fingerprint(source / "encoder")
-    Run.record_shared(folder, config=config, inputs=inputs, source=source, linked=LINKED, weights=weights)
 
 
 def shared_run_is_there(record: Record) -> bool:

@@ -12,8 +12,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -21,7 +20,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
-from clozelab.runs.fingerprint import UNWATCHED
+from clozelab.runs.fingerprint import UNWATCHED, encoder_fingerprint
+from clozelab.runs.locks import BUSY_STATUS, LOCK_FILE, process_rank
 from clozelab.runs.record import (
     CONFIG_FILE,
     LOG_FILE,
@@ -37,89 +37,16 @@ from clozelab.runs.record import (
     shown_config,
     write_record,
 )
+from clozelab.runs.sharing import find_equal_run, shared_run_is_there
 
-LOCK_FILE = ".lock"
-BUSY_STATUS = os.EX_TEMPFAIL
-"""Exit status of a command whose run folder another process holds: try again later."""
 LEFT_BY_RUNS = ("checkpoints", "encoder", "encoders", "metrics.csv", "scores.json")
+LINKED = ("encoder", "encoders", "metrics.csv")
+OF_THE_TRAINING = ("status", "started", "finished", "seconds", "sessions", "facts", "process", "versions", "git",
+                   "host", "earlier_sessions")  # fmt: skip
+"""What a record that shares an equal run has from that run's."""
 FOLLOWER_WAIT_SECONDS = 120.0
-_PROC_LOCKS = Path("/proc/locks")
-Held = dict[tuple[int, int, int], int]
-"""(device major, device minor, inode) -> process id, of every locked file of this machine."""
 
 logger = logging.getLogger(__name__)
-
-
-def can_tell() -> bool:
-    """Whether this machine says who holds a lock."""
-    return _PROC_LOCKS.is_file()
-
-
-def holders() -> Held:
-    """Every file that a process of this machine holds a flock on."""
-    found: Held = {}
-    try:
-        lines = _PROC_LOCKS.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        parts = line.split()
-        if len(parts) >= 8 and parts[1] == "FLOCK":  # "->" in its place marks one that waits
-            major, minor, inode = parts[5].split(":")
-            found[int(major, 16), int(minor, 16), int(inode)] = int(parts[4])
-    return found
-
-
-def holder(folder: Path, held: Held | None = None) -> int | None:
-    """Process id of who holds a run folder's lock; None where nobody does, or it cannot be told.
-
-    `held` is an answer of `holders`, for asking about many folders at once. Process 0 is one of another container.
-    """
-    path = folder / LOCK_FILE
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    held = holders() if held is None else held
-    found = held.get((os.major(status.st_dev), os.minor(status.st_dev), status.st_ino))
-    if found is not None:
-        return found
-    # Some file systems show programs another device number than the kernel's own list has.
-    same_inode = [pid for (_, _, inode), pid in held.items() if inode == status.st_ino]
-    return next((pid for pid in same_inode if _has_open(pid, path)), None)
-
-
-def _has_open(pid: int, path: Path) -> bool:
-    wanted = str(path.resolve())
-    try:
-        return any(_target(link) == wanted for link in Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:
-        return False
-
-
-def _target(link: Path) -> str:
-    try:
-        return str(link.readlink())
-    except OSError:  # closed since
-        return ""
-
-
-@contextmanager
-def owned(lock_file: Path) -> Iterator[bool]:
-    """Hold a lock file while inside; yields False, and holds nothing, where somebody else has it."""
-    if not lock_file.parent.is_dir():
-        yield True  # the folder itself has gone
-        return
-    lock = FileLock(lock_file, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.release()
 
 
 class RunConflictError(ValueError):
@@ -218,51 +145,6 @@ class Run:
             lock.release()
             raise
 
-    @classmethod
-    def record_shared(
-        cls,
-        run_dir: str | Path,
-        *,
-        config: DictConfig,
-        inputs: Mapping[str, str],
-        source: Path,
-        linked: Sequence[str],
-        weights: str,
-    ) -> None:
-        """Make a folder without a run the record of a complete, equal run in another folder.
-
-        What is said of the training (facts, scores, times, versions, machine) is the source's; what was said and the
-        fingerprint are this run's.
-
-        Args:
-            linked: names that become relative links to the source's files, where it has them.
-            weights: fingerprint of what the source trained; its own fingerprint only says what it was to train.
-
-        Raises:
-            RunBusyError: another process holds the folder.
-            ValueError: the folder holds what a run has left and no record that says which.
-        """
-        folder = Path(run_dir)
-        lock = _lock(folder)
-        try:
-            theirs = read_record(source)
-            if theirs is None or read_record(folder) is not None:
-                return
-            _refuse_leftovers(folder)
-            for name in linked:
-                if (source / name).exists():
-                    (folder / name).symlink_to(os.path.relpath((source / name).resolve(), folder.resolve()))
-            (folder / CONFIG_FILE).write_text(shown_config(config), encoding="utf-8")
-            own = new_record(folder, theirs.stage, config, inputs, theirs.scores, theirs.metric)
-            trained = ("status", "finished", "started", "seconds", "sessions", "facts", "process", "versions", "git")
-            for name in (*trained, "host", "earlier_sessions"):
-                setattr(own, name, getattr(theirs, name))
-            place = os.path.relpath(source.resolve(), folder.resolve())
-            own.shared = Shared(run=place, fingerprint=theirs.fingerprint, weights=weights)
-            write_record(own)
-        finally:
-            lock.release()
-
     def record(self, **facts: Any) -> None:
         """Add facts (JSON values) to run.json at once."""
         self.content.facts |= facts
@@ -344,20 +226,47 @@ class Run:
             write_record(self.content)
 
 
-def process_rank() -> int:
-    """0 for the first process of a job (and outside one), by the launcher's environment; above 0 for all others.
+def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
+    """Make the run's folder the record of an equal run elsewhere, if there is one and the folder holds no run yet.
 
-    SLURM_PROCID counts only in a step of several tasks (srun): children of a batch script's one process inherit its 0.
-    Where only LOCAL_RANK and NODE_RANK are known (Lightning's own launcher), their sum stands in for the rank.
+    Only rank zero does, before any rank claims the folder: the others then find a complete run. What is said of the
+    training (facts, scores, times, versions, machine) is the source's; words and fingerprint are this run's.
+
+    Raises:
+        RunBusyError: another process holds the folder.
+        ValueError: the folder is such a record, and the run it speaks of is gone; or it holds what a run has left.
     """
-    named = ["RANK"]
-    if os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
-        named.append("SLURM_PROCID")
-    for name in named:
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    texts = (os.environ.get(name, "") for name in ("LOCAL_RANK", "NODE_RANK"))
-    return sum(int(text) for text in texts if text.isdigit())
+    folder = Path(config.run_dir)
+    if process_rank() > 0:
+        return
+    record = read_record(folder)
+    if record is not None and record.shared is not None and not shared_run_is_there(record):
+        raise ValueError(
+            f"{folder} was shared from {record.shared.run}, which is gone or has been trained anew; remove the folder"
+            " to train here"
+        )
+    theirs = find_equal_run(config, inputs) if record is None else None
+    if theirs is None:
+        return
+    lock, source = _lock(folder), theirs.folder
+    try:
+        if read_record(folder) is not None:
+            return
+        _refuse_leftovers(folder)
+        logger.info("%s: shared from %s, which trained just this", folder, source)
+        for name in LINKED:
+            if (source / name).exists():
+                (folder / name).symlink_to(os.path.relpath((source / name).resolve(), folder.resolve()))
+        (folder / CONFIG_FILE).write_text(shown_config(config), encoding="utf-8")
+        own = new_record(folder, theirs.stage, config, inputs, theirs.scores, theirs.metric)
+        for name in OF_THE_TRAINING:
+            setattr(own, name, getattr(theirs, name))
+        place = os.path.relpath(source.resolve(), folder.resolve())
+        weights = encoder_fingerprint(source / "encoder")
+        own.shared = Shared(run=place, fingerprint=theirs.fingerprint, weights=weights)
+        write_record(own)
+    finally:
+        lock.release()
 
 
 def _refuse_leftovers(folder: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from omegaconf import DictConfig
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.launch.launcher import SKIP_DOCTOR, look_before
+from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, look_before
 from clozelab.launch.plan import Step
 from clozelab.launch.sweep import compose
 from clozelab.stages.reproduce import run_step
@@ -125,4 +125,4 @@ def test_reproduce_says_that_it_has_looked(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv(SKIP_DOCTOR)
     monkeypatch.setattr(subprocess, "Popen", Process)
     assert run_step(Step("prepare", "prepare", None, ())) == 0
-    assert environments[0][SKIP_DOCTOR] == "1"
+    assert environments[0][SKIP_DOCTOR] == REPRODUCING

@@ -105,8 +105,7 @@ def test_it_says_which_evaluation_and_which_unit(root: Path, capsys: pytest.Capt
         for folder in folders[task]:
             lines = f"5,100,1.0,validation/{key},{value}\n9,200,2.0,validation/{key},{value}\n"
             (folder / "metrics.csv").write_text("step,tokens,seconds,key,value\n" + lines)
-    saved = json.loads((folders["mrpc"][0] / "scores.json").read_text())
-    (folders["mrpc"][0] / "scores.json").write_text(json.dumps(saved | {"best_step": 5, "total_steps": 9}))
+    change(folders["mrpc"][0], facts={"best_step": 5, "total_steps": 9})
     main([str(folder) for folder in folders["mrpc"]])
     out = capsys.readouterr().out
     assert "held out, last evaluation" in out and "accuracy, percent" in out and "70.34" in out and "0.7034" not in out
