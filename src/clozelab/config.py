@@ -576,6 +576,8 @@ def _unknown(schema: type, node: Any, where: str = "") -> Iterator[str]:
 def _mistakes(rules: Mapping[str, Rule], config: Mapping[str, Any]) -> Iterator[str]:
     for name, rule in rules.items():
         for place, value in _values(config, name.split(".")):
+            # YAML's `false` reads 'False' in a field that holds text.
+            value = {"True": "true", "False": "false"}.get(value, value) if isinstance(value, str) else value
             if isinstance(value, str) and rule.choices and value not in rule.choices and "${" not in value:
                 near = nearest(value, rule.choices)
                 meant = f"; did you mean {near!r}?" if near else ""
