@@ -269,6 +269,23 @@ class ModelConfig:
     initializer_range: float = MISSING
     layer_norm_eps: float = MISSING
     position_embedding_init: str = MISSING
+    embedding_size: int | None = MISSING
+    """None: the hidden size."""
+    num_hidden_groups: int | None = MISSING
+    """Sets of weights that the layers share; None: each has its own."""
+
+
+@dataclass
+class ArchitectureConfig:
+    """What an encoder is made of: parts, each a node with `_target_` (models/config.py)."""
+
+    model_type: str = MISSING
+    """The family whose names a saved encoder has: a file of models/families."""
+    positions: dict[str, Any] = MISSING
+    block: dict[str, Any] = MISSING
+    attention: dict[str, Any] = MISSING
+    pooler: dict[str, Any] | None = MISSING
+    projects_embeddings: bool = MISSING
 
 
 @dataclass
@@ -392,6 +409,7 @@ class PretrainConfig(StageConfig):
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    architecture: ArchitectureConfig = field(default_factory=ArchitectureConfig)
     size: SizeConfig = field(default_factory=SizeConfig, metadata={"rule": Rule(NEUTRAL)})
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     steps_factor: float = key(NEUTRAL, above=0, below=math.inf)

@@ -36,6 +36,10 @@ GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = {
             *("optimizer_factory", "schedule_factory", "total_steps", "gradient_clip_norm", "seed"),
         }
     ),
+    "architecture.positions": frozenset({"config"}),
+    "architecture.block": frozenset({"config"}),
+    "architecture.attention": frozenset({"config"}),
+    "architecture.pooler": frozenset({"config"}),
     "corpus.generator": frozenset({"output_dir"}),
     "logger": frozenset({"job"}),
     "logger.tensorboard": frozenset({"job"}),

@@ -198,8 +198,9 @@ def arms(plan: SweepPlan, cache_dir: Path, history: Histories | None = None) -> 
 def _arm(config: dict[str, Any], jobs: list[Job], cache_dir: Path) -> Arm:
     objective = Objective(**instantiate(config["objective"], _convert_="all"))
     encoder = EncoderConfig(
-        **config["model"], vocab_size=vocabulary_size(config, cache_dir)[0], is_causal=objective.is_causal
-    )
+        **config["model"], **config["architecture"],
+        vocab_size=vocabulary_size(config, cache_dir)[0], is_causal=objective.is_causal,
+    )  # fmt: skip
     fraction = objective.predicted_fraction
     tokens, flops, electra, longest = 0, 0.0, 0.0, max(phase["seq_length"] for phase in config["phases"])
     for phase in config["phases"]:
@@ -334,7 +335,7 @@ def _task_job(config: dict[str, Any], jobs: list[Job], by_name: Mapping[str, Arm
 
 def timing_requests(arm: Arm) -> Iterator[Request]:
     """What to time of an arm: every phase."""
-    model = {**arm.config["model"], "vocab_size": arm.encoder.vocab_size}
+    model = arm.encoder.to_dict()
     for phase in arm.phases:
         question = {
             "kind": "pretrain", "model": model, "phase": {**phase, "steps": 1}, "hardware": hardware(arm.config),

@@ -88,7 +88,7 @@ def _seeds(words: Sequence[str]) -> dict[str, str]:
 
 
 ALIKE = {
-    "pretrain": ("model", "objective", "phases"),
+    "pretrain": ("model", "architecture", "objective", "phases"),
     "finetune": ("epochs", "global_batch_size", "head", "learning_rate", "max_train_examples"),
 }
 """Settings in which a run has to be equal to take as long."""

@@ -132,7 +132,7 @@ def synthetic_corpus(vocab_size: int) -> Any:
 def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
     """Train one phase's steps on the made-up corpus for as long as the request says."""
     objective = Objective(**instantiate(request["objective"], _convert_="all"))
-    config = EncoderConfig(**request["model"], is_causal=objective.is_causal)
+    config = EncoderConfig(**request["model"])
     phase = request["phase"] | {"steps": 1_000_000}
     data = CorpusDataModule(
         synthetic_corpus(config.vocab_size), [objective], phases=[phase], seed=1, validation_instances=1,

@@ -79,13 +79,14 @@ def encoder_source(cfg: DictConfig, folder: Path, fingerprint: str, hardware: Ha
 def build_pretraining_module(
     cfg: DictConfig, hardware: Hardware, corpus: PreparedCorpus, objectives: Sequence[Objective], total_steps: int
 ) -> PretrainingModule:
-    """A fresh encoder of the configured shape, the corpus's vocabulary and the last objective's attention mask."""
-    shape: Any = OmegaConf.to_container(cfg.model, resolve=True)
+    """A fresh encoder of the configured size and parts, with the corpus's vocabulary and the last objective's mask."""
+    plain: Any = OmegaConf.to_container(cfg, resolve=True)
     tokenizer = corpus.tokenizer
     seed_initialisation(cfg.seed)
     config = EncoderConfig(
-        **shape, vocab_size=tokenizer.vocab_size, pad_token_id=tokenizer.pad_id, is_causal=objectives[-1].is_causal
-    )
+        **plain["model"], **plain["architecture"],
+        vocab_size=tokenizer.vocab_size, pad_token_id=tokenizer.pad_id, is_causal=objectives[-1].is_causal,
+    )  # fmt: skip
     return PretrainingModule(
         Encoder(config),
         objectives,
@@ -146,7 +147,7 @@ def check_pretraining(cfg: DictConfig, plain: dict[str, Any], hardware: Hardware
     check_validation(plain["validation"], plain["phases"], cfg.model.max_position_embeddings)
     check_position_growth(cfg.position_growth, plain["phases"], hardware.strategy)
     _check_least(cfg, LEAST | {"checkpoint_interval_steps": 1})
-    EncoderConfig(**plain["model"], vocab_size=1)
+    EncoderConfig(**plain["model"], **plain["architecture"], vocab_size=1)
     _check_optimizer(cfg, sum(phase["steps"] for phase in plain["phases"]))
 
 

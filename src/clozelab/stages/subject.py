@@ -107,7 +107,7 @@ class Gathering:
         check_pretraining(cfg, plain, self._hardware_of(cfg.trainer, runs_here))
         corpus = self._corpus(cfg) or made_up_corpus(int(cfg.tokenizer.vocab_size))
         config = EncoderConfig(
-            **plain["model"], vocab_size=corpus.ids.vocab_size, pad_token_id=corpus.ids.pad,
+            **plain["model"], **plain["architecture"], vocab_size=corpus.ids.vocab_size, pad_token_id=corpus.ids.pad,
             is_causal=objective.is_causal,
         )  # fmt: skip
         warmup = float(plain["schedule"].get("warmup_fraction", 0.0))
