@@ -1,7 +1,7 @@
 """results.csv: every score of every run, one a line, from which each cell of the table can be computed again.
 
 Pre-training runs first, then fine-tuning runs, each by folder; a run's headline score first, the others by name. A run
-without a score (not complete) has one line without. docs/ledger.md says how to compute a cell.
+without a score (not complete) has one line without. docs/runs.md says how to compute a cell.
 
 The report of an experiment at one scale: report.md, one self-contained report.html, plots and results.csv.
 
@@ -38,7 +38,7 @@ RESULT_FIELDS = (
     "learning_rate", "metric", "unit", "score", "is_headline", "column", "counts", "majority", "baseline", "examples",
     "collapsed", "status", "tokens", "tokens_per_second", "seconds", "commit", "local_changes", "fingerprint", "folder",
 )  # fmt: skip
-"""What each holds is in docs/ledger.md."""
+"""What each holds is in docs/runs.md."""
 
 
 def write_results(path: Path, collected: Collected, table: Table, scale: str) -> None:

@@ -31,7 +31,7 @@ def written(root: Path, name: str) -> tuple[Table, list[Line]]:
 
 
 def scores_of(lines: list[Line], **wanted: str) -> Scores:
-    """What docs/ledger.md tells readers to take."""
+    """What docs/runs.md tells readers to take."""
     wanted |= {"counts": "True"}
     mine = [one for one in lines if one["score"] and all(one[key] == value for key, value in wanted.items())]
     found = {(one["pretrain_seed"], one["seed"]): float(one["score"]) for one in mine}
@@ -130,6 +130,6 @@ def test_every_column_is_described_and_every_line_has_a_run(tmp_path: Path, writ
     ]
     assert [one["stand_in_for"] for one in lines] == ["", "mnli", "", ""]
     assert all((tmp_path / one["folder"] / "run.json").is_file() and one["commit"] for one in lines)
-    docs = (Path(__file__).parents[3] / "docs" / "ledger.md").read_text(encoding="utf-8")
+    docs = (Path(__file__).parents[3] / "docs" / "runs.md").read_text(encoding="utf-8")
     section = docs.partition("## results.csv")[2].partition("\n## ")[0]
     assert [field for field in RESULT_FIELDS if f"`{field}`" not in section] == []
