@@ -1,14 +1,11 @@
-"""Jobs forked from a server process that has torch loaded: a start costs milliseconds instead of seconds.
+"""The processes that jobs run in: forked from a server that has torch loaded, or the child of a worker elsewhere.
 
-Only for jobs that are one CPU process: a fork must not inherit a GPU context, and ranks are started from a command
-line. The server runs no tensor operation, so no thread pool exists when it forks. It is the standard library's; it ends
-with us, and its children with it.
+Forking costs milliseconds instead of seconds. Only for jobs that are one CPU process: a fork must not inherit a GPU
+context, and ranks are started from a command line. The server runs no tensor operation, so no thread pool exists when
+it forks. It is the standard library's; it ends with us, and its children with it.
 
-What runs on another machine for one job of a sweep: the job's own command line, as a child process.
-
-Slurm (through submitit) and Ray pickle it by name, so their workers need clozelab installed and the same file system.
-Unusual: the child ignores SIGUSR1 and SIGUSR2, which Slurm sends to every process of a step; only this process answers
-them, by asking the child to save and stop.
+On another machine a job is its own command line, as a child process. Slurm (through submitit) and Ray pickle it by
+name, so their workers need clozelab installed and the same file system.
 """
 
 from __future__ import annotations
@@ -23,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -158,10 +156,14 @@ def require_package(package: str, extra: str, what: str) -> None:
         )
 
 
+@dataclass
 class RemoteJob:
     """Runs `clozelab WORDS` in `folder` and returns its exit status; several ranks of one job call it at once.
 
-    Args:
+    Unusual: the child ignores SIGUSR1 and SIGUSR2, which Slurm sends to every process of a step; only this process
+    answers them, by asking the child to save and stop.
+
+    Attributes:
         words: command line after `clozelab`.
         folder: working directory of the launcher, on a file system that the workers share.
         log: rank 0's output is appended to it, rank N's to NAME.rank-N.log beside it.
@@ -170,19 +172,13 @@ class RemoteJob:
         is_alone: no rank of a Slurm step, whatever the variables of a step around the worker say.
     """
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        *,
-        folder: Path,
-        log: Path,
-        environment: Mapping[str, str],
-        grace_seconds: float,
-        is_alone: bool,
-    ) -> None:
-        self.words, self.folder, self.log = list(words), folder, log
-        self.environment, self.grace_seconds, self.is_alone = dict(environment), grace_seconds, is_alone
-        self._child: subprocess.Popen[bytes] | None = None
+    words: list[str]
+    folder: Path
+    log: Path
+    environment: dict[str, str]
+    grace_seconds: float
+    is_alone: bool
+    _child: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
 
     def __call__(self) -> int:
         rank = 0 if self.is_alone else process_rank()

@@ -1,16 +1,9 @@
-"""The pre-flight of a sweep that was started with plain `-m`: `clozelab doctor` in a process of its own.
-
-Our Hydra launchers: every job of a sweep is an operating-system process of its own.
+"""Our Hydra launchers: every job of a sweep is an operating-system process of its own.
 
 Inside one process a sweep with several devices trains different configurations on different ranks (Lightning re-runs
 the command line for its children), and one crash takes the rest along. Here are what all launchers share and the one
-for this machine; those for Slurm and Ray have files of their own.
-
-`hydra/sweeper=grid`, the usual one: every combination of a sweep's values.
-
-Unusual: Hydra's own sweeper does the work, without its rehearsal. It composes each job once for validation and hands
-the words to the launcher, which composes it again; our launchers compose and check all jobs they are given before they
-start the first. For the 120 jobs of a demo the rehearsal took ten seconds. Other launchers keep it.
+for this machine; those for Slurm and Ray have files of their own. A long sweep of trainings is looked at before its
+first job: `clozelab doctor` in a process of its own.
 """
 
 from __future__ import annotations
@@ -20,6 +13,7 @@ import signal
 import subprocess
 import sys
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,12 +21,11 @@ from typing import Any
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import CompactHydraException
 from hydra.plugins.launcher import Launcher
-from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from clozelab.launch.forking import ForkServer
+from clozelab.launch.forking import ForkServer, RemoteJob
 from clozelab.launch.processes import Job, ProcessPool, Stopped
 from clozelab.launch.sweep import (
     JobComposer,
@@ -145,6 +138,8 @@ class SweepLauncher(Launcher):
     """What every launcher of ours does around running: it plans, skips what is complete, reports what failed."""
 
     stopped_words = "stopped; the same command goes on where it was"
+    grace_seconds = 0.0
+    """What a stopped job gets to save."""
 
     def __init__(self) -> None:
         self.config: DictConfig | None = None
@@ -172,6 +167,14 @@ class SweepLauncher(Launcher):
         self.verb = str(getattr(task_function, "clozelab_verb", config.hydra.job.name))
         self.track = getattr(task_function, "clozelab_track", None)
         Launched.is_sweep = True
+
+    def remote_job(self, job: Job, *, threads: int | None, is_alone: bool) -> RemoteJob:
+        """A job for another machine; `is_alone`: no rank of a Slurm step, whatever the worker's variables say."""
+        environment = {name: str(threads) for name in THREAD_VARIABLES} if threads else {}
+        return RemoteJob(
+            list(job.words or ()), folder=Path.cwd(), log=job.log.resolve(), environment=environment,
+            grace_seconds=self.grace_seconds, is_alone=is_alone,
+        )  # fmt: skip
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         try:
@@ -365,18 +368,14 @@ def _name(plan: PlannedJob, config: DictConfig, index: int) -> str:
 
 
 def _summary(jobs: Sequence[Job], console: Console) -> None:
-    counts = {
-        state: [job for job in jobs if job.state == state]
-        for state in ("complete", "skipped", "failed", "stopped", "held", "left")
-    }
-    waiting = sum(job.state == "waiting" for job in jobs)
-    words = [f"{len(found)} {state}" for state, found in counts.items() if found] + (
-        [f"{waiting} not begun"] if waiting else []
-    )
-    console.print(", ".join(words))
+    states = Counter(job.state for job in jobs)
+    names = {state: state for state in ("complete", "skipped", "failed", "stopped", "held", "left")}
+    names["waiting"] = "not begun"
+    console.print(", ".join(f"{states[state]} {name}" for state, name in names.items() if states[state]))
     reasons: dict[str, list[Job]] = {}
-    for job in counts["failed"]:
-        reasons.setdefault(job.message, []).append(job)
+    for job in jobs:
+        if job.state == "failed":
+            reasons.setdefault(job.message, []).append(job)
     for reason, failed in list(reasons.items())[:SHOWN_FAILURES]:
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
         text = f"  failed: {failed[0].name}{more}: {reason}\n    log: {failed[0].log}"
@@ -398,22 +397,3 @@ def run_value(run_dir: Path) -> float | None:
     """The one number of a complete run: a fine-tuning's best score in percent, a pre-training's validation loss."""
     record = read_record(run_dir)
     return record.score if record else None
-
-
-class GridSweeper(Sweeper):
-    """Args: those of Hydra's `hydra/sweeper=basic`."""
-
-    def __init__(self, max_batch_size: int | None, params: DictConfig | None) -> None:
-        # Not a subclass, and imported late: Hydra's search for plugins loads that module anew.
-        from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
-        grid: Any = BasicSweeper
-        self.grid = grid(max_batch_size, params)
-
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        self.grid.setup(hydra_context=hydra_context, task_function=task_function, config=config)
-        if isinstance(self.grid.launcher, SweepLauncher):
-            self.grid.validate_batch_is_legal = lambda batch: None  # noqa: ARG005
-
-    def sweep(self, arguments: list[str]) -> Any:
-        return self.grid.sweep(arguments)

@@ -10,14 +10,13 @@ import os
 import signal
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 from rich.console import Console
 
 from clozelab.launch.forking import RemoteJob, require_package
-from clozelab.launch.launcher import THREAD_VARIABLES, SweepLauncher
+from clozelab.launch.launcher import SweepLauncher
 from clozelab.launch.processes import Job, ProcessPool, RemoteProcess
 from clozelab.training.host import usable_cores
 
@@ -52,22 +51,12 @@ class RayLauncher(SweepLauncher):
         try:
             task = ray.remote(max_retries=0)(run_remote_job)
             for job, gpus in zip(jobs, needs, strict=True):
-                remote = self._remote(job)
+                remote = self.remote_job(job, threads=self.num_cpus, is_alone=True)
                 job.start = partial(_start, ray, task.options(num_cpus=self.num_cpus, num_gpus=gpus), remote)
             console.print(f"{self.verb}: {len(jobs)} jobs for Ray")
             ProcessPool(jobs, at_once=len(jobs), grace_seconds=self.grace_seconds, console=console).run()
         finally:
             ray.shutdown()
-
-    def _remote(self, job: Job) -> RemoteJob:
-        return RemoteJob(
-            job.words or (),
-            folder=Path.cwd(),
-            log=job.log.resolve(),
-            environment={name: str(self.num_cpus) for name in THREAD_VARIABLES},
-            grace_seconds=self.grace_seconds,
-            is_alone=True,
-        )
 
 
 def gpus_of(config: DictConfig, num_gpus: float | str) -> float:

@@ -7,7 +7,6 @@ over twice. Why not the plugin hydra-submitit-launcher: it hands over complete r
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 import time
@@ -17,11 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from clozelab.launch.forking import RemoteJob, require_package
-from clozelab.launch.launcher import THREAD_VARIABLES, SweepLauncher
+from clozelab.launch.launcher import SweepLauncher
 from clozelab.launch.processes import Job, ProcessPool, RemoteProcess
 from clozelab.runs.record import write_json
 
@@ -79,21 +79,12 @@ class SlurmLauncher(SweepLauncher):
         queue = SlurmQueue(folder, self.cluster, int(parameters.pop("max_num_timeout")), self.poll_seconds)
         for job, config in zip(jobs, composed, strict=True):
             resources = job_resources(parameters, config, self.cluster)
-            job.start = partial(queue.start, job, self._remote(job), resources)
+            remote = self.remote_job(
+                job, threads=self.parameters.get("cpus_per_task"), is_alone=self.cluster != "slurm"
+            )
+            job.start = partial(queue.start, job, remote, resources)
         console.print(f"{self.verb}: {len(jobs)} jobs for {self.cluster}, notes and scripts in {folder}")
         ProcessPool(jobs, at_once=self.jobs_at_once, grace_seconds=self.grace_seconds, console=console).run()
-
-    def _remote(self, job: Job) -> RemoteJob:
-        cores = self.parameters.get("cpus_per_task")
-        threads = {name: str(cores) for name in THREAD_VARIABLES} if cores else {}
-        return RemoteJob(
-            job.words or (),
-            folder=Path.cwd(),
-            log=job.log.resolve(),
-            environment=threads,
-            grace_seconds=self.grace_seconds,
-            is_alone=self.cluster != "slurm",
-        )
 
 
 def job_resources(parameters: Mapping[str, Any], config: DictConfig, cluster: str) -> dict[str, Any]:
@@ -176,8 +167,7 @@ class SlurmQueue:
         """What has been handed over, to be changed in place; whoever else launches into this folder waits."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "handed_over.json"
-        with (self.folder / ".lock").open("a", encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with FileLock(self.folder / ".lock"):
             notes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
             before = json.dumps(notes)
             yield notes
