@@ -194,7 +194,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     from hydra.types import RunMode
 
     from clozelab import config
-    from clozelab.launch import launcher, plugins
+    from clozelab.launch import experiments, launcher, plugins
     from clozelab.report.tracked import track_sweep
 
     if {"-h", "--help"} & set(words):
@@ -202,6 +202,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
         print("Below: the choices of every group, then all keys.\n")
     config.register()
     plugins.register()
+    experiments.register()
     original = sys.argv
     status = 0
 
@@ -215,7 +216,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
 
     task.clozelab_verb = verb  # type: ignore[attr-defined]  # the launcher starts `python -m clozelab VERB`
     task.clozelab_track = track_sweep  # type: ignore[attr-defined]  # the launcher knows of no tracker
-    sys.argv = [f"clozelab {verb}", *_multirun_first(words)]
+    sys.argv = [f"clozelab {verb}", *_multirun_first(experiments.take_one_file(words))]
     launcher.Launched.reset()
     app: Any = Hydra
     report, get_mode = hydra_utils.run_and_report, Hydra.get_mode

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
-from clozelab.launch.sweep import ReadOnce, Sweep, hydra_config, without_hydra
+from clozelab.launch.sweep import ReadOnce, Sweep, hydra_config, plan_job, without_hydra
 from clozelab.runs.fingerprint import canonical
 
 
@@ -119,7 +119,7 @@ def test_a_wrong_word_is_refused_behind_a_right_one(second: str, message: str, t
     composer = opened("table5_pretraining_tasks", "sweep_finetune", f"runs_dir={tmp_path}").composer
     composer.compose(("row=mlm", "task=mrpc", "seed=1"))
     with pytest.raises((*CONFIGURATION_ERRORS, ValueError), match=message):
-        composer.compose(("row=mlm", "task=mrpc", second))
+        plan_job(composer.compose(("row=mlm", "task=mrpc", second)), ())
 
 
 def test_jobs_are_grouped_by_the_keys_that_count() -> None:

@@ -11,7 +11,6 @@ needs a name of its own, which no file has.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,13 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.config import scaled_phases
+from clozelab.launch.experiments import ExperimentSource
 from clozelab.runs.fingerprint import is_of_no_account
 from clozelab.terminal import key_of
 
 TARGET = "_target_"
 Stated = Mapping[str, Any]
 """Dotted key -> value; "/group" -> choice."""
-
-
-def find_file(folders: Iterable[Path], kind: str, name: str) -> Path | None:
-    """The file of a row, an arm or another group's choice: the first folder's that has it."""
-    paths = (folder / kind / f"{name}.yaml" for folder in folders)
-    return next((path for path in paths if path.is_file()), None)
 
 
 def read_stated(folders: Sequence[Path], kind: str, name: str) -> Stated:
@@ -80,10 +74,7 @@ def _look_up(config: Mapping[str, Any], key: str) -> tuple[bool, Any]:
 
 
 def _stated(folders: Sequence[Path], group: str, name: str, package: str) -> dict[str, Any]:
-    path = find_file(folders, group, name)
-    if path is None:
-        return {}
-    plain = _read(path, path.stat().st_mtime_ns)
+    plain = _said_of(folders, f"{group}/{name}")
     found: dict[str, Any] = {}
     for part, choice in _choices(plain.get("defaults", ()), group):
         inner = _stated(folders, part, choice, part.replace("/", "."))
@@ -93,10 +84,12 @@ def _stated(folders: Sequence[Path], group: str, name: str, package: str) -> dic
     return found | dict(_literals(own, package))
 
 
-@cache
-def _read(path: Path, _time: int) -> dict[str, Any]:
-    plain = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    return {str(key): value for key, value in plain.items()} if isinstance(plain, dict) else {}
+def _said_of(folders: Iterable[Path], name: str) -> dict[str, Any]:
+    for source in (ExperimentSource("", str(folder)) for folder in folders):
+        if source.is_config(name):
+            plain = OmegaConf.to_container(source.load_config(name).config, resolve=False)
+            return {str(key): value for key, value in plain.items()} if isinstance(plain, dict) else {}
+    return {}
 
 
 def _choices(defaults: Iterable[Any], group: str) -> Iterator[tuple[str, str]]:
@@ -126,7 +119,7 @@ GIVEN_ROW = "given"
 
 
 def check_overrides(config: DictConfig) -> None:
-    """Refuse a task's value that changes nothing, and whatever would be filed and judged as something else.
+    """Refuse an override that changes nothing, and one that files a run as something else.
 
     Args:
         config: of a pre-training or a fine-tuning, while Hydra's own configuration says how it was composed.
@@ -136,46 +129,23 @@ def check_overrides(config: DictConfig) -> None:
     """
     if not HydraConfig.initialized():
         return
-    given = {key_of(word) for word in HydraConfig.get().overrides.task}
-    if "row" not in config:
-        _refuse_idle_factor(config)
-        _refuse_idle_size(config, given)
-        _refuse_undone(config, "arm")
-        return
-    _refuse_idle(config, given)
-    _refuse_idle_hardware(config)
-    _refuse_misfiled_encoder(config, given)
-    _refuse_undone(config, "row")
+    words = {key_of(word): word for word in HydraConfig.get().overrides.task}
+    if "row" in config:
+        _refuse_idle_recipe(config, words)
+        _refuse_misfiled_encoder(config, words)
+    else:
+        _refuse_idle_length(config)
+        _refuse_idle_size(config, words)
+    _refuse_undone(config, "row" if "row" in config else "arm", words)
 
 
-def _refuse_idle(config: DictConfig, given: Collection[str]) -> None:
+def _refuse_idle_recipe(config: DictConfig, words: Collection[str]) -> None:
     for key in SCALE_OWNED:
-        if f"task.{key}" in given and config[key] != config.task[key]:
+        if f"task.{key}" in words and config[key] != config.task[key]:
             raise ValueError(
                 f"task.{key}={config.task[key]} would change nothing: {key} is {config[key]} here, which scale="
                 f"{config.scale.name} or another override sets. Say {key}={config.task[key]} instead"
             )
-
-
-def _refuse_idle_factor(config: DictConfig) -> None:
-    said = scaled_phases(config.scale.pretrain.phases, config.steps_factor)
-    if config.steps_factor != 1 and config.phases != said:
-        raise ValueError(
-            f"steps_factor={config.steps_factor:g} would change nothing: phases=[...] says all steps outright."
-            " Say scale.pretrain.phases=[...] instead, which the factor multiplies, or leave one of them out"
-        )
-
-
-def _refuse_idle_size(config: DictConfig, given: Collection[str]) -> None:
-    said = sorted(key for key in given if key.partition(".")[0] == "size")
-    if said and "${size." not in str(OmegaConf.to_container(config.model, resolve=False)):
-        raise ValueError(
-            f"{said[0]} would change nothing: model={HydraConfig.get().runtime.choices.get('model')} says its sizes"
-            " outright. Say model=ratio too, for ratios of the scale's size, or model.num_hidden_layers=... itself"
-        )
-
-
-def _refuse_idle_hardware(config: DictConfig) -> None:
     for key in IDLE_IN_FINETUNING:
         if config.trainer[key]:
             raise ValueError(
@@ -184,19 +154,36 @@ def _refuse_idle_hardware(config: DictConfig) -> None:
             )
 
 
-def _refuse_misfiled_encoder(config: DictConfig, given: Collection[str]) -> None:
+def _refuse_idle_length(config: DictConfig) -> None:
+    said = scaled_phases(config.scale.pretrain.phases, config.steps_factor)
+    if config.steps_factor != 1 and config.phases != said:
+        raise ValueError(
+            f"steps_factor={config.steps_factor:g} would change nothing: phases=[...] says all steps outright."
+            " Say scale.pretrain.phases=[...] instead, which the factor multiplies, or leave one of them out"
+        )
+
+
+def _refuse_idle_size(config: DictConfig, words: Collection[str]) -> None:
+    said = sorted(key for key in words if key.partition(".")[0] == "size")
+    if said and "${size." not in str(OmegaConf.to_container(config.model, resolve=False)):
+        raise ValueError(
+            f"{said[0]} would change nothing: model={HydraConfig.get().runtime.choices.get('model')} says its sizes"
+            " outright. Say model=ratio too, for ratios of the scale's size, or model.num_hidden_layers=... itself"
+        )
+
+
+def _refuse_misfiled_encoder(config: DictConfig, words: Collection[str]) -> None:
     raw: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, ["row", "encoder"]), resolve=False)
     if config.encoder_arm is None or ARM in str(raw["encoder"]):
         return
-    if raw["row"] == ARM and "encoder_arm" not in given:
+    if raw["row"] == ARM and "encoder_arm" not in words:
         raise ValueError(
             f"encoder={config.encoder} has no name yet, and its scores would be filed as the row {config.row}: say "
             "row=NAME too"
         )
-    runtime = HydraConfig.get().runtime
-    if "row" not in runtime.choices:
+    if "row" not in HydraConfig.get().runtime.choices:
         return
-    takes_any = find_file(_folders(), "row", GIVEN_ROW) is not None
+    takes_any = bool(_said_of(_folders(), f"row/{GIVEN_ROW}"))
     if config.row == config.encoder_arm or not takes_any:
         instead = f"take row={GIVEN_ROW}" if takes_any else "`clozelab finetune encoder=FOLDER row=NAME` scores another"
         raise ValueError(
@@ -205,41 +192,34 @@ def _refuse_misfiled_encoder(config: DictConfig, given: Collection[str]) -> None
         )
 
 
-def _refuse_undone(config: DictConfig, kind: str) -> None:
-    """Refuse a job that is not what the file of its row or arm says, unless it is called something else."""
-    choice = HydraConfig.get().runtime.choices.get(kind)
-    if choice is None:
-        return
-    stated = read_stated(_folders(), kind, choice)
-    name = str(config[kind])
-    if name != stated.get(kind, choice) and find_file(_folders(), kind, name) is None:
-        return
-    for key, (found, said) in _undone(config, stated).items():
-        stage = "finetune" if kind == "row" else "pretrain"
+def _refuse_undone(config: DictConfig, kind: str, words: Mapping[str, str]) -> None:
+    """A row or an arm is what its own delta says, and its results are judged as that."""
+    choices = HydraConfig.get().runtime.choices
+    choice, name = choices.get(kind), str(config[kind])
+    if choice is None or (name != choice and not _said_of(_folders(), f"{kind}/{name}")):
+        return  # what has a name of its own may be anything
+    delta = {kind: choice} | _delta(kind, choice)
+    groups = {key.removeprefix("/"): said for key, said in delta.items() if key.startswith("/")}
+    inside = {key for key in choices if key not in groups and key.startswith(tuple(f"{group}/" for group in groups))}
+    values = {key: OmegaConf.select(config, key) for key in delta if not key.startswith("/")}
+    undone = [f"{key}={value}" for key, value in values.items() if str(value) != str(delta[key])]
+    undone += [f"{key}={choices.get(key)}" for key, said in groups.items() if choices.get(key) != said]
+    undone += [word for key, word in words.items() if key.replace(".", "/") in inside]
+    if undone:
+        says = ", ".join(f"{key.removeprefix('/')}={value}" for key, value in delta.items())
         raise ValueError(
-            f"{key}={_word(found)}: the {kind} {choice} stands for {key}={_word(said)} ({kind}/{choice}.yaml), and its "
-            f"results would be filed and judged as that. Leave it out, or give it a name of its own: a file "
-            f"{kind}/NAME.yaml in the experiment, or `clozelab {stage} ... {kind}=NAME` without one"
+            f"{undone[0]}: the {kind} {choice} stands for {says}, and its results would be filed and judged as that."
+            f" Leave it out, or give the experiment another {kind}"
         )
 
 
-def _undone(config: DictConfig, stated: Stated) -> dict[str, tuple[Any, Any]]:
-    """Key, or group of files -> (what the job has, what the file of its row or arm says)."""
-    choices = HydraConfig.get().runtime.choices
-    said = {key.removeprefix("/"): choice for key, choice in stated.items() if key.startswith("/")}
-    below = [key for key in choices if any(key.startswith(f"{group}/") for group in said)]
-    chosen = {key: (choices.get(key), said.get(key)) for key in [*said, *below] if choices.get(key) != said.get(key)}
-    keys = [key for key in stated if not key.startswith("/")]
-    parts = {key.split(".")[0]: config.get(key.split(".")[0]) for key in keys}
-    values = {
-        key: OmegaConf.to_container(part, resolve=True) if OmegaConf.is_config(part) else part
-        for key, part in parts.items()
-    }
-    return chosen | contradictions(stated, values)
-
-
-def _word(value: Any) -> str:
-    return "null" if value is None else str(value)
+def _delta(kind: str, choice: str) -> dict[str, Any]:
+    """Dotted key -> value, "/group" -> choice: what a row or an arm itself says and does not leave open."""
+    plain = _said_of(_folders(), f"{kind}/{choice}")
+    chosen = [entry for entry in plain.pop("defaults", ()) if isinstance(entry, Mapping)]
+    groups = {key.removeprefix("override "): value for entry in chosen for key, value in entry.items()}
+    plain.pop("hydra", None)
+    return groups | dict(_literals(plain, ""))
 
 
 def _folders() -> list[Path]:

@@ -17,11 +17,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
 
 from clozelab.datamodules.files import require_file
+from clozelab.launch.experiments import SWEEPS as SWEEPS
+from clozelab.launch.experiments import ExperimentSource, sweeps_in
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain, known_keys
 from clozelab.launch.overrides import GIVEN_ROW
 from clozelab.launch.sweep import Sweep, compose, hydra_config
 
-SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune"}
 STAGES = ("prepare", *SWEEPS)
 ENUMERABLE = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)
 """Lists of values that are known without a sweeper; glob() and interval() are not."""
@@ -60,8 +61,8 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
     Raises:
         ValueError: an override that no stage takes, or an experiment without a sweep.
     """
-    there = sweep_names(folder)
-    names = {verb: name for verb, name in SWEEPS.items() if name in there}
+    sweep_names(folder)
+    names = sweeps_in(folder)
     if any(word.startswith(("encoder=", "finetune.encoder=")) for word in words):
         names, words = _without_pretraining(folder, names, words)
     shared = split_overrides(folder, names, words)
@@ -79,7 +80,7 @@ def _without_pretraining(folder: Path, names: dict[str, str], words: Sequence[st
     Raises:
         ValueError: the experiment compares its own arms and has no row for a given encoder.
     """
-    if not (folder / "row" / f"{GIVEN_ROW}.yaml").is_file():
+    if not ExperimentSource("experiment", str(folder)).is_config(f"row/{GIVEN_ROW}"):
         raise ValueError(
             f"{folder.name} compares encoders that it pre-trains itself; it has no row/{GIVEN_ROW}.yaml for encoder="
         )
@@ -158,9 +159,11 @@ def choice(folder: Path, config_name: str, overrides: Sequence[str], group: str)
 
 def sweep_names(folder: Path) -> list[str]:
     """The experiment's sweep configurations. Raises ValueError where there is none."""
-    names = [name for name in SWEEPS.values() if (folder / f"{name}.yaml").is_file()]
+    names = [*sweeps_in(folder).values()]
     if not names:
-        raise ValueError(f"{folder} has neither sweep_pretrain.yaml nor sweep_finetune.yaml")
+        raise ValueError(
+            f"{folder} has no sweep: give it arms in paper.yaml, or sweep_pretrain.yaml and sweep_finetune.yaml"
+        )
     return names
 
 

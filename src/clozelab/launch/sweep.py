@@ -33,6 +33,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab import config as schema
+from clozelab.launch import experiments
 from clozelab.launch.overrides import check_overrides
 from clozelab.runs.record import JobName, is_record_of, read_record
 from clozelab.runs.sharing import find_equal_run, find_likely_run, is_done
@@ -58,10 +59,11 @@ class PlannedJob:
 def make_loader(folder: Path | None = None) -> ConfigLoader:
     """Hydra's loader over conf/ and, before it, an experiment's folder."""
     schema.register()
+    experiments.register()
     setup_globals()
     search_path = create_config_search_path(str(schema.CONF_DIR))
     if folder is not None:
-        if not folder.is_dir():
+        if not folder.exists():
             raise ValueError(f"{folder} is no folder")
         path = f"file://{folder.resolve()}"
         search_path.prepend(provider="command-line", path=path, anchor=SearchPathQuery(provider="schema"))

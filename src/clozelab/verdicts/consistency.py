@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from clozelab.config import CONF_DIR
+from clozelab.launch.experiments import inline_configs
 from clozelab.runs.find import AnyRun, Collected, FinetuneRun, PretrainRun
 from clozelab.runs.fingerprint import CONDITIONAL_KEYS, encoder_fingerprint, flatten, is_of_no_account
 from clozelab.verdicts.experiment import RATE_KEYS
@@ -51,7 +52,11 @@ REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 
 def read_deltas(folder: Path) -> dict[str, Delta]:
     """What each file of a folder of arms or rows sets, by its name; unreadable ones are left out."""
-    found = {}
+    found = {
+        name.rpartition("/")[2]: _delta(config, folder.parent)
+        for name, config in inline_configs(folder.parent).items()
+        if name.startswith(f"{folder.name}/")
+    }
     for path in sorted(folder.glob("*.yaml")):
         plain = _plain(path)
         if plain is not None:

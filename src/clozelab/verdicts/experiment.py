@@ -462,14 +462,14 @@ def _check_cells(row: Row, columns: tuple[Column, ...], where: str) -> None:
 
 
 def find_experiment(name: str) -> Path:
-    """The folder of an experiment, from its name or its path; every verb opens one so, before anything slow.
+    """The folder of an experiment, or its one file, from its name or its path; every verb opens one so.
 
     Raises:
         ValueError: there is none, with the nearest; or something in its files is wrong (`load_experiment`).
     """
-    for folder in (Path(name), EXPERIMENTS_DIR / name):
-        if (folder / "paper.yaml").is_file():
-            return load_experiment(folder.resolve()).folder
+    for place in (Path(name), EXPERIMENTS_DIR / name):
+        if (place.is_file() and place.suffix == ".yaml") or (place / "paper.yaml").is_file():
+            return load_experiment(place.resolve()).folder
     raise ValueError(f"no experiment {name!r} (a folder with a paper.yaml); {hint(name, list_experiments())}")
 
 
@@ -479,21 +479,23 @@ def list_experiments() -> list[str]:
 
 
 def load_experiment(folder: Path) -> Experiment:
-    """Read and check paper.yaml and the files beside it.
+    """Read and check paper.yaml, or an experiment's one file, and the files beside it.
 
     Raises:
         ValueError: names the file, the key and what is wrong with it.
     """
-    path = folder / "paper.yaml"
+    path = folder if folder.is_file() else folder / "paper.yaml"
     said = read_yaml(path)
     for key in said.keys() & {"folder", "name"}:
         raise ValueError(f"{path}: has no key {key!r}; an experiment is called as its folder")
     try:
-        found = Experiment.model_validate(said | {"folder": folder, "name": folder.name})
+        found = Experiment.model_validate(
+            said | {"folder": folder, "name": folder.stem if folder.is_file() else folder.name}
+        )
     except ValidationError as error:
         raise ValueError(f"{path}: {_in_words(error)}") from None
     _check_tasks(found, path)
-    _check_files(found)
+    _check_files(found, path)
     return found
 
 
@@ -557,7 +559,7 @@ def _check_tasks(experiment: Experiment, path: Path) -> None:
                 raise ValueError(f"{path}: columns.{i}: {name!r} is no task; {hint(name, known)}")
 
 
-def _check_files(experiment: Experiment) -> None:
+def _check_files(experiment: Experiment, path: Path) -> None:
     """The files of arms and rows: each is called as it says, has known settings and takes the arm that paper.yaml says.
 
     A slip in them would be found after the last run only, as an empty row.
@@ -567,6 +569,7 @@ def _check_files(experiment: Experiment) -> None:
     files = {kind: sorted((folder / kind).glob("*.yaml")) for kind in ("arm", "row")}
     known = {kind: {file.stem for file in found} for kind, found in files.items()}
     known["arm"] |= experiment.arms.keys()
+    known["row"] |= arms.keys()
     for file in (*files["arm"], *files["row"]):
         said, kind = read_yaml(file), file.parent.name
         if "@package _global_" not in file.read_text(encoding="utf-8"):
@@ -578,11 +581,10 @@ def _check_files(experiment: Experiment) -> None:
             raise ValueError(f"{file}: it says {kind}: {own!r}; {kind}s are called as their files, so {file.stem!r}")
         if kind == "row" and file.stem in arms:
             _check_encoder(file, said, arms[file.stem], known["arm"])
-    used = {"arm": set(filter(None, arms.values())), "row": {row.name for row in experiment.rows if not row.delta}}
-    for kind, names in used.items():
-        if known[kind] and (absent := sorted(names - known[kind])):
-            what = f"no file {kind}/{absent[0]}.yaml" + (" and is not in arms" if experiment.arms else "")
-            raise ValueError(f"{folder}/paper.yaml: {kind} {absent[0]!r} has {what}; {hint(absent[0], known[kind])}")
+    for i, row in enumerate(experiment.rows):
+        for name in filter(None, (row.arm, str(row.delta.get("encoder_arm") or ""))):
+            if known["arm"] and name not in known["arm"] and "${" not in name:
+                raise ValueError(f"{path}: rows.{i}: encoder_arm {name!r} is no arm; {hint(name, known['arm'])}")
     for kind, stage in (("arm", "pretrain"), ("row", "finetune")):
         _check_sweep(folder / f"sweep_{stage}.yaml", kind, known[kind])
 

@@ -95,13 +95,3 @@ def test_an_arm_trained_otherwise_bars_every_row_of_it(experiment: Experiment, r
     found = misfiled(experiment, collect(root))
     assert found.keys() == {"ltr", "ltr_bilstm"}
     assert "arm/ltr.yaml says objective.token._target_=clozelab.objectives.ltr.LeftToRight" in found["ltr"]
-
-
-def test_what_came_later_has_the_value_of_before(make_runs: Callable[..., Path]) -> None:
-    """A whole run's encoder needs no encoder_fraction; half of one does."""
-    figure5 = load_experiment(EXPERIMENTS_DIR / "figure5_training_steps")
-    root = make_runs({("mlm", "mrpc"): 80.0}, pretrain_seeds=(1,))
-    change(root, "finetune/*/*/*/*", row="mlm_100", encoder_arm="mlm")
-    assert misfiled(figure5, collect(root)) == {}
-    change(root, "finetune/*/*/*/*", row="mlm_50", encoder_arm="mlm")
-    assert "row/mlm_50.yaml says encoder_fraction=0.5" in misfiled(figure5, collect(root))["mlm_50"]

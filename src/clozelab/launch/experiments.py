@@ -1,0 +1,199 @@
+"""What an experiment's folder is to Hydra: its YAML files, and what paper.yaml holds inline.
+
+    arms: {rate15: {objective.token.predict_prob: 0.15}, rate30: {objective.token.predict_prob: 0.3}}
+    columns: [mnli]
+
+is as good as the files arm/rate15.yaml, arm/rate30.yaml, row/rate15.yaml, row/rate30.yaml, row/random.yaml,
+sweep_pretrain.yaml and sweep_finetune.yaml; a file of that name comes first. So `--config-dir FOLDER --config-name
+sweep_pretrain -m` is an ordinary multirun. A folder may also be one file, `ablation.yaml`, of any name.
+
+A delta is spelt as on the command line: a dotted key with its value, a group of files with its choice ("objective",
+"objective/input"), and `+` before a group that is not in the defaults yet ("+task/format@task").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import OmegaConf
+
+from clozelab.config import CONF_DIR
+
+PAPER = "paper.yaml"
+SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune"}
+KINDS = {"pretrain": "arm", "finetune": "row"}
+SEEDS = {
+    "pretrain": {"seed": "${scale.pretrain.seeds}"},
+    "finetune": {"pretrain_seed": "${scale.pretrain.seeds}", "seed": "${scale.finetune.seeds}"},
+}
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the fast one where it is built
+    """Reads numbers as Hydra does: 1e-3 is one."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def experiment_name(place: Path) -> str:
+    """What an experiment in this folder, or in this one file, is called."""
+    return place.stem if place.is_file() else place.name
+
+
+def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
+    """Name ("arm/rate30", "sweep_pretrain") -> what the file of that name would say, read from paper.yaml.
+
+    Args:
+        place: an experiment's folder, or its one file; any other folder of YAML files has nothing inline.
+    """
+    file = place if place.is_file() else place / PAPER
+    if not file.is_file():
+        return {}
+    said = yaml.load(file.read_text(encoding="utf-8"), _Loader)
+    if not isinstance(said, dict):
+        return {}
+    arms = said.get("arms") or {}
+    names = {kind: [path.stem for path in sorted((place / kind).glob("*.yaml"))] for kind in KINDS.values()}
+    deltas = {"arm": arms, "row": _rows(said, [*arms, *names["arm"]])}
+    configs = {
+        f"{kind}/{name}": _config({kind: name} | delta, place)
+        for kind, found in deltas.items()
+        for name, delta in found.items()
+    }
+    for stage, kind in KINDS.items():
+        swept = [*deltas[kind], *(name for name in names[kind] if name not in deltas[kind])]
+        if swept and (stage == "pretrain" or tasks_of(said)):
+            configs[SWEEPS[stage]] = _sweep(stage, place, swept, said)
+    return configs
+
+
+def _rows(said: Mapping[str, Any], arms: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Row -> its delta: its arm's encoder; a floor has the shape of the first arm, and fresh weights."""
+    usual = [*({"row": arm, "arm": arm} for arm in arms), {"row": "random"}]
+    rows: Any = said.get("rows") or (usual if said.get("arms") else [])
+    shape = next((row["arm"] for row in rows if row.get("arm")), None)
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if encoder := row.get("arm") or shape:
+            weights = "pretrained" if row.get("arm") else "random"
+            found[row["row"]] = {"encoder_arm": encoder, "initialisation": weights, **(row.get("set") or {})}
+    return found
+
+
+def _sweep(stage: str, place: Path, names: list[str], said: Mapping[str, Any]) -> dict[str, Any]:
+    """The primary configuration of a stage: every arm or row x seeds, and whatever `sweeps` says."""
+    kind, own = KINDS[stage], (said.get("sweeps") or {}).get(stage) or {}
+    swept = {kind: ",".join(names)} | ({} if stage == "pretrain" else {"task": tasks_of(said)}) | SEEDS[stage]
+    swept |= {key: value for key, value in own.items() if key in swept or "," in str(value)}
+    settings = {"experiment": experiment_name(place)} | ({"share_runs": True} if stage == "pretrain" else {})
+    settings |= {key: value for key, value in own.items() if key not in swept}
+    config = _config(settings, place)
+    first, *overrides = config.pop("defaults")
+    defaults = [stage, first, {kind: names[0]}, *overrides]
+    return {"defaults": defaults, **config, "hydra": {"mode": "MULTIRUN", "sweeper": {"params": swept}}}
+
+
+def tasks_of(said: Mapping[str, Any]) -> str:
+    """The tasks of the columns, each as the one that is it, or stands in for it, at the scale."""
+    columns = [{"task": one} if isinstance(one, str) else one for one in said.get("columns") or ()]
+    tasks = dict.fromkeys(str(one["task"]) for one in columns if one.get("task"))
+    return ",".join(f"${{oc.select:scale.finetune.benchmarks.{task},{task}}}" for task in tasks)
+
+
+def _config(delta: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    """A delta as a file would say it: choices in its defaults list, all else nested."""
+    before, after, body = [], [], OmegaConf.create()
+    for key, value in delta.items():
+        group = key.lstrip("+")
+        if not is_group(group, value, place):
+            OmegaConf.update(body, group, value, merge=False)
+        elif key.startswith("+"):
+            before.append({f"/{group}": value})
+        else:
+            after.append({f"override /{group}": value})
+    plain: Any = OmegaConf.to_container(body)
+    return {"defaults": [*before, "_self_", *after], **plain}
+
+
+def is_group(key: str, value: Any, place: Path) -> bool:
+    """Whether `key: value` chooses a file of a group rather than setting a key."""
+    return "/" in key or (isinstance(value, str) and any((folder / key).is_dir() for folder in (CONF_DIR, place)))
+
+
+class ExperimentSource(FileConfigSource):
+    """Hydra's source of YAML files, which also knows what an experiment's paper.yaml holds inline."""
+
+    def __init__(self, provider: str, path: str) -> None:
+        super().__init__(provider, path)
+        self.inline = inline_configs(Path(self.path))
+
+    def available(self) -> bool:
+        return bool(self.inline) or super().available()
+
+    def is_group(self, config_path: str) -> bool:
+        return super().is_group(config_path) or any(name.startswith(f"{config_path}/") for name in self.inline)
+
+    def is_config(self, config_path: str) -> bool:
+        return super().is_config(config_path) or config_path in self.inline
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        files = super().list(config_path, results_filter) if super().is_group(config_path) else []
+        inline = [name.rpartition("/") for name in self.inline] if results_filter != ObjectType.GROUP else []
+        return sorted({*files, *(name for group, _, name in inline if group == config_path)})
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        if super().is_config(config_path) or config_path not in self.inline:
+            return super().load_config(config_path)
+        package = "_global_" if "/" in config_path else None
+        config = OmegaConf.create(self.inline[config_path])
+        return ConfigResult(self.provider, f"file://{self.path}", config, {"package": package})
+
+
+def sweeps_in(place: Path) -> dict[str, str]:
+    """Stage -> the primary configuration of its sweep, of those that a folder or a file has."""
+    source = ExperimentSource("experiment", str(place))
+    return {stage: name for stage, name in SWEEPS.items() if source.is_config(name)}
+
+
+class OneFile(SearchPathPlugin):
+    """Lets `--config-dir` be a file, which Hydra itself refuses."""
+
+    place = ""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if self.place:
+            search_path.append("command-line", f"file://{self.place}")
+
+
+def take_one_file(words: list[str]) -> list[str]:
+    """A command line without `--config-dir FILE`, which `OneFile` then has; one with a folder is as it was."""
+    OneFile.place = ""
+    for index, word in enumerate(words):
+        option, sign, value = word.partition("=")
+        if option not in ("--config-dir", "-cd"):
+            continue
+        taken = words[index : index + 1 if sign else index + 2]
+        place = Path(value or taken[-1])
+        if place.is_file():
+            OneFile.place = str(place.resolve())
+            return [*words[:index], *words[index + len(taken) :]]
+    return words
+
+
+def register() -> None:
+    """Let Hydra read folders of files in this way; harmless when called again."""
+    Plugins.instance().register(OneFile)
+    SourcesRegistry.instance().types["file"] = ExperimentSource
