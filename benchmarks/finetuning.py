@@ -83,28 +83,24 @@ def load_rows(task: str, data_dir: Path, vocab: Path) -> tuple[Any, dict[str, An
     """(rows, targets) of a training file, the same for both sides."""
     import numpy as np
 
-    from clozelab.datamodules.labelled import TsvFormat, load_labelled
-    from clozelab.datamodules.squad_reading import WindowSettings, load_squad
+    from clozelab.datamodules.examples import encode_examples, subset
+    from clozelab.datamodules.files import TableFormat
+    from clozelab.datamodules.labelled import label_values
+    from clozelab.datamodules.squad_reading import WindowSettings, build_features, read_squad
 
-    with tempfile.TemporaryDirectory() as cache:
-        settings: dict[str, Any] = {"name": task, "cache_dir": Path(cache), "max_examples": MAX_EXAMPLES}
-        tokenizer = open_tokenizer(vocab)
-        if task == "squad":
-            windows = WindowSettings(MAX_SEQ_LENGTH[task], DOC_STRIDE, MAX_QUERY_LENGTH)
-            path = data_dir / "squad/train-v1.1.json"
-            features = load_squad(path, tokenizer, windows, for_training=True, **settings).features
-            names = ("start_positions", "end_positions")
-            return features.rows, {name: getattr(features, name).astype(np.int64) for name in names}
-        file, columns, label = GLUE[task]
-        split = load_labelled(
-            data_dir / file,
-            TsvFormat(columns, label, None, None),
-            tokenizer,
-            label_names=["0", "1"],
-            max_seq_length=MAX_SEQ_LENGTH[task],
-            **settings,
-        )
-        return split.rows, {"labels": split.labels}
+    tokenizer, length = open_tokenizer(vocab), MAX_SEQ_LENGTH[task]
+    if task == "squad":
+        questions = read_squad(data_dir / "squad/train-v1.1.json", for_training=True)
+        chosen = questions.select(subset(len(questions), MAX_EXAMPLES))
+        windows = WindowSettings(length, DOC_STRIDE, MAX_QUERY_LENGTH)
+        features, _ = build_features(chosen, tokenizer, windows)
+        names = ("start_positions", "end_positions")
+        return features.rows, {name: getattr(features, name).astype(np.int64) for name in names}
+    file, columns, label = GLUE[task]
+    read = TableFormat(columns, label).read(data_dir / file, check_label=lambda _: None, labels="required")
+    examples = read.select(subset(len(read), MAX_EXAMPLES))
+    texts = [list(part) for part in zip(*examples.texts, strict=True)]
+    return encode_examples(tokenizer, *texts, max_seq_length=length), {"labels": label_values(examples, ["0", "1"])}
 
 
 def clozelab_training(task: str, size: str, rows: Any, targets: dict[str, Any]) -> Callable[[], int]:

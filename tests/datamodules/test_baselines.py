@@ -83,7 +83,7 @@ def test_computed_once_and_again_where_it_is_damaged(
         calls.append(1)
         return original(*arguments)
 
-    monkeypatch.setattr("clozelab.datamodules.glue.of_labels", counted)
+    monkeypatch.setattr("clozelab.datamodules.labelled.of_labels", counted)
     modules = [make("sst2") for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:  # flock counts by open file, so threads stand for processes
         found = list(pool.map(lambda one: one.baselines, modules))

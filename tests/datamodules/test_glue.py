@@ -14,7 +14,7 @@ import torch
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
-from clozelab.datamodules.glue import GlueDataModule
+from clozelab.datamodules.labelled import LabelledDataModule
 
 WORDS = ["good", "bad", "film", "dull", "fine"]
 
@@ -25,13 +25,13 @@ def tokenizer() -> WordPieceTokenizer:
 
 
 @pytest.fixture
-def make(tmp_path: Path, tokenizer: WordPieceTokenizer) -> Callable[..., GlueDataModule]:
+def make(tmp_path: Path, tokenizer: WordPieceTokenizer) -> Callable[..., LabelledDataModule]:
     """make(plan changes, data changes) on 53 training and 9 validation examples."""
     for name, count in (("train", 53), ("dev", 9)):
         rows = [" ".join([WORDS[i % 5]] * (1 + i % 7)) + f"\t{i % 2}" for i in range(count)]
         (tmp_path / f"{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
 
-    def build(max_positions: int = 64, plan: Any = None, **data: Any) -> GlueDataModule:
+    def build(max_positions: int = 64, plan: Any = None, **data: Any) -> LabelledDataModule:
         settings = {
             "global_batch_size": 8,
             "epochs": 2.5,
@@ -43,6 +43,7 @@ def make(tmp_path: Path, tokenizer: WordPieceTokenizer) -> Callable[..., GlueDat
         task = {
             "train_file": "train.tsv",
             "validation_file": "dev.tsv",
+            "file_format": "auto",
             "columns": None,
             "text_columns": ["sentence"],
             "label_column": "label",
@@ -60,12 +61,12 @@ def make(tmp_path: Path, tokenizer: WordPieceTokenizer) -> Callable[..., GlueDat
             "evaluation_tokens": 20,
         }
         inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", tokenizer, max_positions)
-        return GlueDataModule(inputs=inputs, plan=TrainingPlan(**(settings | (plan or {}))), **(task | data))
+        return LabelledDataModule(inputs=inputs, plan=TrainingPlan(**(settings | (plan or {}))), **(task | data))
 
     return build
 
 
-def test_steps_and_evaluations(make: Callable[..., GlueDataModule]) -> None:
+def test_steps_and_evaluations(make: Callable[..., LabelledDataModule]) -> None:
     data = make()
     data.setup()
     assert (data.steps_per_epoch, data.total_steps) == (7, 18)  # 2.5 * 7, rounded to the even one
@@ -77,7 +78,7 @@ def test_steps_and_evaluations(make: Callable[..., GlueDataModule]) -> None:
     assert seen == [4, 3, 3, 4, 4]
 
 
-def test_batches_hold_the_rows_they_name(make: Callable[..., GlueDataModule]) -> None:
+def test_batches_hold_the_rows_they_name(make: Callable[..., LabelledDataModule]) -> None:
     data = make()
     data.setup()
     data.setup()  # the second time does nothing
@@ -92,7 +93,7 @@ def test_batches_hold_the_rows_they_name(make: Callable[..., GlueDataModule]) ->
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_workers_change_nothing(make: Callable[..., GlueDataModule], workers: int) -> None:
+def test_workers_change_nothing(make: Callable[..., LabelledDataModule], workers: int) -> None:
     plain, other = make(), make(plan={"num_workers": workers})
     for data in (plain, other):
         data.setup()
@@ -101,7 +102,7 @@ def test_workers_change_nothing(make: Callable[..., GlueDataModule], workers: in
     assert [batch["input_ids"].tolist() for batch in other.train_dataloader()] == expected
 
 
-def test_ranks_share_each_global_batch(make: Callable[..., GlueDataModule]) -> None:
+def test_ranks_share_each_global_batch(make: Callable[..., LabelledDataModule]) -> None:
     data = make(plan={"global_batch_size": 26})  # the last batch of an epoch has one example
     data.setup()
     for whole, first, second in zip(
@@ -113,18 +114,20 @@ def test_ranks_share_each_global_batch(make: Callable[..., GlueDataModule]) -> N
         assert len(second["example_index"]) > 0
 
 
-def test_rows_are_cut_to_what_the_encoder_takes(make: Callable[..., GlueDataModule]) -> None:
+def test_rows_are_cut_to_what_the_encoder_takes(make: Callable[..., LabelledDataModule]) -> None:
     data = make(max_positions=5)
     data.setup()
     assert data.max_seq_length == 5 == data.train_rows.lengths.max() == data.facts["max_seq_length"]
 
 
-def test_missing_file_is_said_before_anything_is_read(make: Callable[..., GlueDataModule]) -> None:
+def test_missing_file_is_said_before_anything_is_read(make: Callable[..., LabelledDataModule]) -> None:
     with pytest.raises(ValueError, match=r"(?s)nowhere.tsv.*how to get it: make it"):
         make(validation_file="nowhere.tsv")
 
 
-def test_labels_from_the_data_bind_the_validation_split(make: Callable[..., GlueDataModule], tmp_path: Path) -> None:
+def test_labels_from_the_data_bind_the_validation_split(
+    make: Callable[..., LabelledDataModule], tmp_path: Path
+) -> None:
     data = make(labels=None)
     data.setup()
     assert data.validation.label_names == ["0", "1"]
@@ -133,7 +136,7 @@ def test_labels_from_the_data_bind_the_validation_split(make: Callable[..., Glue
         make(labels=None).setup()
 
 
-def test_fingerprint_follows_content_and_settings(make: Callable[..., GlueDataModule], tmp_path: Path) -> None:
+def test_fingerprint_follows_content_and_settings(make: Callable[..., LabelledDataModule], tmp_path: Path) -> None:
     first = make().fingerprint
     assert make().fingerprint == first
     assert make(max_seq_length=8).fingerprint != first
@@ -142,12 +145,12 @@ def test_fingerprint_follows_content_and_settings(make: Callable[..., GlueDataMo
 
 
 @pytest.mark.parametrize("name", ["global_batch_size", "epochs", "evaluations_per_epoch", "max_train_examples"])
-def test_plan_refuses_nothing_to_do(make: Callable[..., GlueDataModule], name: str) -> None:
+def test_plan_refuses_nothing_to_do(make: Callable[..., LabelledDataModule], name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}=0 must be above 0"):
         make(plan={name: 0})
 
 
-def test_facts_count_what_was_used(make: Callable[..., GlueDataModule]) -> None:
+def test_facts_count_what_was_used(make: Callable[..., LabelledDataModule]) -> None:
     data = make(plan={"max_train_examples": 20})
     data.setup()
     assert data.facts["train_examples"] == 20 == sum(data.facts["train_labels"].values())
@@ -155,7 +158,7 @@ def test_facts_count_what_was_used(make: Callable[..., GlueDataModule]) -> None:
     assert np.array_equal(data.train_targets["labels"], data.train.labels)
 
 
-def test_further_validation_sets_lie_behind_the_first(make: Callable[..., GlueDataModule], tmp_path: Path) -> None:
+def test_further_validation_sets_lie_behind_the_first(make: Callable[..., LabelledDataModule], tmp_path: Path) -> None:
     (tmp_path / "other.tsv").write_text("sentence\tlabel\nbad\t0\ngood good\t1\n")
     data = make(extra_validation_files={"other": "other.tsv"})
     data.setup()
@@ -165,7 +168,7 @@ def test_further_validation_sets_lie_behind_the_first(make: Callable[..., GlueDa
     assert data.fingerprint != make().fingerprint
 
 
-def test_test_files(make: Callable[..., GlueDataModule], tmp_path: Path) -> None:
+def test_test_files(make: Callable[..., LabelledDataModule], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'toy' has no test files"):
         make().require_test_files()
     files = {"test_files": {"Toy": "test.tsv"}, "test_id_column": "index"}
@@ -182,7 +185,7 @@ def test_test_files(make: Callable[..., GlueDataModule], tmp_path: Path) -> None
         data.load_test()
 
 
-def test_cut_rows_are_said_aloud(make: Callable[..., GlueDataModule], caplog: pytest.LogCaptureFixture) -> None:
+def test_cut_rows_are_said_aloud(make: Callable[..., LabelledDataModule], caplog: pytest.LogCaptureFixture) -> None:
     data = make(max_positions=5)
     data.setup()
     cut = data.facts["unusual"]["train"]
@@ -195,7 +198,7 @@ def test_cut_rows_are_said_aloud(make: Callable[..., GlueDataModule], caplog: py
 
 
 def test_damaged_rows_are_said_aloud(
-    make: Callable[..., GlueDataModule], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make: Callable[..., LabelledDataModule], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = make()
     rows = [f"{WORDS[i % 5]}\t{i % 2}" for i in range(200)]
@@ -206,7 +209,7 @@ def test_damaged_rows_are_said_aloud(
     assert warned == [f"toy: 1 damaged row(s) of {tmp_path / 'dev.tsv'} left out"]
 
 
-def test_a_label_named_twice_is_refused(make: Callable[..., GlueDataModule]) -> None:
+def test_a_label_named_twice_is_refused(make: Callable[..., LabelledDataModule]) -> None:
     with pytest.raises(ValueError, match=r"task.data.labels names a label twice: \['0', '0', '1'\]"):
         make(labels=[0, 0, 1])
     data = make(labels=[0, 1])  # as YAML reads them
@@ -214,7 +217,7 @@ def test_a_label_named_twice_is_refused(make: Callable[..., GlueDataModule]) -> 
     assert data.train.label_names == ["0", "1"]
 
 
-def test_long_documents_in_windows(make: Callable[..., GlueDataModule]) -> None:
+def test_long_documents_in_windows(make: Callable[..., LabelledDataModule]) -> None:
     """Nothing is cut; windows are training examples with their text's label, and each text is in its windows whole."""
     cut, data = make(max_positions=5), make(max_positions=5, long_documents="windows", window_stride=2)
     for one in (cut, data):
@@ -247,6 +250,6 @@ def test_long_documents_in_windows(make: Callable[..., GlueDataModule]) -> None:
         ({"window_stride": 0}, "window_stride=0 tokens"),
     ],
 )
-def test_windows_that_cannot_be(make: Callable[..., GlueDataModule], changes: dict[str, Any], message: str) -> None:
+def test_windows_that_cannot_be(make: Callable[..., LabelledDataModule], changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(**({"long_documents": "windows"} | changes)).setup()

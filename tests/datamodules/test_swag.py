@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.datamodules.choices import ChoiceDataModule
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
-from clozelab.datamodules.swag import SwagDataModule
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[..., SwagDataModule]:
+def make(tmp_path: Path) -> Callable[..., ChoiceDataModule]:
     """make(data changes) on 21 training and 7 validation questions whose choices differ in length."""
     for name, count in (("train", 21), ("val", 7)):
         rows = [f"c{i},{'a ' * (i % 3)}b,{'a ' * (i % 5)}b,b a,{i % 3}" for i in range(count)]
         (tmp_path / f"{name}.csv").write_text("sent1,e0,e1,e2,label\n" + "\n".join(rows) + "\n")
 
-    def build(**data: Any) -> SwagDataModule:
+    def build(**data: Any) -> ChoiceDataModule:
         task = {
             "train_file": "train.csv",
             "validation_file": "val.csv",
@@ -32,7 +32,7 @@ def make(tmp_path: Path) -> Callable[..., SwagDataModule]:
             "published_train_examples": None,
             "folds": None,
             "held_out_fold": None,
-            "is_csv": True,
+            "file_format": "auto",
             "columns": None,
             "context_column": "sent1",
             "start_column": None,
@@ -44,12 +44,12 @@ def make(tmp_path: Path) -> Callable[..., SwagDataModule]:
         }
         plan = TrainingPlan(4, 1.0, 1, None, 1, 0)
         inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", TOKENIZER, 32)
-        return SwagDataModule(inputs=inputs, plan=plan, **(task | data))
+        return ChoiceDataModule(inputs=inputs, plan=plan, **(task | data))
 
     return build
 
 
-def test_choices_are_sequences_of_their_own(make: Callable[..., SwagDataModule]) -> None:
+def test_choices_are_sequences_of_their_own(make: Callable[..., ChoiceDataModule]) -> None:
     data = make()
     data.setup()
     data.setup()  # the second time does nothing
@@ -67,7 +67,7 @@ def test_choices_are_sequences_of_their_own(make: Callable[..., SwagDataModule])
     assert sorted(evaluated.tolist()) == list(range(7))
 
 
-def test_folds_of_one_file(make: Callable[..., SwagDataModule]) -> None:
+def test_folds_of_one_file(make: Callable[..., ChoiceDataModule]) -> None:
     data = make(validation_file="train.csv", folds=3, held_out_fold=1)
     data.setup()
     assert len(data.train) + len(data.validation) == 21
@@ -79,7 +79,7 @@ def test_folds_of_one_file(make: Callable[..., SwagDataModule]) -> None:
 
 
 def test_another_set_in_the_same_columns_is_noticed(
-    make: Callable[..., SwagDataModule], caplog: pytest.LogCaptureFixture
+    make: Callable[..., ChoiceDataModule], caplog: pytest.LogCaptureFixture
 ) -> None:
     make(published_train_examples=21).setup()
     assert not caplog.records
@@ -88,7 +88,7 @@ def test_another_set_in_the_same_columns_is_noticed(
     assert "toy, training:" in caplog.text and "rows are longer than max_seq_length=8 and were cut" in caplog.text
 
 
-def test_test_file(make: Callable[..., SwagDataModule], tmp_path: Path) -> None:
+def test_test_file(make: Callable[..., ChoiceDataModule], tmp_path: Path) -> None:
     """Without a label column, and with labels that mean nothing; whole, whatever the folds."""
     for header, end in (("sent1,e0,e1,e2", ""), ("sent1,e0,e1,e2,label", ",-1")):
         (tmp_path / "test.csv").write_text(header + "\n" + "".join(f"c{i},a,b,c{end}\n" for i in range(9)))
@@ -101,12 +101,12 @@ def test_test_file(make: Callable[..., SwagDataModule], tmp_path: Path) -> None:
         data.load_test()
 
 
-def test_missing_file_is_said_before_anything_is_read(make: Callable[..., SwagDataModule]) -> None:
+def test_missing_file_is_said_before_anything_is_read(make: Callable[..., ChoiceDataModule]) -> None:
     with pytest.raises(ValueError, match=r"(?s)nowhere.csv.*how to get it: make it"):
         make(validation_file="nowhere.csv")
 
 
-def test_preview_reads_the_files_and_keeps_the_folds_apart(make: Callable[..., SwagDataModule]) -> None:
+def test_preview_reads_the_files_and_keeps_the_folds_apart(make: Callable[..., ChoiceDataModule]) -> None:
     whole = make().preview()
     assert (whole.train.num_examples, whole.validation.num_examples, whole.label_names) == (21, 7, ["0", "1", "2"])
     assert whole.train.labels == [str(i % 3) for i in range(21)]

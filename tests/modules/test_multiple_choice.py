@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.datamodules.examples import GroupedRows, TokenRows, concatenate
+from clozelab.datamodules.examples import GroupedRows, LabelledRows, TokenRows, concatenate
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.datamodules.labelled import LabelledRows
 from clozelab.modules.classification import MultipleChoice
 
 CLS, SEP, MARK, K = 2, 3, 5, 3

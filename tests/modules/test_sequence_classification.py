@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.datamodules.examples import TokenRows, concatenate, join_rows
+from clozelab.datamodules.examples import LabelledRows, TokenRows, Windows, concatenate, join_rows
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.datamodules.labelled import LabelledRows, Windows
 from clozelab.modules.classification import SequenceClassification
 
 VOCAB_SIZE, CLS, SEP = 40, 2, 3

@@ -135,7 +135,7 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
         return {place.name: place}, 0
     if place.is_dir():
         below = [path for path in place.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(place))]
-        known = [path for path in below if _suffix(path) in (*JSONL_SUFFIXES, *TEXT_SUFFIXES)]
+        known = [path for path in below if file_suffix(path) in (*JSONL_SUFFIXES, *TEXT_SUFFIXES)]
         return {path.relative_to(place).as_posix(): path for path in known}, len(below) - len(known)
     base = Path(place.anchor if Path(pattern).expanduser().is_absolute() else data_dir).expanduser()
     files = [path for path in base.glob(str(place.relative_to(base))) if path.is_file()]
@@ -152,7 +152,7 @@ def _is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def _suffix(path: Path) -> str:
+def file_suffix(path: Path) -> str:
     """The last suffix that is not a compression."""
     return (path.with_suffix("") if path.suffix in COMPRESSIONS else path).suffix.lower()
 
@@ -160,7 +160,7 @@ def _suffix(path: Path) -> str:
 def _format(path: Path, wanted: str) -> str:
     if wanted != "auto":
         return wanted
-    return "jsonl" if _suffix(path) in JSONL_SUFFIXES else "text"
+    return "jsonl" if file_suffix(path) in JSONL_SUFFIXES else "text"
 
 
 def read_rows(file: TextFile, counts: RowCounts, advance: Callable[[int], None]) -> Iterator[tuple[int, str]]:
@@ -172,7 +172,7 @@ def read_rows(file: TextFile, counts: RowCounts, advance: Callable[[int], None])
     parse = _json_text if file.format == "jsonl" else _plain_text
     with file.path.open("rb") as raw:
         done = 0
-        for number, line in enumerate(_lines(file, raw), start=1):
+        for number, line in enumerate(lines_of(file.path, raw, _require_text), start=1):
             if raw.tell() != done:
                 advance(raw.tell() - done)
                 done = raw.tell()
@@ -193,8 +193,8 @@ def check_head(file: TextFile) -> None:
     counts = RowCounts()
     parse = _json_text if file.format == "jsonl" else _plain_text
     with file.path.open("rb") as raw:
-        chunk = next(_chunks(file, raw), b"")
-        _require_text(file, chunk)
+        chunk = next(_chunks(file.path, raw), b"")
+        _require_text(file.path, chunk)
         *lines, _ = chunk.split(b"\n")  # the last one may be cut
     for number, line in enumerate(lines, start=1):
         _, reason = parse(line, file.text_field)
@@ -233,14 +233,15 @@ def _json_text(line: bytes, text_field: str) -> tuple[str | None, str]:
     return (text, "") if isinstance(text, str) else (None, f"no text in field {text_field!r}")
 
 
-def _lines(file: TextFile, raw: BinaryIO) -> Iterator[bytes]:
-    """Lines of a file whatever its compression, without line ends; the first bytes decide whether it is text at all."""
+def lines_of(path: Path, raw: BinaryIO, check_head: Callable[[Path, bytes], None] | None = None) -> Iterator[bytes]:
+    """Lines of a file whatever its compression, without line ends; `check_head` sees the first bytes.
+
+    ValueError for a damaged or incomplete file.
+    """
     rest: list[bytes] = []
-    first = True
-    for chunk in _chunks(file, raw):
-        if first:
-            _require_text(file, chunk)
-        first = False
+    for number, chunk in enumerate(_chunks(path, raw)):
+        if number == 0 and check_head is not None:
+            check_head(path, chunk)
         head, *lines = chunk.split(b"\n")
         rest.append(head)
         if lines:  # joined once per line, so a line of many chunks costs its length, not its square
@@ -251,22 +252,22 @@ def _lines(file: TextFile, raw: BinaryIO) -> Iterator[bytes]:
         yield last
 
 
-def _require_text(file: TextFile, chunk: bytes) -> None:
+def _require_text(path: Path, chunk: bytes) -> None:
     if b"\0" in chunk[:SNIFFED_BYTES]:
-        raise ValueError(f"{file.path} is binary (or UTF-16): a corpus file is UTF-8 text")
+        raise ValueError(f"{path} is binary (or UTF-16): a corpus file is UTF-8 text")
 
 
-def _chunks(file: TextFile, raw: BinaryIO) -> Iterator[bytes]:
+def _chunks(path: Path, raw: BinaryIO) -> Iterator[bytes]:
     try:
-        if file.path.suffix == ".zst":
+        if path.suffix == ".zst":
             yield from _zstd_chunks(raw)
-        elif file.path.suffix == ".gz":
+        elif path.suffix == ".gz":
             with gzip.open(raw) as stream:
                 yield from iter(lambda: stream.read(CHUNK_BYTES), b"")
         else:
             yield from iter(lambda: raw.read(CHUNK_BYTES), b"")
     except (OSError, EOFError, zstandard.ZstdError) as error:
-        raise ValueError(f"{file.path} is damaged or incomplete ({error}); fetch it again") from error
+        raise ValueError(f"{path} is damaged or incomplete ({error}); fetch it again") from error
 
 
 def _zstd_chunks(raw: BinaryIO) -> Iterator[bytes]:

@@ -6,31 +6,23 @@ So the overlap of two texts is part of it. Deterministic: full batches, zeros to
 multinomial logistic regression (gradient descent with momentum), numbers from a ridge regression, and of several
 endings the one wins that is most like a right one. A text is a pair whose second side may be empty.
 
-What simple methods score on a task's validation split, learnt from the very examples that a run is trained on.
-
-Scores have the names and the unit of the task's own scorer (shares of one, SQuAD's in percent). They are the same for
-every encoder and seed, so they lie in the cache: the first run of a task computes them, the others read them.
+At the end: what these methods score on a task's validation split, learnt from the very examples that a run is trained
+on. Scores have the names and the unit of the task's own scorer (shares of one, SQuAD's in percent).
 """
 
 from __future__ import annotations
 
-import logging
 import re
-import time
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import lsqr
 
-from clozelab.datamodules.files import Facts, cached_folder, one_at_a_time
-from clozelab.datamodules.labelled import TextExamples
-from clozelab.datamodules.squad_reading import SquadExamples, SquadQuestion
-from clozelab.datamodules.swag_reading import ChoiceExamples
+from clozelab.datamodules.files import Scores, TextExamples
 from clozelab.metrics import glue
 from clozelab.metrics.entities import OUTSIDE, entity_scores, tag_scores
 from clozelab.metrics.squad import score_v1, score_v2
@@ -211,30 +203,8 @@ def _logistic_regression(x: csr_array, labels: Ints, num_classes: int, balanced:
     return weights
 
 
-log = logging.getLogger(__name__)
-
-BASELINES_VERSION = 1
-"""Raised when other code gives other scores of the same files: older cache folders are then not found."""
-Scores = dict[str, dict[str, float]]
-"""Baseline -> score's name -> value."""
 Sentence = tuple[Sequence[str], Sequence[str]]
 """(words, tags)."""
-
-
-def cached_scores(folder: Path, compute: Callable[[], Scores]) -> Scores:
-    """The scores in `folder`, computed first where they are missing; a process that wants them meanwhile waits."""
-
-    def write(_: Path) -> Facts:
-        began = time.process_time()
-        scores = compute()
-        seconds = round(time.process_time() - began, 2)
-        log.info("surface baselines of %s after %.1f CPU seconds: %s", folder.name, seconds, scores)
-        return {"scores": scores, "seconds": seconds}
-
-    if folder.is_dir():  # nobody waits for the baseline of another task
-        return dict(cached_folder(folder, write)["scores"])
-    with one_at_a_time(folder.parent):
-        return dict(cached_folder(folder, write)["scores"])
 
 
 def of_labels(train: TextExamples, asked: Mapping[str, TextExamples], names: Sequence[str]) -> Scores:
@@ -246,14 +216,17 @@ def of_labels(train: TextExamples, asked: Mapping[str, TextExamples], names: Seq
         labels = examples.labels or []
         return np.array([index[label] for label in labels] if names else [float(label) for label in labels])
 
-    texts = [pair for examples in asked.values() for pair in _pairs_baselines(examples)]
+    def pairs(examples: TextExamples) -> list[tuple[str, str]]:
+        return [(texts[0], texts[1] if len(texts) == 2 else "") for texts in examples.texts]
+
+    texts = [pair for examples in asked.values() for pair in pairs(examples)]
     guesses: np.ndarray
     if names:
         metrics = ["accuracy", "f1", "matthews"] if len(names) == 2 else ["accuracy"]
-        guesses = guess_classes(_pairs_baselines(train), values(train), texts, len(names))
+        guesses = guess_classes(pairs(train), values(train), texts, len(names))
     else:
         metrics = ["spearman", "pearson"]
-        guesses = guess_numbers(_pairs_baselines(train), values(train), texts)
+        guesses = guess_numbers(pairs(train), values(train), texts)
     scores: dict[str, float] = {}
     for prefix, examples in asked.items():
         mine, guesses = guesses[: len(examples)], guesses[len(examples) :]
@@ -261,19 +234,28 @@ def of_labels(train: TextExamples, asked: Mapping[str, TextExamples], names: Seq
     return {BAG: scores}
 
 
-def of_choices(train: ChoiceExamples, asked: ChoiceExamples) -> Scores:
+def of_choices(train: TextExamples, asked: TextExamples) -> Scores:
     """Bag of words: the ending that looks most like a right one."""
-
-    pairs, asked_pairs = (list(zip(one.contexts, one.endings, strict=True)) for one in (train, asked))
+    pairs, asked_pairs = ([(context, endings) for context, *endings in one.texts] for one in (train, asked))
     labels, truth = (np.array(one.labels, dtype=np.int64) for one in (train, asked))
     return {BAG: glue.score(["accuracy"], guess_choices(pairs, labels, asked_pairs), truth)}
 
 
-def of_spans(train: Sequence[SquadQuestion], asked: SquadExamples, *, with_unanswerable: bool) -> Scores:
-    """Longest overlap; a question for which no phrase is known gets no answer, in 2.0 as well."""
-    guesser = PhraseGuesser([one.text for one in train], [one.answers for one in train])
-    guesses = {one.id: guesser.guess(asked.passages[one.passage], one.text) for one in asked.questions}
-    answers = {one.id: one.answers for one in asked.questions}
+def of_spans(
+    train: Sequence[tuple[str, Sequence[str]]],
+    asked: Mapping[str, tuple[str, str, Sequence[str]]],
+    *,
+    with_unanswerable: bool,
+) -> Scores:
+    """Longest overlap; a question for which no phrase is known gets no answer, in 2.0 as well.
+
+    Args:
+        train: (question, answers).
+        asked: question's id -> (passage, question, answers).
+    """
+    guesser = PhraseGuesser([question for question, _ in train], [answers for _, answers in train])
+    guesses = {key: guesser.guess(passage, question) for key, (passage, question, _) in asked.items()}
+    answers = {key: known for key, (_, _, known) in asked.items()}
     scores = score_v2(answers, guesses) if with_unanswerable else score_v1(answers, guesses)
     kept = ("exact", "f1") if with_unanswerable else ("exact_match", "f1")
     return {OVERLAP: {name: scores[name] for name in kept}}
@@ -285,7 +267,3 @@ def of_tags(train: Sequence[Sentence], asked: Sequence[Sentence], *, entity_tags
     unknown = OUTSIDE if entity_tags else counts.most_common(1)[0][0]
     guesses = most_frequent_tags(train, [words for words, _ in asked], unknown)
     return {TAGS: (entity_scores if entity_tags else tag_scores)(guesses, [names for _, names in asked])}
-
-
-def _pairs_baselines(examples: TextExamples) -> list[tuple[str, str]]:
-    return list(zip(examples.first, examples.second or [""] * len(examples), strict=True))

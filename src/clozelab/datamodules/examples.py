@@ -1,6 +1,4 @@
-"""A task's texts and labels as they stand in its files, untokenised: for looking at them before anything is trained.
-
-Tokenised examples as flat arrays: built once, stored in the cache, gathered into packed batches without padding.
+"""Tokenised examples as flat arrays: built once, stored in the cache, gathered into packed batches without padding.
 
 A row is one model input, `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, special tokens included, or what the
 tokenizer has instead (`<s> first </s></s> second </s>`). All rows lie behind each other in one array, so that a batch
@@ -18,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from clozelab.corpus.random import uniform_u64
 from clozelab.corpus.tokenizers import Tokenizer
 
 
@@ -82,6 +81,23 @@ class TokenRows:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What the cache stores."""
+        return {name: getattr(self, name) for name in ("input_ids", "offsets", "second_starts")}
+
+    def cut_counts(self) -> dict[str, int]:
+        """What was lost to the largest length."""
+        assert self.cut_tokens is not None, "the encoder counted them"
+        return {
+            "truncated_rows": int((self.cut_tokens > 0).sum()),
+            "truncated_tokens": int(self.cut_tokens.sum()),
+        }
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> TokenRows:
+        """The inverse of `arrays`."""
+        return cls(arrays["input_ids"], arrays["offsets"], arrays["second_starts"])
+
     @property
     def lengths(self) -> Ints:
         return np.diff(self.offsets)
@@ -126,6 +142,96 @@ class GroupedRows:
         return self.rows.gather((index[:, None] * self.group_size + np.arange(self.group_size)).reshape(-1))
 
 
+POOLINGS = ("mean", "max")
+
+
+@dataclass(frozen=True)
+class WindowRule:
+    """How texts longer than a row are divided, and how what is said of the parts becomes one answer."""
+
+    stride: int
+    """In tokens, from one window's beginning to the next one's."""
+    pooling: str
+    """mean | max: of each logit over a text's windows."""
+
+    def __post_init__(self) -> None:
+        if self.pooling not in POOLINGS:
+            raise ValueError(f"window_pooling={self.pooling!r} is unknown; known: {', '.join(POOLINGS)}")
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Which rows are whose: those from offsets[i] to offsets[i + 1] are windows of example i."""
+
+    offsets: Ints
+    """[N + 1]."""
+    pooling: str
+
+    def pool(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """[rows, K] -> [N, K]."""
+        if self.pooling == "max":
+            return np.maximum.reduceat(logits, self.offsets[:-1], axis=0)
+        sums = np.add.reduceat(logits, self.offsets[:-1], axis=0)
+        return (sums / np.diff(self.offsets)[:, None]).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """Examples of one split.
+
+    `labels` [N] are indices into `label_names`; the numbers themselves where `label_names` is empty (regression); -1
+    for a file without labels.
+    """
+
+    rows: TokenRows
+    ids: NDArray[np.str_]
+    labels: NDArray[Any]
+    label_names: list[str]
+    num_available: int
+    """Examples of the file before `max_examples` cut it."""
+    num_bad_rows: int
+    counts: dict[str, int] = field(default_factory=dict)
+    """What is unusual about the rows in use: truncated_rows, truncated_tokens, empty_texts, duplicate_ids; and of
+    windows: windows, texts_in_windows."""
+    extra: dict[str, LabelledRows] = field(default_factory=dict)
+    """Further validation sets of the same task by name, scored beside this one."""
+    windows: Windows | None = None
+    """None: an example is one input."""
+
+    @property
+    def num_inputs(self) -> int:
+        """Examples, or windows of them: as many as there are logits."""
+        return len(self) if self.windows is None else len(self.rows)
+
+    @property
+    def input_labels(self) -> NDArray[Any]:
+        """[num_inputs]: a window has the label of its text."""
+        return self.labels if self.windows is None else np.repeat(self.labels, np.diff(self.windows.offsets))
+
+    def pool(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """[num_inputs, K] -> [N, K]."""
+        return logits if self.windows is None else self.windows.pool(logits)
+
+    @property
+    def is_regression(self) -> bool:
+        return not self.label_names
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def subset(num_examples: int, max_examples: int | None) -> list[int]:
+    """File positions of the examples to use: all, or a fixed pseudo-random choice in file order.
+
+    The choice depends on nothing but both numbers, so every arm and every seed trains on the same examples; a smaller
+    limit chooses a part of what a larger one does.
+    """
+    if max_examples is None or max_examples >= num_examples:
+        return list(range(num_examples))
+    draws = uniform_u64(0, 0, "task-subset", np.arange(num_examples))
+    return sorted(np.argsort(draws, kind="stable")[:max_examples].tolist())
+
+
 def ragged_positions(starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
     """(position inside its own range, position in the flat array) of all elements of the ranges start..start+length."""
     ends = np.cumsum(lengths)
@@ -153,7 +259,7 @@ def join_rows(parts: Sequence[TokenRows]) -> TokenRows:
 
 
 def encode_examples(
-    tokenizer: Tokenizer, first: Sequence[str], second: Sequence[str] | None, *, max_seq_length: int
+    tokenizer: Tokenizer, first: Sequence[str], second: Sequence[str] | None = None, *, max_seq_length: int
 ) -> TokenRows:
     """Rows of single texts or pairs, at most `max_seq_length` long; a pair's longer text is cut first, at its end."""
     budget = max_seq_length - 2 - (0 if second is None else tokenizer.pair_separators)

@@ -12,8 +12,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,9 +29,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.baselines import BASELINES_VERSION, Scores, cached_scores
+from clozelab.datamodules.cache import Arrays, Facts, cached_arrays, cached_folder, content_key, one_at_a_time
 from clozelab.datamodules.examples import Ints, Rows, TaskPreview
-from clozelab.datamodules.files import baselines_of, content_key, require_file
+from clozelab.datamodules.files import Scores, baselines_of, require_file
 from clozelab.datamodules.loading import bucketed_batches, for_device, token_budget_batches
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
@@ -37,6 +39,10 @@ from clozelab.models.layout import Layout
 log = logging.getLogger(__name__)
 
 Batch = dict[str, Any]
+ARRAYS_VERSION = 3
+"""Raised when the readers make other arrays of the same files: older cache folders are then not found."""
+BASELINES_VERSION = 1
+"""The same of the baselines' scores."""
 CUTS = {
     "truncated_rows": "rows are longer than max_seq_length={max_seq_length} and were cut",
     "truncated_tokens": "tokens were lost with them",
@@ -132,6 +138,8 @@ class FinetuningDataModule(LightningDataModule):
         evaluation_tokens: size of an evaluation batch.
     """
 
+    train: Any
+    """The training split, of the same kind as `validation`."""
     train_rows: Rows
     train_targets: dict[str, Ints]
     validation: Any
@@ -195,7 +203,17 @@ class FinetuningDataModule(LightningDataModule):
         made_from = {"version": BASELINES_VERSION, "sources": self.source_fingerprint}
         key = content_key(made_from | {"max_examples": self.plan.max_train_examples})
         folder = self.inputs.cache_dir / "baselines" / f"{self.inputs.name}-{key}"
-        return cached_scores(folder, self.compute_baselines)
+
+        def write(_: Path) -> Facts:
+            began = time.process_time()
+            scores = self.compute_baselines()
+            seconds = round(time.process_time() - began, 2)
+            log.info("surface baselines of %s after %.1f CPU seconds: %s", folder.name, seconds, scores)
+            return {"scores": scores, "seconds": seconds}
+
+        # A process that wants the same waits; nobody waits for the baseline of another task.
+        with nullcontext() if folder.is_dir() else one_at_a_time(folder.parent):
+            return dict(cached_folder(folder, write)["scores"])
 
     @abstractmethod
     def compute_baselines(self) -> Scores:
@@ -206,9 +224,29 @@ class FinetuningDataModule(LightningDataModule):
     def facts(self) -> dict[str, Any]:
         """Counts worth keeping with a run: examples, skipped rows, cut lengths."""
 
-    @abstractmethod
-    def setup(self, stage: str | None = None) -> None:
+    def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
         """Read and tokenise both splits; does nothing the second time."""
+        if not hasattr(self, "train"):
+            for name, path, split in self.read_splits():
+                if number := getattr(split, "num_bad_rows", 0):
+                    # A score is over the others.
+                    log.warning("%s: %d damaged row(s) of %s left out", self.inputs.name, number, path)
+                self.say_what_is_cut(name, split.counts)
+            log.info("%s: %s", self.inputs.name, self.facts)
+
+    @abstractmethod
+    def read_splits(self) -> Iterable[tuple[str, Path, Any]]:
+        """Fill `train`, `validation`, their rows and targets; gives (name, file, split) of what was read."""
+
+    def cached(
+        self, path: Path, settings: Mapping[str, Any], build: Callable[[], tuple[Arrays, Facts]]
+    ) -> tuple[Arrays, Facts, str]:
+        """The arrays and facts of one file, from the cache if they were built before, and the key of their content.
+
+        `settings`: what decides them beside the file's content and `tokenization`.
+        """
+        key = content_key({"version": ARRAYS_VERSION, "file": file_sha256(path), **self.tokenization, **settings})
+        return *cached_arrays(self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}", build), key
 
     def preview(self) -> TaskPreview | None:
         """Texts and labels of both splits as written, without tokenising; None where they cannot be looked at."""
@@ -262,11 +300,6 @@ class FinetuningDataModule(LightningDataModule):
                 f"{path}: {number} damaged {what}; predictions must be made for every row of a test file, so take an "
                 "undamaged copy"
             )
-
-    def say_what_is_left_out(self, path: Path, number: int) -> None:
-        """Warn of damaged rows: a score is over the others."""
-        if number:
-            log.warning("%s: %d damaged row(s) of %s left out", self.inputs.name, number, path)
 
     def say_what_is_cut(self, name: str, counts: Mapping[str, Any]) -> None:
         """Warn of text that did not fit into the rows of a split."""

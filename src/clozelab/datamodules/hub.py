@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from clozelab.datamodules.files import content_key, one_at_a_time
+from clozelab.datamodules.cache import content_key, one_at_a_time
 
 log = logging.getLogger(__name__)
 

@@ -1,19 +1,16 @@
-"""Labelled sentences and sentence pairs from the official GLUE files.
+"""Labelled texts and pairs from tables: the official GLUE files, and anybody's tsv, csv or jsonl; a task is a YAML.
 
-The format is tab-separated but not CSV: a quotation mark is a character like any other, so the csv module must not
-touch it. Some files begin with a byte order mark, some end their lines with CRLF, CoLA has no header, test files have
-no labels. A rare damaged row is skipped and counted; a file where more than `MAX_BAD_FRACTION` of the rows are damaged
-is another format and is refused. A label outside the list is never skipped: it means that the list or the column is
-wrong.
-
-One split of a GLUE-like task, tokenised: from a TSV file through the cache to rows, ids and labels.
+GLUE's format is tab-separated but not CSV: a quotation mark is a character like any other. Some files begin with a byte
+order mark, some end their lines with CRLF, CoLA has no header, test files have no labels. A rare damaged row is skipped
+and counted. A label outside the list is never skipped: it means that the list or the column is wrong.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,300 +18,203 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.corpus.files import file_sha256
-from clozelab.corpus.random import uniform_u64
-from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.examples import Ints, TokenRows, encode_examples, encode_windows
-from clozelab.datamodules.files import Arrays, Facts, cached_arrays, content_key, refuse_wrong_file, text_lines
+from clozelab.datamodules.baselines import of_labels
+from clozelab.datamodules.cache import Arrays, Facts
+from clozelab.datamodules.examples import (
+    LabelledRows,
+    Preview,
+    Rows,
+    TaskPreview,
+    TokenRows,
+    WindowRule,
+    Windows,
+    encode_examples,
+    encode_windows,
+    join_rows,
+    subset,
+)
+from clozelab.datamodules.files import Scores, TableFormat, TextExamples
+from clozelab.datamodules.finetuning import FinetuningDataModule
+
+LONG_DOCUMENTS = ("truncate", "windows")
 
 
-@dataclass(frozen=True)
-class TsvFormat:
-    """Where a task's columns are. `columns` names them for a file without a header; None: the first line names them."""
+class LabelledDataModule(FinetuningDataModule):
+    """Single texts or pairs with a class or a number each.
 
-    text_columns: Sequence[str]
-    label_column: str
-    id_column: str | None
-    columns: Sequence[str] | None
-    numeric_labels: bool = False
-    """Labels are numbers (regression), not names of classes."""
-
-    def __post_init__(self) -> None:
-        if len(self.text_columns) not in (1, 2):
-            raise ValueError(f"text_columns must name one or two columns, not {list(self.text_columns)}")
-
-
-@dataclass
-class TextExamples:
-    """Examples in file order. `second` is None for single sentences, `labels` is None for a file without labels."""
-
-    ids: list[str] = field(default_factory=list)
-    first: list[str] = field(default_factory=list)
-    second: list[str] | None = None
-    labels: list[str] | None = None
-    num_bad_rows: int = 0
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def select(self, index: Sequence[int]) -> TextExamples:
-        """The examples at `index`, in its order."""
-        return TextExamples(
-            ids=[self.ids[i] for i in index],
-            first=[self.first[i] for i in index],
-            second=None if self.second is None else [self.second[i] for i in index],
-            labels=None if self.labels is None else [self.labels[i] for i in index],
-            num_bad_rows=self.num_bad_rows,
-        )
-
-
-def read_tsv(path: Path, layout: TsvFormat, *, label_names: Sequence[str] | None, require_labels: bool) -> TextExamples:
-    """Read one file. `label_names` None accepts every label; `require_labels` False allows a missing label column.
-
-    Raises ValueError naming the file (and line) for a missing column, an unknown label, or more than 1 % damaged rows.
-    """
-    lines = text_lines(path)
-    columns = list(layout.columns) if layout.columns is not None else _header(path, lines)
-    positions = _positions(path, columns, layout, require_labels)
-    text_at, label_at, id_at = positions
-    examples = TextExamples(second=[] if len(text_at) == 2 else None, labels=[] if label_at is not None else None)
-    bad: list[str] = []
-    num_rows = 0
-    for row, (number, line) in enumerate(lines):
-        num_rows += 1
-        fields = line.split("\t") if line is not None else []
-        if len(fields) != len(columns):
-            bad.append(f"{path}:{number}: " + _what_is_wrong(line, len(fields), len(columns)))
-            continue
-        examples.ids.append(fields[id_at] if id_at is not None else str(row))
-        examples.first.append(fields[text_at[0]])
-        if examples.second is not None:
-            examples.second.append(fields[text_at[1]])
-        if examples.labels is not None and label_at is not None:
-            _check_label(path, number, fields[label_at], label_names, layout.numeric_labels)
-            examples.labels.append(fields[label_at])
-    refuse_wrong_file(path, bad, num_rows, f"the columns {columns}")
-    examples.num_bad_rows = len(bad)
-    return examples
-
-
-def _header(path: Path, lines: Iterator[tuple[int, str | None]]) -> list[str]:
-    number, line = next(lines, (0, None))
-    if number == 0:
-        raise ValueError(f"{path} is empty; expected a header line and one example a line, separated by tabs")
-    if line is None:
-        raise ValueError(f"{path}:{number}: the header is not UTF-8 text; expected a tab-separated GLUE file")
-    return line.split("\t")
-
-
-def _positions(
-    path: Path, columns: list[str], layout: TsvFormat, require_labels: bool
-) -> tuple[list[int], int | None, int | None]:
-    wanted = [*layout.text_columns, *([layout.id_column] if layout.id_column else [])]
-    wanted += [layout.label_column] if require_labels else []
-    missing = [name for name in wanted if name not in columns]
-    if missing:
-        raise ValueError(
-            f"{path} has no column {', '.join(map(repr, missing))}; its columns are {columns}"
-            + (" (a test file without labels can only be predicted)" if missing == [layout.label_column] else "")
-        )
-    label_at = columns.index(layout.label_column) if layout.label_column in columns else None
-    id_at = columns.index(layout.id_column) if layout.id_column else None
-    return [columns.index(name) for name in layout.text_columns], label_at, id_at
-
-
-def _check_label(path: Path, number: int, label: str, label_names: Sequence[str] | None, numeric: bool) -> None:
-    if numeric:
-        if not _is_number(label):
-            raise ValueError(f"{path}:{number}: label {label!r} is not a number; this task predicts one")
-    elif label_names is not None and label not in label_names:
-        raise ValueError(f"{path}:{number}: label {label!r} is not one of the known labels {list(label_names)}")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
-def _what_is_wrong(line: str | None, found: int, expected: int) -> str:
-    return "not UTF-8 text" if line is None else f"{found} tab-separated fields, expected {expected}"
-
-
-FORMAT_VERSION = 2
-"""Raised when this code makes other rows of the same file: older cache folders are then not found."""
-
-
-POOLINGS = ("mean", "max")
-
-
-@dataclass(frozen=True)
-class WindowRule:
-    """How texts longer than a row are divided, and how what is said of the parts becomes one answer."""
-
-    stride: int
-    """In tokens, from one window's beginning to the next one's."""
-    pooling: str
-    """mean | max: of each logit over a text's windows."""
-
-    def __post_init__(self) -> None:
-        if self.pooling not in POOLINGS:
-            raise ValueError(f"window_pooling={self.pooling!r} is unknown; known: {', '.join(POOLINGS)}")
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Which rows are whose: those from offsets[i] to offsets[i + 1] are windows of example i."""
-
-    offsets: Ints
-    """[N + 1]."""
-    pooling: str
-
-    def pool(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """[rows, K] -> [N, K]."""
-        if self.pooling == "max":
-            return np.maximum.reduceat(logits, self.offsets[:-1], axis=0)
-        sums = np.add.reduceat(logits, self.offsets[:-1], axis=0)
-        return (sums / np.diff(self.offsets)[:, None]).astype(np.float32)
-
-
-@dataclass(frozen=True)
-class LabelledRows:
-    """Examples of one split.
-
-    `labels` [N] are indices into `label_names`; the numbers themselves where `label_names` is empty (regression); -1
-    for a file without labels.
+    Args:
+        file_format: auto | tsv | csv | jsonl (a .gz or .zst of it as well); auto: by each file's name.
+        columns: names for files without a header; None: the first line, or a jsonl file's first object, names them.
+        text_columns: one column, or two for pairs.
+        label_column, id_column: by name; without an id column the row number is the id.
+        labels: the classes in the order of their indices; None: the sorted labels of the training file.
+        numeric_labels: the label is a number to be predicted; `labels` is not used.
+        extra_validation_files: name -> file; further validation sets, scored beside the first (MNLI's mismatched one).
+        test_id_column: as id_column, for the test files.
+        long_documents: truncate | windows: what becomes of a (single) text that is longer than a row. Its windows are
+            training examples of their own, with its label; their logits are pooled into one prediction.
+        window_stride, window_pooling: of windows, see WindowRule.
+        the others: as FinetuningDataModule's.
     """
 
-    rows: TokenRows
-    ids: NDArray[np.str_]
-    labels: NDArray[Any]
-    label_names: list[str]
-    num_available: int
-    """Examples of the file before `max_examples` cut it."""
-    num_bad_rows: int
-    counts: dict[str, int] = field(default_factory=dict)
-    """What is unusual about the rows in use: truncated_rows, truncated_tokens, empty_texts, duplicate_ids; and of
-    windows: windows, texts_in_windows."""
-    extra: dict[str, LabelledRows] = field(default_factory=dict)
-    """Further validation sets of the same task by name, scored beside this one."""
-    windows: Windows | None = None
-    """None: an example is one input."""
+    def __init__(
+        self,
+        *,
+        file_format: str,
+        columns: Sequence[str] | None,
+        text_columns: Sequence[str],
+        label_column: str,
+        id_column: str | None,
+        labels: Sequence[str] | None,
+        numeric_labels: bool,
+        extra_validation_files: Mapping[str, str] | None,
+        test_id_column: str | None,
+        long_documents: str,
+        window_stride: int,
+        window_pooling: str,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        names = list(columns) if columns else None
+        self.layout = TableFormat(list(text_columns), label_column, id_column, names, file_format)
+        # Test files have a header even where the others have none.
+        self.test_layout = replace(self.layout, id_column=test_id_column, columns=None)
+        self.labels = [str(label) for label in labels] if labels is not None else None
+        self.numeric_labels = numeric_labels
+        if len(text_columns) not in (1, 2):
+            raise ValueError(f"text_columns must name one or two columns, not {list(text_columns)}")
+        if self.labels is not None and len(set(self.labels)) < len(self.labels):
+            raise ValueError(f"task.data.labels names a label twice: {self.labels}")
+        if long_documents not in LONG_DOCUMENTS:
+            raise ValueError(f"long_documents={long_documents!r} is unknown; known: {', '.join(LONG_DOCUMENTS)}")
+        if long_documents == "windows" and len(text_columns) != 1:
+            raise ValueError(f"long_documents=windows is for single texts; this task has pairs, {list(text_columns)}")
+        self.window_rule = WindowRule(window_stride, window_pooling) if long_documents == "windows" else None
+        self.extra_paths = {name: self.require(file) for name, file in (extra_validation_files or {}).items()}
 
     @property
-    def num_inputs(self) -> int:
-        """Examples, or windows of them: as many as there are logits."""
-        return len(self) if self.windows is None else len(self.rows)
+    def sources(self) -> dict[str, Any]:
+        return {
+            "files": [file_sha256(path) for path in (self.train_path, self.validation_path)],
+            "layout": [asdict(self.layout), self.labels, self.numeric_labels],
+            "extra_validation": {name: file_sha256(path) for name, path in self.extra_paths.items()},
+            "windows": self.window_rule and asdict(self.window_rule),
+        }
+
+    def read_splits(self) -> Iterable[tuple[str, Path, LabelledRows]]:
+        self.train = self._load(self.train_path, self.labels, self.plan.max_train_examples)
+        names = self.train.label_names
+        extra = {name: self._load(path, names, None) for name, path in self.extra_paths.items()}
+        self.validation = replace(self._load(self.validation_path, names, None), extra=extra)
+        self.train_rows, self.train_targets = self.train.rows, {"labels": self.train.input_labels}
+        self.validation_rows = join_rows([self.validation.rows, *(split.rows for split in extra.values())])
+        yield "training", self.train_path, self.train
+        yield "validation", self.validation_path, self.validation
+        yield from ((name, self.extra_paths[name], split) for name, split in extra.items())
+
+    def compute_baselines(self) -> Scores:
+        paths = {"": self.validation_path, **{f"{name}_": path for name, path in self.extra_paths.items()}}
+        train = self._read(self.train_path)
+        train = train.select(subset(len(train), self.plan.max_train_examples))
+        return of_labels(train, {name: self._read(path) for name, path in paths.items()}, self.train.label_names)
+
+    def _read(self, path: Path, names: Sequence[str] | None = None, for_prediction: bool = False) -> TextExamples:
+        """Of any label unless `names` are given: which of them belong there is for a preview's reader to say."""
+        layout, labels = (self.test_layout, "optional") if for_prediction else (self.layout, "required")
+        check = partial(what_is_wrong, names=names, is_number=self.numeric_labels)
+        return layout.read(path, check_label=check, labels=labels)
+
+    def preview(self) -> TaskPreview:
+        train, validation = (self._preview(path) for path in (self.train_path, self.validation_path))
+        names = None if self.numeric_labels else self.labels or sorted(set(train.labels or ()))
+        return TaskPreview(train, validation, names, is_regression=self.numeric_labels, aligned=True)
+
+    def _preview(self, path: Path) -> Preview:
+        found = self._read(path)
+        texts = dict(zip(self.layout.text_columns, zip(*found.texts, strict=True), strict=True))
+        return Preview(texts, found.labels, len(found), {"damaged rows": found.num_bad_rows})
 
     @property
-    def input_labels(self) -> NDArray[Any]:
-        """[num_inputs]: a window has the label of its text."""
-        return self.labels if self.windows is None else np.repeat(self.labels, np.diff(self.windows.offsets))
+    def facts(self) -> dict[str, Any]:
+        splits = {"train": self.train, "validation": self.validation}
+        splits |= {f"validation_{name}": split for name, split in self.validation.extra.items()}
+        return {
+            "train_examples": len(self.train),
+            "train_examples_available": self.train.num_available,
+            "train_labels": self._label_facts(),
+            "validation_examples": len(self.validation),
+            "bad_rows": sum(split.num_bad_rows for split in splits.values()),
+            "max_seq_length": self.max_seq_length,
+            "unusual": {name: {key: n for key, n in split.counts.items() if n} for name, split in splits.items()},
+        }
 
-    def pool(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """[num_inputs, K] -> [N, K]."""
-        return logits if self.windows is None else self.windows.pool(logits)
+    def _label_facts(self) -> dict[str, Any]:
+        """How often each class occurs, or the range of the numbers."""
+        labels = self.train.labels
+        if self.train.is_regression:
+            return {"least": float(labels.min()), "mean": float(labels.mean()), "largest": float(labels.max())}
+        counts = np.bincount(labels, minlength=len(self.train.label_names))
+        return dict(zip(self.train.label_names, counts.tolist(), strict=True))
 
-    @property
-    def is_regression(self) -> bool:
-        return not self.label_names
+    def read_test(self, path: Path) -> tuple[Rows, LabelledRows]:
+        split = self._load(path, self.train.label_names, None, for_prediction=True)
+        self.refuse_damaged(path, split.num_bad_rows, "rows")
+        return split.rows, split
 
-    def __len__(self) -> int:
-        return len(self.ids)
+    def _load(
+        self, path: Path, names: Sequence[str] | None, max_examples: int | None, for_prediction: bool = False
+    ) -> LabelledRows:
+        """One split. `names` None: the sorted labels of the file; `for_prediction`: it may come without labels."""
+        layout, rule = self.test_layout if for_prediction else self.layout, self.window_rule
+        settings = {
+            "layout": [asdict(layout), self.numeric_labels],
+            "labels": names and list(names),
+            "max_examples": max_examples,
+            "for_prediction": for_prediction,
+            "window_stride": rule and rule.stride,
+        }
 
+        def build() -> tuple[Arrays, Facts]:
+            examples = self._read(path, names, for_prediction)
+            known = [] if self.numeric_labels else list(names or sorted(set(examples.labels or [])))
+            return self._tokenise(examples, known, max_examples)
 
-def subset(num_examples: int, max_examples: int | None) -> list[int]:
-    """File positions of the examples to use: all, or a fixed pseudo-random choice in file order.
+        arrays, facts, _ = self.cached(path, settings, build)
+        windows = Windows(arrays["window_offsets"], rule.pooling) if rule else None
+        rows = TokenRows.of(arrays)
+        return LabelledRows(rows=rows, ids=arrays["ids"], labels=arrays["labels"], windows=windows, **facts)
 
-    The choice depends on nothing but both numbers, so every arm and every seed trains on the same examples; a smaller
-    limit chooses a part of what a larger one does.
-    """
-    if max_examples is None or max_examples >= num_examples:
-        return list(range(num_examples))
-    draws = uniform_u64(0, 0, "task-subset", np.arange(num_examples))
-    return sorted(np.argsort(draws, kind="stable")[:max_examples].tolist())
-
-
-def load_labelled(
-    path: Path,
-    layout: TsvFormat,
-    tokenizer: Tokenizer,
-    *,
-    name: str,
-    cache_dir: Path,
-    label_names: Sequence[str] | None,
-    max_seq_length: int,
-    max_examples: int | None,
-    require_labels: bool = True,
-    window_rule: WindowRule | None = None,
-) -> LabelledRows:
-    """One split, from the cache if it was tokenised before. `label_names` None: the sorted labels of the file.
-
-    `require_labels` False is for prediction: the file may come without a label column. `window_rule` None: a text
-    longer than a row is cut.
-    """
-    key: dict[str, Any] = {
-        "version": FORMAT_VERSION,
-        "file": file_sha256(path),
-        "layout": asdict(layout),
-        "tokenizer": tokenizer.fingerprint,
-        "labels": label_names and list(label_names),
-        "max_seq_length": max_seq_length,
-        "max_examples": max_examples,
-        "require_labels": require_labels,
-    }
-    key |= {"window_stride": window_rule.stride} if window_rule else {}
-
-    def build() -> tuple[Arrays, Facts]:
-        examples = read_tsv(path, layout, label_names=label_names, require_labels=require_labels)
-        names = _names(examples, layout, label_names)
-        stride = window_rule.stride if window_rule else None
-        return _tokenise(examples, tokenizer, names, max_seq_length, max_examples, stride)
-
-    arrays, facts = cached_arrays(cache_dir / "tasks" / f"{name}-{content_key(key)}", build)
-    rows = TokenRows(arrays["input_ids"], arrays["offsets"], arrays["second_starts"])
-    windows = Windows(arrays["window_offsets"], window_rule.pooling) if window_rule else None
-    return LabelledRows(rows=rows, ids=arrays["ids"], labels=arrays["labels"], windows=windows, **facts)
-
-
-def _names(examples: TextExamples, layout: TsvFormat, given: Sequence[str] | None) -> list[str]:
-    """Names of the classes in the order of their indices; empty for numbers."""
-    if layout.numeric_labels:
-        return []
-    return list(given) if given is not None else sorted(set(examples.labels or []))
+    def _tokenise(self, examples: TextExamples, names: list[str], max_examples: int | None) -> tuple[Arrays, Facts]:
+        chosen = examples.select(subset(len(examples), max_examples))
+        texts = [list(part) for part in zip(*chosen.texts, strict=True)]
+        tokenizer, length = self.inputs.tokenizer, self.max_seq_length
+        offsets = None
+        if self.window_rule is None:
+            rows = encode_examples(tokenizer, *texts, max_seq_length=length)
+        else:
+            stride = self.window_rule.stride
+            rows, offsets = encode_windows(tokenizer, texts[0], max_seq_length=length, stride=stride)
+        counts = rows.cut_counts() | {
+            "empty_texts": sum(not text.strip() for part in texts for text in part),
+            "duplicate_ids": len(chosen) - len(set(chosen.ids)),
+        }
+        arrays = rows.arrays() | {"ids": np.array(chosen.ids, dtype=np.str_), "labels": label_values(chosen, names)}
+        if offsets is not None:
+            counts |= {"windows": len(rows), "texts_in_windows": int((np.diff(offsets) > 1).sum())}
+            arrays["window_offsets"] = offsets
+        facts = {"label_names": names, "num_available": len(examples), "num_bad_rows": examples.num_bad_rows}
+        return arrays, facts | {"counts": counts}
 
 
-def _tokenise(
-    examples: TextExamples,
-    tokenizer: Tokenizer,
-    label_names: list[str],
-    max_seq_length: int,
-    max_examples: int | None,
-    window_stride: int | None,
-) -> tuple[Arrays, Facts]:
-    chosen = examples.select(subset(len(examples), max_examples))
-    windows: dict[str, Ints] = {}
-    if window_stride is None:
-        rows = encode_examples(tokenizer, chosen.first, chosen.second, max_seq_length=max_seq_length)
-    else:
-        rows, offsets = encode_windows(tokenizer, chosen.first, max_seq_length=max_seq_length, stride=window_stride)
-        windows = {"window_offsets": offsets}
-    arrays: Arrays = {
-        "input_ids": rows.input_ids,
-        "offsets": rows.offsets,
-        "second_starts": rows.second_starts,
-        "ids": np.array(chosen.ids, dtype=np.str_),
-        "labels": _label_values(chosen, label_names),
-        **windows,
-    }
-    facts = {"label_names": label_names, "num_available": len(examples), "num_bad_rows": examples.num_bad_rows}
-    counts = _counts(chosen, rows)
-    if windows:
-        counts |= {"windows": len(rows), "texts_in_windows": int((np.diff(windows["window_offsets"]) > 1).sum())}
-    return arrays, facts | {"counts": counts}
+def what_is_wrong(label: str, names: Sequence[str] | None, is_number: bool) -> str | None:
+    """With a label that is to be a number, or one of some names (None: any)."""
+    if is_number:
+        return None if _is_number(label) else "is not a number; this task predicts one"
+    return None if names is None or label in names else f"is not one of the known labels {list(names)}"
 
 
-def _label_values(examples: TextExamples, names: list[str]) -> NDArray[Any]:
+def label_values(examples: TextExamples, names: Sequence[str]) -> NDArray[Any]:
+    """[N]: indices into `names`, or the numbers themselves where there are none; -1 for a file without labels."""
     if examples.labels is None:
         return np.full(len(examples), -1, dtype=np.int64)
     if not names:
@@ -323,12 +223,8 @@ def _label_values(examples: TextExamples, names: list[str]) -> NDArray[Any]:
     return np.array([index[label] for label in examples.labels], dtype=np.int64)
 
 
-def _counts(examples: TextExamples, rows: TokenRows) -> dict[str, int]:
-    assert rows.cut_tokens is not None  # this reader counts them
-    texts = [*examples.first, *(examples.second or [])]
-    return {
-        "truncated_rows": int((rows.cut_tokens > 0).sum()),
-        "truncated_tokens": int(rows.cut_tokens.sum()),
-        "empty_texts": sum(not text.strip() for text in texts),
-        "duplicate_ids": len(examples) - len(set(examples.ids)),
-    }
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

@@ -1,11 +1,10 @@
 """Span extraction data in the SQuAD formats, 1.1 and 2.0; a training example is one window of a passage."""
 
-# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
-
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,20 @@ from typing import Any
 import numpy as np
 
 from clozelab.corpus.files import file_sha256
-from clozelab.datamodules.baselines import Scores, of_spans
-from clozelab.datamodules.examples import Preview, Rows, TaskPreview, join_rows
+from clozelab.datamodules.baselines import of_spans
+from clozelab.datamodules.cache import Arrays, Facts
+from clozelab.datamodules.examples import Preview, Rows, TaskPreview, join_rows, subset
+from clozelab.datamodules.files import Scores
 from clozelab.datamodules.finetuning import FinetuningDataModule
-from clozelab.datamodules.labelled import subset
-from clozelab.datamodules.squad_reading import SquadSplit, WindowSettings, load_squad, read_squad
+from clozelab.datamodules.squad_reading import (
+    SquadExamples,
+    SquadFeatures,
+    SquadSplit,
+    WindowSettings,
+    build_features,
+    read_squad,
+    refuse_other_data,
+)
 
 log = logging.getLogger(__name__)
 
@@ -66,30 +74,29 @@ class SquadDataModule(FinetuningDataModule):
         lengths = [self.settings.max_seq_length, self.settings.doc_stride, self.settings.max_query_length]
         return {"settings": lengths, "tokenizer": self.inputs.tokenizer.fingerprint}
 
-    def setup(self, stage: str | None = None) -> None:
-        """Read and tokenise both splits; does nothing the second time."""
-        if not hasattr(self, "train"):
-            self.train = self._load(self.train_path, True, self.plan.max_train_examples)
-            self.validation = self._load(self.validation_path, False, None)
-            self.extra = [self._load(path, True, self.plan.max_train_examples) for path in self.extra_paths]
-            parts = [split.features for split in (*self.extra, self.train)]
-            self.train_rows = join_rows([features.rows for features in parts])
-            self.train_targets = {
-                name: np.concatenate([getattr(features, name) for features in parts]).astype("int64")
-                for name in ("start_positions", "end_positions")
-            }
-            self.validation_rows = self.validation.features.rows
-            for name, split in (("training", self.train), ("validation", self.validation)):
-                self.say_what_is_cut(name, split.counts)
-            log.info("%s: %s", self.inputs.name, self.facts)
+    def read_splits(self) -> Iterable[tuple[str, Path, SquadSplit]]:
+        largest = self.plan.max_train_examples
+        self.train = self._load(self.train_path, True, largest)
+        self.validation = self._load(self.validation_path, False, None)
+        self.extra = [self._load(path, True, largest) for path in self.extra_paths]
+        parts = [split.features for split in (*self.extra, self.train)]
+        self.train_rows = join_rows([features.rows for features in parts])
+        self.train_targets = {
+            name: np.concatenate([getattr(features, name) for features in parts]).astype("int64")
+            for name in ("start_positions", "end_positions")
+        }
+        self.validation_rows = self.validation.features.rows
+        return [("training", self.train_path, self.train), ("validation", self.validation_path, self.validation)]
 
     def compute_baselines(self) -> Scores:
-        questions = []
+        learnt = []
         for path in (*self.extra_paths, self.train_path):
             part = read_squad(path, for_training=True, with_unanswerable=self.with_unanswerable)
-            questions += part.select(subset(len(part), self.plan.max_train_examples)).questions
-        asked = self.validation.require_examples()
-        return of_spans(questions, asked, with_unanswerable=self.with_unanswerable)
+            chosen = part.select(subset(len(part), self.plan.max_train_examples)).questions
+            learnt += [(question.text, question.answers) for question in chosen]
+        found = self.validation.require_examples()
+        asked = {one.id: (found.passages[one.passage], one.text, one.answers) for one in found.questions}
+        return of_spans(learnt, asked, with_unanswerable=self.with_unanswerable)
 
     def preview(self) -> TaskPreview:
         train, validation = (self._preview(path) for path in (self.train_path, self.validation_path))
@@ -112,17 +119,27 @@ class SquadDataModule(FinetuningDataModule):
     def _load(
         self, path: Path, for_training: bool, max_examples: int | None, for_prediction: bool = False
     ) -> SquadSplit:
-        return load_squad(
-            path,
-            self.inputs.tokenizer,
-            self.settings,
-            name=self.inputs.name,
-            cache_dir=self.inputs.cache_dir,
-            for_training=for_training,
-            max_examples=max_examples,
-            with_unanswerable=self.with_unanswerable,
-            for_prediction=for_prediction,
-        )
+        """One split; its texts only where they are scored or predicted, when the file may come without answers."""
+        loaded: list[SquadExamples] = []
+
+        def read() -> SquadExamples:
+            examples = read_squad(path, for_training=for_training, with_unanswerable=self.with_unanswerable)
+            if not for_prediction:
+                refuse_other_data(path, examples, self.with_unanswerable)
+            loaded.append(examples.select(subset(len(examples), max_examples)))
+            return examples
+
+        def build() -> tuple[Arrays, Facts]:
+            available = len(read())
+            features, counts = build_features(loaded[0], self.inputs.tokenizer, self.settings)
+            total = dict(Counter(loaded[0].counts) + counts)
+            return features.to_arrays(), {"num_questions": len(loaded[0]), "num_available": available, "counts": total}
+
+        settings = {"for_training": for_training, "max_examples": max_examples, "squad_2": self.with_unanswerable}
+        arrays, facts, _ = self.cached(path, settings, build)
+        if not for_training and not loaded:
+            read()
+        return SquadSplit(SquadFeatures.from_arrays(arrays), None if for_training else loaded[0], **facts)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -11,8 +11,6 @@ Follows the released run_squad.py (windows, max-context, answers outside a windo
 tokens carry their place in the original characters, so an answer is found and cut by character offsets and no text has
 to be re-aligned. Where the released `get_final_text` succeeds it gives the same characters; where it gives up and
 returns whole words, offsets still give the exact ones. Letters: W windows, T tokens of all windows.
-
-One split of SQuAD, tokenised: from the JSON file through the cache to windows, texts only where they are needed.
 """
 
 from __future__ import annotations
@@ -20,18 +18,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.files import file_sha256
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.examples import Ints, TokenRows, concatenate, window_ranges
-from clozelab.datamodules.files import Arrays, Facts, cached_arrays, content_key
-from clozelab.datamodules.labelled import subset
 
 
 @dataclass(frozen=True)
@@ -210,20 +205,14 @@ class SquadFeatures:
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
         """What the cache stores."""
-        arrays = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "rows"}
-        rows = self.rows
-        return arrays | {
-            "input_ids": rows.input_ids,
-            "offsets": rows.offsets,
-            "second_starts": rows.second_starts,
-        }
+        own = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "rows"}
+        return own | self.rows.arrays()
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[np.generic]]) -> SquadFeatures:
         """The inverse of `to_arrays`."""
-        own = dict(arrays)
-        rows = TokenRows(*(own.pop(name) for name in ("input_ids", "offsets", "second_starts")))  # type: ignore[arg-type]
-        return cls(rows=rows, **own)  # type: ignore[arg-type]
+        own = {name: arrays[name] for name in cls.__dataclass_fields__ if name != "rows"}
+        return cls(rows=TokenRows.of(arrays), **own)  # type: ignore[arg-type]
 
 
 def build_features(
@@ -317,8 +306,6 @@ class _Builder:
         )
 
 
-FORMAT_VERSION = 2
-"""Raised when this code makes other windows of the same file: older cache folders are then not found."""
 MAX_UNUSABLE_FRACTION = 0.1
 """More questions without a usable answer than this: another data set (2.0, say), not dirt."""
 
@@ -339,54 +326,7 @@ class SquadSplit:
         return self.examples
 
 
-def load_squad(
-    path: Path,
-    tokenizer: Tokenizer,
-    settings: WindowSettings,
-    *,
-    name: str,
-    cache_dir: Path,
-    for_training: bool,
-    max_examples: int | None,
-    with_unanswerable: bool = False,
-    for_prediction: bool = False,
-) -> SquadSplit:
-    """One split, its windows from the cache if they were made before; `with_unanswerable` for 2.0.
-
-    `for_prediction`: the file may come without answers.
-    """
-    key = {
-        "version": FORMAT_VERSION,
-        "file": file_sha256(path),
-        "settings": asdict(settings),
-        "tokenizer": tokenizer.fingerprint,
-        "for_training": for_training,
-        "max_examples": max_examples,
-        "with_unanswerable": with_unanswerable,
-    }
-    loaded: list[SquadExamples] = []
-
-    def read() -> SquadExamples:
-        examples = read_squad(path, for_training=for_training, with_unanswerable=with_unanswerable)
-        if not for_prediction:
-            _refuse_other_data(path, examples, with_unanswerable)
-        loaded.append(examples.select(subset(len(examples), max_examples)))
-        return examples
-
-    def build() -> tuple[Arrays, Facts]:
-        available = len(read())
-        features, counts = build_features(loaded[0], tokenizer, settings)
-        total = Counter(loaded[0].counts) + counts
-        facts = {"num_questions": len(loaded[0]), "num_available": available, "counts": dict(total)}
-        return features.to_arrays(), facts
-
-    arrays, facts = cached_arrays(cache_dir / "tasks" / f"{name}-{content_key(key)}", build)
-    if not for_training and not loaded:
-        read()
-    return SquadSplit(SquadFeatures.from_arrays(arrays), None if for_training else loaded[0], **facts)
-
-
-def _refuse_other_data(path: Path, examples: SquadExamples, with_unanswerable: bool) -> None:
+def refuse_other_data(path: Path, examples: SquadExamples, with_unanswerable: bool) -> None:
     unanswerable = 0 if with_unanswerable else examples.counts["question_without_answer"]
     unusable = unanswerable + examples.counts["answer_not_in_passage"]
     if unusable > MAX_UNUSABLE_FRACTION * (len(examples) + unusable):

@@ -32,8 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.datamodules.cache import Arrays
 from clozelab.datamodules.examples import Ints, TokenRows, concatenate, ragged_positions
-from clozelab.datamodules.files import Arrays, refuse_wrong_file, text_lines
+from clozelab.datamodules.files import refuse_wrong_file, text_lines
 
 DOCUMENT_START = "-DOCSTART-"
 OUTSIDE = "O"
@@ -245,6 +246,11 @@ class TaggedSplit:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def num_bad_rows(self) -> int:
+        """Sentences with a damaged line."""
+        return self.counts.get("damaged_sentences", 0)
 
     @property
     def labels(self) -> Ints:

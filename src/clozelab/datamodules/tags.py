@@ -1,9 +1,8 @@
-"""Tagging data in CoNLL columns or conllu: entities, chunks, parts of speech.
+"""Tagging data in CoNLL columns or conllu (entities, chunks, parts of speech), as tokens or as features.
 
-Tagging data as the outputs of a frozen encoder: computed once, kept on disk, read by every run.
-
-One pass over the rows of a split writes all layers' outputs for the scored words to memory-mapped files, one a layer:
-fp32, in the order of the words, below a name made of the text, the tokenizer, the window and the encoder's weights.
+Features are a frozen encoder's outputs: computed once, kept on disk, read by every run. One pass over the rows of a
+split writes all layers' outputs for the scored words to memory-mapped files, one a layer: fp32, in the order of the
+words, below a name made of the text, the tokenizer, the window and the encoder's weights.
 Other choices of layers, other seeds and other processes find them there; a process that comes while they are being
 written waits. With document context a word's neighbours are encoded around it and not kept.
 
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,27 +24,21 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from clozelab.corpus.files import file_sha256
-from clozelab.datamodules.baselines import Scores, of_tags
-from clozelab.datamodules.examples import Ints, Preview, Rows, TaskPreview, TokenRows, ragged_positions
-from clozelab.datamodules.files import Arrays, Facts, cached_arrays, cached_folder, content_key, one_at_a_time
+from clozelab.datamodules.baselines import of_tags
+from clozelab.datamodules.cache import Arrays, Facts, cached_folder, content_key, one_at_a_time
+from clozelab.datamodules.examples import Ints, Preview, Rows, TaskPreview, TokenRows, ragged_positions, subset
+from clozelab.datamodules.files import Scores
 from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, make_batch
-from clozelab.datamodules.labelled import subset
 from clozelab.datamodules.loading import token_budget_batches
 from clozelab.datamodules.tagged import ColumnFormat, TaggedRows, TaggedSentences, TaggedSplit, build_rows, read_conll
 from clozelab.metrics.entities import OUTSIDE, scheme_of, split_tag, to_iob2
 from clozelab.models.encoder import Encoder
 from clozelab.models.features import feature_layers
 
-# ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
-
-
 log = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
-"""Raised when this code makes other rows of the same file: older cache folders are then not found."""
 
-
-class ConllDataModule(FinetuningDataModule):
+class TagDataModule(FinetuningDataModule):
     """Words with tags.
 
     Args:
@@ -74,17 +67,23 @@ class ConllDataModule(FinetuningDataModule):
 
     @property
     def sources(self) -> dict[str, Any]:
-        return self._file_settings(self.train_path) | {"validation": file_sha256(self.validation_path)}
+        return {"files": [file_sha256(path) for path in (self.train_path, self.validation_path)], **self._reading}
 
-    def setup(self, stage: str | None = None) -> None:
-        """Read and tokenise both splits; does nothing the second time."""
-        if not hasattr(self, "train"):
-            self.train = self._load(self.train_path, None, self.plan.max_train_examples)
-            self.validation = self._load(self.validation_path, self.train.label_names, None)
-            self.train_rows, self.train_targets = self.train.rows, {}
-            self.validation_rows = self.validation.rows
-            self._warn()
-            log.info("%s: %s", self.inputs.name, self.facts)
+    @property
+    def _reading(self) -> dict[str, Any]:
+        rules = {"entity_tags": self.entity_tags, "document_context": self.document_context}
+        return {"layout": asdict(self.layout), **rules}
+
+    def read_splits(self) -> Iterable[tuple[str, Path, TaggedSplit]]:
+        self.train = self._load(self.train_path, None, self.plan.max_train_examples)
+        self.validation = self._load(self.validation_path, self.train.label_names, None)
+        self.train_rows, self.train_targets = self.train.rows, {}
+        self.validation_rows = self.validation.rows
+        if self.entity_tags and self.inputs.tokenizer.lowercase:
+            log.warning("the encoder's vocabulary is lower-cased: entities lose the letter case that tells them apart")
+        if self.document_context and not self.train.counts["has_documents"]:
+            log.warning("%s marks no documents: every sentence is encoded without neighbours", self.train_path)
+        return [("training", self.train_path, self.train), ("validation", self.validation_path, self.validation)]
 
     def compute_baselines(self) -> Scores:
         train, asked = (self._read(path) for path in (self.train_path, self.validation_path))
@@ -120,38 +119,18 @@ class ConllDataModule(FinetuningDataModule):
             "max_seq_length": self.max_seq_length,
         }
 
-    def _warn(self) -> None:
-        if self.entity_tags and self.inputs.tokenizer.lowercase:
-            log.warning("the encoder's vocabulary is lower-cased: entities lose the letter case that tells them apart")
-        if self.document_context and not self.train.counts["has_documents"]:
-            log.warning("%s marks no documents: every sentence is encoded without neighbours", self.train_path)
-        for name, split in (("training", self.train), ("validation", self.validation)):
-            self.say_what_is_cut(name, split.counts)
-
     def read_test(self, path: Path) -> tuple[Rows, TaggedSplit]:
         split = self._load(path, self.train.label_names, None, require_tags=False)
-        self.refuse_damaged(path, split.counts.get("damaged_sentences", 0), "sentences")
+        self.refuse_damaged(path, split.num_bad_rows, "sentences")
         return split.rows, split
-
-    def _file_settings(self, path: Path) -> dict[str, Any]:
-        return {
-            "version": FORMAT_VERSION,
-            "file": file_sha256(path),
-            "layout": asdict(self.layout),
-            "entity_tags": self.entity_tags,
-            "document_context": self.document_context,
-        }
 
     def _load(
         self, path: Path, label_names: list[str] | None, max_examples: int | None, require_tags: bool = True
     ) -> TaggedSplit:
-        """One split, from the cache if it was tokenised before. `label_names` None: those of the file.
+        """One split. `label_names` None: those of the file.
 
         `require_tags` False is for prediction: tags are not read, and every word has the first label.
         """
-        settings = self._file_settings(path) | self.tokenization
-        settings |= {"labels": label_names, "max_examples": max_examples}
-        key = content_key(settings | ({} if require_tags else {"require_tags": False}))
 
         def build() -> tuple[Arrays, Facts]:
             sentences = read_conll(path, self.layout, require_tags=require_tags)
@@ -159,9 +138,9 @@ class ConllDataModule(FinetuningDataModule):
                 sentences.tags = [[label_names[0]] * len(words) for words in sentences.words]
             return self._tokenise(path, sentences, label_names, max_examples)
 
-        arrays, facts = cached_arrays(self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}", build)
-        no_second = np.diff(arrays["offsets"]).astype(np.int32)
-        rows = TokenRows(arrays["input_ids"], arrays["offsets"], no_second)
+        settings = {"labels": label_names, "max_examples": max_examples, "require_tags": require_tags}
+        arrays, facts, key = self.cached(path, self._reading | settings, build)
+        rows = TokenRows(arrays["input_ids"], arrays["offsets"], np.diff(arrays["offsets"]).astype(np.int32))
         return TaggedSplit(
             rows=TaggedRows(rows, arrays["word_offsets"], arrays["word_positions"], arrays["labels"]),
             sentence_offsets=arrays["sentence_offsets"],
@@ -224,7 +203,7 @@ def _label_indices(where: str, tags: Sequence[str], index: dict[str, int]) -> li
     return [index[tag] for tag in tags]
 
 
-FORMAT_VERSION_features = 2
+FEATURES_VERSION = 3
 """Raised when this code makes other features of the same rows: older cache folders are then not found."""
 
 
@@ -262,12 +241,12 @@ class FeatureRows:
         }
 
 
-class FeatureDataModule(ConllDataModule):
+class FeatureDataModule(TagDataModule):
     """Words with tags, each as chosen layers of a frozen encoder.
 
     Args:
         features: one of models/features.py; decides what is read, not what is stored.
-        the others: as ConllDataModule's.
+        the others: as TagDataModule's.
     """
 
     def __init__(self, *, features: str, **tagging: Any) -> None:
@@ -280,13 +259,13 @@ class FeatureDataModule(ConllDataModule):
         assert self.inputs.encoder is not None, "the stage gives the encoder"
         return self.inputs.encoder
 
-    def setup(self, stage: str | None = None) -> None:
-        """Read and tokenise both splits and compute their features, where that was not done before."""
-        if not hasattr(self, "train"):
-            super().setup(stage)
-            encoders: list[Encoder] = []
-            self.train_rows = self._features("train", self.train, encoders)
-            self.validation_rows = self._features("validation", self.validation, encoders)
+    def read_splits(self) -> Iterable[tuple[str, Path, TaggedSplit]]:
+        """As TagDataModule's, and computes their features where that was not done before."""
+        read = super().read_splits()
+        encoders: list[Encoder] = []
+        self.train_rows = self._features("train", self.train, encoders)
+        self.validation_rows = self._features("validation", self.validation, encoders)
+        return read
 
     def read_test(self, path: Path) -> tuple[Rows, TaggedSplit]:
         split = super().read_test(path)[1]
@@ -298,7 +277,7 @@ class FeatureDataModule(ConllDataModule):
 
     def _features(self, name: str, split: TaggedSplit, encoders: list[Encoder]) -> FeatureRows:
         """`encoders` keeps the loaded encoder from one split to the next; empty where none was needed."""
-        key = content_key({"version": FORMAT_VERSION_features, "rows": split.key, "encoder": self.source.fingerprint})
+        key = content_key({"version": FEATURES_VERSION, "rows": split.key, "encoder": self.source.fingerprint})
         folder = self.inputs.cache_dir / "features" / f"{self.inputs.name}-{key}"
 
         def write(target: Path) -> Facts:

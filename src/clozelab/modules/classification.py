@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clozelab.datamodules.labelled import LabelledRows
+from clozelab.datamodules.examples import LabelledRows
 from clozelab.metrics import glue
 from clozelab.metrics.glue import prediction_lines
 from clozelab.models.encoder import Encoder

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.datamodules.files import cached_arrays, cached_folder, content_key, one_at_a_time
+from clozelab.datamodules.cache import cached_arrays, cached_folder, content_key, one_at_a_time
 
 
 class Builder:

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from clozelab.datamodules.choices import ChoiceFormat
+from clozelab.datamodules.files import TableFormat, TextExamples
 from clozelab.datamodules.hub import HubSource, hub_files
-from clozelab.datamodules.labelled import TsvFormat, read_tsv
 from clozelab.datamodules.squad_reading import read_squad
-from clozelab.datamodules.swag_reading import ChoiceFormat, read_choices
 from clozelab.launch import sweep
 
 datasets = pytest.importorskip("datasets")
@@ -42,6 +42,10 @@ TEXTS = {
     "qnli": ["question", "sentence"],
     "qqp": ["question1", "question2"],
 }
+
+
+def read(layout: TableFormat, path: Path, labels: str = "required") -> TextExamples:
+    return layout.read(path, check_label=lambda label: None, labels=labels)
 
 
 def task(name: str, *overrides: str) -> dict[str, Any]:
@@ -95,19 +99,16 @@ def test_glue(hub: Any, tmp_path: Path, name: str) -> None:
     data, number = settings["data"], len(asked)
     for file, place in source.files.items():
         is_test = place.rpartition("/")[2].startswith("test")
-        layout = TsvFormat(
+        layout = TableFormat(
             data["text_columns"],
             data["label_column"],
             data["test_id_column"] if is_test else data["id_column"],
             None if is_test else data["columns"],
-            data["numeric_labels"],
         )
-        names = None if is_test else data["labels"]
-        found = read_tsv(folder / file, layout, label_names=names, require_labels=not is_test)
+        found = read(layout, folder / file, "optional" if is_test else "required")
         expected = splits[place if "/" not in place else "test_matched"]
         assert found.num_bad_rows == 0 and found.ids == [str(i) for i in range(7)]
-        assert found.first == expected[columns[0]]
-        assert found.second == (expected[columns[1]] if len(columns) == 2 else None)
+        assert found.texts == list(zip(*(expected[column] for column in columns), strict=True))
         if is_test:
             assert found.labels is None
         elif name == "stsb":
@@ -123,14 +124,14 @@ def test_equal_to_the_official_files(hub: Any, tmp_path: Path, shared_dir: Path)
     """RTE, read from its own files and by way of the hub's columns."""
     settings = task("rte")
     data, names = settings["data"], CLASSES["rte"]
-    layout = TsvFormat(data["text_columns"], "label", data["id_column"], None)
+    layout = TableFormat(data["text_columns"], "label", data["id_column"])
     splits = {}
     for file, split in (("train_file", "train"), ("validation_file", "validation")):
-        rows = read_tsv(shared_dir / "data" / data[file], layout, label_names=names, require_labels=True)
+        rows = read(layout, shared_dir / "data" / data[file])
         labels = [names.index(one) for one in rows.labels or []]
         columns = {
-            "sentence1": rows.first,
-            "sentence2": rows.second,
+            "sentence1": [texts[0] for texts in rows.texts],
+            "sentence2": [texts[1] for texts in rows.texts],
             "label": labels,
             "idx": [int(i) for i in rows.ids],
         }
@@ -141,10 +142,7 @@ def test_equal_to_the_official_files(hub: Any, tmp_path: Path, shared_dir: Path)
     hub("nyu-mll/glue", "rte", splits, datasets.Features({**features, "idx": datasets.Value("int32")}))
     folder = hub_files(HubSource.of(settings), tmp_path / "cache")
     for file in ("train_file", "validation_file"):
-        both = [
-            read_tsv(base / data[file], layout, label_names=names, require_labels=True)
-            for base in (folder, shared_dir / "data")
-        ]
+        both = [read(layout, base / data[file]) for base in (folder, shared_dir / "data")]
         assert both[0] == both[1]
 
 
@@ -197,16 +195,16 @@ def test_swag(hub: Any, tmp_path: Path) -> None:
     hub("allenai/swag", "regular", {"train": row, "validation": row, "test": row | {"label": [-1] * 5}}, features)
     folder = hub_files(HubSource.of(settings), tmp_path / "cache")
     data = settings["data"]
-    names = ("context_column", "start_column", "ending_columns", "label_column", "columns", "is_csv")
+    names = ("context_column", "start_column", "ending_columns", "label_column", "columns")
     layout = ChoiceFormat(*(data[name] for name in names))
     with (tmp_path / "official.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["", *row])
         writer.writerows([str(i), *values] for i, values in enumerate(zip(*row.values(), strict=True)))
-    expected = read_choices(tmp_path / "official.csv", layout, require_labels=True)
-    assert read_choices(folder / "swag/train.csv", layout, require_labels=True) == expected
-    test = read_choices(folder / "swag/test.csv", layout, require_labels=False)
-    assert (test.contexts, test.endings, test.ids) == (expected.contexts, expected.endings, expected.ids)
+    expected = layout.read(tmp_path / "official.csv")
+    assert layout.read(folder / "swag/train.csv") == expected
+    test = layout.read(folder / "swag/test.csv", "unread")
+    assert (test.texts, test.ids) == (expected.texts, expected.ids)
     assert "label" not in (folder / "swag/test.csv").read_text().split("\n")[0]
 
 

@@ -8,14 +8,43 @@ from typing import Any
 import pytest
 
 from clozelab.corpus.tokenizers import WordPieceTokenizer
-from clozelab.datamodules.labelled import LabelledRows, TsvFormat, load_labelled, subset
+from clozelab.datamodules.examples import LabelledRows, subset
+from clozelab.datamodules.finetuning import TaskInputs, TrainingPlan
+from clozelab.datamodules.labelled import LabelledDataModule
 
-LAYOUT = TsvFormat(["text"], "label", None, None)
+TASK = {
+    "file_format": "auto",
+    "columns": None,
+    "text_columns": ["text"],
+    "label_column": "label",
+    "id_column": None,
+    "labels": ["yes", "no"],
+    "numeric_labels": False,
+    "extra_validation_files": None,
+    "test_id_column": None,
+    "long_documents": "truncate",
+    "window_stride": 6,
+    "window_pooling": "mean",
+    "test_files": None,
+    "how_to_get": "make it",
+    "max_seq_length": 16,
+    "evaluation_tokens": 20,
+}
 
 
-def load(folder: Path, tokenizer: WordPieceTokenizer, **changes: Any) -> LabelledRows:
-    settings = {"label_names": ["yes", "no"], "max_seq_length": 16, "max_examples": None} | changes
-    return load_labelled(folder / "x.tsv", LAYOUT, tokenizer, name="x", cache_dir=folder / "cache", **settings)
+def module(folder: Path, tokenizer: WordPieceTokenizer, name: str = "x.tsv", **changes: Any) -> LabelledDataModule:
+    """Of one file, which is both splits; `max_examples` is the plan's."""
+    plan = TrainingPlan(8, 1, 1, changes.pop("max_examples", None), 1, 0)
+    inputs = TaskInputs("x", folder, folder / "cache", tokenizer, 64)
+    files = {"train_file": name, "validation_file": name}
+    return LabelledDataModule(inputs=inputs, plan=plan, **(TASK | files | changes))
+
+
+def load(*where: Any, **changes: Any) -> LabelledRows:
+    """The training split."""
+    data = module(*where, **changes)
+    data.setup()
+    return data.train
 
 
 @pytest.fixture
@@ -35,7 +64,7 @@ def test_label_order_is_the_lists(folder: Path, tokenizer: WordPieceTokenizer) -
 
 
 def test_labels_from_the_data_are_sorted(folder: Path, tokenizer: WordPieceTokenizer) -> None:
-    assert load(folder, tokenizer, label_names=None).label_names == ["no", "yes"]
+    assert load(folder, tokenizer, labels=None).label_names == ["no", "yes"]
 
 
 def test_subset_is_fixed_nested_and_in_file_order(folder: Path, tokenizer: WordPieceTokenizer) -> None:
@@ -58,29 +87,28 @@ def test_cache_follows_content_and_settings(folder: Path, tokenizer: WordPieceTo
 
 
 def test_numbers_and_files_without_labels(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
-    layout = TsvFormat(["text"], "score", None, None, numeric_labels=True)
-    settings = {"name": "n", "cache_dir": tmp_path / "cache", "label_names": None, "max_examples": None}
+    numbers: dict[str, Any] = {"name": "n.tsv", "label_column": "score", "labels": None, "numeric_labels": True}
     path = tmp_path / "n.tsv"
     path.write_text("text\tscore\nthe cat\t4.25\nthe dog\t0\n")
-    split = load_labelled(path, layout, tokenizer, max_seq_length=16, **settings)
+    data = module(tmp_path, tokenizer, **numbers)
+    data.setup()
+    split = data.train
     assert (split.labels.tolist(), split.labels.dtype, split.label_names) == ([4.25, 0.0], "float32", [])
     assert split.is_regression
+    (tmp_path / "test.tsv").write_text("text\nthe cat\n")
+    assert data.read_test(tmp_path / "test.tsv")[1].labels.tolist() == [-1]
     path.write_text("text\tscore\nthe cat\tnan\n")
     with pytest.raises(ValueError, match=r"n.tsv:2: label 'nan' is not a number"):
-        load_labelled(path, layout, tokenizer, max_seq_length=16, **settings)
-    path.write_text("text\nthe cat\n")
-    unlabelled = load_labelled(path, layout, tokenizer, max_seq_length=16, require_labels=False, **settings)
-    assert unlabelled.labels.tolist() == [-1]
+        load(tmp_path, tokenizer, **numbers)
 
 
 def test_what_is_unusual_is_counted(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
-    layout = TsvFormat(["a", "b"], "label", "id", None)
     path = tmp_path / "x.tsv"
     rows = ["1\tthe cat\tthe dog\tyes", "1\tthe red cat\tthe green dog ran fast\tyes", "2\t \tthe dog\tno"]
     path.write_text("id\ta\tb\tlabel\n" + "\n".join(rows) + "\n")
-    settings = {"name": "x", "cache_dir": tmp_path, "label_names": None, "max_examples": None}
+    settings: dict[str, Any] = {"text_columns": ["a", "b"], "id_column": "id", "labels": None}
     for _ in range(2):  # built, and from the cache
-        split = load_labelled(path, layout, tokenizer, max_seq_length=8, **settings)
+        split = load(tmp_path, tokenizer, max_seq_length=8, **settings)
         expected = {"truncated_rows": 1, "truncated_tokens": 3, "empty_texts": 1, "duplicate_ids": 1}
         assert split.counts == expected
     assert split.rows.lengths.max() == 8

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.datamodules.examples import subset
 from clozelab.datamodules.squad_reading import (
     SquadExamples,
     SquadFeatures,
     SquadQuestion,
     WindowSettings,
     build_features,
-    load_squad,
+    read_squad,
 )
 from clozelab.metrics.squad import score_v1
 from clozelab.modules.spans import NBestSettings, predict_answers, window_candidates
@@ -124,14 +125,13 @@ def test_empty_passage_is_surely_unanswerable(tokenizer: WordPieceTokenizer) -> 
 
 
 @pytest.mark.shared
-def test_gold_spans_of_real_data_score_nearly_everything(shared_dir: Path, tmp_path: Path) -> None:
+def test_gold_spans_of_real_data_score_nearly_everything(shared_dir: Path) -> None:
     """Windows, offsets and n-best in one: logits that point at the answer give its text back."""
     tokenizer = WordPieceTokenizer.from_vocab(shared_dir / "data/vocab/bert-base-uncased-vocab.txt", lowercase=True)
     path, settings = shared_dir / "data/squad/dev-v1.1.json", WindowSettings(384, 128, 64)
-    split = load_squad(
-        path, tokenizer, settings, name="squad", cache_dir=tmp_path, for_training=False, max_examples=1500
-    )
-    features, examples = split.features, split.require_examples()
+    examples = read_squad(path, for_training=False)
+    examples = examples.select(subset(len(examples), 1500))
+    features, _ = build_features(examples, tokenizer, settings)
     start, end = np.full((2, len(features.rows.input_ids)), -10, dtype=np.float32)
     has_answer = features.end_positions > 0
     offsets = features.rows.offsets[:-1]

@@ -10,13 +10,29 @@ import numpy as np
 import pytest
 
 from clozelab.corpus.tokenizers import WordPieceTokenizer
-from clozelab.datamodules.squad_reading import SquadSplit, WindowSettings, load_squad
+from clozelab.datamodules.finetuning import TaskInputs, TrainingPlan
+from clozelab.datamodules.squad import SquadDataModule
+from clozelab.datamodules.squad_reading import SquadSplit
 
 
-def load(path: Path, tokenizer: WordPieceTokenizer, **changes: Any) -> SquadSplit:
-    settings = {"for_training": True, "max_examples": None} | changes
-    windows = WindowSettings(16, 4, 4)
-    return load_squad(path, tokenizer, windows, name="s", cache_dir=path.parent / "cache", **settings)
+def load(path: Path, tokenizer: WordPieceTokenizer, largest: int | None = None) -> tuple[SquadSplit, SquadSplit]:
+    """Training and validation split, both from one file."""
+    data = SquadDataModule(
+        inputs=TaskInputs("s", path.parent, path.parent / "cache", tokenizer, 64),
+        plan=TrainingPlan(4, 1, 1, largest, 1, 0),
+        train_file=path.name,
+        validation_file=path.name,
+        test_files=None,
+        train_extra=[],
+        with_unanswerable=False,
+        how_to_get="",
+        max_seq_length=16,
+        doc_stride=4,
+        max_query_length=4,
+        evaluation_tokens=100,
+    )
+    data.setup()
+    return data.train, data.validation
 
 
 def write(folder: Path, num_answered: int, num_unanswerable: int) -> Path:
@@ -31,12 +47,11 @@ def write(folder: Path, num_answered: int, num_unanswerable: int) -> Path:
 
 def test_cache_gives_the_same_windows_and_texts_only_for_scoring(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
     path = write(tmp_path, 5, 0)
-    first, again = load(path, tokenizer, max_examples=3), load(path, tokenizer, max_examples=3)
+    (first, scoring), (again, scored) = load(path, tokenizer, 3), load(path, tokenizer, 3)
     assert first.examples is None
     assert (again.num_questions, again.num_available, again.counts) == (3, 5, first.counts)
     assert np.array_equal(first.features.rows.input_ids, again.features.rows.input_ids)
-    scoring = [load(path, tokenizer, for_training=False) for _ in range(2)]
-    assert [len(split.require_examples()) for split in scoring] == [5, 5]
+    assert [len(split.require_examples()) for split in (scoring, scored)] == [5, 5]
 
 
 def test_unanswerable_questions_are_another_data_set(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from clozelab.corpus.tokenizers import WordPieceTokenizer
-from clozelab.datamodules.swag_reading import ChoiceFormat, Fold, load_choices, read_choices
+from clozelab.datamodules.choices import ChoiceDataModule, ChoiceFormat, Fold
+from clozelab.datamodules.examples import LabelledRows
+from clozelab.datamodules.finetuning import TaskInputs, TrainingPlan
 
 HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
 ENDINGS = ["ending0", "ending1", "ending2", "ending3"]
-SWAG = ChoiceFormat("sent1", "sent2", ENDINGS, "label", None, True)
-CODAH = ChoiceFormat("prompt", None, ENDINGS, "label", ["category", "prompt", *ENDINGS, "label"], False)
+SWAG = ChoiceFormat("sent1", "sent2", ENDINGS, "label")
+CODAH = ChoiceFormat("prompt", None, ENDINGS, "label", ["category", "prompt", *ENDINGS, "label"])
 
 
 def row(number: int, **changes: str) -> str:
@@ -27,35 +28,59 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+def loaded(folder: Path, tokenizer: WordPieceTokenizer, length: int) -> LabelledRows:
+    """The split of x.csv."""
+    data = ChoiceDataModule(
+        inputs=TaskInputs("x", folder, folder / "cache", tokenizer, length),
+        plan=TrainingPlan(4, 1.0, 1, None, 1, 0),
+        train_file="x.csv",
+        validation_file="x.csv",
+        test_files=None,
+        published_train_examples=None,
+        folds=None,
+        held_out_fold=None,
+        file_format="auto",
+        columns=None,
+        context_column="sent1",
+        start_column="sent2",
+        ending_columns=ENDINGS,
+        label_column="label",
+        how_to_get="",
+        max_seq_length=length,
+        evaluation_tokens=60,
+    )
+    data.setup()
+    return data.train
+
+
 def test_official_csv(tmp_path: Path) -> None:
     """Quotes, a comma and a doubled quote in a field, a line break in one, CRLF line ends, a byte order mark."""
     odd = row(1, sent1='"A ""red"" cat,\nsat."', ending2="")
     path = write(tmp_path / "x.csv", "\ufeff" + (HEADER + row(0) + "\n" + odd + "\n").replace("\n", "\r\n"))
-    examples = read_choices(path, SWAG, require_labels=True)
+    examples = SWAG.read(path)
     assert examples.ids == ["0", "1"]
-    assert examples.contexts == ["The cat sat.", 'A "red" cat,\r\nsat.']
-    assert examples.endings[0] == [f"the cat ran, fast {i}" for i in range(4)]
-    assert examples.endings[1][2] == "the cat"  # an empty ending stays a choice
-    assert examples.labels == [0, 1]
+    assert [texts[0] for texts in examples.texts] == ["The cat sat.", 'A "red" cat,\r\nsat.']
+    assert list(examples.texts[0][1:]) == [f"the cat ran, fast {i}" for i in range(4)]
+    assert examples.texts[1][3] == "the cat"  # an empty ending stays a choice
+    assert examples.labels == ["0", "1"]
 
 
 def test_tab_separated_without_quoting_or_header(tmp_path: Path) -> None:
     path = write(tmp_path / "x.tsv", 'o\t"I am\tran".\tsat\t"\tdid\t3\n')
-    examples = read_choices(path, CODAH, require_labels=True)
-    assert (examples.contexts, examples.endings, examples.labels) == (['"I am'], [['ran".', "sat", '"', "did"]], [3])
+    examples = CODAH.read(path)
+    assert (examples.texts, examples.labels) == ([('"I am', 'ran".', "sat", '"', "did")], ["3"])
 
 
 def test_rows_stand_in_order_and_share_their_context(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
-    path = write(tmp_path / "x.csv", HEADER + "".join(row(i) + "\n" for i in range(3)))
-    settings: dict[str, Any] = {"name": "x", "cache_dir": tmp_path / "cache", "fold": None, "max_examples": None}
-    split = load_choices(path, SWAG, tokenizer, max_seq_length=64, **settings)
+    write(tmp_path / "x.csv", HEADER + "".join(row(i) + "\n" for i in range(3)))
+    split = loaded(tmp_path, tokenizer, 64)
     assert (len(split), len(split.rows), split.label_names) == (3, 12, ["0", "1", "2", "3"])
     first, second = (split.rows.input_ids[a:b] for a, b in ((0, split.rows.offsets[1]), split.rows.offsets[1:3]))
     words = [tokenizer.vocabulary[i] for i in first]
     assert words == ["[CLS]", "the", "cat", "sat", ".", "[SEP]", "the", "cat", "ran", ",", "fast", "0", "[SEP]"]
     assert [tokenizer.vocabulary[i] for i in second[-2:]] == ["1", "[SEP]"]
     assert split.rows.second_starts[0] == 6
-    cut = load_choices(path, SWAG, tokenizer, max_seq_length=10, **settings)
+    cut = loaded(tmp_path, tokenizer, 10)
     assert cut.rows.lengths.max() == 10
     assert cut.counts["truncated_rows"] == 12
 
@@ -91,27 +116,27 @@ def test_folds_share_the_file_and_no_context(tmp_path: Path) -> None:
 )
 def test_bad_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_choices(write(tmp_path / "x.csv", text), SWAG, require_labels=True)
+        SWAG.read(write(tmp_path / "x.csv", text))
 
 
 def test_rare_damage_is_counted(tmp_path: Path) -> None:
     rows = "".join(row(i) + "\n" for i in range(200))
     path = write(tmp_path / "x.csv", HEADER + rows)
     path.write_bytes(path.read_bytes() + row(0).encode().replace(b"cat sat", b"\xff\xfe") + b"\n")
-    examples = read_choices(path, SWAG, require_labels=True)
+    examples = SWAG.read(path)
     assert (len(examples), examples.num_bad_rows) == (200, 1)
 
 
 def test_files_without_labels_can_be_read(tmp_path: Path) -> None:
     path = write(tmp_path / "x.csv", HEADER.replace(",label", "") + "0,v,1,x,a,b,gold,c,d,e,f\n")
-    assert read_choices(path, SWAG, require_labels=False).labels is None
+    assert SWAG.read(path, "optional").labels is None
 
 
 @pytest.mark.shared
 def test_shared_files(shared_dir: Path) -> None:
-    swag = [read_choices(shared_dir / f"data/swag/{name}.csv", SWAG, require_labels=True) for name in ("train", "val")]
+    swag = [SWAG.read(shared_dir / f"data/swag/{name}.csv") for name in ("train", "val")]
     assert [len(part) for part in swag] == [9089, 953]
-    codah = read_choices(shared_dir / "data/codah/full_data.tsv", CODAH, require_labels=True)
+    codah = CODAH.read(shared_dir / "data/codah/full_data.tsv")
     assert (len(codah), codah.num_bad_rows) == (2776, 0)
-    held_out = sum(Fold(5, 0, False).holds(context) for context in codah.contexts)
+    held_out = sum(Fold(5, 0, False).holds(context) for context, *_ in codah.texts)
     assert abs(held_out / 2776 - 0.2) < 0.03

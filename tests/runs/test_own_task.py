@@ -1,0 +1,80 @@
+"""A task of one's own is one YAML: jsonl files, named by a folder that --config-dir gives; with either tokenizer."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clozelab.cli import main
+from clozelab.corpus.tokenizers import ByteBpeTokenizer, Tokenizer, WordPieceTokenizer
+
+TASK = """\
+# Is a film review friendly?
+defaults:
+  - format/labelled@_here_
+  - _self_
+name: reviews
+title: Film reviews
+data:
+  train_file: reviews/train.jsonl.gz
+  validation_file: reviews/validation.jsonl
+  text_columns: [review]
+  label_column: friendly
+"""
+GOOD, BAD = ["good", "fine", "great"], ["bad", "dull", "awful"]
+
+
+def lines(number: int) -> str:
+    found = [
+        {"friendly": bool(i % 2), "stars": i % 5, "review": f'the "film"\twas {(GOOD if i % 2 else BAD)[i % 3]}'}
+        for i in range(number)
+    ]
+    return "".join(json.dumps(line) + "\n" for line in found)
+
+
+def learn(kind: str) -> Tokenizer:
+    texts = [json.loads(line)["review"] for line in lines(60).splitlines()]
+    if kind == "wordpiece":
+        return WordPieceTokenizer.train(texts, 120, True)
+    return ByteBpeTokenizer.train(texts, 300, False, True)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
+def test_a_jsonl_task_in_one_yaml(tmp_path: Path, save_encoder: Callable[..., None], kind: str) -> None:
+    (tmp_path / "conf/task").mkdir(parents=True)
+    (tmp_path / "conf/task/reviews.yaml").write_text(TASK)
+    (tmp_path / "data/reviews").mkdir(parents=True)
+    (tmp_path / "data/reviews/train.jsonl.gz").write_bytes(gzip.compress(lines(120).encode()))
+    (tmp_path / "data/reviews/validation.jsonl").write_text(lines(30))
+    tokenizer = learn(kind)
+    save_encoder(tmp_path / "encoder", tokenizer, num_hidden_layers=1, initializer_range=0.1)
+    settings = {
+        "data_dir": tmp_path / "data",
+        "cache_dir": tmp_path / "cache",
+        "encoder": tmp_path / "encoder",
+        "row": "mine",
+        "run_dir": tmp_path / "run",
+        "learning_rate": 1e-2,
+        "epochs": 4,
+        "global_batch_size": 8,
+        "evaluations_per_epoch": 1,
+        "trainer.precision": "32-true",
+        "trainer.progress_bar": "false",
+        "save_model": "true",
+    }
+    words = [f"{key}={value}" for key, value in settings.items()]
+    assert main(["finetune", "--config-dir", str(tmp_path / "conf"), "task=reviews", *words]) in (0, None)
+    scores = json.loads((tmp_path / "run/scores.json").read_text())
+    assert scores["title"] == "Film reviews" and scores["num_examples"] == 30
+    assert scores["scores"]["validation/accuracy"] > 0.9
+    first = json.loads((tmp_path / "run/predictions.jsonl").read_text().splitlines()[0])
+    assert first["label"] == "false"
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "run/model"))
+    text = 'the "film"\twas great, naïve '
+    ids = tokenizer.encode_batch([text])[0].tolist()
+    assert theirs(text)["input_ids"] == [tokenizer.cls_id, *ids, tokenizer.sep_id]
