@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import string
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.config import EncoderConfig
 
 # Sweeps of the tests are to be run, not to be looked at first; what tests the pre-flight takes it away again.
@@ -49,3 +51,33 @@ def shared_dir() -> Path:
 def no_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are those of a pipe, however wide the terminal is that the tests run in (pytest-xdist says so to all)."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+WORDS = [
+    "the",
+    "a",
+    "red",
+    "green",
+    "blue",
+    "cat",
+    "dog",
+    "sat",
+    "ran",
+    "on",
+    "mat",
+    "hill",
+    "who",
+    "where",
+    "what",
+    "is",
+    "was",
+    "did",
+    "fast",
+]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> WordPieceTokenizer:
+    """Of whole words, so that a test can count tokens by eye."""
+    letters = list(string.ascii_lowercase + string.digits + ".,?!'\"-") + [f"##{c}" for c in string.ascii_lowercase]
+    return WordPieceTokenizer([*SPECIAL_TOKENS, *letters, *(word for word in WORDS if len(word) > 1)], lowercase=True)

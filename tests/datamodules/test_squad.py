@@ -1,4 +1,4 @@
-"""The SQuAD data module: windows as training examples, settings checked against the encoder's length."""
+"""SQuAD: questions and windows from official files, the cache, and the data module on top."""
 
 from __future__ import annotations
 
@@ -7,12 +7,264 @@ import string
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.datamodules.examples import window_ranges
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
 from clozelab.datamodules.squad import SquadDataModule
+from clozelab.datamodules.squad_reading import (
+    SquadExamples,
+    SquadFeatures,
+    SquadQuestion,
+    SquadSplit,
+    WindowSettings,
+    answer_tokens,
+    build_features,
+    locate_answer,
+    max_context_flags,
+    read_squad,
+)
+
+CONTEXT = "A cat sat. A cat ran."
+
+
+def question(identifier: str, text: str = "cat", start: Any = 2) -> dict[str, Any]:
+    return {"id": identifier, "question": "Who sat?", "answers": [{"text": text, "answer_start": start}]}
+
+
+def write_articles(folder: Path, questions: list[dict[str, Any]], context: str = CONTEXT) -> Path:
+    path = folder / "train.json"
+    content = {"version": "1.1", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": questions}]}]}
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "expected"),
+    [("cat", 2, 2), ("cat", 3, 2), ("cat", 12, 13), ("cat", 999, 13), ("cat", -1, 2), ("dog", 2, -1), ("", 0, -1)],
+)
+def test_nearest_occurrence(text: str, start: int, expected: int) -> None:
+    assert locate_answer(CONTEXT, text, start) == expected
+
+
+def test_training_skips_and_counts_what_cannot_be_learned(tmp_path: Path) -> None:
+    lost = question("c", "zebra")
+    none = {"id": "d", "question": "?", "answers": []}
+    path = write_articles(tmp_path, [question("a"), question("b", "ran", 0), lost, none])
+    examples = read_squad(path, for_training=True)
+    assert [(q.id, q.answer_start) for q in examples.questions] == [("a", 2), ("b", 17)]
+    assert +examples.counts == {"answer_offset_repaired": 1, "answer_not_in_passage": 1, "question_without_answer": 1}
+
+
+def test_scoring_keeps_every_question(tmp_path: Path) -> None:
+    examples = read_squad(write_articles(tmp_path, [question("a"), question("c", "zebra")]), for_training=False)
+    assert [(q.id, q.answers, q.answer_start) for q in examples.questions] == [
+        ("a", ("cat",), 2),
+        ("c", ("zebra",), -1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("questions", "for_training"),
+    [([question("a"), question("a")], False), ([question("a"), question("a", "ran", 17)], True)],
+)
+def test_duplicate_id(questions: list[dict[str, Any]], for_training: bool, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"train.json: the question id 'a' occurs twice"):
+        read_squad(write_articles(tmp_path, questions), for_training=for_training)
+
+
+def test_training_takes_an_exact_repeat_once(tmp_path: Path) -> None:
+    examples = read_squad(
+        write_articles(tmp_path, [question("a"), question("b", "ran", 17), question("a")]), for_training=True
+    )
+    assert [one.id for one in examples.questions] == ["a", "b"] and examples.counts["question_repeated"] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is not a JSON file"),
+        ("[]", "not in the SQuAD format"),
+        ('{"data": [{"title": "x"}]}', "expected a list 'paragraphs'"),
+        ('{"data": [{"paragraphs": [{"qas": []}]}]}', "expected a text 'context'"),
+        ('{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": 7}]}]}]}', "expected a text 'id'"),
+        ('{"data": []}', "no usable question"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "train.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_squad(path, for_training=True)
+
+
+def test_offset_that_is_no_number(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"question 'a': answer_start is '2'"):
+        read_squad(write_articles(tmp_path, [question("a", start="2")]), for_training=True)
+
+
+@pytest.mark.shared
+def test_real_counts(shared_dir: Path) -> None:
+    examples = read_squad(shared_dir / "data/squad/dev-v1.1.json", for_training=False)
+    assert len(examples) == 10570
+    assert examples.counts["answer_not_in_passage"] == 0
+    unanswerable = read_squad(shared_dir / "data/squad/dev-v2.0.json", for_training=False)
+    assert (len(unanswerable), unanswerable.counts["question_without_answer"]) == (11873, 5945)
+
+
+def test_unanswerable_questions_are_examples_of_2_0(tmp_path: Path) -> None:
+    none = {"id": "d", "question": "?", "answers": [], "is_impossible": True}
+    path = write_articles(tmp_path, [question("a"), question("c", "zebra"), none])
+    examples = read_squad(path, for_training=True, with_unanswerable=True)
+    assert [(q.id, q.answers, q.answer_start) for q in examples.questions] == [("a", ("cat",), 2), ("d", (), -1)]
+    assert +examples.counts == {"answer_not_in_passage": 1, "question_without_answer": 1}
+
+
+def released_max_context(ranges: list[tuple[int, int]], window: int, position: int) -> bool:
+    """`_check_is_max_context` of the released run_squad."""
+    best_score, best_index = None, None
+    for index, (start, length) in enumerate(ranges):
+        end = start + length - 1
+        if position < start or position > end:
+            continue
+        score = min(position - start, end - position) + 0.01 * length
+        if best_score is None or score > best_score:
+            best_score, best_index = score, index
+    return window == best_index
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1, 7, 8, 9, 13, 30])
+@pytest.mark.parametrize("stride", [1, 3, 8, 20])
+def test_windows_cover_and_max_context_is_the_released_rule(num_tokens: int, stride: int) -> None:
+    ranges = window_ranges(num_tokens, 8, stride)
+    assert {token for start, length in ranges for token in range(start, start + length)} == set(range(num_tokens))
+    for window, flags in enumerate(max_context_flags(ranges, num_tokens)):
+        start, length = ranges[window]
+        expected = [released_max_context(ranges, window, start + i) for i in range(length)]
+        assert flags.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("characters", "expected"),
+    [((0, 3), (0, 0)), ((4, 7), (1, 1)), ((1, 6), (0, 1)), ((3, 4), (-1, -1)), ((8, 9), (2, 2)), ((-1, 4), (-1, -1))],
+)
+def test_answer_tokens(characters: tuple[int, int], expected: tuple[int, int]) -> None:
+    spans = np.array([[0, 3], [4, 7], [7, 12]])
+    assert answer_tokens(spans, *characters) == expected
+
+
+def features_of(tokenizer: WordPieceTokenizer, passage: str, answer: str, **settings: int) -> tuple[Any, Any]:
+    start = passage.find(answer)
+    examples = SquadExamples([passage], [SquadQuestion("q", "who ran?", 0, (answer,), start)])
+    lengths = {"max_seq_length": 14, "doc_stride": 3, "max_query_length": 4} | settings
+    return build_features(examples, tokenizer, WindowSettings(**lengths))
+
+
+def test_every_window_that_holds_the_answer_points_at_it(tokenizer: WordPieceTokenizer) -> None:
+    passage = "The red  cat sat on the mat, the Blue dog ran on a hill."
+    features, counts = features_of(tokenizer, passage, "Blue dog")
+    spans = features.passage_spans
+    found = 0
+    for window in range(len(features.question)):
+        row = features.rows.input_ids[features.rows.offsets[window] : features.rows.offsets[window + 1]]
+        assert len(row) <= 14
+        assert row[features.passage_starts[window] - 1] == tokenizer.sep_id == row[-1]
+        first, last = features.start_positions[window], features.end_positions[window]
+        if last:
+            found += 1
+            shift = features.window_starts[window] - features.passage_starts[window]
+            assert passage[spans[first + shift, 0] : spans[last + shift, 1]] == "Blue dog"
+    assert 0 < found < len(features.question) == counts["windows"]
+    assert counts["windows_without_answer"] == counts["windows"] - found
+
+
+def test_question_is_cut_and_a_short_passage_has_one_window(tokenizer: WordPieceTokenizer) -> None:
+    features, counts = features_of(tokenizer, "a cat", "cat", max_query_length=2)
+    tokens = [tokenizer.vocabulary[i] for i in features.rows.input_ids]
+    assert " ".join(tokens) == "[CLS] who ran [SEP] a cat [SEP]"
+    assert features.rows.gather(np.array([0]))["token_type_ids"].tolist() == [0, 0, 0, 0, 1, 1, 1]
+    assert features.max_context.tolist() == [False] * 4 + [True, True, False]
+    assert counts["windows"] == counts["questions_cut"] == 1
+
+
+def test_passage_without_tokens_has_no_window(tokenizer: WordPieceTokenizer) -> None:
+    features, counts = features_of(tokenizer, "  ", "x")
+    assert (len(features.question), counts["question_of_empty_passage"]) == (0, 1)
+
+
+def test_arrays_round_trip(tokenizer: WordPieceTokenizer) -> None:
+    features, _ = features_of(tokenizer, "the cat sat on the mat " * 3, "mat")
+    again = SquadFeatures.from_arrays(features.to_arrays())
+    for name, array in features.to_arrays().items():
+        assert np.array_equal(array, again.to_arrays()[name]), name
+
+
+def test_settings_that_leave_no_room() -> None:
+    with pytest.raises(ValueError, match=r"must be at least max_query_length=64 \+ 4"):
+        WindowSettings(max_seq_length=64, doc_stride=16, max_query_length=64)
+
+
+@pytest.mark.parametrize("length", [8, 9, 16, 33, 64, 67, 128, 256, 384, 512])
+def test_settings_follow_the_length_of_rows(length: int) -> None:
+    fitted = WindowSettings.fitted(length, 128, 64)
+    assert fitted.max_seq_length == length
+    assert length - fitted.max_query_length - 3 >= length / 2  # the passage has half of the row, at least
+    assert 1 <= fitted.doc_stride <= length / 2
+    if length >= 256:
+        assert (fitted.doc_stride, fitted.max_query_length) == (128, 64)  # the released settings, where there is room
+
+
+def test_rows_too_short_for_any_question() -> None:
+    with pytest.raises(ValueError, match=r"rows of 7 tokens are too short.*trained on longer rows"):
+        WindowSettings.fitted(7, 128, 64)
+
+
+def load_split(path: Path, tokenizer: WordPieceTokenizer, largest: int | None = None) -> tuple[SquadSplit, SquadSplit]:
+    """Training and validation split, both from one file."""
+    data = SquadDataModule(
+        inputs=TaskInputs("s", path.parent, path.parent / "cache", tokenizer, 64),
+        plan=TrainingPlan(4, 1, 1, largest, 1, 0),
+        train_file=path.name,
+        validation_file=path.name,
+        test_files=None,
+        train_extra=[],
+        with_unanswerable=False,
+        how_to_get="",
+        max_seq_length=16,
+        doc_stride=4,
+        max_query_length=4,
+        evaluation_tokens=100,
+    )
+    data.setup()
+    return data.train, data.validation
+
+
+def write_split(folder: Path, num_answered: int, num_unanswerable: int) -> Path:
+    questions: list[dict[str, Any]] = [
+        {"id": str(i), "question": "who?", "answers": [{"text": "cat", "answer_start": 4}]} for i in range(num_answered)
+    ]
+    questions += [{"id": f"n{i}", "question": "who?", "answers": []} for i in range(num_unanswerable)]
+    path = folder / "s.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "The cat sat.", "qas": questions}]}]}))
+    return path
+
+
+def test_cache_gives_the_same_windows_and_texts_only_for_scoring(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
+    path = write_split(tmp_path, 5, 0)
+    (first, scoring), (again, scored) = load_split(path, tokenizer, 3), load_split(path, tokenizer, 3)
+    assert first.examples is None
+    assert (again.num_questions, again.num_available, again.counts) == (3, 5, first.counts)
+    assert np.array_equal(first.features.rows.input_ids, again.features.rows.input_ids)
+    assert [len(split.require_examples()) for split in (scoring, scored)] == [5, 5]
+
+
+def test_unanswerable_questions_are_another_data_set(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
+    with pytest.raises(ValueError, match=r"4 questions have no answer .*needs SQuAD 1\.1"):
+        load_split(write_split(tmp_path, 5, 4), tokenizer)
+
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, "who", "cat", "sat"], lowercase=True)
 PLAN = TrainingPlan(
@@ -27,7 +279,7 @@ FILES = {
 }
 
 
-def build(
+def build_module(
     folder: Path, max_positions: int = 64, question: str = "who", max_seq_length: int = 8, **changes: Any
 ) -> SquadDataModule:
     qas = [{"id": str(i), "question": question, "answers": [{"text": "cat", "answer_start": 8}]} for i in range(6)]
@@ -46,7 +298,7 @@ def build(
 
 
 def test_windows_are_the_training_examples(tmp_path: Path) -> None:
-    data = build(tmp_path)
+    data = build_module(tmp_path)
     data.setup()
     assert data.facts["train_examples"] == 6
     assert (len(data.train_rows), data.total_steps) == (12, 3)  # two windows a question: tokens 0-2 and 2-4
@@ -57,7 +309,7 @@ def test_windows_are_the_training_examples(tmp_path: Path) -> None:
 
 
 def test_a_short_encoder_shortens_the_question(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    data = build(tmp_path, question="who sat who")
+    data = build_module(tmp_path, question="who sat who")
     data.setup()
     facts = data.facts
     assert (facts["max_seq_length"], facts["max_query_length"], facts["doc_stride"]) == (8, 1, 2)
@@ -70,23 +322,23 @@ def test_a_short_encoder_shortens_the_question(tmp_path: Path, caplog: pytest.Lo
 def test_test_file_needs_no_answers(tmp_path: Path) -> None:
     qas = [{"id": str(i), "question": "who"} for i in range(3)]
     (tmp_path / "test.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "sat cat", "qas": qas}]}]}))
-    data = build(tmp_path)
+    data = build_module(tmp_path)
     data.setup()
     test = data.load_test()["test"]
     assert test.split.num_questions == len(test.rows) == 3
     with pytest.raises(ValueError, match="questions have no answer inside their passage"):
-        build(tmp_path, validation_file="test.json").setup()
+        build_module(tmp_path, validation_file="test.json").setup()
 
 
 def test_encoder_too_short_for_any_question(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="rows of 6 tokens are too short"):
-        build(tmp_path, max_positions=6)
+        build_module(tmp_path, max_positions=6)
 
 
 def test_extra_training_files_come_first_and_once(tmp_path: Path) -> None:
     qas = [{"id": str(i), "question": "cat", "answers": [{"text": "who", "answer_start": 0}]} for i in range(5)]
     (tmp_path / "extra.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "who sat", "qas": qas}]}]}))
-    data = build(tmp_path, train_extra=["extra.json"])
+    data = build_module(tmp_path, train_extra=["extra.json"])
     data.setup()
     assert (data.num_first_rows, data.timetable.first_steps, data.steps_per_epoch, data.total_steps) == (5, 2, 3, 5)
     assert data.evaluation_steps == [5]
@@ -96,7 +348,7 @@ def test_extra_training_files_come_first_and_once(tmp_path: Path) -> None:
     who, cat = (TOKENIZER.vocabulary.index(word) for word in ("who", "cat"))
     assert {int(b["input_ids"][b["layout"].first_rows + 1][0]) for b in batches[:2]} == {cat}
     assert {int(b["input_ids"][b["layout"].first_rows + 1][0]) for b in batches[2:]} == {who}
-    assert data.fingerprint != build(tmp_path).fingerprint
+    assert data.fingerprint != build_module(tmp_path).fingerprint
 
 
 def test_questions_without_answer(tmp_path: Path) -> None:
@@ -104,12 +356,12 @@ def test_questions_without_answer(tmp_path: Path) -> None:
     (tmp_path / "none.json").write_text(json.dumps(content))
     files = {"train_file": "none.json", "validation_file": "none.json"}
     with pytest.raises(ValueError, match=r"no usable question"):
-        build(tmp_path, **files).setup()
-    data = build(tmp_path, with_unanswerable=True, **files)
+        build_module(tmp_path, **files).setup()
+    data = build_module(tmp_path, with_unanswerable=True, **files)
     data.setup()
     assert data.train_targets["start_positions"].tolist() == data.train_targets["end_positions"].tolist() == [0]
 
 
 def test_fingerprint_follows_the_shortened_settings(tmp_path: Path) -> None:
-    assert build(tmp_path).fingerprint == build(tmp_path, max_positions=9).fingerprint  # 8 tokens both
-    assert build(tmp_path, max_seq_length=12).fingerprint != build(tmp_path).fingerprint
+    assert build_module(tmp_path).fingerprint == build_module(tmp_path, max_positions=9).fingerprint  # 8 tokens both
+    assert build_module(tmp_path, max_seq_length=12).fingerprint != build_module(tmp_path).fingerprint

@@ -1,4 +1,4 @@
-"""Masking: exact numbers, uniform positions, the 80/10/10 draw, and what is never touched."""
+"""Instances as one stream, and masking: exact numbers, uniform positions, the 80/10/10 draw, what is never touched."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ import numpy as np
 import pytest
 
 from clozelab.corpus.packing import Masking, PackedInstances, SpecialIds, choose_positions
+
+
+def test_special_ids_from_a_tokenizer() -> None:
+    class Tokenizer:
+        cls_id, sep_id, pad_id, mask_id, vocab_size = 101, 102, 0, 103, 30522
+        pair_separators, has_token_types, undrawn_ids = 2, False, (0, 101)
+
+    assert SpecialIds.of(Tokenizer()) == SpecialIds(101, 102, 0, 103, 30522, 2, False, (0, 101))
+
 
 PAPER = Masking(0.15, 0.8, 0.1, 0.1)
 TOKEN = 1000

@@ -1,0 +1,412 @@
+"""WordPiece and byte-level BPE: equal to the released ones, deterministic when trained, loadable by transformers."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clozelab.corpus.packing import Masking, Spans, SpecialIds, pack_pairs, pack_ragged
+from clozelab.corpus.shards import TokenStream
+from clozelab.corpus.tokenizers import (
+    SPECIAL_TOKENS,
+    ByteBpeTokenizer,
+    TokenizerSettings,
+    WordPieceTokenizer,
+    read_tokenizer,
+)
+
+WORDS = [
+    "the",
+    "cat",
+    "sat",
+    "on",
+    "a",
+    "mat",
+    "unaffable",
+    "naïve",
+    "Σίσυφος",
+    "日本語",
+    "running",
+    "runner",
+    "it's",
+    "3.5",
+]
+AWKWARD = [
+    "",
+    " \t\n",
+    "a\x85b\x1cc\x0bd",
+    "zero\u200bwidth \ufeffbom",
+    "\u2028line\u2029separators",
+    "ΟΔΟΣ Σ ΑΣ. ΣΑΣ İΣ",
+    "x" * 200 + " " + "x" * 201,
+    "lone \ud800 surrogate",
+    "é e\u0301 ﬁ ß ẞ",
+    "日本語とkana",
+    "nbsp\u00a0and\u3000wide",
+    "\x01 control",
+]
+
+
+def make_texts(num_texts: int = 400) -> list[str]:
+    rng = random.Random(0)
+    return [" ".join(rng.choices(WORDS, k=12)) + "." for _ in range(num_texts)]
+
+
+@pytest.fixture(scope="module")
+def wordpiece() -> WordPieceTokenizer:
+    return WordPieceTokenizer.train(make_texts(), vocab_size=200, lowercase=True)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("kind", "lowercase"), [("cased", False), ("uncased", True)])
+def test_equals_the_released_tokenizer(shared_dir: Path, kind: str, lowercase: bool) -> None:
+    data = shared_dir / "data"
+    tokenizer = WordPieceTokenizer.from_vocab(data / "vocab" / f"bert-base-{kind}-vocab.txt", lowercase)
+    lines = (data / "oracles" / f"google_tokenization_{kind}.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert len(rows) == 612
+    texts = [row["text"] for row in rows]
+    encoded = tokenizer.encode_batch(texts)
+    with_offsets = tokenizer.encode_with_offsets(texts)
+    for row, ids, (offset_ids, _) in zip(rows, encoded, with_offsets, strict=True):
+        assert ids.tolist() == row["ids"]
+        assert offset_ids.tolist() == row["ids"]
+        assert [tokenizer.vocabulary[index] for index in ids] == row["tokens"]
+
+
+def test_special_tokens_come_first(wordpiece: WordPieceTokenizer) -> None:
+    assert wordpiece.vocabulary[:5] == SPECIAL_TOKENS
+    assert (wordpiece.pad_id, wordpiece.unk_id, wordpiece.cls_id, wordpiece.sep_id, wordpiece.mask_id) == (
+        0,
+        1,
+        2,
+        3,
+        4,
+    )
+    assert wordpiece.vocab_size <= 200
+    assert {"the", "##s"} <= set(wordpiece.vocabulary)
+
+
+def test_training_is_the_same_in_every_process(wordpiece: WordPieceTokenizer) -> None:
+    program = (
+        "import sys, json; from clozelab.corpus.tokenizers import WordPieceTokenizer as W; "
+        "print(W.train(json.load(sys.stdin), 200, True).fingerprint)"
+    )
+    options: dict = {"capture_output": True, "text": True, "check": True, "input": json.dumps(make_texts())}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    runs = [subprocess.run([sys.executable, "-c", program], env=environment, **options) for _ in range(3)]
+    found = {run.stdout.strip() for run in runs}
+    assert found == {wordpiece.fingerprint}
+
+
+def test_training_does_not_depend_on_the_order_of_texts(wordpiece: WordPieceTokenizer) -> None:
+    shuffled = make_texts()
+    random.Random(1).shuffle(shuffled)
+    assert WordPieceTokenizer.train(shuffled, 200, True).vocabulary == wordpiece.vocabulary
+
+
+def test_a_vocabulary_smaller_than_the_alphabet_is_refused() -> None:
+    with pytest.raises(ValueError, match="vocab_size 20 is below"):
+        WordPieceTokenizer.train(make_texts(), 20, True)
+
+
+def test_rare_characters_do_not_fill_the_vocabulary() -> None:
+    texts = ["plain english text and no more of it"] * 5000 + ["".join(map(chr, range(0x1200, 0x1240)))[:10]]
+    tokenizer = WordPieceTokenizer.train(texts, 200, True)
+    assert not any("\u1200" <= char <= "\u1240" for token in tokenizer.vocabulary for char in token)
+
+
+def test_text_never_becomes_a_special_token(wordpiece: WordPieceTokenizer) -> None:
+    ids = wordpiece.encode_batch(["[MASK] [CLS][SEP] [PAD]"])[0]
+    assert not set(ids.tolist()) & {wordpiece.pad_id, wordpiece.cls_id, wordpiece.sep_id, wordpiece.mask_id}
+
+
+def test_cache_offsets_and_batches_agree(wordpiece: WordPieceTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cached route, the library's own route, one text at a time and a cache that is always full: equal ids."""
+    rng = random.Random(2)
+    alphabet = "abcde ΣσAÉé.,!?-'日 \u200b\u0301\x85\x0c\u2028\u00a0\tİ"
+    texts = AWKWARD + ["".join(rng.choices(alphabet, k=40)) for _ in range(300)]
+    batch = wordpiece.encode_batch(texts)
+    with_offsets = [ids for ids, _ in wordpiece.encode_with_offsets(texts)]
+    monkeypatch.setattr("clozelab.corpus.encoding.CACHED_CHARACTERS", 10)
+    one_by_one = [wordpiece.encode_batch([text])[0] for text in texts]
+    for expected, *others in zip(with_offsets, batch, one_by_one, strict=True):
+        for ids in others:
+            assert ids.dtype == np.int32
+            assert ids.tolist() == expected.tolist()
+
+
+def test_offsets_point_into_the_text_as_given(wordpiece: WordPieceTokenizer) -> None:
+    text = "The  naïve\u200b cat (Σίσυφος)"
+    ids, offsets = wordpiece.encode_with_offsets([text])[0]
+    assert offsets.shape == (len(ids), 2)
+    words = [text[start:end] for start, end in offsets]
+    assert words[0] == "The"
+    assert "".join(words).replace("\u200b", "") == text.replace(" ", "").replace("\u200b", "")
+
+
+def test_encode_flat_counts_every_text(wordpiece: WordPieceTokenizer) -> None:
+    ids, lengths = wordpiece.encode_flat(["the cat", "", "sat on a mat", "   "])
+    assert lengths.tolist()[1::2] == [0, 0]
+    assert lengths.sum() == len(ids)
+    assert wordpiece.encode_flat([])[1].tolist() == []
+    assert wordpiece.encode_batch([]) == []
+
+
+def test_too_long_words_are_unknown() -> None:
+    tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, "x", "##x"], lowercase=True)
+    ids, lengths = tokenizer.encode_flat(["x" * 200, "x" * 201])
+    assert lengths.tolist() == [200, 1]
+    assert ids[-1] == tokenizer.unk_id
+
+
+def test_final_sigma_as_python_lowers_it() -> None:
+    tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, "ο", "##δ", "##ο", "##ς", "##σ", "σ", "."], lowercase=True)
+    assert tokenizer.tokenize("ΟΔΟΣ. Σ ΟΣΟ") == ["ο", "##δ", "##ο", "##ς", ".", "σ", "ο", "##σ", "##ο"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[PAD]\n[UNK]\n", r"lacks \[CLS\]"),
+        ("\n".join([*SPECIAL_TOKENS, "a", "a"]).encode(), "stands twice"),
+        ("\n".join([*SPECIAL_TOKENS, "", "a"]).encode(), "is empty"),
+        (b"\xff\xfe", "not UTF-8"),
+    ],
+)
+def test_a_bad_vocabulary_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "vocab.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        WordPieceTokenizer.from_vocab(tmp_path / "vocab.txt", True)
+
+
+def test_a_missing_vocabulary_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"absent.txt does not exist"):
+        WordPieceTokenizer.from_vocab(tmp_path / "absent.txt", True)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_files_round_trip(tmp_path: Path, lowercase: bool) -> None:
+    tokenizer = WordPieceTokenizer.train(make_texts(), 200, lowercase)
+    for name, content in tokenizer.files().items():
+        (tmp_path / name).write_bytes(content)
+    assert WordPieceTokenizer.from_folder(tmp_path).fingerprint == tokenizer.fingerprint
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert WordPieceTokenizer.from_folder(tmp_path).lowercase is lowercase
+    (tmp_path / "vocab.txt").unlink()
+    assert WordPieceTokenizer.from_folder(tmp_path).fingerprint == tokenizer.fingerprint
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match="no WordPiece tokenizer"):
+        WordPieceTokenizer.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "tokenizer.json"])
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [({"strip_accents": False}, "strip_accents=false and lower case true"), ("chinese", "_chinese_chars=false")],
+)
+def test_rules_that_are_not_berts_are_refused(
+    tmp_path: Path, wordpiece: WordPieceTokenizer, name: str, rule: Any, words: str
+) -> None:
+    """A model that was wordpiece on other ids must not be read with these."""
+    for file, content in wordpiece.files().items():
+        (tmp_path / file).write_bytes(content)
+    assert WordPieceTokenizer.from_folder(tmp_path).fingerprint == wordpiece.fingerprint
+    said = json.loads((tmp_path / name).read_text())
+    part = said if name == "tokenizer_config.json" else said["normalizer"]
+    chinese = "tokenize_chinese_chars" if part is said else "handle_chinese_chars"
+    part |= {chinese: False} if rule == "chinese" else rule
+    (tmp_path / name).write_text(json.dumps(said))
+    with pytest.raises(ValueError, match=f"{re.escape(name)} says .*{words}"):
+        WordPieceTokenizer.from_folder(tmp_path)
+    part |= {"strip_accents": True, chinese: True}
+    (tmp_path / name).write_text(json.dumps(said))
+    assert WordPieceTokenizer.from_folder(tmp_path).lowercase  # what BERT does, said outright
+
+
+def test_transformers_loads_the_files(tmp_path: Path, wordpiece: WordPieceTokenizer) -> None:
+    transformers = pytest.importorskip("transformers")
+    for name, content in wordpiece.files().items():
+        (tmp_path / name).write_bytes(content)
+    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    for text in ["The runner's naïve cat sat.", "日本語 3.5"]:
+        ids = wordpiece.encode_batch([text])[0].tolist()
+        assert theirs(text)["input_ids"] == [wordpiece.cls_id, *ids, wordpiece.sep_id]
+    assert theirs.mask_token_id == wordpiece.mask_id
+    assert theirs("the", "cat")["token_type_ids"] == [0, 0, 0, 1, 1]
+
+
+transformers = pytest.importorskip("transformers")
+
+TEXTS = [
+    "The cat's hat doesn't fit; don't buy 123 of them, they'll say.",
+    "Naïve café, Σίσυφος and 日本語とkana: 3.5 %!",
+    "A tab\tand  two spaces and a smile \U0001f600\u200d\U0001f525.",
+]
+ODD_TEXTS = [
+    *TEXTS,
+    "",
+    " ",
+    "  ",
+    "x",
+    " leading",
+    "trailing ",
+    "double  space   triple",
+    "\ttab\tstart",
+    "line\nbreak\r\n two",
+    "nbsp\u00a0and\u3000wide \u2003em\u2028sep",
+    "\u180e old\u180e space",
+    "control \x00\x01\x1c\x85 bytes",
+    "emoji \U0001f468\u200d\U0001f469\u200d\U0001f467 family\U0001f44d\U0001f3fd",
+    "e\u0301 combining ﬁ ß ẞ İ",
+    "'s 's ' t 're''ve",
+    "a" * 300 + " " + "日" * 50,
+    "!?...--- #hash @at http://x.y/z?q=1&b=2",
+    "١٢٣ २३ ½ ²",
+    "mixed\u200bzero\ufeffwidth",
+]
+
+
+def train_bpe(add_prefix_space: bool = True, vocab_size: int = 400, lowercase: bool = False) -> ByteBpeTokenizer:
+    return ByteBpeTokenizer.train(TEXTS * 5, vocab_size, lowercase, add_prefix_space)
+
+
+def write(folder: Path, tokenizer: Any, *names: str) -> Path:
+    """All of its files, or some."""
+    folder.mkdir(exist_ok=True)
+    for name, content in tokenizer.files().items():
+        if not names or name in names:
+            (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.fixture(params=[False, True], ids=["as released", "prefixed"])
+def ours(request: pytest.FixtureRequest) -> ByteBpeTokenizer:
+    return train_bpe(request.param)
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, ours: ByteBpeTokenizer) -> Any:
+    """Made from vocab.json and merges.txt alone."""
+    folder = write(tmp_path / "theirs", ours, "vocab.json", "merges.txt")
+    return transformers.RobertaTokenizerFast.from_pretrained(str(folder), add_prefix_space=ours.add_prefix_space)
+
+
+def test_ids_and_offsets_are_robertas(ours: ByteBpeTokenizer, theirs: Any) -> None:
+    """By the cached way and by the one with offsets; the cache is asked twice."""
+    for text, ids, again, (aligned, offsets) in zip(
+        ODD_TEXTS,
+        ours.encode_batch(ODD_TEXTS),
+        ours.encode_batch(ODD_TEXTS),
+        ours.encode_with_offsets(ODD_TEXTS),
+        strict=True,
+    ):
+        expected = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
+        assert ids.tolist() == again.tolist() == aligned.tolist() == expected["input_ids"], repr(text)
+        assert offsets.tolist() == [list(pair) for pair in expected["offset_mapping"]], repr(text)
+        assert ours.decode(ids) == theirs.decode(expected["input_ids"])
+
+
+def test_a_text_comes_back_from_its_ids(ours: ByteBpeTokenizer) -> None:
+    for text in ODD_TEXTS:
+        back = ours.decode(ours.encode_batch([text])[0])
+        assert back == (f" {text}" if ours.add_prefix_space and text and text[0] != " " else text)
+    assert not (ours.encode_flat(ODD_TEXTS)[0] == ours.unk_id).any()
+
+
+def test_words_of_running_text_are_robertas(ours: ByteBpeTokenizer, theirs: Any) -> None:
+    """Of words that are given one by one, every one has its space."""
+    words = ["The", "cat", "'s", "naïve", ",", "日本語", "\U0001f600", "U.N."]
+    ids, lengths = ours.encode_words(words)
+    if ours.add_prefix_space:  # transformers refuses such input otherwise
+        expected = theirs(words, is_split_into_words=True, add_special_tokens=False)
+        assert ids.tolist() == expected["input_ids"]
+        assert np.repeat(np.arange(len(words)), lengths).tolist() == expected.word_ids()
+    assert ours.decode(ids) == "".join(f" {word}" for word in words)
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("prefix", [False, True])
+def test_auto_tokenizer_reads_the_files(tmp_path: Path, lowercase: bool, prefix: bool) -> None:
+    ours = train_bpe(prefix, lowercase=lowercase)
+    theirs = transformers.AutoTokenizer.from_pretrained(str(write(tmp_path, ours)))
+    for first, second in zip(ODD_TEXTS, reversed(ODD_TEXTS), strict=True):
+        a, b = (ids.tolist() for ids in ours.encode_batch([first, second]))
+        if not second:
+            continue  # no pair for transformers
+        found = theirs(first, second)
+        assert found["input_ids"] == [ours.cls_id, *a, ours.sep_id, ours.sep_id, *b, ours.sep_id], (first, second)
+        assert not any(found.get("token_type_ids", ()))
+    ids = [theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id, theirs.sep_token_id, theirs.mask_token_id]
+    assert ids == [ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id]
+
+
+def test_special_tokens_have_robertas_ids_and_are_never_drawn() -> None:
+    ours = train_bpe()
+    assert (ours.cls_id, ours.pad_id, ours.sep_id, ours.unk_id) == (0, 1, 2, 3)
+    assert ours.mask_id == ours.vocab_size - 1 and ours.vocab_size <= 400
+    assert ours.undrawn_ids == (0, 1, 2, 3, ours.mask_id)
+    assert WordPieceTokenizer.train(["a text"], 50, True).undrawn_ids == ()
+    assert not set(ours.undrawn_ids) & set(ours.encode_flat(["<s> <mask> </s> <pad> <unk>"])[0].tolist())
+
+
+def test_training_is_the_same_in_every_process_and_order(tmp_path: Path) -> None:
+    code = (
+        "import sys, json; from clozelab.corpus.tokenizers import ByteBpeTokenizer as B; "
+        "print(B.train(json.load(sys.stdin), 400, False, True).fingerprint)"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code], input=json.dumps(texts), capture_output=True, text=True, check=True,
+            env=os.environ | {"PYTHONHASHSEED": str(seed)},
+        ).stdout.strip()
+        for seed, texts in enumerate([TEXTS * 5, list(reversed(TEXTS * 5))])
+    }  # fmt: skip
+    assert found == {train_bpe().fingerprint}
+    assert train_bpe(lowercase=True).fingerprint != train_bpe(False).fingerprint != train_bpe().fingerprint
+
+
+@pytest.mark.parametrize("names", [(), ("vocab.json", "merges.txt", "tokenizer_config.json"), ("tokenizer.json",)])
+def test_folders_round_trip(tmp_path: Path, ours: ByteBpeTokenizer, names: tuple[str, ...]) -> None:
+    found = read_tokenizer(write(tmp_path / "one", ours, *names))
+    assert isinstance(found, ByteBpeTokenizer) and found.fingerprint == ours.fingerprint
+    given = TokenizerSettings("byte_bpe", 400, False, "two", ours.add_prefix_space)
+    write(tmp_path / "two", ours)
+    assert (tokenizer := given.given(tmp_path)) is not None and tokenizer.fingerprint == ours.fingerprint
+
+
+def test_an_older_tokenizer_json_writes_merges_as_texts(tmp_path: Path) -> None:
+    said = json.loads(train_bpe().files()["tokenizer.json"])
+    said["model"]["merges"] = [" ".join(pair) for pair in said["model"]["merges"]]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(said))
+    assert read_tokenizer(tmp_path).fingerprint == train_bpe().fingerprint
+
+
+def test_pairs_of_pre_training_have_two_separators_and_no_token_types() -> None:
+    ids = SpecialIds.of(train_bpe())
+    texts = np.arange(10, 40)
+    spans = Spans(*(np.array(values) for values in ([0, 4], [3, 2], [20, 9], [4, 1])))
+    packed = pack_pairs(TokenStream([texts]), spans, ids, 12, np.arange(2))
+    expected = [[0, 10, 11, 12, 2, 2, 30, 31, 32, 33, 2, 1], [0, 14, 15, 2, 2, 19, 2, 1, 1, 1, 1, 1]]
+    assert packed.input_ids.reshape(2, 12).tolist() == expected
+    assert packed.special.tolist() == [index < 10 for row in expected for index in row]
+    assert packed.lengths.tolist() == [11, 7] and not packed.token_type_ids.any()
+
+
+def test_masking_draws_every_token_but_the_special_ones() -> None:
+    ids = replace(SpecialIds.of(train_bpe()), vocab_size=12, undrawn=(0, 1, 2, 3, 11))
+    rows = pack_ragged([np.full(500, 6)], instance=[1])
+    seen, _, _ = Masking(1.0, 0.0, 1.0, 0.0).apply(rows, ids, seed=1, epoch=0)
+    assert set(seen.tolist()) == set(range(4, 11))
+    seen, _, _ = Masking(1.0, 0.0, 1.0, 0.0).apply(rows, replace(ids, undrawn=()), seed=1, epoch=0)
+    assert set(seen.tolist()) == set(range(12))

@@ -1,0 +1,526 @@
+"""Labelled tables: what is read, what is refused, and the data module on top; a task is a YAML."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import string
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zstandard
+
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.datamodules.examples import LabelledRows, subset
+from clozelab.datamodules.files import TableFormat, TextExamples
+from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
+from clozelab.datamodules.labelled import LabelledDataModule, what_is_wrong
+
+PAIRS = TableFormat(["s1", "s2"], "label", "index")
+SINGLE = TableFormat(["sentence"], "label")
+
+
+def read_table_of(
+    path: Path, layout: TableFormat, names: list[str] | None = None, labels: str = "required"
+) -> TextExamples:
+    return layout.read(path, check_label=partial(what_is_wrong, names=names, is_number=False), labels=labels)
+
+
+def write_table(folder: Path, content: str | bytes) -> Path:
+    path = folder / "train.tsv"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_quotes_are_characters(tmp_path: Path) -> None:
+    path = write_table(tmp_path, 'index\ts1\ts2\tlabel\n7\t"He said\tshe\'s "fine"\tyes\n8\tb\tc"\tno\n')
+    examples = read_table_of(path, PAIRS, ["yes", "no"])
+    assert examples.ids == ["7", "8"]
+    assert examples.texts == [('"He said', 'she\'s "fine"'), ("b", 'c"')]
+    assert examples.labels == ["yes", "no"]
+
+
+def test_byte_order_mark_crlf_and_unicode_line_separators(tmp_path: Path) -> None:
+    text = "\ufeffindex\ts1\ts2\tlabel\r\n0\ta\u2028b\tc\x85d\tyes\r\n\r\n\r\n"
+    examples = read_table_of(write_table(tmp_path, text), PAIRS, ["yes"])
+    assert examples.texts == [("a\u2028b", "c\x85d")]
+    assert examples.labels == ["yes"]
+    assert examples.num_bad_rows == 0
+
+
+def test_file_without_header(tmp_path: Path) -> None:
+    layout = TableFormat(["sentence"], "label", None, ["source", "label", "mark", "sentence"])
+    examples = read_table_of(write_table(tmp_path, "gj04\t1\t\tOne.\ngj04\t0\t*\tTwo.\n"), layout, ["0", "1"])
+    assert (examples.ids, examples.texts, examples.labels) == (["0", "1"], [("One.",), ("Two.",)], ["1", "0"])
+
+
+def test_rare_bad_rows_are_counted(tmp_path: Path) -> None:
+    rows = [f"text {i}\t{i % 2}" for i in range(300)]
+    rows[5] = "torn"
+    rows[200] = "a\tb\tc"
+    examples = read_table_of(write_table(tmp_path, "sentence\tlabel\n" + "\n".join(rows)), SINGLE, ["0", "1"])
+    assert (len(examples), examples.num_bad_rows) == (298, 2)
+    assert examples.ids[5] == "6"  # the row's own number, so that it can be found in the file
+
+
+def test_undecodable_row_is_a_bad_row(tmp_path: Path) -> None:
+    content = b"sentence\tlabel\n" + b"fine\t1\n" * 150 + b"\xff\xfe broken\t1\n"
+    assert read_table_of(write_table(tmp_path, content), SINGLE, ["1"]).num_bad_rows == 1
+
+
+def test_wrong_file_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = write_table(tmp_path, "sentence\tlabel\nfine\t1\nsentence, label\n")
+    with pytest.raises(ValueError, match=r"train.tsv:3: 1 fields, expected 2(.|\n)*1 of 2 rows"):
+        read_table_of(path, SINGLE, ["1"])
+
+
+def test_unknown_label_names_line_and_known_labels(tmp_path: Path) -> None:
+    path = write_table(tmp_path, "sentence\tlabel\na\t1\nb\tmaybe\n")
+    with pytest.raises(ValueError, match=r"train.tsv:3: label 'maybe' .*\['0', '1'\]"):
+        read_table_of(path, SINGLE, ["0", "1"])
+
+
+def test_missing_label_column_only_for_prediction(tmp_path: Path) -> None:
+    path = write_table(tmp_path, "index\tsentence\n0\ta\n")
+    assert read_table_of(path, SINGLE, ["1"], "optional").labels is None
+    with pytest.raises(ValueError, match=r"no column 'label'.*can only be predicted"):
+        read_table_of(path, SINGLE, ["1"])
+
+
+def test_missing_text_column_names_those_found(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no column 'sentence'; its columns are \['text', 'label'\]"):
+        read_table_of(write_table(tmp_path, "text\tlabel\na\t1\n"), SINGLE)
+
+
+ROWS = [('a "quoted", text', "yes"), ("tab\tand\nline", "no"), ("Zürich", "yes")]
+
+
+def as_csv(rows: list[tuple[str, str]]) -> str:
+    out = io.StringIO()
+    csv.writer(out).writerows([("s", "label"), *rows])
+    return out.getvalue()
+
+
+def as_jsonl(rows: list[tuple[str, str]]) -> str:
+    return "".join(json.dumps({"other": [1], "label": label, "s": text}) + "\n" for text, label in rows)
+
+
+@pytest.mark.parametrize("pack", ["", ".gz", ".zst"])
+@pytest.mark.parametrize(("suffix", "content"), [(".csv", as_csv(ROWS)), (".jsonl", as_jsonl(ROWS))])
+def test_every_format_gives_the_same_examples(tmp_path: Path, suffix: str, content: str, pack: str) -> None:
+    packed = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[pack](content.encode())
+    for name, file_format in ((f"x{suffix}{pack}", "auto"), (f"odd{pack}", suffix[1:])):
+        (tmp_path / name).write_bytes(packed)
+        layout = TableFormat(["s"], "label", file_format=file_format)
+        found = read_table_of(tmp_path / name, layout, ["yes", "no"])
+        assert (found.texts, found.labels) == ([(text,) for text, _ in ROWS], [label for _, label in ROWS])
+
+
+def test_values_of_json_that_are_no_texts(tmp_path: Path) -> None:
+    """Numbers and truths are labels as JSON writes them; a null text is a damaged row, and so is a broken line."""
+    good = [{"s": "a", "label": 1}, {"s": "b", "label": True}, {"s": "c", "label": 2.5}] * 100
+    lines = [json.dumps(line) for line in good]
+    (tmp_path / "x.jsonl").write_text("\n".join([*lines, '{"s": null, "label": 1}', '{"s": "torn', "[]"]))
+    found = read_table_of(tmp_path / "x.jsonl", TableFormat(["s"], "label"))
+    assert (found.labels or [])[:3] == ["1", "true", "2.5"] and found.num_bad_rows == 3
+    with pytest.raises(ValueError, match=r"no column 'text'; its columns are \['s', 'label'\]"):
+        read_table_of(tmp_path / "x.jsonl", TableFormat(["text"], "label"))
+    (tmp_path / "x.jsonl").write_text("no json\n")
+    with pytest.raises(ValueError, match=r"x.jsonl:1: no JSON object"):
+        read_table_of(tmp_path / "x.jsonl", TableFormat(["s"], "label"))
+    with pytest.raises(ValueError, match="file_format='xml' is unknown; known: auto, tsv, csv, jsonl"):
+        read_table_of(tmp_path / "x.jsonl", TableFormat(["s"], "label", file_format="xml"))
+
+
+@pytest.mark.parametrize("content", ["", "sentence\tlabel\n"])
+def test_empty_file(tmp_path: Path, content: str) -> None:
+    with pytest.raises(ValueError, match=r"is empty|has no examples"):
+        read_table_of(write_table(tmp_path, content), SINGLE)
+
+
+def test_official_mnli_columns(tmp_path: Path) -> None:
+    """Train has 12 columns, the development files 16: columns are found by name."""
+    layout = TableFormat(["sentence1", "sentence2"], "gold_label", "index")
+    parses = "sentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
+    common = f"index\tpromptID\tpairID\tgenre\t{parses}\tsentence1\tsentence2"
+    values = "0\t1\t1n\tfiction\t( a )\t( b )\t(ROOT a)\t(ROOT b)\tA.\tB."
+    for extra in (1, 5):
+        labels = "\t".join(f"label{i + 1}" for i in range(extra))
+        path = write_table(tmp_path, f"{common}\t{labels}\tgold_label\n{values}" + "\tneutral" * (extra + 1) + "\n")
+        examples = read_table_of(path, layout, ["neutral"])
+        assert (examples.texts, examples.labels) == ([("A.", "B.")], ["neutral"])
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("file", "layout", "count"),
+    [
+        ("glue/MRPC/train.tsv", TableFormat(["#1 String", "#2 String"], "Quality", None, None), 3668),
+        ("glue/MRPC/dev.tsv", TableFormat(["#1 String", "#2 String"], "Quality", None, None), 408),
+        ("glue/SST-2/train.tsv", SINGLE, 67349),
+        (
+            "glue/CoLA/train.tsv",
+            TableFormat(["sentence"], "label", None, ["source", "label", "mark", "sentence"]),
+            8551,
+        ),
+        ("glue/RTE/train.tsv", TableFormat(["sentence1", "sentence2"], "label", "index", None), 2490),
+        ("glue/QNLI/dev.tsv", TableFormat(["question", "sentence"], "label", "index", None), 5463),
+        ("glue/QNLI/train-derived.tsv", TableFormat(["question", "sentence"], "label", "index", None), 87599),
+        ("nli/train.tsv", TableFormat(["sentence1", "sentence2"], "gold_label", "index", None), 95231),
+    ],
+)
+def test_real_files_give_the_published_counts(shared_dir: Path, file: str, layout: TableFormat, count: int) -> None:
+    examples = read_table_of(shared_dir / "data" / file, layout)
+    assert (len(examples), examples.num_bad_rows) == (count, 0)
+    assert 2 <= len(set(examples.labels or [])) <= 3
+
+
+TASK = {
+    "file_format": "auto",
+    "columns": None,
+    "text_columns": ["text"],
+    "label_column": "label",
+    "id_column": None,
+    "labels": ["yes", "no"],
+    "numeric_labels": False,
+    "extra_validation_files": None,
+    "test_id_column": None,
+    "long_documents": "truncate",
+    "window_stride": 6,
+    "window_pooling": "mean",
+    "test_files": None,
+    "how_to_get": "make it",
+    "max_seq_length": 16,
+    "evaluation_tokens": 20,
+}
+
+
+def module(
+    table_folder: Path, tokenizer: WordPieceTokenizer, name: str = "x.tsv", **changes: Any
+) -> LabelledDataModule:
+    """Of one file, which is both splits; `max_examples` is the plan's."""
+    plan = TrainingPlan(8, 1, 1, changes.pop("max_examples", None), 1, 0)
+    inputs = TaskInputs("x", table_folder, table_folder / "cache", tokenizer, 64)
+    files = {"train_file": name, "validation_file": name}
+    return LabelledDataModule(inputs=inputs, plan=plan, **(TASK | files | changes))
+
+
+def load(*where: Any, **changes: Any) -> LabelledRows:
+    """The training split."""
+    data = module(*where, **changes)
+    data.setup()
+    return data.train
+
+
+@pytest.fixture
+def table_folder(tmp_path: Path) -> Path:
+    rows = [f"the cat {i}\t{'no' if i % 3 else 'yes'}" for i in range(20)]
+    (tmp_path / "x.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
+    return tmp_path
+
+
+def test_label_order_is_the_lists(table_folder: Path, tokenizer: WordPieceTokenizer) -> None:
+    split = load(table_folder, tokenizer)
+    assert split.label_names == ["yes", "no"]
+    assert split.labels.tolist()[:4] == [0, 1, 1, 0]
+    again = load(table_folder, tokenizer)  # from the cache
+    assert again.labels.tolist() == split.labels.tolist()
+    assert (again.ids.tolist()[:2], again.num_available, len(again)) == (["0", "1"], 20, 20)
+
+
+def test_labels_from_the_data_are_sorted(table_folder: Path, tokenizer: WordPieceTokenizer) -> None:
+    assert load(table_folder, tokenizer, labels=None).label_names == ["no", "yes"]
+
+
+def test_subset_is_fixed_nested_and_in_file_order(table_folder: Path, tokenizer: WordPieceTokenizer) -> None:
+    small, large = subset(1000, 50), subset(1000, 200)
+    assert small == sorted(small) == subset(1000, 50)
+    assert set(small) < set(large)
+    assert max(small) > 500 > min(small)
+    assert subset(10, None) == subset(10, 99) == list(range(10))
+    split = load(table_folder, tokenizer, max_examples=7)
+    assert (len(split), split.num_available) == (7, 20)
+    assert split.ids.tolist() == [str(i) for i in subset(20, 7)]
+
+
+def test_cache_follows_content_and_settings(table_folder: Path, tokenizer: WordPieceTokenizer) -> None:
+    load(table_folder, tokenizer)
+    load(table_folder, tokenizer, max_seq_length=4)
+    (table_folder / "x.tsv").write_text("text\tlabel\nthe dog\tyes\n")
+    assert len(load(table_folder, tokenizer)) == 1
+    assert len(list((table_folder / "cache/tasks").iterdir())) == 3
+
+
+def test_numbers_and_files_without_labels(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
+    numbers: dict[str, Any] = {"name": "n.tsv", "label_column": "score", "labels": None, "numeric_labels": True}
+    path = tmp_path / "n.tsv"
+    path.write_text("text\tscore\nthe cat\t4.25\nthe dog\t0\n")
+    data = module(tmp_path, tokenizer, **numbers)
+    data.setup()
+    split = data.train
+    assert (split.labels.tolist(), split.labels.dtype, split.label_names) == ([4.25, 0.0], "float32", [])
+    assert split.is_regression
+    (tmp_path / "test.tsv").write_text("text\nthe cat\n")
+    assert data.read_test(tmp_path / "test.tsv")[1].labels.tolist() == [-1]
+    path.write_text("text\tscore\nthe cat\tnan\n")
+    with pytest.raises(ValueError, match=r"n.tsv:2: label 'nan' is not a number"):
+        load(tmp_path, tokenizer, **numbers)
+
+
+def test_what_is_unusual_is_counted(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
+    path = tmp_path / "x.tsv"
+    rows = ["1\tthe cat\tthe dog\tyes", "1\tthe red cat\tthe green dog ran fast\tyes", "2\t \tthe dog\tno"]
+    path.write_text("id\ta\tb\tlabel\n" + "\n".join(rows) + "\n")
+    settings: dict[str, Any] = {"text_columns": ["a", "b"], "id_column": "id", "labels": None}
+    for _ in range(2):  # built, and from the cache
+        split = load(tmp_path, tokenizer, max_seq_length=8, **settings)
+        expected = {"truncated_rows": 1, "truncated_tokens": 3, "empty_texts": 1, "duplicate_ids": 1}
+        assert split.counts == expected
+    assert split.rows.lengths.max() == 8
+
+
+FILM_WORDS = ["good", "bad", "film", "dull", "fine"]
+
+
+@pytest.fixture(scope="module")
+def film_tokenizer() -> WordPieceTokenizer:
+    return WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, *FILM_WORDS], lowercase=True)
+
+
+@pytest.fixture
+def make(tmp_path: Path, film_tokenizer: WordPieceTokenizer) -> Callable[..., LabelledDataModule]:
+    """make(plan changes, data changes) on 53 training and 9 validation examples."""
+    for name, count in (("train", 53), ("dev", 9)):
+        rows = [" ".join([FILM_WORDS[i % 5]] * (1 + i % 7)) + f"\t{i % 2}" for i in range(count)]
+        (tmp_path / f"{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+
+    def build(max_positions: int = 64, plan: Any = None, **data: Any) -> LabelledDataModule:
+        settings = {
+            "global_batch_size": 8,
+            "epochs": 2.5,
+            "evaluations_per_epoch": 2,
+            "max_train_examples": None,
+            "seed": 1,
+            "num_workers": 0,
+        }
+        task = {
+            "train_file": "train.tsv",
+            "validation_file": "dev.tsv",
+            "file_format": "auto",
+            "columns": None,
+            "text_columns": ["sentence"],
+            "label_column": "label",
+            "id_column": None,
+            "labels": ["0", "1"],
+            "numeric_labels": False,
+            "extra_validation_files": None,
+            "test_files": None,
+            "test_id_column": None,
+            "long_documents": "truncate",
+            "window_stride": 6,
+            "window_pooling": "mean",
+            "how_to_get": "make it",
+            "max_seq_length": 16,
+            "evaluation_tokens": 20,
+        }
+        inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", film_tokenizer, max_positions)
+        return LabelledDataModule(inputs=inputs, plan=TrainingPlan(**(settings | (plan or {}))), **(task | data))
+
+    return build
+
+
+def test_steps_and_evaluations(make: Callable[..., LabelledDataModule]) -> None:
+    data = make()
+    data.setup()
+    assert (data.steps_per_epoch, data.total_steps) == (7, 18)  # 2.5 * 7, rounded to the even one
+    assert data.evaluation_steps == [4, 7, 10, 14, 18]
+    seen = []
+    for start in [0, *data.evaluation_steps[:-1]]:
+        data.trainer = SimpleNamespace(global_step=start, global_rank=0, world_size=1)  # type: ignore[assignment]
+        seen.append(len(list(data.train_dataloader())))
+    assert seen == [4, 3, 3, 4, 4]
+
+
+def test_batches_hold_the_rows_they_name(make: Callable[..., LabelledDataModule]) -> None:
+    data = make()
+    data.setup()
+    data.setup()  # the second time does nothing
+    for batch in TrainingBatches(data, range(3), 0, 1):
+        index = batch["example_index"].numpy()
+        assert batch["labels"].tolist() == (index % 2).tolist()
+        assert batch["layout"].lengths_list == (1 + index % 7 + 2).tolist()
+        assert len(batch["input_ids"]) == batch["layout"].num_tokens == batch["global_tokens"]
+        assert batch["global_examples"] == len(index)
+    evaluated = torch.cat([batch["example_index"] for batch in data.val_dataloader()])
+    assert sorted(evaluated.tolist()) == list(range(9))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_change_nothing(make: Callable[..., LabelledDataModule], workers: int) -> None:
+    plain, other = make(), make(plan={"num_workers": workers})
+    for data in (plain, other):
+        data.setup()
+        data.trainer = SimpleNamespace(global_step=10, global_rank=0, world_size=1)  # type: ignore[assignment]
+    expected = [batch["input_ids"].tolist() for batch in plain.train_dataloader()]
+    assert [batch["input_ids"].tolist() for batch in other.train_dataloader()] == expected
+
+
+def test_ranks_share_each_global_batch(make: Callable[..., LabelledDataModule]) -> None:
+    data = make(plan={"global_batch_size": 26})  # the last batch of an epoch has one example
+    data.setup()
+    for whole, first, second in zip(
+        *(TrainingBatches(data, range(3), r, n) for r, n in ((0, 1), (0, 2), (1, 2))), strict=True
+    ):
+        parts = [b["example_index"] for b in (first, second) if b["local_weight"]]
+        assert sorted(torch.cat(parts).tolist()) == sorted(whole["example_index"].tolist())
+        assert first["global_examples"] == second["global_examples"] == len(whole["example_index"])
+        assert len(second["example_index"]) > 0
+
+
+def test_rows_are_cut_to_what_the_encoder_takes(make: Callable[..., LabelledDataModule]) -> None:
+    data = make(max_positions=5)
+    data.setup()
+    assert data.max_seq_length == 5 == data.train_rows.lengths.max() == data.facts["max_seq_length"]
+
+
+def test_missing_file_is_said_before_anything_is_read(make: Callable[..., LabelledDataModule]) -> None:
+    with pytest.raises(ValueError, match=r"(?s)nowhere.tsv.*how to get it: make it"):
+        make(validation_file="nowhere.tsv")
+
+
+def test_labels_from_the_data_bind_the_validation_split(
+    make: Callable[..., LabelledDataModule], tmp_path: Path
+) -> None:
+    data = make(labels=None)
+    data.setup()
+    assert data.validation.label_names == ["0", "1"]
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\ngood\t2\n")
+    with pytest.raises(ValueError, match=r"dev.tsv:2: label '2' .*\['0', '1'\]"):
+        make(labels=None).setup()
+
+
+def test_fingerprint_follows_content_and_settings(make: Callable[..., LabelledDataModule], tmp_path: Path) -> None:
+    first = make().fingerprint
+    assert make().fingerprint == first
+    assert make(max_seq_length=8).fingerprint != first
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\ngood\t1\n")
+    assert make().fingerprint != first
+
+
+@pytest.mark.parametrize("name", ["global_batch_size", "epochs", "evaluations_per_epoch", "max_train_examples"])
+def test_plan_refuses_nothing_to_do(make: Callable[..., LabelledDataModule], name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}=0 must be above 0"):
+        make(plan={name: 0})
+
+
+def test_facts_count_what_was_used(make: Callable[..., LabelledDataModule]) -> None:
+    data = make(plan={"max_train_examples": 20})
+    data.setup()
+    assert data.facts["train_examples"] == 20 == sum(data.facts["train_labels"].values())
+    assert data.facts["train_examples_available"] == 53
+    assert np.array_equal(data.train_targets["labels"], data.train.labels)
+
+
+def test_further_validation_sets_lie_behind_the_first(make: Callable[..., LabelledDataModule], tmp_path: Path) -> None:
+    (tmp_path / "other.tsv").write_text("sentence\tlabel\nbad\t0\ngood good\t1\n")
+    data = make(extra_validation_files={"other": "other.tsv"})
+    data.setup()
+    assert (len(data.validation), len(data.validation_rows)) == (9, 11)
+    assert data.validation.extra["other"].labels.tolist() == [0, 1]
+    assert data.validation_rows.lengths[-2:].tolist() == data.validation.extra["other"].rows.lengths.tolist()
+    assert data.fingerprint != make().fingerprint
+
+
+def test_test_files(make: Callable[..., LabelledDataModule], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'toy' has no test files"):
+        make().require_test_files()
+    files = {"test_files": {"Toy": "test.tsv"}, "test_id_column": "index"}
+    with pytest.raises(ValueError, match=r"(?s)test.tsv.*how to get it"):
+        make(**files).require_test_files()
+    (tmp_path / "test.tsv").write_text("index\tsentence\n5\tgood\n6\tbad\n")
+    data = make(**files)
+    data.setup()
+    assert data.require_test_files() and data.load_test()["Toy"].split.ids.tolist() == ["5", "6"]
+    (tmp_path / "test.tsv").write_text("index\tsentence\n" + "5\tgood\n" * 200 + "torn\n")
+    data = make(**files)
+    data.setup()
+    with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):
+        data.load_test()
+
+
+def test_cut_rows_are_said_aloud(make: Callable[..., LabelledDataModule], caplog: pytest.LogCaptureFixture) -> None:
+    data = make(max_positions=5)
+    data.setup()
+    cut = data.facts["unusual"]["train"]
+    assert cut["truncated_rows"] > 0
+    assert f"toy, training: {cut['truncated_rows']} rows are longer than max_seq_length=5 and were cut" in caplog.text
+    assert f"{cut['truncated_tokens']} tokens were lost with them" in caplog.text
+    caplog.clear()
+    make().setup()
+    assert "were cut" not in caplog.text
+
+
+def test_damaged_rows_are_said_aloud(
+    make: Callable[..., LabelledDataModule], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = make()
+    rows = [f"{FILM_WORDS[i % 5]}\t{i % 2}" for i in range(200)]
+    (tmp_path / "dev.tsv").write_text("\n".join(["sentence\tlabel", *rows, "no label"]) + "\n")
+    data.setup()
+    assert len(data.validation) == 200
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warned == [f"toy: 1 damaged row(s) of {tmp_path / 'dev.tsv'} left out"]
+
+
+def test_a_label_named_twice_is_refused(make: Callable[..., LabelledDataModule]) -> None:
+    with pytest.raises(ValueError, match=r"task.data.labels names a label twice: \['0', '0', '1'\]"):
+        make(labels=[0, 0, 1])
+    data = make(labels=[0, 1])  # as YAML reads them
+    data.setup()
+    assert data.train.label_names == ["0", "1"]
+
+
+def test_long_documents_in_windows(make: Callable[..., LabelledDataModule]) -> None:
+    """Nothing is cut; windows are training examples with their text's label, and each text is in its windows whole."""
+    cut, data = make(max_positions=5), make(max_positions=5, long_documents="windows", window_stride=2)
+    for one in (cut, data):
+        one.setup()
+    assert data.fingerprint != cut.fingerprint == make(max_positions=5, window_stride=2).fingerprint
+    assert cut.fingerprint != make().fingerprint
+    assert cut.source_fingerprint == make().source_fingerprint != data.source_fingerprint
+    words = 1 + np.arange(53) % 7
+    windows = 1 + np.maximum(0, -(-(words - 3) // 2))  # 3 words fit a row
+    unusual = data.facts["unusual"]
+    assert unusual["train"] == {"windows": windows.sum(), "texts_in_windows": (words > 3).sum()}
+    assert "truncated_rows" in cut.facts["unusual"]["train"]
+    assert data.facts["train_examples"] == 53
+    assert len(data.train_rows) == windows.sum() > data.train_rows.lengths.max() == 5
+    owner = np.repeat(np.arange(53), windows)
+    assert data.train_targets["labels"].tolist() == (owner % 2).tolist()
+    for batch in TrainingBatches(data, range(2), 0, 1):
+        assert batch["labels"].tolist() == (owner[batch["example_index"]] % 2).tolist()
+        assert batch["global_targets"] == batch["global_examples"] == len(batch["labels"])
+    assert len(data.validation) == 9 < data.validation.num_inputs == len(data.validation_rows)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"long_documents": "split"}, "long_documents='split' is unknown; known: truncate, windows"),
+        ({"window_pooling": "sum"}, "window_pooling='sum' is unknown; known: mean, max"),
+        ({"text_columns": ["sentence", "label"]}, "long_documents=windows is for single texts"),
+        ({"window_stride": 15}, r"window_stride=15 tokens: rows of 16 hold 14 .* give 1 to 14"),
+        ({"window_stride": 0}, "window_stride=0 tokens"),
+    ],
+)
+def test_windows_that_cannot_be(make: Callable[..., LabelledDataModule], changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**({"long_documents": "windows"} | changes)).setup()

@@ -1,0 +1,537 @@
+"""Tagged words: column files and conllu, rows with context, the data module, and features of a frozen encoder."""
+
+from __future__ import annotations
+
+import logging
+import string
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zstandard
+
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.datamodules.examples import TokenRows
+from clozelab.datamodules.finetuning import EncoderSource, TaskInputs, TrainingBatches, TrainingPlan
+from clozelab.datamodules.tagged import (
+    ColumnFormat,
+    TaggedRows,
+    TaggedSentences,
+    build_rows,
+    predicted_lines,
+    read_conll,
+)
+from clozelab.datamodules.tags import FeatureDataModule, TagDataModule
+from clozelab.models.encoder import Encoder
+from clozelab.models.features import FEATURES, feature_layers
+from clozelab.models.layout import Layout
+
+CONLL = ColumnFormat("columns", 0, -1)
+UPOS = ColumnFormat("conllu", 1, 3)
+NEWS = """-DOCSTART- -X- -X- O
+
+EU NNP B-NP B-ORG
+rejects VBZ B-VP O
+
+Peter NNP B-NP B-PER
+
+-DOCSTART- -X- O O
+
+# NN B-NP O
+1 CD I-NP O
+"""
+TREE = """# newdoc id = a
+# text = can't go
+1-2\tcan't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tca\tcan\tAUX\tMD\t_\t0\troot\t_\t_
+2\tn't\tnot\tPART\tRB\t_\t1\tadvmod\t_\t_
+2.1\tgo\tgo\tVERB\tVB\t_\t_\t_\t_\t_
+
+# newdoc
+# sent_id = 2
+1\t10 000\t10000\tNUM\tCD\t_\t0\troot\t_\t_
+
+1\t#\t#\tSYM\t#\t_\t0\troot\t_\t_
+"""
+
+
+def read(tmp_path: Path, text: str | bytes, layout: ColumnFormat = CONLL, tags: bool = True) -> TaggedSentences:
+    path = tmp_path / "x.txt"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return read_conll(path, layout, require_tags=tags)
+
+
+@pytest.mark.parametrize("change", ["plain", "crlf_bom", "no_end", "tabs"])
+def test_conll_2003(tmp_path: Path, change: str) -> None:
+    text = {
+        "plain": NEWS,
+        "crlf_bom": "\ufeff" + NEWS.replace("\n", "\r\n"),
+        "no_end": NEWS.rstrip("\n"),
+        "tabs": NEWS.replace(" ", "\t").replace("\n\n", "\n\t\n"),  # WNUT-17 ends sentences with a lone tab
+    }[change]
+    sentences = read(tmp_path, text)
+    assert sentences.words == [["EU", "rejects"], ["Peter"], ["#", "1"]]
+    assert sentences.tags == [["B-ORG", "O"], ["B-PER"], ["O", "O"]]
+    assert sentences.lines == [3, 6, 10]
+    assert sentences.has_documents
+    assert sentences.documents[0] == sentences.documents[1] != sentences.documents[2]
+
+
+def test_conllu(tmp_path: Path) -> None:
+    sentences = read(tmp_path, TREE, UPOS)
+    assert sentences.words == [["ca", "n't"], ["10 000"], ["#"]]
+    assert sentences.tags == [["AUX", "PART"], ["NUM"], ["SYM"]]
+    assert sentences.documents[0] != sentences.documents[1] == sentences.documents[2]
+    packed = tmp_path / "x.conllu.zst"
+    packed.write_bytes(zstandard.compress(TREE.encode()))
+    assert read_conll(packed, UPOS, require_tags=True) == sentences
+
+
+def test_without_document_marks_every_sentence_is_alone(tmp_path: Path) -> None:
+    sentences = read(tmp_path, "a O\n\nb O\nc O\n")
+    assert not sentences.has_documents
+    assert len(set(sentences.documents)) == 2
+
+
+def test_only_tabs_and_blanks_separate(tmp_path: Path) -> None:
+    sentences = read(tmp_path, "a\u00a0b\tO\n\u2028\tB-X\n\tO\n")
+    assert sentences.words == [["a\u00a0b", "\u2028", ""]]
+
+
+def test_damaged_sentences_are_left_out_and_counted(tmp_path: Path) -> None:
+    good = "a O\n\n" * 199
+    sentences = read(tmp_path, good + "b O\nc\nd O\n")
+    assert (len(sentences), sentences.counts["damaged_sentences"]) == (199, 1)
+    sentences = read(tmp_path, good.encode() + b"\xff\xfe O\n")
+    assert sentences.counts["damaged_sentences"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "layout", "message"),
+    [
+        ("", CONLL, "has no examples"),
+        ("a\nb\n", CONLL, r"x.txt:1: 1 columns.*can only be predicted"),
+        ("a O\n", ColumnFormat("columns", 0, 3), r"x.txt:1: 2 columns, but the tag.*tag_column=3"),
+        ("a O\nb X O\n", CONLL, r"(?s)x.txt:2: 3 columns, expected 2.*1 of 1 rows"),
+        ("a O\n", UPOS, r"x.txt:1: 2 columns, expected 10"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, text: str, layout: ColumnFormat, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path, text, layout)
+
+
+def test_files_without_tags_can_be_read(tmp_path: Path) -> None:
+    sentences = read(tmp_path, "a\nb\n\nc\n", tags=False)
+    assert (sentences.words, sentences.tags) == ([["a", "b"], ["c"]], None)
+
+
+def test_unknown_format(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="file_format='xml' is unknown; known: columns, conllu"):
+        ColumnFormat("xml", 0, 1)
+
+
+@pytest.mark.shared
+def test_shared_files(shared_dir: Path) -> None:
+    names = {"wnut17train.conll": 3394, "emerging.dev.conll": 1009, "emerging.test.annotated": 1287}
+    for name, count in names.items():
+        sentences = read_conll(shared_dir / "data/ner" / name, CONLL, require_tags=True)
+        assert (len(sentences), sentences.counts["damaged_sentences"]) == (count, 0)
+    sentences = read_conll(shared_dir / "data/pos/en_ewt-ud-dev.conllu.zst", UPOS, require_tags=True)
+    assert (len(sentences), sum(map(len, sentences.words)), sentences.has_documents) == (2001, 25147, True)
+
+
+@pytest.mark.parametrize("blank", [" ", "\t"])
+def test_predictions_are_a_last_column(tmp_path: Path, blank: str) -> None:
+    """Everything else stays as it was, so that conlleval finds the gold tags beside them."""
+    text = NEWS.replace(" ", blank)
+    sentences = read(tmp_path, text)
+    tags = [f"T{i}" for i in range(sum(map(len, sentences.words)))]
+    (tmp_path / "new.txt").write_text("\n".join(predicted_lines(tmp_path / "x.txt", CONLL, tags)))
+    before, after = (path.read_text().rstrip("\n").split("\n") for path in (tmp_path / "x.txt", tmp_path / "new.txt"))
+    assert [line.rpartition(blank)[0] if line else "" for line in after] == before
+    again = read_conll(tmp_path / "new.txt", CONLL, require_tags=True)
+    assert again.words == sentences.words and again.documents == sentences.documents
+    assert [tag for sentence in again.tags or [] for tag in sentence] == tags
+
+
+def test_predictions_of_words_alone(tmp_path: Path) -> None:
+    read(tmp_path, "a\n\nb\n", tags=False)
+    assert list(predicted_lines(tmp_path / "x.txt", CONLL, ["O", "B-X"])) == ["a O", "", "b B-X"]
+    with pytest.raises(AssertionError, match="one tag a word"):
+        list(predicted_lines(tmp_path / "x.txt", CONLL, ["O"] * 3))
+
+
+def test_predictions_take_the_tags_place_in_conllu(tmp_path: Path) -> None:
+    sentences = read(tmp_path, TREE, UPOS)
+    tags = ["T" + str(i) for i in range(4)]
+    (tmp_path / "new.txt").write_text("\n".join(predicted_lines(tmp_path / "x.txt", UPOS, tags)) + "\n")
+    before, after = (path.read_text().split("\n") for path in (tmp_path / "x.txt", tmp_path / "new.txt"))
+    assert len(before) == len(after) and sum(a != b for a, b in zip(before, after, strict=True)) == 4
+    again = read_conll(tmp_path / "new.txt", UPOS, require_tags=True)
+    assert again.words == sentences.words
+    assert [tag for sentence in again.tags or [] for tag in sentence] == tags
+
+
+def make(
+    tokenizer: WordPieceTokenizer, texts: list[list[str]], length: int, context: bool, chosen: list[int] | None = None
+) -> tuple[TaggedRows, list[list[str]], list[list[str]], dict[str, int]]:
+    """Documents of sentences of words -> rows_of_texts, each row's tokens, each row's scored tokens, counts."""
+    words = [text.split(" ") for document in texts for text in document]
+    documents = [number for number, document in enumerate(texts) for _ in document]
+    sentences = TaggedSentences(words, None, documents, list(range(len(words))), True)
+    chosen = list(range(len(words))) if chosen is None else chosen
+    arrays, counts = build_rows(sentences, chosen, tokenizer, max_seq_length=length, document_context=context)
+    token_rows = TokenRows(arrays["input_ids"], arrays["offsets"], np.diff(arrays["offsets"]).astype(np.int32))
+    labels = np.arange(len(arrays["word_positions"]))
+    rows_of_texts = TaggedRows(token_rows, arrays["word_offsets"], arrays["word_positions"], labels)
+    names = np.array(tokenizer.vocabulary)[arrays["input_ids"]]
+    tokens = [names[a:b].tolist() for a, b in zip(arrays["offsets"], arrays["offsets"][1:], strict=False)]
+    places = [
+        rows_of_texts.word_positions[a:b]
+        for a, b in zip(rows_of_texts.word_offsets, rows_of_texts.word_offsets[1:], strict=False)
+    ]
+    scored = [[row[p] for p in place] for row, place in zip(tokens, places, strict=True)]
+    return rows_of_texts, tokens, scored, counts
+
+
+STORY = [["the cat sat", "a dog ran fast", "who did"], ["what is", "the red hill"]]
+
+
+def test_without_context_a_row_is_a_sentence(tokenizer: WordPieceTokenizer) -> None:
+    _, tokens, scored, counts = make(tokenizer, STORY, 20, False)
+    assert tokens[1] == ["[CLS]", "a", "dog", "ran", "fast", "[SEP]"]
+    assert scored == [text.split() for document in STORY for text in document]
+    assert counts["context_tokens"] == 0
+
+
+def test_context_fills_the_window_inside_the_document(tokenizer: WordPieceTokenizer) -> None:
+    _, tokens, scored, _ = make(tokenizer, STORY, 20, True)
+    assert (
+        tokens[0]
+        == tokens[1]
+        == tokens[2]
+        == ["[CLS]", "the", "cat", "sat", "a", "dog", "ran", "fast", "who", "did", "[SEP]"]
+    )
+    assert tokens[3] == ["[CLS]", "what", "is", "the", "red", "hill", "[SEP]"]
+    assert scored == [text.split() for document in STORY for text in document]
+
+
+def test_a_small_window_takes_from_both_sides_and_whole_words(tokenizer: WordPieceTokenizer) -> None:
+    _, tokens, scored, _ = make(tokenizer, STORY, 9, True)  # 7 words
+    assert tokens[0] == ["[CLS]", "the", "cat", "sat", "a", "dog", "ran", "fast", "[SEP]"]  # nothing before: all behind
+    assert tokens[1] == ["[CLS]", "sat", "a", "dog", "ran", "fast", "who", "did", "[SEP]"]
+    assert tokens[2] == ["[CLS]", "sat", "a", "dog", "ran", "fast", "who", "did", "[SEP]"]
+    assert scored[1] == ["a", "dog", "ran", "fast"]
+    _, tokens, _, _ = make(tokenizer, [["the zzz sat", "a dog"]], 7, True)
+    assert tokens[1] == ["[CLS]", "sat", "a", "dog", "[SEP]"]  # z ##z ##z does not fit and is not cut
+
+
+@pytest.mark.parametrize("length", [6, 9, 12, 120])
+@pytest.mark.parametrize("context", [True, False])
+def test_every_word_is_scored_once(tokenizer: WordPieceTokenizer, length: int, context: bool) -> None:
+    rng = np.random.default_rng(length)
+    words = np.array(["the", "cat", "zzz", "aaaaaaa", "sat"])
+    texts = [[" ".join(rng.choice(words, rng.integers(1, 15))) for _ in range(4)] for _ in range(3)]
+    rows_of_texts, tokens, scored, counts = make(tokenizer, texts, length, context)
+    expected = [tokenizer.tokenize(w)[0] for document in texts for text in document for w in text.split()]
+    assert [token for row in scored for token in row] == expected
+    assert rows_of_texts.rows.lengths.max() <= length
+    assert (counts["split_sentences"] > 0) == (length < 120)
+    assert all(row[0] == "[CLS]" and row[-1] == "[SEP]" and "[SEP]" not in row[1:-1] for row in tokens)
+
+
+def test_words_without_tokens_and_endless_words(tokenizer: WordPieceTokenizer) -> None:
+    _, tokens, scored, counts = make(tokenizer, [["the \u200b cat", "zzzzzzzzz a"]], 6, False)
+    assert scored[0] == ["the", "[UNK]", "cat"]
+    assert tokens[1] == ["[CLS]", "z", "##z", "##z", "##z", "[SEP]"]
+    assert scored[1:] == [["z"], ["a"]]
+    assert (counts["words_without_tokens"], counts["cut_words"], counts["split_sentences"]) == (1, 1, 1)
+
+
+def test_a_part_of_the_sentences_keeps_its_context(tokenizer: WordPieceTokenizer) -> None:
+    _, tokens, scored, _ = make(tokenizer, STORY, 20, True, chosen=[1, 4])
+    assert scored == [["a", "dog", "ran", "fast"], ["the", "red", "hill"]]
+    assert tokens[0] == ["[CLS]", "the", "cat", "sat", "a", "dog", "ran", "fast", "who", "did", "[SEP]"]
+
+
+def test_gather_finds_the_words_in_the_stream(tokenizer: WordPieceTokenizer) -> None:
+    rows_of_texts, _, scored, _ = make(tokenizer, STORY, 9, True)
+    batch = rows_of_texts.gather(np.array([3, 1]))
+    found = np.array(tokenizer.vocabulary)[batch["input_ids"][batch["word_rows"]]].tolist()
+    assert found == scored[3] + scored[1]
+    assert batch["word_index"].tolist() == batch["labels"].tolist() == [9, 10, 3, 4, 5, 6]
+    assert rows_of_texts.num_targets.tolist() == [3, 4, 2, 2, 3]
+    assert batch["lengths"].tolist() == [7, 9]
+
+
+LETTERS = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, "##b"], lowercase=True)
+TRAIN = "-DOCSTART- O\n\na I-PER\nbb I-PER\nc B-PER\n\nd O\n\na I-LOC\n\n-DOCSTART- O\n\nab O\n"
+VALIDATION = "-DOCSTART- O\n\na B-PER\nb E-PER\n\nc S-LOC\n"
+CHANGES = [{"document_context": False}, {"tag_column": 1}, {"validation": VALIDATION + "\nd O\n"}]
+
+
+@pytest.fixture
+def make_tags(tmp_path: Path) -> Callable[..., TagDataModule]:
+    """make_tags(train text, validation text, data changes)."""
+
+    def build(train: str = TRAIN, validation: str = VALIDATION, **data: Any) -> TagDataModule:
+        (tmp_path / "train.txt").write_text(train)
+        (tmp_path / "dev.txt").write_text(validation)
+        task = {
+            "train_file": "train.txt",
+            "validation_file": "dev.txt",
+            "test_files": {"test": "test.txt"},
+            "file_format": "columns",
+            "word_column": 0,
+            "tag_column": -1,
+            "entity_tags": True,
+            "document_context": True,
+            "how_to_get": "make_tags it",
+            "max_seq_length": 16,
+            "evaluation_tokens": 32,
+        }
+        plan = TrainingPlan(2, 1.0, 1, None, 1, 0)
+        inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", LETTERS, 16)
+        return TagDataModule(inputs=inputs, plan=plan, **(task | data))
+
+    return build
+
+
+def tags(split: Any) -> list[list[str]]:
+    return split.by_sentence([split.label_names[label] for label in split.labels])
+
+
+def test_schemes_are_converted_and_reported(make_tags: Callable[..., TagDataModule]) -> None:
+    data = make_tags()
+    data.setup()
+    data.setup()  # the second time does nothing
+    assert data.train.label_names == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    assert tags(data.train) == [["B-PER", "I-PER", "B-PER"], ["O"], ["B-LOC"], ["O"]]
+    assert tags(data.validation) == [["B-PER", "I-PER"], ["B-LOC"]]
+    schemes = [data.facts[f"{name}_counts"]["tag_scheme"] for name in ("train", "validation")]
+    assert schemes == ["IOB1", "BIOES"]
+    assert data.validation.by_sentence(data.validation.words) == [["a", "b"], ["c"]]
+    assert data.facts["train_counts"]["context_tokens"] > 0
+
+
+def test_batches_count_words_as_targets(make_tags: Callable[..., TagDataModule]) -> None:
+    data = make_tags()
+    data.setup()
+    batches = list(TrainingBatches(data, range(2), 0, 1))
+    assert sum(batch["global_examples"] for batch in batches) == 4
+    assert sum(batch["global_targets"] for batch in batches) == 6 == sum(len(batch["labels"]) for batch in batches)
+    for batch in batches:
+        assert (data.train.labels[batch["word_index"]] == batch["labels"].numpy()).all()
+
+
+def test_other_tags_are_classes_as_they_are(make_tags: Callable[..., TagDataModule]) -> None:
+    data = make_tags("a NOUN\nb VERB\n\nc X\n", "a X\n", entity_tags=False)
+    data.setup()
+    assert data.train.label_names == ["NOUN", "VERB", "X"]
+    assert tags(data.validation) == [["X"]]
+
+
+def test_test_file_needs_no_tags(make_tags: Callable[..., TagDataModule], tmp_path: Path) -> None:
+    """Words alone, and tags of types that training has not."""
+    for text in ("a\nb\n\nc\n", "a B-NEW\nb O\n\nc O\n"):
+        (tmp_path / "test.txt").write_text(text)
+        data = make_tags()
+        data.setup()
+        test = data.load_test()["test"]
+        assert test.split.words == ["a", "b", "c"] and len(test.rows) == 2
+    (tmp_path / "test.txt").write_text("a O\n\n" * 150 + "b\n")
+    with pytest.raises(ValueError, match="1 damaged sentences; predictions must be made for every row"):
+        data.load_test()
+
+
+def test_cut_words_are_said_aloud(make_tags: Callable[..., TagDataModule], caplog: pytest.LogCaptureFixture) -> None:
+    make_tags("a" + "b" * 40 + " B-PER\nc O\n", "a O\n").setup()
+    assert "toy, training: 1 words are longer than a row and were cut" in caplog.text
+
+
+def test_refusals(make_tags: Callable[..., TagDataModule]) -> None:
+    with pytest.raises(ValueError, match=r"dev.txt:1: tag 'B-ORG' does not occur in the training file; its tags are"):
+        make_tags(validation="a I-ORG\n").setup()
+    with pytest.raises(ValueError, match=r"train.txt: 'NOUN' is not an entity tag.*tag_column=-1 the right one"):
+        make_tags("a NOUN\n").setup()
+    with pytest.raises(ValueError, match=r"(?s)nowhere.*how to get it: make_tags it"):
+        make_tags(train_file="nowhere")
+
+
+def test_what_would_cost_points_is_said(
+    make_tags: Callable[..., TagDataModule], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        make_tags("a B-PER\n", "a B-PER\n").setup()
+    assert "vocabulary is lower-cased" in caplog.text
+    assert "marks no documents" in caplog.text
+
+
+def test_fingerprint_follows_content_and_settings(make_tags: Callable[..., TagDataModule]) -> None:
+    first = make_tags().fingerprint
+    assert make_tags().fingerprint == first
+    others = [make_tags(**change).fingerprint for change in CHANGES]
+    assert len({first, *others}) == 1 + len(CHANGES)
+
+
+def test_preview_has_types_of_entities_whatever_the_scheme(make_tags: Callable[..., TagDataModule]) -> None:
+    found = make_tags().preview()
+    assert found.label_names == ["LOC", "O", "PER"]
+    assert found.train.labels == ["PER", "PER", "PER", "O", "LOC", "O"]
+    assert found.validation.labels == ["PER", "PER", "LOC"]
+    assert found.train.texts == {"sentence": ["a bb c", "d", "a", "ab"]} and found.train.num_examples == 4
+    assert make_tags(entity_tags=False).preview().label_names == ["B-PER", "I-LOC", "I-PER", "O"]
+
+
+TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, "##b"], lowercase=True)
+FEATURE_TRAIN = "-DOCSTART- O\n\na I-PER\nbb I-PER\nc B-PER\n\nd O\n\na I-LOC\n\n-DOCSTART- O\n\nab O\nc O\n"
+
+
+class CountedEncoder(Encoder):
+    calls = 0
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        CountedEncoder.calls += 1
+        return super().forward(*args, **kwargs)
+
+
+@pytest.fixture
+def make_features(tmp_path: Path, tiny_config: Callable[..., Any]) -> Callable[..., FeatureDataModule]:
+    """make_features(features, fingerprint, seed) with a fresh count of encoder calls."""
+    CountedEncoder.calls = 0
+    config = tiny_config(
+        vocab_size=TOKENIZER.vocab_size,
+        num_hidden_layers=5,
+        hidden_size=16,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=16,
+        hidden_dropout_prob=0.5,
+        attention_probs_dropout_prob=0.5,
+        initializer_range=0.3,
+    )
+
+    def encoder() -> Encoder:
+        torch.manual_seed(0)
+        return CountedEncoder(config)
+
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.txt").write_text(
+            FEATURE_TRAIN if name == "train" else FEATURE_TRAIN.replace("d O", "d O\ne O")
+        )
+
+    def build(features: str = "last", fingerprint: str = "weights", seed: int = 1) -> FeatureDataModule:
+        source = EncoderSource(fingerprint, encoder, torch.device("cpu"))
+        inputs = TaskInputs("toy", tmp_path, tmp_path / "cache", TOKENIZER, 16, source)
+        data = FeatureDataModule(
+            inputs=inputs,
+            plan=TrainingPlan(2, 1.0, 1, None, seed, 0),
+            features=features,
+            train_file="train.txt",
+            validation_file="dev.txt",
+            test_files={"test": "dev.txt"},
+            file_format="columns",
+            word_column=0,
+            tag_column=-1,
+            entity_tags=True,
+            document_context=True,
+            how_to_get="make_features it",
+            max_seq_length=16,
+            evaluation_tokens=32,
+        )
+        data.setup()
+        return data
+
+    return build
+
+
+@torch.no_grad()
+def live_features(data: FeatureDataModule, sentence: int, layers: list[int]) -> np.ndarray:
+    """[words, layers, H] of one sentence, its row encoded alone."""
+    model, rows = data.source.load().eval(), data.train.rows
+    arrays = rows.gather(np.array([sentence]))
+    ids = (torch.from_numpy(arrays[name]) for name in ("input_ids", "token_type_ids", "position_ids"))
+    states = model(*ids, Layout.ragged(arrays["lengths"]), output_hidden_states=True).hidden_states
+    return np.stack([states[layer].numpy()[arrays["word_rows"]] for layer in layers], axis=1)
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_cache_equals_live_features(make_features: Callable[..., FeatureDataModule], features: str) -> None:
+    data = make_features(features)
+    layers = feature_layers(features, 5)
+    for sentence in range(len(data.train_rows)):
+        cached = data.train_rows.gather(np.array([sentence]))
+        live = live_features(data, sentence, layers)
+        assert cached["features"].shape == live.shape
+        # To 1e-6 of the largest feature: a sentence alone and one of a batch take other matrix kernels.
+        np.testing.assert_allclose(cached["features"], live, rtol=0, atol=1e-6 * np.abs(live).max())
+        assert cached["lengths"].tolist() == [len(live)]
+
+
+def test_the_encoder_runs_once_for_all_choices_and_seeds(make_features: Callable[..., FeatureDataModule]) -> None:
+    first = make_features(FEATURES[0])
+    calls = CountedEncoder.calls
+    assert calls == sum(fact["encoder_calls"] for fact in first.feature_facts.values()) > 0
+    assert sum(fact["encoded_tokens"] for fact in first.feature_facts.values()) == sum(
+        int(split.rows.lengths.sum()) for split in (first.train, first.validation)
+    )
+    for features in FEATURES:
+        for seed in (1, 2):
+            make_features(features, seed=seed)
+    assert CountedEncoder.calls == calls
+    make_features(fingerprint="other weights")
+    assert CountedEncoder.calls == 2 * calls
+
+
+def test_test_file_is_encoded_too(make_features: Callable[..., FeatureDataModule]) -> None:
+    data = make_features()
+    calls = CountedEncoder.calls
+    test = data.load_test()["test"]
+    assert CountedEncoder.calls > calls and "dev" in data.feature_facts
+    assert len(test.rows) == len(test.split) == len(data.validation)
+    expected = data.validation_rows.gather(np.arange(4))["features"]
+    np.testing.assert_array_equal(test.rows.gather(np.arange(4))["features"], expected)
+
+
+def test_batches_bring_sentences(make_features: Callable[..., FeatureDataModule]) -> None:
+    data = make_features("concat_last_four")
+    seen = []
+    for batch in data.val_dataloader():
+        assert batch["features"].shape == (batch["layout"].num_tokens, 4, 16)
+        assert batch["features"].dtype == torch.float32
+        assert (data.validation.labels[batch["word_index"]] == batch["labels"].numpy()).all()
+        seen += batch["word_index"].tolist()
+    assert sorted(seen) == list(range(len(data.validation.words)))
+    assert isinstance(data.train_rows.layers[0], np.memmap)
+
+
+def test_damaged_features_are_computed_anew(make_features: Callable[..., FeatureDataModule], tmp_path: Path) -> None:
+    expected = make_features().train_rows.gather(np.arange(4))["features"]
+    calls = CountedEncoder.calls
+    files = sorted((tmp_path / "cache/features").glob("*/layer_05.npy"))
+    assert len(files) == 2
+    for path in files:
+        content = bytearray(path.read_bytes())
+        content[-2] ^= 1
+        path.write_bytes(content)
+    again = make_features().train_rows.gather(np.arange(4))["features"]
+    assert CountedEncoder.calls == 2 * calls
+    np.testing.assert_array_equal(again, expected)
+
+
+def test_a_broken_pass_leaves_nothing(
+    make_features: Callable[..., FeatureDataModule], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CountedEncoder, "forward", fails)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            make_features()
+    assert list((tmp_path / "cache/features").iterdir()) == []
+    make_features()

@@ -1,0 +1,251 @@
+"""Span extraction: n-best answers on the original characters, and learning the spans."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.datamodules.examples import subset
+from clozelab.datamodules.finetuning import make_batch
+from clozelab.datamodules.squad_reading import (
+    SquadExamples,
+    SquadFeatures,
+    SquadQuestion,
+    SquadSplit,
+    WindowSettings,
+    build_features,
+    read_squad,
+)
+from clozelab.metrics.squad import score_v1
+from clozelab.modules.spans import NBestSettings, SpanExtraction, pad_tokens, predict_answers, window_candidates
+
+SENTENCE = "The RED cat sat on the mat, the Blue-green dog ran on a hill."
+
+
+@pytest.fixture
+def asked() -> SquadExamples:
+    return SquadExamples([SENTENCE], [SquadQuestion("q", "who ran?", 0, ("dog",), SENTENCE.find("dog"))])
+
+
+@pytest.fixture
+def windows(asked: SquadExamples, tokenizer: WordPieceTokenizer) -> SquadFeatures:
+    return build_features(asked, tokenizer, WindowSettings(14, 3, 4))[0]
+
+
+def released_candidates(windows: SquadFeatures, window: int, start: Any, end: Any, settings: NBestSettings) -> set[Any]:
+    """The loop of the released write_predictions."""
+    low, high = windows.rows.offsets[window], windows.rows.offsets[window + 1]
+    length, begin = high - low, windows.passage_starts[window]
+    best = [sorted(range(length), key=lambda i, x=x: -x[low + i])[: settings.n_best_size] for x in (start, end)]
+    shift = windows.window_starts[window] - begin
+    found = set()
+    for first in best[0]:
+        for last in best[1]:
+            inside = begin <= first < length - 1 and begin <= last < length - 1
+            if not inside or not windows.max_context[low + first]:
+                continue
+            if last < first or last - first + 1 > settings.max_answer_length:
+                continue
+            found.add((first + shift, last + shift))
+    return found
+
+
+def test_candidates_equal_the_released_loop(windows: SquadFeatures) -> None:
+    rng = np.random.default_rng(3)
+    assert len(windows.question) > 2
+    for _ in range(50):
+        start, end = rng.normal(size=(2, len(windows.rows.input_ids))).astype(np.float32)
+        settings = NBestSettings(int(rng.integers(1, 8)), int(rng.integers(1, 6)))
+        for window in range(len(windows.question)):
+            found = window_candidates(windows, window, start, end, settings)
+            assert {(int(a), int(b)) for a, b in found[:, 2:]} == released_candidates(
+                windows, window, start, end, settings
+            )
+
+
+def test_text_is_cut_from_the_original_characters(asked: SquadExamples, windows: SquadFeatures) -> None:
+    start, end = np.zeros((2, len(windows.rows.input_ids)), dtype=np.float32)
+    # "Blue-green" is three tokens; lower case and spaces must not come back from them.
+    for window in range(len(windows.question)):
+        low, begin = windows.rows.offsets[window], windows.passage_starts[window]
+        spans = windows.passage_spans[windows.window_starts[window] :]
+        for place in range(begin, windows.rows.lengths[window] - 1):
+            if spans[place - begin, 0] == SENTENCE.find("Blue"):
+                start[low + place] = 9
+            if spans[place - begin, 1] == SENTENCE.find("green") + 5:
+                end[low + place] = 9
+    answers = predict_answers(windows, asked, start, end, NBestSettings(20, 4))
+    predictions, nbest = answers.texts, answers.nbest
+    assert not answers.null_odds
+    assert predictions == {"q": "Blue-green"}
+    assert 5 < len(nbest["q"]) <= 20
+    assert len(nbest["q"]) == len({entry["text"] for entry in nbest["q"]})
+    assert sum(entry["probability"] for entry in nbest["q"]) == pytest.approx(1.0)
+    assert nbest["q"][0]["start_logit"] == 9
+
+
+def test_question_without_candidates_answers_empty(tokenizer: WordPieceTokenizer) -> None:
+    asked = SquadExamples([" "], [SquadQuestion("q", "who?", 0, ("x",), -1)])
+    windows, _ = build_features(asked, tokenizer, WindowSettings(14, 3, 4))
+    nothing = np.zeros(0, dtype=np.float32)
+    assert predict_answers(windows, asked, nothing, nothing, NBestSettings(20, 30)).texts == {"q": "empty"}
+
+
+def test_null_score_is_the_minimum_over_windows(asked: SquadExamples, windows: SquadFeatures) -> None:
+    """And null odds, n-best and probabilities are those of the released write_predictions."""
+    rng = np.random.default_rng(4)
+    settings = NBestSettings(5, 4, with_unanswerable=True)
+    for _ in range(20):
+        start, end = rng.normal(size=(2, len(windows.rows.input_ids))).astype(np.float32)
+        answers = predict_answers(windows, asked, start, end, settings)
+        cls = windows.rows.offsets[:-1]
+        null = min(float(start[row]) + float(end[row]) for row in cls)
+        plain = predict_answers(windows, asked, start, end, NBestSettings(5, 4))
+        first = plain.nbest["q"][0]
+        assert answers.texts == plain.texts
+        assert answers.null_odds["q"] == pytest.approx(null - first["start_logit"] - first["end_logit"], abs=1e-5)
+        nbest = answers.nbest["q"]
+        assert [entry["text"] for entry in nbest if entry["text"]] == [entry["text"] for entry in plain.nbest["q"]]
+        (nothing,) = [entry for entry in nbest if not entry["text"]]
+        assert nothing["start_logit"] + nothing["end_logit"] == pytest.approx(null, abs=1e-5)
+        assert sum(entry["probability"] for entry in nbest) == pytest.approx(1.0)
+        assert nbest == sorted(nbest, key=lambda entry: -entry["probability"])
+
+
+def test_empty_passage_is_surely_unanswerable(tokenizer: WordPieceTokenizer) -> None:
+    asked = SquadExamples([" "], [SquadQuestion("q", "who?", 0, (), -1)])
+    windows, _ = build_features(asked, tokenizer, WindowSettings(14, 3, 4))
+    nothing = np.zeros(0, dtype=np.float32)
+    answers = predict_answers(windows, asked, nothing, nothing, NBestSettings(20, 30, True))
+    assert answers.null_odds["q"] > 1e5
+
+
+@pytest.mark.shared
+def test_gold_spans_of_real_data_score_nearly_everything(shared_dir: Path) -> None:
+    """Windows, offsets and n-best in one: logits that point at the answer give its text back."""
+    tokenizer = WordPieceTokenizer.from_vocab(shared_dir / "data/vocab/bert-base-uncased-vocab.txt", lowercase=True)
+    path, settings = shared_dir / "data/squad/dev-v1.1.json", WindowSettings(384, 128, 64)
+    asked = read_squad(path, for_training=False)
+    asked = asked.select(subset(len(asked), 1500))
+    windows, _ = build_features(asked, tokenizer, settings)
+    start, end = np.full((2, len(windows.rows.input_ids)), -10, dtype=np.float32)
+    has_answer = windows.end_positions > 0
+    offsets = windows.rows.offsets[:-1]
+    start[(offsets + windows.start_positions)[has_answer]] = 10
+    end[(offsets + windows.end_positions)[has_answer]] = 10
+    predictions = predict_answers(windows, asked, start, end, NBestSettings(20, 1000)).texts
+    scores = score_v1({q.id: q.answers for q in asked.questions}, predictions)
+    assert scores["exact_match"] > 99.5
+
+
+COLOURS = ["red", "green", "blue", "white"]
+FILLER = ["the", "cat", "and", "a", "dog", "sat", "on", "my", "old", "mat", "by", "one", "door"]
+
+
+@pytest.fixture(scope="module")
+def colour_tokenizer() -> WordPieceTokenizer:
+    words = sorted({"what", "colour", *COLOURS, *FILLER} - set(string.ascii_lowercase))
+    return WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, *words], lowercase=True)
+
+
+@pytest.fixture(scope="module")
+def split(colour_tokenizer: WordPieceTokenizer) -> SquadSplit:
+    """24 passages of 8 to 24 words, each with one colour and the word after it as the answer, in one or two windows."""
+    rng = np.random.default_rng(0)
+    examples = SquadExamples()
+    for number in range(24):
+        words = list(rng.choice(FILLER, int(rng.integers(8, 25))))
+        place = int(rng.integers(0, len(words) - 1))
+        words[place] = str(rng.choice(COLOURS))
+        answer = " ".join(words[place : place + 2])
+        examples.passages.append(" ".join(words).capitalize())
+        start = len(" ".join(words[:place])) + (place > 0)
+        text = examples.passages[-1][start : start + len(answer)]
+        examples.questions.append(SquadQuestion(f"q{number}", "what colour", number, (text,), start))
+    features, counts = build_features(examples, colour_tokenizer, WindowSettings(20, 8, 4))
+    return SquadSplit(features, examples, 24, 24, dict(counts))
+
+
+@pytest.fixture
+def make(
+    split: SquadSplit, colour_tokenizer: WordPieceTokenizer, tiny_module: Callable[..., Any]
+) -> Callable[..., Any]:
+    def build(is_causal: bool = False, head: str = "linear", **changes: Any) -> SpanExtraction:
+        settings = {"metric": "validation/f1", "bilstm_hidden_size": 24, "with_unanswerable": False} | changes
+        return tiny_module(
+            SpanExtraction,
+            {"vocab_size": colour_tokenizer.vocab_size, "is_causal": is_causal},
+            head=head,
+            validation=split,
+            n_best_size=20,
+            max_answer_length=30,
+            **settings,
+        )
+
+    return build
+
+
+def targets(split: SquadSplit) -> dict[str, Any]:
+    features = split.features
+    return {
+        "start_positions": features.start_positions.astype(np.int64),
+        "end_positions": features.end_positions.astype(np.int64),
+    }
+
+
+@pytest.mark.parametrize(("is_causal", "head"), [(False, "linear"), (False, "bilstm"), (True, "bilstm")])
+def test_overfits(make: Any, split: SquadSplit, is_causal: bool, head: str) -> None:
+    module = make(is_causal, head)
+    optimizer = torch.optim.Adam(module.parameters(), 2e-3)
+    rows, every = split.features.rows, np.arange(len(split.features.question))
+    for _ in range(100):
+        batch = make_batch(rows, every, targets(split))
+        loss = module.loss(module.logits(batch), batch) / len(every)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    module.eval()
+    with torch.no_grad():
+        for index in np.array_split(np.random.default_rng(2).permutation(every), 4):
+            module.validation_step(make_batch(rows, index, {}), 0)
+    module.on_validation_epoch_end()
+    best = module.require_best()
+    assert best.scores["validation/exact_match"] > 90
+    assert best.scores["validation/f1"] >= best.scores["validation/exact_match"]
+    assert [row["id"] for row in best.predictions] == [f"q{i}" for i in range(24)]
+    assert len(best.predictions[0]["nbest"]) > 1
+    assert not best.is_collapsed
+
+
+def test_loss_is_each_windows_own_softmax(make: Any, split: SquadSplit) -> None:
+    module = make()
+    batch = make_batch(split.features.rows, np.array([3, 0, 7]), targets(split))
+    logits = torch.randn(batch["layout"].num_tokens, 2)
+    expected, start = 0.0, 0
+    for row, length in enumerate(batch["layout"].lengths_list):
+        own = logits[start : start + length]
+        for side, name in enumerate(("start_positions", "end_positions")):
+            expected += F.cross_entropy(own[:, side], batch[name][row]) / 2
+        start += length
+    torch.testing.assert_close(module.loss(logits, batch), torch.as_tensor(expected))
+
+
+def test_pad_tokens(split: SquadSplit) -> None:
+    batch = make_batch(split.features.rows, np.array([0, 5]), {})
+    values = torch.arange(2.0 * batch["layout"].num_tokens).view(-1, 2)
+    padded = pad_tokens(values, batch)
+    assert torch.equal(torch.cat([padded[i, :n] for i, n in enumerate(batch["layout"].lengths_list)]), values)
+    assert torch.isinf(padded).sum() == padded.numel() - values.numel()
+
+
+def test_metric_is_one_of_its_own(make: Any) -> None:
+    with pytest.raises(ValueError, match="it has validation/exact_match, validation/f1"):
+        make(metric="validation/accuracy")
