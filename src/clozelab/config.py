@@ -182,6 +182,8 @@ class PhaseConfig:
     """Sequences per optimizer step, over all devices."""
     micro_batch_size: int = count(LAYOUT)
     """Sequences per forward and device."""
+    objective: Any = None
+    """None: the run's; the name of another one in conf/objective; or settings in which it differs from the run's."""
 
 
 @dataclass
@@ -406,6 +408,8 @@ class ValidationConfig:
 @dataclass
 class PretrainConfig(StageConfig):
     arm: str = key(IDENTITY)
+    encoder: str | None = key(NEUTRAL)
+    """A folder to go on from, instead of fresh weights; its shape counts, and what it holds is among the inputs."""
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,13 +21,12 @@ from clozelab.objectives.objective import Objective, build_models, to_torch
 
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_loss_is_cross_entropy_of_the_pooled_state(
-    shards: TokenShards, ids: SpecialIds, make_encoder: Callable[..., Encoder], is_causal: bool
+    shards: TokenShards, ids: SpecialIds, make_encoder: Callable[..., Encoder], make_mlm: Any, is_causal: bool
 ) -> None:
     """With a causal encoder (NSP beside LTR) the last real token is pooled, padded rows included."""
     encoder = make_encoder(is_causal)
-    objective = Objective(
-        input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=NextSentencePrediction(weight=1.0)
-    )
+    token = LeftToRight(weight=1.0) if is_causal else make_mlm()
+    objective = Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=NextSentencePrediction(weight=1.0))
     instances = objective.bind(shards, ids, 48)
     batch = to_torch(objective.arrays(instances, 1, 0, np.arange(24)))
     models = build_models(encoder, [objective])

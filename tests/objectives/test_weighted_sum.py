@@ -117,8 +117,6 @@ def test_misfits_are_refused(make_mlm: MakeMlm) -> None:
     nsp = NextSentencePrediction(weight=1.0)
     with pytest.raises(ValueError, match="needs segment pairs"):
         Objective(input=FullSentences(), token=make_mlm(), pair=nsp)
-    with pytest.raises(ValueError, match="dupe_factor"):
-        Objective(input=FullSentences(), token=make_mlm(), pair=None, dupe_factor=0)
     assert Objective(input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=nsp).is_causal
 
 

@@ -121,7 +121,7 @@ def sample_pairs(arm: Arm) -> PairSample | None:
 def check_pairs(arm: Arm, sample: PairSample, index: NgramIndex | None) -> Iterator[Finding]:
     """Share of random pairs, what lengths alone tell, and where both segments really come from."""
     label, number = sample.label, len(sample.label)
-    wanted = float(getattr(arm.objective.input, "random_next_prob", 0.5))
+    wanted = float(getattr(arm.objective.input, "random_next_prob", 0.5))  # half of the pairs are swapped
     rate = float(label.mean())
     figure = f"{share(label.sum(), number)} random; "
     accuracy, chance = length_rule(sample)
@@ -149,19 +149,23 @@ def _check_origin(
         return
     a_at, b_at = index.only_position(sample.a_hash), index.only_position(sample.b_hash)
     located = (a_at >= 0) & (b_at >= 0)
+    pair = arm.objective.pair
+    assert pair is not None
     is_random = sample.label == 1
     follows = b_at == a_at + NGRAM
     shards = arm.corpus.train
     starts = np.asarray(shards.sentence_offsets)[np.asarray(shards.document_offsets)]
     same_document = np.searchsorted(starts, a_at, side="right") == np.searchsorted(starts, b_at, side="right")
-    torn, near = int((located & ~is_random & ~follows).sum()), int((located & is_random & same_document).sum())
+    strange = same_document if pair.is_of_other_document else ~same_document | follows
+    torn, near = int((located & ~is_random & ~follows).sum()), int((located & is_random & strange).sum())
     figure += f"; {share(located.sum(), len(located))} located in the text"
     if located.sum() >= MIN_LOCATED and torn:
         yield Finding(
             "pairs", ERROR, f"{arm.name}: {torn} pairs labelled 'is next' do not follow in the text", figure, remedy
         )
     elif located.sum() >= MIN_LOCATED and near:
-        what = f"{arm.name}: {near} random next segments come from the same document"
+        of_same = "random next segments come from the same document"
+        what = f"{arm.name}: {near} {of_same if pair.is_of_other_document else 'swapped pairs are not swapped'}"
         yield Finding("pairs", ERROR, what, figure, remedy)
     else:
         yield Finding("pairs", OK, f"{arm.name}: pairs are what their labels say, lengths tell nothing", figure)

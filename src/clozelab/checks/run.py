@@ -34,7 +34,8 @@ def examine(subject: Subject) -> Iterator[Finding]:
     for arm in subject.arms:
         yield from check_schedule(arm)
     # What reads rows cannot be asked where ids or lengths are impossible.
-    sound = [arm for arm in subject.arms if arm.longest <= arm.config.max_position_embeddings]
+    short_enough = [arm for arm in subject.arms if arm.longest <= arm.config.max_position_embeddings]
+    sound = [one for arm in short_enough for one in arm.by_objective()]
     for corpus in subject.corpora:
         found = list(_tried("corpus", corpus.name, partial(_examine_corpus, subject, corpus, sound)))
         yield from found

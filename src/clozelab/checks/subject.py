@@ -8,7 +8,7 @@ stage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -93,6 +93,24 @@ class Arm:
     num_runs: int = 1
     num_encoders: int = 1
     """That each run leaves: the trained one, and those kept on the way."""
+    objectives: Sequence[Objective] = ()
+    """Of the phases, where they are not all `objective`, which is that of the last one."""
+
+    def by_objective(self) -> Iterator[Arm]:
+        """The arm as each of its objectives sees it, with the phases of that one."""
+        if len(set(self.objectives)) < 2:
+            yield self
+            return
+        for objective in dict.fromkeys(self.objectives):
+            numbers = [number for number, one in enumerate(self.objectives) if one is objective]
+            yield replace(
+                self,
+                name=f"{self.name}, phase {numbers[0] + 1}",
+                objective=objective,
+                objectives=(),
+                phases=[self.phases[number] for number in numbers],
+                config=replace(self.config, is_causal=objective.is_causal),
+            )
 
     @property
     def tokens(self) -> int:

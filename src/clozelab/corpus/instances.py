@@ -76,7 +76,7 @@ def _column(epoch: Epoch) -> Epoch:
     return epoch if isinstance(epoch, int) else epoch[:, None]
 
 
-def _walk(num_sentences: int, following: Callable[[int, int], I64]) -> I64:
+def walk(num_sentences: int, following: Callable[[int, int], I64]) -> I64:
     """Starts of the greedy chunks; `following(low, high)` gives each sentence's next chunk start. Constant memory
     beside them."""
     parts: list[I64] = []
@@ -92,7 +92,8 @@ def _walk(num_sentences: int, following: Callable[[int, int], I64]) -> I64:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
-def _check(shards: Shards, seq_length: int, minimum: int) -> tuple[I64, I64]:
+def check_length(shards: Shards, seq_length: int, minimum: int) -> tuple[I64, I64]:
+    """Offsets of sentences in tokens and of documents in sentences; ValueError for instances that are too short."""
     if seq_length < minimum:
         raise ValueError(f"seq_length {seq_length} is too short for this input format; use at least {minimum}.")
     return np.asarray(shards.sentence_offsets), np.asarray(shards.document_offsets)
@@ -155,7 +156,7 @@ class PairInstances:
         self, shards: Any, ids: SpecialIds, seq_length: int, random_next_prob: float, negative_scope: str
     ) -> None:
         self._arguments = (shards, ids, seq_length, random_next_prob, negative_scope)
-        self._sentences, self._documents = _check(shards, seq_length, 8)
+        self._sentences, self._documents = check_length(shards, seq_length, 8)
         self._tokens: TokenSource = shards.tokens
         self._sources = np.asarray(shards.document_source)
         self.ids = ids
@@ -204,7 +205,7 @@ class PairInstances:
             ends = documents[np.searchsorted(documents, np.arange(low, high), side="right")]
             return np.minimum(reach, ends)
 
-        starts = _walk(len(sentences) - 1, following)
+        starts = walk(len(sentences) - 1, following)
         document = self._document_of(starts)
         first, end = documents[document], documents[document + 1]
         is_last = np.append(document[1:] != document[:-1], True) if len(starts) else np.zeros(0, dtype=bool)
@@ -322,7 +323,7 @@ class WindowInstances:
     """Instances of `FullSentences`."""
 
     def __init__(self, shards: Any, ids: SpecialIds, seq_length: int) -> None:
-        sentences, documents = _check(shards, seq_length, 4)
+        sentences, documents = check_length(shards, seq_length, 4)
         self._arguments = (shards, ids, seq_length)
         self._tokens: TokenSource = shards.tokens
         self._sources = np.asarray(shards.document_source)
@@ -376,7 +377,7 @@ class WindowInstances:
         def following(low: int, high: int) -> I64:
             return np.searchsorted(slot_end, offsets[low:high] + begun[low:high] + budget, side="right")
 
-        return _walk(len(offsets) - 1, following)
+        return walk(len(offsets) - 1, following)
 
 
 def _split_long(offsets: I64, limit: int) -> I64:

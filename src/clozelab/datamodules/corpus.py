@@ -11,7 +11,7 @@ import logging
 import multiprocessing
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any
 
@@ -48,10 +48,10 @@ class Phase:
     global_batch_size: int
     micro_batch_size: int
 
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value < 1:
-                raise ValueError(f"phases: {name} is {value}; it must be at least 1.")
+    @classmethod
+    def of(cls, node: Mapping[str, Any]) -> Phase:
+        """From a configuration's, which may say more of a phase."""
+        return cls(**{one.name: node[one.name] for one in fields(cls)})
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class CorpusDataModule(LightningDataModule):
         prepared_corpus: Any,
         objectives: Sequence[Objective],
         *,
-        phases: Sequence[Mapping[str, int]],
+        phases: Sequence[Mapping[str, Any]],
         seed: int,
         validation_instances: int,
         validation_seq_length: int,
@@ -196,11 +196,9 @@ class CorpusDataModule(LightningDataModule):
             raise ValueError(
                 "phases is empty: give at least one {seq_length, steps, global_batch_size, micro_batch_size}."
             )
-        if validation_instances < 1:
-            raise ValueError(f"validation.instances is {validation_instances}; it must be at least 1.")
         self.corpus = prepared_corpus
         self.objectives = list(objectives)
-        self.phases = [Phase(**dict(phase)) for phase in phases]
+        self.phases = [Phase.of(phase) for phase in phases]
         self.seed = seed
         self.validation_instances = validation_instances
         self.validation_seq_length = validation_seq_length

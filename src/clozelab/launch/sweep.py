@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -23,6 +23,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
@@ -74,6 +75,41 @@ def compose(name: str, overrides: Sequence[str] = (), *, folder: Path | None = N
     """One composed configuration with its `hydra` node; with `sweep`, the master configuration of a multirun."""
     mode = RunMode.MULTIRUN if sweep else RunMode.RUN
     return make_loader(folder).load_configuration(config_name=name, overrides=list(overrides), run_mode=mode)
+
+
+def phase_objectives(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The objective of each phase as a node, from a pre-training run's plain configuration.
+
+    Raises:
+        ValueError: a phase changes a setting that the run's objective does not have.
+        An error of Hydra's: it names an objective that is not there.
+    """
+    usual, found = config["objective"], []
+    for number, phase in enumerate(config["phases"]):
+        said = phase.get("objective") or {}
+        if isinstance(said, str):
+            # Composed as on a command line, but for what the run says of every objective.
+            loader = (
+                GlobalHydra.instance().config_loader() if GlobalHydra.instance().is_initialized() else make_loader()
+            )
+            composed = loader.load_configuration("pretrain", [f"objective={said}"], run_mode=RunMode.RUN)
+            node: Any = OmegaConf.to_container(composed.objective, resolve=False)
+            found.append(node | {"dupe_factor": usual["dupe_factor"]})
+        else:
+            found.append(_changed(usual, said, f"phases.{number}.objective"))
+    return found
+
+
+def _changed(node: Mapping[str, Any], change: Mapping[str, Any], where: str) -> dict[str, Any]:
+    if strange := [key for key in change if key not in node]:
+        raise ValueError(f"{where}.{strange[0]}: the run's objective has {', '.join(map(str, node))} there")
+    parts = {
+        key: _changed(node[key], value, f"{where}.{key}")
+        if isinstance(value, Mapping) and isinstance(node[key], Mapping)
+        else value
+        for key, value in change.items()
+    }
+    return {**node, **parts}
 
 
 class Sweep:

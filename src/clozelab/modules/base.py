@@ -53,8 +53,6 @@ class TrainingModule(LightningModule):
         seed: int,
     ) -> None:
         super().__init__()
-        if gradient_clip_norm < 0:
-            raise ValueError(f"gradient_clip_norm is {gradient_clip_norm}: give a positive norm, or 0 for no clipping")
         self.optimizer_factory, self.schedule_factory = optimizer_factory, schedule_factory
         self.total_steps, self.gradient_clip_norm, self.seed = total_steps, gradient_clip_norm, seed
         self.throughput = Throughput()

@@ -22,7 +22,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from clozelab.models.cost import parameter_count, training_flops_per_token
+from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder, uncompiled
 from clozelab.models.folders import save_encoder_folder
 from clozelab.modules.base import TrainingModule
@@ -41,7 +41,8 @@ class PretrainingModel(nn.Module):
     def __init__(self, encoder: Encoder, objectives: Sequence[Objective]) -> None:
         super().__init__()
         self.objectives = list(objectives)
-        self.models = nn.ModuleDict(build_models(encoder, objectives))
+        self.parts = build_models(encoder, objectives)
+        self.models = nn.ModuleDict(self.parts)
         if all(objective.pair is None for objective in objectives):
             # Nothing reads it: DDP would wait for its gradient.
             encoder.pooler.requires_grad_(False)
@@ -49,18 +50,18 @@ class PretrainingModel(nn.Module):
     @property
     def encoder(self) -> Encoder:
         """The one that is kept."""
-        return self.models["encoder"].encoder  # type: ignore[return-value]
+        return self.parts["encoder"].encoder
 
     @property
     def encoders(self) -> list[Encoder]:
-        return [model.encoder for model in self.models.values()]  # type: ignore[misc]
+        return [model.encoder for model in self.parts.values()]
 
     def objective_of(self, batch: TorchBatch) -> Objective:
         """That of the batch's phase."""
         return self.objectives[batch.get("phase", 0)]
 
     def forward(self, batch: TorchBatch) -> list[LossTerm]:
-        return self.objective_of(batch).terms(self.models, batch)  # type: ignore[arg-type]
+        return self.objective_of(batch).terms(self.parts, batch)
 
 
 class PretrainingModule(TrainingModule):
@@ -92,7 +93,7 @@ class PretrainingModule(TrainingModule):
         self.log_interval_steps, self.matmul_ceiling = log_interval_steps, matmul_ceiling
         self._train_sums: dict[str, Tensor] = {}
         self._validation_sums: dict[str, Tensor] = {}
-        self._validated = ""
+        self._validated, self._phase = "", -1
 
     def on_fit_start(self) -> None:
         self.world_size = self.trainer.world_size
@@ -118,7 +119,8 @@ class PretrainingModule(TrainingModule):
         """One optimizer step."""
         step = self.trainer.global_step
         rate = self.learning_rate
-        counts = self._global_counts(micro_batches)
+        objective = self._begin_phase(micro_batches[0].get("phase", 0))
+        counts = self._global_counts(micro_batches, objective)
         loss = torch.zeros((), device=self.device)
         for index, batch in enumerate(micro_batches):
             seed_forward(self.seed, step, self.global_rank, index)
@@ -136,7 +138,7 @@ class PretrainingModule(TrainingModule):
         optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
         schedule.step()  # type: ignore[union-attr]
         if is_log_step:
-            self._publish_training(rate, norm, self.model.objective_of(micro_batches[0]))
+            self._publish_training(rate, norm, objective)
         return {"loss": loss}
 
     def _forward(self, batch: TorchBatch, counts: Tensor) -> Tensor:
@@ -148,13 +150,21 @@ class PretrainingModule(TrainingModule):
         layout = batch["layout"]
         tokens = sum(layout.lengths_list)
         fraction = objective.counts(batch)[objective.token.name] / tokens
-        per_token = training_flops_per_token(self.model.encoder.config, layout.max_seqlen, fraction)
+        per_token = objective.token.flops_per_token(self.model.encoder.config, layout.max_seqlen, fraction)
         self.throughput.add(tokens, tokens * per_token)
         return loss
 
-    def _global_counts(self, micro_batches: list[TorchBatch]) -> Tensor:
+    def _begin_phase(self, phase: int) -> Objective:
+        """The phase's objective; says so where another phase begins."""
+        objectives = self.model.objectives
+        if phase != self._phase and len(objectives) > 1:
+            names = " and ".join(objectives[phase].weights)
+            log.info("step %d: phase %d of %d, %s", self.trainer.global_step, phase + 1, len(objectives), names)
+        self._phase = phase
+        return objectives[phase]
+
+    def _global_counts(self, micro_batches: list[TorchBatch], objective: Objective) -> Tensor:
         """[terms] predictions of each loss term in the global batch; agrees on a stop in the same reduction."""
-        objective = self.model.objective_of(micro_batches[0])
         counted = [objective.counts(batch) for batch in micro_batches]
         totals = [sum(counts[name] for counts in counted) for name in objective.weights]
         requested = self.stop_requested()
@@ -200,6 +210,8 @@ class PretrainingModule(TrainingModule):
 
     def validation_step(self, batch: TorchBatch | list[TorchBatch], batch_index: int) -> None:
         with uncompiled():
+            # What a forward draws is the same in every validation.
+            seed_forward(0, 0, self.global_rank, batch_index)
             for part in batch if isinstance(batch, list) else [batch]:
                 self._validated = self.model.objective_of(part).token.name
                 for term in self.model(part):
@@ -228,12 +240,12 @@ class PretrainingModule(TrainingModule):
 
     def save_encoder(self, folder: Path, tokenizer_files: Mapping[str, bytes], provenance: Mapping[str, Any]) -> None:
         """Write the encoder with its heads in the Hugging Face layout; beside `encoder`, the other models likewise."""
-        for name, model in self._whole_model().models.items():
+        for name, model in self._whole_model().parts.items():
             if name == "encoder" or folder.name == "encoder":
                 save_encoder_folder(
                     folder if name == "encoder" else folder.with_name(name),
-                    model.encoder,  # type: ignore[arg-type]
-                    heads=dict(model.heads.items()),  # type: ignore[operator, union-attr]
+                    model.encoder,
+                    heads=dict(model.heads.items()),
                     tokenizer_files=tokenizer_files,
                     extra_config={"clozelab": dict(provenance)},
                 )
@@ -307,22 +319,15 @@ def add_sums(sums: dict[str, Tensor], term: LossTerm) -> None:
         sums[name] = sums[name] + values if name in sums else values
 
 
-def check_phases(phases: Sequence[Mapping[str, int]], max_position_embeddings: int, world_size: int) -> None:
+def check_phases(phases: Sequence[Mapping[str, Any]], max_position_embeddings: int, world_size: int) -> None:
     """Raise ValueError, naming phase and key, for phases that cannot be trained on this model and these devices."""
     if not phases:
         raise ValueError("phases is empty: give at least one {seq_length, steps, global_batch_size, micro_batch_size}")
     for index, phase in enumerate(phases):
         where = f"phases.{index}"
-        for key, value in phase.items():
-            if not isinstance(value, int):
-                raise ValueError(f"{where}.{key} has no value: each phase needs {', '.join(phase)}")
-            if value < 1:
-                raise ValueError(f"{where}.{key} is {value}: it must be at least 1")
-        if phase["seq_length"] > max_position_embeddings:
-            raise ValueError(
-                f"{where}.seq_length is {phase['seq_length']}, but the model has {max_position_embeddings} positions:"
-                " shorten the phase or raise model.max_position_embeddings"
-            )
+        for key in (key for key, value in phase.items() if value == "???"):
+            raise ValueError(f"{where}.{key} has no value: each phase needs {', '.join(phase)}")
+        _check_length(f"{where}.seq_length", phase["seq_length"], max_position_embeddings)
         if phase["global_batch_size"] % world_size:
             raise ValueError(
                 f"{where}.global_batch_size is {phase['global_batch_size']}: it must be a multiple of the"
@@ -330,34 +335,32 @@ def check_phases(phases: Sequence[Mapping[str, int]], max_position_embeddings: i
             )
 
 
-def check_validation(
-    validation: Mapping[str, int], phases: Sequence[Mapping[str, int]], max_position_embeddings: int
-) -> None:
-    """Raise ValueError, naming the key, for a validation that cannot run; warn of rows longer than in training."""
-    for key, value in validation.items():
-        if value < 1:
-            raise ValueError(
-                f"validation.{key} is {value}: it must be at least 1 (interval_steps beyond the last step: validate "
-                "once, at the end)"
-            )
-    length, lengths = validation["seq_length"], [phase["seq_length"] for phase in phases]
+def _check_length(key: str, length: int, max_position_embeddings: int) -> None:
     if length > max_position_embeddings:
         raise ValueError(
-            f"validation.seq_length is {length}, but the model has {max_position_embeddings} positions: shorten it or"
-            " raise model.max_position_embeddings"
+            f"{key} is {length}, but the model has {max_position_embeddings} positions: shorten it, or raise"
+            " model.max_position_embeddings"
         )
+
+
+def check_validation(
+    validation: Mapping[str, int], phases: Sequence[Mapping[str, Any]], max_position_embeddings: int
+) -> None:
+    """Raise ValueError for a validation that cannot run; warn of instances longer than in training."""
+    length, lengths = validation["seq_length"], [phase["seq_length"] for phase in phases]
+    _check_length("validation.seq_length", length, max_position_embeddings)
+    where = f"validation.seq_length is {length}, but"
     if length > max(lengths):
         log.warning(
-            "validation.seq_length is %d, but no phase is longer than %d: the held-out loss will be that of positions"
-            " that were never trained",
-            length,
+            "%s no phase is longer than %d: the held-out loss will be that of positions that were never trained",
+            where,
             max(lengths),
         )
     elif length > lengths[0]:
         log.warning(
-            "validation.seq_length is %d, but the first phase has %d: until a longer one the held-out loss is that of"
-            " positions that are not trained yet, and falls when it begins",
-            length,
+            "%s the first phase has %d: until a longer one the held-out loss is that of positions that are not trained"
+            " yet, and falls when it begins",
+            where,
             lengths[0],
         )
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +24,8 @@ from torch.nn import functional as F
 
 from clozelab.corpus.instances import Epoch, InputFormat, Instances
 from clozelab.corpus.packing import I64, PackedInstances, SpecialIds
+from clozelab.models.config import EncoderConfig
+from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder, EncoderOutput
 from clozelab.models.kernels.linear_cross_entropy import IGNORED_LABEL
 from clozelab.models.layout import Layout
@@ -39,6 +41,14 @@ class EncoderWithHeads(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.heads = nn.ModuleDict()
+
+    def read_causally(self, is_causal: bool) -> None:
+        """Let the encoder see the past only, or both sides; objectives that take turns may want another each."""
+        config = self.encoder.config
+        if config.is_causal != is_causal:
+            self.encoder.config = config = replace(config, is_causal=is_causal)
+            pattern = config.attention.build(config)
+            self.encoder.masks = [pattern.mask(number) for number in range(config.num_hidden_layers)]
 
     def states(self, input_ids: Tensor, batch: TorchBatch) -> EncoderOutput:
         """The encoder on `input_ids` [T], with everything else as the batch says."""
@@ -126,14 +136,19 @@ class TokenObjective(ABC):
     def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
         """The encoder's output, for a pair objective to go on with, and the losses."""
         output = models["encoder"].states(batch["input_ids"], batch)
-        return output, [self.prediction_term(models["encoder"], output, batch)]
+        hidden = output.sequence_output.index_select(0, batch["prediction_positions"])
+        return output, [self.prediction_term(models["encoder"], hidden, batch)]
 
-    def prediction_term(self, model: EncoderWithHeads, output: EncoderOutput, batch: TorchBatch) -> LossTerm:
-        """Cross-entropy of the vocabulary, summed over the predicted positions only."""
-        hidden = output.sequence_output.index_select(0, batch["prediction_positions"])  # [P, H]
+    def prediction_term(self, model: EncoderWithHeads, hidden: Tensor, batch: TorchBatch) -> LossTerm:
+        """Cross-entropy of the vocabulary at the predicted positions, whose states `hidden` [P, H] are; summed."""
         head: Any = model.heads["lm"]
         result = head.loss(hidden, batch["prediction_labels"])
-        return LossTerm(self.name, result.loss_sum, self.counts(batch)[self.name], result.num_correct)
+        count = int(batch.get("num_predictions", len(batch["prediction_labels"])))
+        return LossTerm(self.name, result.loss_sum, count, result.num_correct)
+
+    def flops_per_token(self, config: EncoderConfig, seq_length: int, predicted_fraction: float) -> float:
+        """Useful operations of a training step, of all models; `config` is that of the encoder that is kept."""
+        return training_flops_per_token(config, seq_length, predicted_fraction)
 
     def predictions(self, models: Models, batch: TorchBatch) -> dict[str, Tensor]:
         """Model -> what it says at the positions of its Sight, [P, ...]; for the pre-flight."""
@@ -209,8 +224,6 @@ class Objective:
     ) -> None:
         if pair is not None:
             pair.check_input(input)
-        if dupe_factor is not None and dupe_factor < 1:
-            raise ValueError(f"dupe_factor is {dupe_factor}; use null (a new mask every epoch) or at least 1.")
         self.input, self.token, self.pair, self.dupe_factor = input, token, pair, dupe_factor
 
     @property
@@ -269,6 +282,8 @@ class Objective:
 
     def terms(self, models: Models, batch: TorchBatch) -> list[LossTerm]:
         """One LossTerm for each of `weights`, in their order; `batch` as `to_torch` makes it."""
+        for model in models.values():
+            model.read_causally(self.is_causal)
         output, terms = self.token.terms(models, batch)
         return terms if self.pair is None else [*terms, self.pair.term(models["encoder"], output, batch)]
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from hydra.utils import instantiate
 
+from clozelab.launch.sweep import phase_objectives
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import electra_flops_per_token, parameter_count, training_flops_per_token
 from clozelab.models.encoder import Encoder
@@ -196,29 +197,30 @@ def arms(plan: SweepPlan, cache_dir: Path, history: Histories | None = None) -> 
 
 
 def _arm(config: dict[str, Any], jobs: list[Job], cache_dir: Path) -> Arm:
-    objective = Objective(**instantiate(config["objective"], _convert_="all"))
+    objectives = [Objective(**instantiate(node, _convert_="all")) for node in phase_objectives(config)]
+    objective = objectives[-1]
     encoder = EncoderConfig(
         **config["model"], **config["architecture"],
         vocab_size=vocabulary_size(config, cache_dir)[0], is_causal=objective.is_causal,
     )  # fmt: skip
     fraction = objective.predicted_fraction
     tokens, flops, electra, longest = 0, 0.0, 0.0, max(phase["seq_length"] for phase in config["phases"])
-    for phase in config["phases"]:
+    for phase, own in zip(config["phases"], objectives, strict=True):
         number = phase["steps"] * phase["global_batch_size"] * phase["seq_length"]
         tokens += number
-        flops += number * training_flops_per_token(encoder, phase["seq_length"], fraction)
+        flops += number * own.token.flops_per_token(encoder, phase["seq_length"], own.predicted_fraction)
         rows = phase["steps"] * phase["global_batch_size"] * longest
         electra += rows * electra_flops_per_token(encoder, longest, min(1.0, fraction * ELECTRA_ROOM))
-    trained = trained_parameters(encoder, objective)
+    trained = trained_parameters(encoder, objectives)
     return Arm(
         str(config["arm"]), config, encoder, jobs, parameter_count(encoder), trained, tokens, flops, electra, fraction
     )
 
 
-def trained_parameters(config: EncoderConfig, objective: Objective) -> int:
+def trained_parameters(config: EncoderConfig, objectives: Sequence[Objective]) -> int:
     """Of all models with their heads, each counted once; built without memory."""
     with torch.device("meta"):
-        models = build_models(Encoder(config), [objective])
+        models = build_models(Encoder(config), objectives)
     return sum({id(value): value.numel() for part in models.values() for value in part.parameters()}.values())
 
 
@@ -336,13 +338,15 @@ def _task_job(config: dict[str, Any], jobs: list[Job], by_name: Mapping[str, Arm
 def timing_requests(arm: Arm) -> Iterator[Request]:
     """What to time of an arm: every phase."""
     model = arm.encoder.to_dict()
-    for phase in arm.phases:
+    for phase, node in zip(arm.phases, phase_objectives(arm.config), strict=True):
         question = {
-            "kind": "pretrain", "model": model, "phase": {**phase, "steps": 1}, "hardware": hardware(arm.config),
-            **{key: arm.config[key] for key in ("objective", "optimizer", "schedule")},
+            "kind": "pretrain", "model": model, "phase": {**phase, "steps": 1, "objective": None}, "objective": node,
+            **{key: arm.config[key] for key in ("optimizer", "schedule")}, "hardware": hardware(arm.config),
         }  # fmt: skip
+        objective = Objective(**instantiate(node, _convert_="all"))
+        per_token = objective.token.flops_per_token(arm.encoder, phase["seq_length"], objective.predicted_fraction)
         tokens = phase["global_batch_size"] * phase["seq_length"]
-        flops = tokens * training_flops_per_token(arm.encoder, phase["seq_length"], arm.predicted_fraction)
+        flops = tokens * per_token
         yield Request(question, f"pre-training {arm.name}, rows of {phase['seq_length']} tokens", tokens, flops)
 
 

@@ -126,6 +126,7 @@ def synthetic_corpus(vocab_size: int) -> Any:
         fingerprint="",
     )
     ids = SimpleNamespace(pad_id=0, unk_id=1, cls_id=2, sep_id=3, mask_id=4, vocab_size=vocab_size)
+    ids.pair_separators, ids.has_token_types, ids.undrawn_ids = 1, True, ()
     return SimpleNamespace(tokenizer=ids, train=shards, validation=shards)
 
 

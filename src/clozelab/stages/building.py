@@ -5,7 +5,8 @@ What a stage refuses before anything slow, and before it claims a run folder for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -19,19 +20,22 @@ from torch import nn
 
 from clozelab.config import kept_step, total_steps
 from clozelab.corpus.generated import known_loss
+from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.datamodules.finetuning import EncoderSource
+from clozelab.launch.sweep import phase_objectives
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
-from clozelab.models.folders import load_encoder, read_config_dict
+from clozelab.models.folders import CONFIG_FILE, load_encoder, load_head, read_config, read_config_dict, read_tensors
 from clozelab.modules.finetuning import check_metric
-from clozelab.modules.pretraining import PretrainingModule, check_phases, check_validation
-from clozelab.modules.results import check_initialisation
+from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_phases, check_validation
+from clozelab.modules.results import check_initialisation, open_tokenizer
 from clozelab.objectives.objective import Objective
 from clozelab.report.tracked import tracked_job, tracker_nodes
+from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder
 from clozelab.runs.store import Run
-from clozelab.targets import locate
+from clozelab.targets import check_targets, locate
 from clozelab.training.callbacks import check_position_growth
 from clozelab.training.checkpoints import seed_initialisation
 from clozelab.training.measuring import MetricsCsv
@@ -39,6 +43,7 @@ from clozelab.training.runtime import matmul_ceiling
 from clozelab.training.tracking import TrackedJob
 from clozelab.training.trainer import Hardware, choose_hardware
 
+log = logging.getLogger(__name__)
 _HARDWARE_KEYS = (
     *("accelerator", "devices", "num_nodes", "strategy", "precision", "threads"),
     *("compile", "deterministic", "tf32"),
@@ -79,16 +84,15 @@ def encoder_source(cfg: DictConfig, folder: Path, fingerprint: str, hardware: Ha
 def build_pretraining_module(
     cfg: DictConfig, hardware: Hardware, corpus: PreparedCorpus, objectives: Sequence[Objective], total_steps: int
 ) -> PretrainingModule:
-    """A fresh encoder of the configured size and parts, with the corpus's vocabulary and the last objective's mask."""
-    plain: Any = OmegaConf.to_container(cfg, resolve=True)
-    tokenizer = corpus.tokenizer
+    """A fresh encoder of the configured shape and the corpus's vocabulary, or a given one, with its heads."""
     seed_initialisation(cfg.seed)
-    config = EncoderConfig(
-        **plain["model"], **plain["architecture"],
-        vocab_size=tokenizer.vocab_size, pad_token_id=tokenizer.pad_id, is_causal=objectives[-1].is_causal,
-    )  # fmt: skip
-    return PretrainingModule(
-        Encoder(config),
+    if cfg.encoder is None:
+        plain: Any = OmegaConf.to_container(cfg, resolve=True)
+        encoder = Encoder(encoder_config(plain, SpecialIds.of(corpus.tokenizer), objectives[-1]))
+    else:
+        encoder = load_encoder(cfg.encoder, seed=cfg.seed)
+    module = PretrainingModule(
+        encoder,
         objectives,
         optimizer_factory=instantiate(cfg.optimizer, _convert_="all"),
         schedule_factory=instantiate(cfg.schedule, _convert_="all"),
@@ -98,6 +102,60 @@ def build_pretraining_module(
         log_interval_steps=cfg.trainer.log_interval_steps,
         matmul_ceiling=matmul_ceiling(hardware.precision, hardware.device),
     )
+    if cfg.encoder is not None:
+        _take_heads(module.model, Path(cfg.encoder))
+    return module
+
+
+def build_objectives(plain: Mapping[str, Any]) -> list[Objective]:
+    """One a phase; those of equal settings are the same."""
+    nodes = phase_objectives(plain)
+    built: list[Objective] = []
+    for number, node in enumerate(nodes):
+        check_targets({"objective": node})
+        first = nodes.index(node)
+        built.append(built[first] if first < number else Objective(**instantiate(node, _convert_="all")))
+    return built
+
+
+def encoder_config(plain: Mapping[str, Any], ids: SpecialIds, objective: Objective) -> EncoderConfig:
+    """Of a fresh encoder, from a run's plain configuration; a given one brings its own."""
+    return EncoderConfig(
+        **plain["model"], **plain["architecture"],
+        vocab_size=ids.vocab_size, pad_token_id=ids.pad, is_causal=objective.is_causal,
+    )  # fmt: skip
+
+
+def require_own_vocabulary(cfg: DictConfig, corpus: PreparedCorpus) -> dict[str, str]:
+    """What to record of a given encoder among the inputs; ValueError where it does not read the corpus's tokens."""
+    if cfg.encoder is None:
+        return {}
+    folder = require_encoder(cfg.encoder)
+    found, wanted = open_tokenizer(folder).fingerprint, corpus.tokenizer.fingerprint
+    if found != wanted:
+        raise ValueError(
+            f"encoder={folder} was trained with another vocabulary than the corpus is prepared with (fingerprints "
+            f"{found[:12]} and {wanted[:12]}): its token ids mean other words; prepare the corpus with the folder's "
+            "own, tokenizer.vocab_file=FOLDER/vocab.txt"
+        )
+    return {"encoder": encoder_fingerprint(folder)}
+
+
+def _take_heads(model: PretrainingModel, folder: Path) -> None:
+    """Fill the heads that a folder has; of further models, all that the folder of their name beside it has."""
+    for name, part in model.parts.items():
+        place = folder if name == "encoder" else folder.with_name(name)
+        stored: Collection[str] = ()
+        if (place / CONFIG_FILE).is_file():
+            stored = read_tensors(place)
+            if name != "encoder":
+                part.encoder.load_state_dict(load_encoder(place).state_dict())
+        family = part.encoder.config.family
+        for kind, head in part.heads.items():
+            if any(family.head_name(kind, tensor) in stored for tensor in head.state_dict()):
+                load_head(place, kind, head)
+            else:
+                log.info("%s has no %s head of the %s: it starts from fresh weights", place, kind, name)
 
 
 def corpus_facts(
@@ -130,8 +188,13 @@ def provenance(plain: dict[str, Any], run: Run, corpus: PreparedCorpus, *, step:
         "run_fingerprint": run.fingerprint,
         "corpus_fingerprint": corpus.fingerprint,
         "tokenizer_fingerprint": corpus.tokenizer.fingerprint,
-        "trained_seq_lengths": sorted({phase["seq_length"] for phase in begun}),
+        "trained_seq_lengths": sorted({phase["seq_length"] for phase in begun} | _lengths_before(plain["encoder"])),
     }
+
+
+def _lengths_before(given: str | None) -> set[int]:
+    """What a given encoder had been trained on."""
+    return set() if given is None else set(read_config_dict(given).get("clozelab", {}).get("trained_seq_lengths", ()))
 
 
 LEAST = {"seed": 0, "gradient_clip_norm": 0, "trainer.log_interval_steps": 1, "trainer.num_workers": 0}
@@ -143,8 +206,11 @@ def check_pretraining(cfg: DictConfig, plain: dict[str, Any], hardware: Hardware
 
     ValueError names the key; `plain` is the resolved configuration.
     """
-    check_phases(plain["phases"], cfg.model.max_position_embeddings, hardware.world_size)
-    check_validation(plain["validation"], plain["phases"], cfg.model.max_position_embeddings)
+    positions = cfg.model.max_position_embeddings
+    if cfg.encoder is not None:
+        positions = read_config(require_encoder(cfg.encoder)).max_position_embeddings
+    check_phases(plain["phases"], positions, hardware.world_size)
+    check_validation(plain["validation"], plain["phases"], positions)
     check_position_growth(cfg.position_growth, plain["phases"], hardware.strategy)
     _check_least(cfg, LEAST | {"checkpoint_interval_steps": 1})
     EncoderConfig(**plain["model"], **plain["architecture"], vocab_size=1)

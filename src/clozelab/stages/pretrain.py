@@ -15,25 +15,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.models.encoder import compile_encoder
 from clozelab.modules.pretraining import PretrainingModule
-from clozelab.objectives.objective import Objective
 from clozelab.runs.record import Score
 from clozelab.runs.sharing import kept_steps, require_kept_encoders
 from clozelab.runs.store import Run, share_equal_run
 from clozelab.stages.building import (
     build_loggers,
+    build_objectives,
     build_pretraining_module,
     check_pretraining,
     check_trackers,
     corpus_facts,
     hardware_of,
     provenance,
+    require_own_vocabulary,
 )
 from clozelab.stages.prepare import prepared_corpus
 from clozelab.targets import check_targets
@@ -128,7 +128,7 @@ def main(cfg: DictConfig) -> None:
     check_targets(cfg)
     plain: Any = OmegaConf.to_container(cfg, resolve=True)
     hardware = hardware_of(cfg.trainer)
-    objectives = [Objective(**instantiate(cfg.objective, _convert_="all"))] * len(cfg.phases)
+    objectives = build_objectives(plain)
     check_pretraining(cfg, plain, hardware)
     check_adapting(cfg, hardware)
     check_trackers(cfg)
@@ -139,7 +139,7 @@ def main(cfg: DictConfig) -> None:
     data = CorpusDataModule(corpus, objectives, **how, **validation)
     # All that can be wrong is found before the run folder is taken: a failed run of wrong settings would keep it.
     data.setup("fit")
-    inputs = {"corpus": corpus.fingerprint}
+    inputs = {"corpus": corpus.fingerprint} | require_own_vocabulary(cfg, corpus)
     share_equal_run(cfg, inputs)
     scores = {key: Score.of(key, are_shares=True) for key in SCORES}
     claimed = Run.claim(cfg.run_dir, stage="pretrain", config=cfg, inputs=inputs, scores=scores, metric=SCORES[0])

@@ -19,16 +19,20 @@ from clozelab.datamodules.finetuning import TaskInputs
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
 from clozelab.launch.plan import Step, make_steps, runs_root
 from clozelab.launch.sweep import Sweep
-from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
-from clozelab.models.folders import PICKLED_WEIGHTS_FILE, WEIGHTS_FILE, read_config_dict
+from clozelab.models.folders import PICKLED_WEIGHTS_FILE, WEIGHTS_FILE, read_config, read_config_dict
 from clozelab.modules.results import max_positions, open_tokenizer
-from clozelab.objectives.objective import Objective
 from clozelab.planning.costing import cost
 from clozelab.planning.timing import USUAL_SHARE
 from clozelab.runs.find import collect
 from clozelab.runs.fingerprint import SEED_KEYS, require_encoder
-from clozelab.stages.building import check_finetuning, check_pretraining, hardware_of
+from clozelab.stages.building import (
+    build_objectives,
+    check_finetuning,
+    check_pretraining,
+    encoder_config,
+    hardware_of,
+)
 from clozelab.stages.finetune import build_plan
 from clozelab.stages.prepare import find_corpus
 from clozelab.targets import check_targets
@@ -103,17 +107,17 @@ class Gathering:
     def _arm(self, cfg: DictConfig, count: int, runs_here: bool) -> Arm:
         check_targets(cfg)
         plain: Any = OmegaConf.to_container(cfg, resolve=True)
-        objective = Objective(**instantiate(cfg.objective, _convert_="all"))
+        objectives = build_objectives(plain)
         check_pretraining(cfg, plain, self._hardware_of(cfg.trainer, runs_here))
         corpus = self._corpus(cfg) or made_up_corpus(int(cfg.tokenizer.vocab_size))
-        config = EncoderConfig(
-            **plain["model"], **plain["architecture"], vocab_size=corpus.ids.vocab_size, pad_token_id=corpus.ids.pad,
-            is_causal=objective.is_causal,
-        )  # fmt: skip
+        config = encoder_config(plain, corpus.ids, objectives[-1])
+        if cfg.encoder is not None:
+            config = replace(read_config(cfg.encoder), is_causal=objectives[-1].is_causal)
         warmup = float(plain["schedule"].get("warmup_fraction", 0.0))
         self._cache_dir = Path(cfg.cache_dir)
         encoders = 1 + len(cfg.keep_encoders)
-        return Arm(cfg.arm, objective, config, plain["phases"], warmup, corpus, count, encoders)
+        phases = plain["phases"]
+        return Arm(cfg.arm, objectives[-1], config, phases, warmup, corpus, count, encoders, objectives)
 
     def _hardware_of(self, trainer: DictConfig, runs_here: bool) -> Hardware:
         """Of this machine; where it is none for jobs that run elsewhere, what they ask for."""

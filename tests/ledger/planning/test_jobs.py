@@ -54,7 +54,7 @@ def test_parameters_of_bert_base_without_its_memory(demo: list[Arm]) -> None:
     objective = Objective(
         **instantiate(next(a for a in demo if a.name == "mlm_nsp").config["objective"], _convert_="all")
     )
-    assert trained_parameters(base, objective) == 110_106_428  # transformers' BertForPreTraining
+    assert trained_parameters(base, [objective]) == 110_106_428  # transformers' BertForPreTraining
 
 
 def test_tokens_and_flops_by_hand(demo: list[Arm]) -> None:

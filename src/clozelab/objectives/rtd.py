@@ -1,0 +1,120 @@
+"""Replaced-token detection (Clark et al. 2020, ELECTRA): a narrow masked model fills in, the encoder tells what is new.
+
+Two losses in one forward: the generator's masked-LM loss, and for every real token a yes or no of the encoder, which
+reads the text with the generator's words in it. The draw of those words is part of the forward, and seeded with it like
+dropout; no gradient passes through it. Generator and encoder share their embeddings.
+
+Letters: T slots in the stream, P predicted positions, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clozelab.corpus.packing import PackedInstances
+from clozelab.models.config import EncoderConfig
+from clozelab.models.cost import training_flops_per_token
+from clozelab.models.encoder import Encoder, EncoderOutput
+from clozelab.models.families.electra import narrower
+from clozelab.objectives.mlm import MaskedLanguageModel
+from clozelab.objectives.objective import Arrays, EncoderWithHeads, LossTerm, Models, Sight, TorchBatch
+
+SAMPLED_LOGITS = 1 << 24
+"""Held at a time where words are drawn."""
+
+
+class ReplacedTokenDetection(MaskedLanguageModel):
+    """The terms are "mlm", the generator's, and "rtd", the encoder's.
+
+    Args:
+        generator_width: of the encoder's width and number of heads, as a ratio such as 1/4; layers are as many.
+        generator_weight: of the generator's loss; `weight` is that of the encoder's.
+        masking: as MaskedLanguageModel's.
+    """
+
+    def __init__(self, *, generator_width: str | float, generator_weight: float, **masking: Any) -> None:
+        super().__init__(**masking)
+        self.generator_width, self.generator_weight = generator_width, generator_weight
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return {self.name: self.generator_weight, "rtd": self.weight}
+
+    def allowed(self, packed: PackedInstances, arrays: Arrays) -> list[Sight]:
+        """Neither model may see the text's own word where the generator writes; not even whether it is another."""
+        (generator,) = super().allowed(packed, arrays)
+        position, same = generator.positions, generator.own_share
+        return [Sight(model, position, position, False, same) for model in ("generator", "encoder")]
+
+    def build(self, models: dict[str, EncoderWithHeads]) -> None:
+        discriminator = models["encoder"]
+        discriminator.add_head("rtd")
+        if "generator" not in models:
+            config = narrower(discriminator.encoder.config, self.generator_width)
+            generator = Encoder(config, embeddings=discriminator.encoder.embeddings)
+            generator.pooler.requires_grad_(False)
+            models["generator"] = EncoderWithHeads(generator)
+            models["generator"].add_head("lm")
+
+    def flops_per_token(self, config: EncoderConfig, seq_length: int, predicted_fraction: float) -> float:
+        """The generator with its vocabulary projection (and once more forward, for the draw), and the encoder."""
+        generator = narrower(config, self.generator_width)
+        without = training_flops_per_token(generator, seq_length, 0.0)
+        projection = training_flops_per_token(generator, seq_length, predicted_fraction) - without
+        head = 3.0 * 2 * config.hidden_size * (config.hidden_size + 1)
+        return without + projection * 4 / 3 + training_flops_per_token(config, seq_length, 0.0) + head
+
+    def counts(self, batch: TorchBatch) -> dict[str, int]:
+        return super().counts(batch) | {"rtd": batch["layout"].num_tokens}
+
+    def terms(self, models: Models, batch: TorchBatch) -> tuple[EncoderOutput, list[LossTerm]]:
+        hidden = self.generate(models, batch)
+        input_ids, is_replaced = self.replace(models["generator"], hidden, batch)
+        output = models["encoder"].states(input_ids, batch)
+        logits = models["encoder"].heads["rtd"](output.sequence_output).float()  # [T]
+        layout = batch["layout"]
+        is_real = torch.ones_like(is_replaced) if layout.full else ~layout.key_padding().reshape(-1)
+        loss = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="none")
+        correct = (((logits > 0) == is_replaced) & is_real).sum()
+        num_replaced, count = is_replaced.sum(), layout.num_tokens
+        term = LossTerm("rtd", loss.masked_fill(~is_real, 0.0).sum(), count, correct)
+        term.figures["rtd_replaced"] = (num_replaced, count)
+        term.figures["rtd_trivial_accuracy"] = (count - num_replaced, count)
+        return output, [self.prediction_term(models["generator"], hidden, batch), term]
+
+    def predictions(self, models: Models, batch: TorchBatch) -> dict[str, Tensor]:
+        hidden, position = self.generate(models, batch), batch["prediction_positions"]
+        output = models["encoder"].states(self.replace(models["generator"], hidden, batch)[0], batch)
+        states = {"generator": hidden, "encoder": output.sequence_output.index_select(0, position)}
+        heads = {"generator": "lm", "encoder": "rtd"}
+        return {name: models[name].heads[kind](states[name]).reshape(len(position), -1) for name, kind in heads.items()}
+
+    def generate(self, models: Models, batch: TorchBatch) -> Tensor:
+        """The generator's states at the predicted positions, [P, H]."""
+        output = models["generator"].states(batch["input_ids"], batch)
+        return output.sequence_output.index_select(0, batch["prediction_positions"])
+
+    def replace(self, generator: EncoderWithHeads, hidden: Tensor, batch: TorchBatch) -> tuple[Tensor, Tensor]:
+        """The text with the generator's words in it, int64 [T], and where they differ from the text's, bool [T].
+
+        hidden: the generator's states at the predicted positions, [P, H].
+        """
+        position, labels, input_ids = batch["prediction_positions"], batch["prediction_labels"], batch["input_ids"]
+        is_padding = labels < 0  # of the number of predictions: slot 0, which keeps what it has
+        kept = input_ids.index_select(0, position)
+        text = input_ids.index_copy(0, position, torch.where(is_padding, kept, labels))
+        drawn = torch.where(is_padding, kept, self.draw(generator, hidden))
+        replaced = text.index_copy(0, position, drawn)
+        return replaced, replaced != text
+
+    @torch.no_grad()
+    def draw(self, generator: EncoderWithHeads, hidden: Tensor) -> Tensor:
+        """A word for each state [P, H], by the generator's probabilities; int64 [P]."""
+        head = generator.heads["lm"]
+        parts = hidden.split(max(1, SAMPLED_LOGITS // generator.encoder.config.vocab_size))
+        drawn = [torch.multinomial(head(part).float().softmax(-1), 1).squeeze(1) for part in parts]
+        return torch.cat(drawn)

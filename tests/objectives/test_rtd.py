@@ -1,0 +1,170 @@
+"""Replaced-token detection against transformers' two halves of ELECTRA in a plain loop: losses, gradients, draws."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clozelab.corpus.instances import SegmentPairs
+from clozelab.corpus.packing import SpecialIds
+from clozelab.corpus.shards import TokenShards
+from clozelab.models.encoder import Encoder
+from clozelab.models.folders import to_hf_tensors
+from clozelab.objectives.objective import EncoderWithHeads, Objective, build_models, pad_predictions, to_torch
+from clozelab.objectives.rtd import ReplacedTokenDetection
+
+SLOTS, NUM = 32, 7
+
+
+@pytest.fixture
+def objective() -> Objective:
+    token = ReplacedTokenDetection(
+        generator_width="1/2", generator_weight=1.0, predict_prob=0.15, mask_fraction=0.85, random_fraction=0.0,
+        same_fraction=0.15, weight=50.0,
+    )  # fmt: skip
+    return Objective(input=SegmentPairs(0.0, "corpus"), token=token, pair=None)
+
+
+@pytest.fixture
+def models(tiny_config: Callable[..., Any], objective: Objective, ids: SpecialIds) -> dict[str, EncoderWithHeads]:
+    torch.manual_seed(0)
+    config = tiny_config(
+        vocab_size=ids.vocab_size, hidden_size=24, embedding_size=16, num_attention_heads=4, intermediate_size=32,
+        initializer_range=0.3, model_type="electra", pooler=None,
+    )  # fmt: skip
+    return build_models(Encoder(config).eval(), [objective])
+
+
+@pytest.fixture
+def batch(objective: Objective, shards: TokenShards, ids: SpecialIds) -> dict[str, Any]:
+    return objective.arrays(objective.bind(shards, ids, SLOTS), 1, 0, np.arange(NUM))
+
+
+def gradients(model: EncoderWithHeads) -> dict[str, Tensor]:
+    """Under Hugging Face's names."""
+    both = copy.deepcopy(model)
+    for mine, original in zip(both.parameters(), model.parameters(), strict=True):
+        mine.data = torch.zeros_like(original) if original.grad is None else original.grad.clone()
+    return to_hf_tensors(both.encoder, dict(both.heads.items()))
+
+
+def reference(models: dict[str, EncoderWithHeads], batch: dict[str, Any], seed: int) -> tuple[Any, Any, list[Tensor]]:
+    """transformers' generator and discriminator with these weights, and the two losses of one step."""
+    from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
+
+    halves = []
+    for name, kind in (("generator", ElectraForMaskedLM), ("encoder", ElectraForPreTraining)):
+        encoder = models[name].encoder
+        half = kind(ElectraConfig(**encoder.config.family.to_hf(encoder.config))).eval()
+        missing = half.load_state_dict(to_hf_tensors(encoder, dict(models[name].heads.items())), strict=False)
+        assert not missing.unexpected_keys and set(missing.missing_keys) <= {"generator_lm_head.weight"}
+        half.tie_weights()
+        halves.append(half)
+    generator, discriminator = halves
+    discriminator.electra.embeddings = generator.electra.embeddings
+    masked, types = (torch.from_numpy(batch[key]).view(NUM, SLOTS) for key in ("input_ids", "token_type_ids"))
+    real = torch.arange(SLOTS) < torch.from_numpy(batch["lengths"])[:, None]
+    asked, labels = (torch.from_numpy(batch[f"prediction_{key}"]) for key in ("positions", "labels"))
+    logits = generator(masked, real.long(), types).logits.flatten(0, 1)[asked]
+    losses = [F.cross_entropy(logits, labels)]
+    torch.manual_seed(seed)
+    text = masked.flatten().clone()
+    text[asked] = labels
+    filled = text.clone()
+    filled[asked] = torch.multinomial(logits.detach().softmax(-1), 1)[:, 0]
+    found = discriminator(filled.view(NUM, SLOTS), real.long(), types).logits
+    is_new = (filled != text).view(NUM, SLOTS).float()
+    losses.append(F.binary_cross_entropy_with_logits(found[real], is_new[real]))
+    return generator, discriminator, losses
+
+
+def test_losses_and_gradients_are_those_of_a_plain_electra(
+    objective: Objective, models: dict[str, EncoderWithHeads], batch: dict[str, Any]
+) -> None:
+    generator, discriminator, losses = reference(models, batch, 5)
+    torch.manual_seed(5)
+    terms = objective.terms(models, to_torch(batch))
+    assert objective.weights == {"mlm": 1.0, "rtd": 50.0} and [term.name for term in terms] == ["mlm", "rtd"]
+    assert [term.count for term in terms] == [len(batch["prediction_labels"]), batch["lengths"].sum()]
+    means = [term.loss_sum / term.count for term in terms]
+    for mine, theirs in zip(means, losses, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+    (means[0] + 50 * means[1]).backward()
+    (losses[0] + 50 * losses[1]).backward()
+    for name, half in (("generator", generator), ("encoder", discriminator)):
+        theirs = dict(half.named_parameters())
+        found = gradients(models[name])
+        assert found.keys() == theirs.keys() - {"generator_lm_head.weight"}
+        for key, value in found.items():
+            torch.testing.assert_close(value, theirs[key].grad, atol=1e-4, rtol=1e-4, msg=f"{name} {key}")
+
+
+def test_embeddings_are_one_and_their_gradient_is_the_sum(
+    objective: Objective, models: dict[str, EncoderWithHeads], batch: dict[str, Any]
+) -> None:
+    generator, encoder = models["generator"].encoder, models["encoder"].encoder
+    assert generator.embeddings is encoder.embeddings
+    words = encoder.embeddings.word_embeddings.weight
+    assert models["generator"].heads["lm"].word_embedding_weight is words
+    whole = torch.nn.ModuleDict(models)
+    assert sum(parameter is words for parameter in whole.parameters()) == 1
+    assert generator.config.hidden_size == 12 and generator.embeddings_project is not None
+
+    def gradient(*names: str) -> Tensor:
+        whole.zero_grad()
+        torch.manual_seed(5)
+        sum(t.loss_sum for t in objective.terms(models, to_torch(batch)) if t.name in names).backward()
+        return words.grad.clone()
+
+    one, other = gradient("mlm"), gradient("rtd")
+    assert one.abs().sum() > 0 and other.abs().sum() > 0
+    torch.testing.assert_close(gradient("mlm", "rtd"), one + other, atol=1e-4, rtol=1e-4)
+
+
+def test_what_is_drawn_and_reported(
+    objective: Objective, models: dict[str, EncoderWithHeads], batch: dict[str, Any]
+) -> None:
+    token, torch_batch = objective.token, to_torch(batch)
+    hidden = token.generate(models, torch_batch)
+    torch.manual_seed(5)
+    filled, is_new = token.replace(models["generator"], hidden, torch_batch)
+    text = torch_batch["input_ids"].index_copy(0, torch_batch["prediction_positions"], torch_batch["prediction_labels"])
+    assert torch.equal(is_new, filled != text) and 0 < int(is_new.sum()) <= len(batch["prediction_labels"])
+    assert set(is_new.nonzero()[:, 0].tolist()) <= set(batch["prediction_positions"].tolist())
+    torch.manual_seed(5)
+    term = objective.terms(models, torch_batch)[1]
+    replaced, trivial = term.figures["rtd_replaced"], term.figures["rtd_trivial_accuracy"]
+    assert int(replaced[0]) == int(is_new.sum()) and int(replaced[0] + trivial[0]) == term.count == trivial[1]
+    # Words come by the generator's probabilities, and the same seed draws the same.
+    torch.manual_seed(5)
+    drawn = token.draw(models["generator"], hidden[:1].expand(20_000, -1))
+    shares = torch.bincount(drawn, minlength=60) / 20_000
+    wanted = models["generator"].heads["lm"](hidden[:1]).softmax(-1)[0]
+    assert (shares - wanted).abs().max() < 4.5 * 0.5 / 20_000**0.5
+
+
+def test_padded_predictions_change_nothing(
+    objective: Objective, models: dict[str, EncoderWithHeads], batch: dict[str, Any]
+) -> None:
+    """A number of predictions raised for accelerators: the same text is read, where the same words are drawn."""
+    plain, padded = to_torch(batch), to_torch(pad_predictions(batch, 64))
+    assert objective.counts(padded) == objective.counts(plain)
+    token = objective.token
+    chosen = torch.arange(len(plain["prediction_labels"])) + 5
+    for one in (plain, padded):
+        token.draw = lambda generator, hidden: torch.cat(  # type: ignore[method-assign]
+            [chosen, chosen.new_full((len(hidden) - len(chosen),), 9)]
+        )
+        filled, _ = token.replace(models["generator"], token.generate(models, one), one)
+        one["filled"], one["terms"] = filled, objective.terms(models, one)
+    assert torch.equal(plain["filled"], padded["filled"])
+    for mine, other in zip(plain["terms"], padded["terms"], strict=True):
+        torch.testing.assert_close(mine.loss_sum, other.loss_sum, atol=1e-4, rtol=1e-5)
+        assert mine.count == other.count and int(mine.num_correct) == int(other.num_correct)
