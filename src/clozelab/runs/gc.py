@@ -52,62 +52,51 @@ def find_garbage(records: Sequence[Record], runs_dir: Path, cache_dir: Path, old
         older_than_days: unfinished runs that ended longer ago.
     """
     busy = {one.folder for one in records if one.holder is not None or one.status == "running"}
-    found = [
-        *_checkpoints(one for one in records if one.folder not in busy),
-        *_unfinished((one for one in records if one.folder not in busy), older_than_days),
-        *_leftovers(runs_dir, busy),
-        *_unused_cache(records, cache_dir),
-    ]
-    order = list(KINDS)
+    quiet = [one for one in records if one.folder not in busy and _is_quiet(one.folder)]
+    found = [*_of_runs(quiet, older_than_days), *_leftovers(runs_dir, busy), *_unused_cache(records, cache_dir)]
     whole = {one.path for one in found if one.kind == "unfinished"}
     found = [one for one in found if one.kind == "unfinished" or not whole & set(one.path.parents)]
-    return sorted(found, key=lambda one: (order.index(one.kind), str(one.path)))
+    return sorted(found, key=lambda one: ([*KINDS].index(one.kind), str(one.path)))
 
 
-def _checkpoints(records: Iterable[Record]) -> Iterator[Garbage]:
+def _garbage(kind: str, path: Path, reason: str, lock: Path | None = None) -> Garbage:
+    return Garbage(kind, path, size(path), reason, lock)
+
+
+def _of_runs(records: Iterable[Record], older_than_days: float) -> Iterator[Garbage]:
     for one in records:
-        folder = one.folder / "checkpoints"
-        has_encoder = (one.folder / "encoder" / "config.json").is_file()
-        if one.status == "complete" and folder.is_dir() and has_encoder and _is_quiet(one.folder):
-            yield Garbage("checkpoints", folder, size(folder), "the run is complete", one.folder)
-
-
-def _unfinished(records: Iterable[Record], older_than_days: float) -> Iterator[Garbage]:
-    for one in records:
-        if one.status in UNFINISHED and _is_quiet(one.folder):
-            age = (time.time() - last_change(one.folder)) / 86_400
-            if age >= older_than_days:
-                yield Garbage(
-                    "unfinished", one.folder, size(one.folder), f"{one.status} {age:.0f} days ago", one.folder
-                )
+        checkpoints = one.folder / "checkpoints"
+        if one.is_complete and checkpoints.is_dir() and (one.folder / "encoder" / "config.json").is_file():
+            yield _garbage("checkpoints", checkpoints, "the run is complete", one.folder)
+        age = (time.time() - last_change(one.folder)) / 86_400
+        if one.status in UNFINISHED and age >= older_than_days:
+            yield _garbage("unfinished", one.folder, f"{one.status} {age:.0f} days ago", one.folder)
 
 
 def _leftovers(runs_dir: Path, busy: set[Path]) -> Iterator[Garbage]:
-    for pattern in TEMPORARY:
-        for path in runs_dir.rglob(pattern):
-            if not busy & set(path.parents) and _is_quiet(path):
-                run = next((folder for folder in path.parents if (folder / "run.json").is_file()), None)
-                yield Garbage("leftovers", path, size(path), "a killed process left it", run)
+    for path in (path for pattern in TEMPORARY for path in runs_dir.rglob(pattern)):
+        if not busy & set(path.parents) and _is_quiet(path):
+            run = next((folder for folder in path.parents if (folder / "run.json").is_file()), None)
+            yield _garbage("leftovers", path, "a killed process left it", run)
 
 
 def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbage]:
     corpora = {one.inputs.get("corpus") for one in records}
-    # Unfinished runs may have used any entry of their task.
     named = {name for one in records for name in one.facts.get("cache", ())}
+    # Tasks of unfinished runs, which may have used any entry of theirs.
     silent = {one.task for one in records if one.task and "cache" not in one.facts}
-    for part in CACHE_PARTS:
-        for path in sorted(cache_dir.glob(f"{part}/*")):  # hidden ones, too
-            if not path.is_dir() or not _is_quiet(path):
-                continue
-            lock = path.with_name(f".{path.name}.lock") if part == "corpora" else None
-            if path.name.startswith("."):
-                if not _corpus_lock_is_held(path):
-                    yield Garbage("leftovers", path, size(path), "a killed process left it")
-            elif part == "corpora":
-                if _corpus_fingerprint(path) not in corpora:
-                    yield Garbage("cache", path, size(path), "no run was trained on it", lock)
-            elif f"{part}/{path.name}" not in named and path.name.rpartition("-")[0] not in silent:
-                yield Garbage("cache", path, size(path), "no run refers to it")
+    for path in sorted(path for part in CACHE_PARTS for path in cache_dir.glob(f"{part}/*")):  # hidden ones, too
+        part = path.parent.name
+        if not path.is_dir() or not _is_quiet(path):
+            continue
+        if path.name.startswith("."):
+            if not _corpus_lock_is_held(path):
+                yield _garbage("leftovers", path, "a killed process left it")
+        elif part == "corpora":
+            if _corpus_fingerprint(path) not in corpora:
+                yield _garbage("cache", path, "no run was trained on it", path.with_name(f".{path.name}.lock"))
+        elif f"{part}/{path.name}" not in named and path.name.rpartition("-")[0] not in silent:
+            yield _garbage("cache", path, "no run refers to it")
 
 
 def _corpus_fingerprint(folder: Path) -> str | None:
@@ -190,11 +179,3 @@ def describe_size(num_bytes: float) -> str:
             return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
         num_bytes /= 1000.0
     return f"{num_bytes:.1f} TB"
-
-
-def totals(items: Sequence[Garbage]) -> list[tuple[str, int, int]]:
-    """(kind, number, bytes) of every kind that there is."""
-    found: dict[str, list[int]] = {}
-    for one in items:
-        found.setdefault(one.kind, []).append(one.num_bytes)
-    return [(kind, len(sizes), sum(sizes)) for kind, sizes in found.items()]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clozelab.runs.find import find
-from clozelab.runs.gc import KINDS, delete, describe_size, find_garbage, totals
+from clozelab.runs.gc import KINDS, delete, describe_size, find_garbage
 from clozelab.terminal import Heading, make_console, make_table, parse, path_of, say, wants_help
 
 HELP = """clozelab gc [runs_dir=FOLDER] [cache_dir=FOLDER] [what=KIND,...] [older_than=DAYS] [--delete]
@@ -44,8 +44,10 @@ def main(words: Sequence[str]) -> int:
     headings = [Heading("kind"), Heading("size", is_number=True), Heading("why", drop=1), Heading("path", folds=True)]
     rows = [[one.kind, describe_size(one.num_bytes), one.reason, str(one.path)] for one in items]
     console.print(make_table(headings, rows, console.width))
-    for kind, number, num_bytes in totals(items):
-        say(console, f"{describe_size(num_bytes):>9}  {number} {kind}: {KINDS[kind]}")
+    for kind in KINDS:
+        sizes = [one.num_bytes for one in items if one.kind == kind]
+        if sizes:
+            say(console, f"{describe_size(sum(sizes)):>9}  {len(sizes)} {kind}: {KINDS[kind]}")
     if "delete" not in said.flags:
         say(console, "nothing was deleted; --delete deletes the above")
         return 0
