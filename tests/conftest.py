@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.config import EncoderConfig
+from clozelab.runs.fingerprint import RESULTS_VERSIONS
+from clozelab.runs.record import Score, read_record, write_record
 
 # Sweeps of the tests are to be run, not to be looked at first; what tests the pre-flight takes it away again.
 os.environ.setdefault("CLOZELAB_SKIP_DOCTOR", "1")
@@ -81,3 +86,172 @@ def tokenizer() -> WordPieceTokenizer:
     """Of whole words, so that a test can count tokens by eye."""
     letters = list(string.ascii_lowercase + string.digits + ".,?!'\"-") + [f"##{c}" for c in string.ascii_lowercase]
     return WordPieceTokenizer([*SPECIAL_TOKENS, *letters, *(word for word in WORDS if len(word) > 1)], lowercase=True)
+
+
+# Run folders as the stages leave them, made up: for finding, judging and reporting without training anything.
+
+ARMS = ("mlm_nsp", "mlm", "ltr")
+SECOND_SCORES = {
+    "mnli": "mismatched_accuracy",
+    "mrpc": "f1",
+    "qqp": "accuracy",
+    "stsb": "pearson",
+    "squad_v1": "exact_match",
+}
+"""Task -> another score of its runs."""
+ROWS = (*ARMS, "ltr_bilstm", "random", "random_bilstm")
+TASKS: dict[str, dict[str, Any]] = {
+    "mnli": {"title": "MNLI-m", "stand_in_for": None, "metric": "validation/accuracy"},
+    "qnli": {"title": "QNLI", "stand_in_for": None, "metric": "validation/accuracy"},
+    "mrpc": {"title": "MRPC", "stand_in_for": None, "metric": "validation/accuracy"},
+    "sst2": {"title": "SST-2", "stand_in_for": None, "metric": "validation/accuracy"},
+    "snli_95k": {"title": "SNLI-95k", "stand_in_for": "mnli", "metric": "validation/accuracy"},
+    "qqp": {"title": "QQP", "stand_in_for": None, "metric": "validation/f1"},
+    "cola": {"title": "CoLA", "stand_in_for": None, "metric": "validation/matthews"},
+    "stsb": {"title": "STS-B", "stand_in_for": None, "metric": "validation/spearman"},
+    "rte": {"title": "RTE", "stand_in_for": None, "metric": "validation/accuracy"},
+    "qnli_derived": {"title": "QNLI-derived", "stand_in_for": "qnli", "metric": "validation/accuracy"},
+    "squad_v1": {"title": "SQuAD F1", "stand_in_for": None, "metric": "validation/f1"},
+    "squad_v2": {"title": "SQuAD 2.0 F1", "stand_in_for": None, "metric": "validation/f1"},
+}
+
+
+def write_run(folder: Path, stage: str, config: dict[str, Any], status: str = "complete", **facts: Any) -> None:
+    """A folder with a record; `keys` are what it is scored by."""
+    folder.mkdir(parents=True)
+    config = {"experiment": "table5_pretraining_tasks"} | config
+    state = {
+        "started_in": "/there",
+        "config_dir": "an experiment",
+        "config_name": f"sweep_{stage}",
+        "overrides": ["scale=demo", f"seed={config['seed']}"],
+        "status": status,
+        "stage": stage,
+        "scale": "demo",
+        "fingerprint": "f" * 64,
+        "results_version": RESULTS_VERSIONS[stage],
+        "inputs": {},
+        "watched": {},
+        "started": "2030-01-01T00:00:00+00:00",
+        "seconds": 360.0,
+        "error": "ValueError: broken on purpose" if status == "failed" else None,
+        "facts": facts,
+        "versions": {"python": "3.11", "torch": "2.13.0"},
+        "git": {"commit": "0123456789abcdef", "dirty": False},
+        "host": {"cpu": "A processor", "cores": 2, "gpus": []},
+        "config": config,
+    }
+    (folder / "run.json").write_text(json.dumps(state))
+    if stage == "pretrain":
+        write_scores(folder, {"metric": "validation/loss", "scores": facts}, ["validation/loss"])
+
+
+def write_scores(folder: Path, saved: Mapping[str, Any], keys: Iterable[str] = ()) -> None:
+    """scores.json, and what a run's record takes of it."""
+    if not keys:
+        (folder / "scores.json").write_text(json.dumps(saved))
+    record = read_record(folder)
+    assert record is not None
+    are_shares = not {"validation/exact_match", "validation/exact"} & saved["scores"].keys()
+    keys = keys or saved["scores"]
+    record.metric, record.scores = saved["metric"], {key: Score.of(key, are_shares=are_shares) for key in keys}
+    record.take(saved)
+    kept = ("title", "stand_in_for", "synthetic", "num_examples", "collapsed", "best_step", "total_steps")
+    record.facts |= {key: saved[key] for key in kept if key in saved}
+    record.facts["num_evaluations"] = len(saved.get("evaluations", ()))
+    write_record(record)
+
+
+def write_pretrain(
+    root: Path,
+    arm: str,
+    seed: int,
+    *,
+    status: str = "complete",
+    generator: Any = None,
+    known: Any = None,
+    model: Mapping[str, int] | None = None,
+) -> None:
+    folder = root / "pretrain" / arm / f"seed-{seed}"
+    shape = model or {"num_hidden_layers": 2, "hidden_size": 128}
+    config = {"arm": arm, "seed": seed, "model": dict(shape), "corpus": {"name": "text", "generator": generator}}
+    facts = {
+        "steps": 100,
+        "tokens": 1_000_000,
+        "tokens_per_second": 60_000.0,
+        "mfu": 0.41,
+        "parameters": 1_527_680,
+        "unigram_entropy": 6.2,
+        "validation/loss": 4.4,
+    } | (known or {})
+    write_run(folder, "pretrain", config, status, **facts)
+    lines = ["step,tokens,seconds,key,value"]
+    for step in range(1, 11):
+        pace = 3 + (ARMS.index(arm) if arm in ARMS else 0)
+        loss = 4.0 + 3.0 * math.exp(-step / pace) + 0.02 * seed
+        lines.append(f"{step * 10},{step * 100_000},{step}.0,validation/loss,{loss}")
+    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+
+
+def write_finetune(root: Path, row: str, task: str, seeds: tuple[int, int], score: float, **extra: Any) -> None:
+    """`score` in percent, written in the unit that the task's scorer uses; `config` adds settings, `sub` a folder."""
+    folder = root / "finetune" / row / f"pretrain-seed-{seeds[0]}" / task / extra.pop("sub", "") / f"seed-{seeds[1]}"
+    about = TASKS[task]
+    config = {"row": row, "pretrain_seed": seeds[0], "seed": seeds[1], "task": {"name": task, **about}}
+    config |= extra.pop("config", {})
+    status = extra.pop("status", "complete")
+    write_run(folder, "finetune", config, status)
+    if status != "complete":
+        return
+    name = about["metric"]
+    scores = {name: score, "validation/exact_match": score / 2} if task == "squad_v1" else {name: score / 100}
+    saved = {"metric": name, "best_step": 10, "scores": scores, "majority_baseline": None, "collapsed": False} | extra
+    write_scores(folder, saved)
+
+
+def write_scored(root: Path, row: str, task: str, seeds: tuple[int, int], score: float, **extra: Any) -> None:
+    """A run with every score that its task has: `score` percent and, for the second one, a point less."""
+    factor = 1.0 if task == "squad_v1" else 0.01
+    scores = {TASKS[task]["metric"]: score * factor}
+    if task in SECOND_SCORES:
+        scores[f"validation/{SECOND_SCORES[task]}"] = (score - 1.0) * factor
+    write_finetune(root, row, task, seeds, score, scores=scores, **extra)
+
+
+@pytest.fixture
+def make_runs(tmp_path: Path) -> Callable[..., Path]:
+    """make_runs(means, pretrain_seeds, finetune_seeds) -> root; `means`: {(row, task): score in percent}."""
+
+    def make(
+        means: Mapping[tuple[str, str], float],
+        pretrain_seeds: tuple[int, ...] = (1, 2, 3),
+        finetune_seeds: tuple[int, ...] = (1, 2),
+        generator: Any = None,
+    ) -> Path:
+        root = tmp_path / "runs" / "table5_pretraining_tasks" / "demo"
+        for arm in ARMS:
+            for seed in pretrain_seeds:
+                write_pretrain(root, arm, seed, generator=generator)
+        for (row, task), mean in means.items():
+            for first in pretrain_seeds:
+                for second in finetune_seeds:
+                    wobble = 0.2 * ((first * 7 + ROWS.index(row) * 3) % 5 - 2) + 0.1 * (second % 2)
+                    write_finetune(
+                        root, row, task, (first, second), mean + wobble, synthetic="text" if generator else None
+                    )
+        return root
+
+    return make
+
+
+@pytest.fixture
+def writers() -> Any:
+    """The single-folder writers, for tests that add an odd run."""
+
+    class Writers:
+        pretrain = staticmethod(write_pretrain)
+        finetune = staticmethod(write_finetune)
+        scored = staticmethod(write_scored)
+        scores = staticmethod(write_scores)
+
+    return Writers

@@ -14,6 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clozelab.verdicts.consistency import (
+    FINETUNE_MAY_DIFFER,
+    PRETRAIN_MAY_DIFFER,
+    is_within,
+    meant_to_differ,
+    read_deltas,
+)
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -29,13 +36,6 @@ from clozelab.runs.fingerprint import canonical, flatten
 from clozelab.runs.sharing import kept_steps, training_key
 from clozelab.runs.store import Run
 from clozelab.targets import check_targets
-from clozelab.verdicts.consistency import (
-    FINETUNE_MAY_DIFFER,
-    PRETRAIN_MAY_DIFFER,
-    is_within,
-    meant_to_differ,
-    read_deltas,
-)
 from clozelab.verdicts.experiment import find_experiment, list_experiments, load_experiment
 
 TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"

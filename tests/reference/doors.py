@@ -9,7 +9,6 @@ import csv
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from clozelab.cli import main
-from clozelab.runs.find import Collected, FinetuneRun, PretrainRun
+from clozelab.runs.find import Runs
+from clozelab.runs.record import Record, Score
 from clozelab.verdicts import judging
-from clozelab.verdicts.comparability import Comparability
 from clozelab.verdicts.experiment import load_experiment
 from clozelab.verdicts.table import build_table
 
@@ -207,6 +206,13 @@ def _sha(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def _record(place: Path, stage: str, names: dict[str, Any], facts: Mapping[str, Any]) -> Record:
+    return Record(
+        status="complete", stage=stage, scale="", fingerprint="", results_version=0, config=names, inputs={},
+        watched={}, started="", facts=dict(facts), folder=place,
+    )  # fmt: skip
+
+
 def judge(
     experiment: Path, pretrainings: Iterable[Mapping[str, Any]], finetunings: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
@@ -221,18 +227,27 @@ def judge(
     Returns:
         One entry a claim and data set; numbers in points, None where there is none.
     """
-    root, paper = Path("nowhere"), load_experiment(experiment)
-    arms, runs = [], []
-    for one in pretrainings:
-        state = {"status": "complete", "stage": "pretrain", "facts": one["facts"], "config_resolved": {}, "inputs": {}}
-        arms.append(PretrainRun(root / "pretrain" / one["arm"] / str(one["seed"]), one["arm"], one["seed"], state))
-    for one in finetunings:
-        state = {"status": "complete", "stage": "finetune", "facts": {}, "config_resolved": {}, "inputs": {}}
-        place = root.joinpath(*(str(one[key]) for key in ("row", "task", "pretrain_seed", "seed")))
-        runs.append(FinetuneRun(dir=place, state=state, title=one["task"], says_origin=True, **one))
-    table = build_table(paper, Collected(root, arms, runs, []))
+    root = Path("nowhere")
     # How rows were made is not in the file; no settings at all bar nothing.
-    table = replace(table, comparability=Comparability())
+    paper = load_experiment(experiment).model_copy(update={"matched_by": "none"})
+    records = []
+    for one in pretrainings:
+        names = {"arm": one["arm"], "seed": one["seed"]}
+        records.append(_record(root / "pretrain" / one["arm"] / str(one["seed"]), "pretrain", names, one["facts"]))
+    for one in finetunings:
+        place = root.joinpath(*(str(one[key]) for key in ("row", "task", "pretrain_seed", "seed")))
+        names = {key: one[key] for key in ("row", "pretrain_seed", "seed", "learning_rate")} | {
+            "task": {"name": one["task"]}
+        }
+        facts = {key: one[key] for key in ("stand_in_for", "synthetic", "collapsed")}
+        record = _record(place, "finetune", names | {"task": {"name": one["task"]}}, facts)
+        record.metric = one["metric"]
+        record.scores = {
+            key: Score(unit="percent", better="higher", value=value) for key, value in one["scores"].items()
+        }
+        record.scores[one["metric"]].majority = one["majority"]
+        records.append(record)
+    table = build_table(paper, Runs(root, records))
     return [
         {
             "id": one.claim.id,

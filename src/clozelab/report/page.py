@@ -1,6 +1,4 @@
-"""What a report says of its claims: differences, their unit, and where they lie on the common axis of points.
-
-What a report says, as text: the one dictionary that the HTML, the Markdown and the terminal page are laid out from.
+"""What a report says, as text: the one dictionary that the HTML, the Markdown and the terminal page are laid out from.
 
 Data sets of the paper come in one group of columns, stand-ins and generated tasks in another: the paper's number never
 stands beside a score on other data.
@@ -14,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.metrics.statistics import FINETUNING_SEEDS, MOST_SEEDS, ONE_RUN, PRETRAINING_SEEDS
-from clozelab.runs.find import Collected
-from clozelab.verdicts.accounts import arms_run, costs, known_losses, learnt, problems, provenance, seed_counts
-from clozelab.verdicts.columns import Cell, DataColumn
-from clozelab.verdicts.experiment import MONOTONE, OUR_SPLIT, PERCENT, SPREAD, Experiment
+from clozelab.verdicts.accounts import costs, known_losses, learnt, problems, provenance, seed_counts
+from clozelab.verdicts.experiment import MONOTONE, OUR_SPLIT, PERCENT, SPREAD
 from clozelab.verdicts.judging import (
     FAILS,
     HOLDS,
@@ -27,8 +23,9 @@ from clozelab.verdicts.judging import (
     Judgement,
     summarise,
 )
+from clozelab.verdicts.links import correct, link_between
 from clozelab.verdicts.points import find_lines, find_races, race_page
-from clozelab.verdicts.table import Table
+from clozelab.verdicts.table import Cell, DataColumn, Table
 from clozelab.verdicts.wording import (
     DASH,
     distinct,
@@ -163,6 +160,10 @@ SELECTED = (
     "A fine-tuning run was scored several times on the way, and stands here with its best score on the very set that "
     "it is scored on, as the paper selects too: a little better than on new examples, most so where scores jump about."
 )
+CORRECTED = (
+    "The p of a difference is corrected by Holm's method for all differences of the table. The interval is the plain "
+    "one of its difference alone; it may exclude zero where the corrected p says no."
+)
 EQUALITY = (
     "That rows differ by less than a margin holds only if the whole interval lies within it: a difference that is not "
     "significant is not yet equality."
@@ -177,22 +178,21 @@ STAND_INS = (
 )
 
 
-def build_page(
-    experiment: Experiment, collected: Collected, table: Table, judgements: Sequence[Judgement], scale: str
-) -> dict[str, Any]:
+def build_page(table: Table, judgements: Sequence[Judgement], scale: str) -> dict[str, Any]:
     """Everything the templates show."""
-    axis = axis_of(judgements)
+    axis, experiment = axis_of(judgements), table.experiment
     return {
         "title": experiment.title,
         "name": experiment.name,
         "source": experiment.source,
+        "has_paper": experiment.has_paper,
         "sets": _sets(experiment.split),
         "statistic": f"; the paper's numbers are {experiment.statistic}" if experiment.statistic else "",
         "scale": scale,
         "question": _question(experiment.folder),
-        "synthetic": collected.synthetic,
-        "setup": _setup(collected, table),
-        "runs": _run_counts(collected, table),
+        "synthetic": table.runs.synthetic,
+        "setup": _setup(table),
+        "runs": _run_counts(table),
         "summary": summarise(judgements),
         "verdicts": [
             {"kind": verdict.split()[0], "text": summarise([one for one in judgements if one.verdict == verdict])}
@@ -200,29 +200,58 @@ def build_page(
             if any(one.verdict == verdict for one in judgements)
         ],
         "interval": _interval_words(table),
-        "reading": _reading(experiment, collected, judgements),
+        "reading": _reading(table, judgements),
         "units": in_units(PERCENT, {one.heading: one.unit for one in table.with_results}),
         "difference_units": in_units(POINTS, {one.judged_on: unit_of(one) for one in judgements}),
-        "groups": _groups(table, collected.synthetic),
-        "races": [race_page(race, table) for race in find_races(find_lines(experiment, collected), table)],
+        "groups": _groups(table),
+        "races": [race_page(race, table) for race in find_races(find_lines(experiment, table.runs), table)],
         "judgements": [judgement_page(one, table, axis=axis, basis=_basis(table)) for one in judgements],
+        "differences": [] if experiment.claims else differences(table),
         "axis": f"{axis:.0f}",
-        "arms": [learnt(arm, label, collected) for arm, label in arms_run(experiment, collected).items()],
-        "bounds": known_losses(collected),
-        "costs": costs(experiment, collected),
-        "problems": problems(collected, table),
-        "provenance": provenance(collected, table),
+        "arms": learnt(table),
+        "bounds": known_losses(table),
+        "costs": costs(table),
+        "problems": problems(table),
+        "provenance": provenance(table),
     }
 
 
-def _reading(experiment: Experiment, collected: Collected, judgements: Sequence[Judgement]) -> list[str]:
+def differences(table: Table) -> list[dict[str, str]]:
+    """Every other row against the first one, on every data set: for a table without claims."""
+    first, *others = table.rows
+    links = [(row, one, link_between(row, first, one, table)) for one in table.with_results for row in others]
+    correction = correct(link for _, _, link in links)
+    return [
+        {
+            "row": table.experiment.label(row),
+            "first": table.experiment.label(first),
+            "judged_on": one.heading,
+            "ours": signed(link.difference.mean, one.decimals),
+            "unit": POINTS if one.unit == PERCENT else one.unit,
+            "interval": interval(link.difference, one.decimals),
+            "p": probability(correction.corrected.get(link.key)),
+            "note": "; ".join(filter(None, (link.barred, link.copies, link.lengths, _over(link.difference.basis)))),
+        }
+        for row, one, link in links
+        if link.difference is not None
+    ]
+
+
+def _over(basis: str) -> str:
+    return "" if basis == PRETRAINING_SEEDS else f"over {basis}"
+
+
+def _reading(table: Table, judgements: Sequence[Judgement]) -> list[str]:
     """How to read the intervals and verdicts of this very page."""
-    size = max((one.family for one in judgements), default=0)
+    experiment, size = table.experiment, max((one.family for one in judgements), default=0)
+    selected = [SELECTED] if any(run.facts.get("num_evaluations", 0) > 1 for run in table.runs.finetune) else []
+    if not experiment.claims:
+        return [*READING[:2], CORRECTED, *selected]
     tested = f"the {size} different differences here are" if size > 1 else "all differences of a table are"
     correction = (
-        f"Verdicts are corrected for their number by Holm's method: {tested} tested together, so that of twenty tables "
-        "without any true difference at most one shows a false \u201cholds\u201d or \u201cfails\u201d anywhere. The "
-        "interval shown is the plain one of its difference alone, and may exclude zero where the corrected p says no."
+        f"Verdicts are corrected for their number by Holm's method: {tested} tested together. Of twenty tables without "
+        "any true difference, at most one shows a false \u201cholds\u201d or \u201cfails\u201d anywhere. The interval "
+        "shown is the plain one of its difference alone; it may exclude zero where the corrected p says no."
     )
     matched = " and ".join(experiment.matched).replace("_", " ")
     rule = f"arms that differ in {matched} of pre-training by more than 2 %" if matched else "nothing else"
@@ -231,11 +260,10 @@ def _reading(experiment: Experiment, collected: Collected, judgements: Sequence[
         "Not comparable: a row or a data set has no run, the cells are of two splits or of another metric, the "
         f"rows were made by another protocol than what they are about, or {rule}{reason}."
     )
-    lines = [*READING, correction]
-    lines += [SELECTED] if any(run.num_evaluations > 1 for run in collected.finetune) else []
+    lines = [*READING, correction, *selected]
     lines += [EQUALITY] if any(claim.kind == SPREAD for claim in experiment.claims) else []
     lines += [SEEDS] if any(one.needs for one in judgements) else []
-    return [*lines, barred, STAND_INS]
+    return [*lines, barred, *([STAND_INS] if experiment.has_paper else [])]
 
 
 def _sets(split: str) -> str:
@@ -252,49 +280,46 @@ def _question(folder: Path) -> str:
     return " ".join(found[1].split()) if found else ""
 
 
-def _setup(collected: Collected, table: Table) -> str:
+def _setup(table: Table) -> str:
     """What was trained, in one line: a reader must see at once how far it is from the paper's size."""
     # The arms that the table has; before the first is complete, those to come.
-    runs = [run for run in collected.pretrain if run.is_complete] or collected.pretrain
-    configs = [run.state["config_resolved"] for run in runs]
-    models = [config["model"] for config in configs if config.get("model")]
-    facts = [run.facts for run in runs]
+    runs = [run for run in table.runs.pretrain if run.is_complete] or table.runs.pretrain
+    models = [run.config["model"] for run in runs if run.config.get("model")]
     layers, widths = (span((one[key] for one in models), str) for key in ("num_hidden_layers", "hidden_size"))
-    known = {key: span(one[key] for one in facts if one.get(key)) for key in ("parameters", "tokens")}
+    known = {key: span(run.facts[key] for run in runs if run.facts.get(key)) for key in ("parameters", "tokens")}
     parts = (
         f"{layers} layer{'' if layers == '1' else 's'} of {widths}" if models else DASH,
         f"{known['parameters']} parameters" if known["parameters"] else DASH,
         f"{known['tokens']} tokens a pre-training run" if known["tokens"] else DASH,
-        distinct(f"corpus {config['corpus']['name']}" for config in configs if config.get("corpus")),
+        distinct(f"corpus {run.config['corpus']['name']}" for run in runs if run.config.get("corpus")),
         seed_counts(table),
     )
     return ", ".join(part for part in parts if part != DASH)
 
 
-def _run_counts(collected: Collected, table: Table) -> str:
-    done = [f"{sum(run.is_complete for run in runs)} of {len(runs)} {stage}" for stage, runs in (
-        ("pre-training", collected.pretrain), ("fine-tuning", collected.finetune)) if runs]  # fmt: skip
-    states = [run.state["status"] for run in collected.runs if run.state["status"] != "complete"]
+def _run_counts(table: Table) -> str:
+    runs = table.runs
+    done = [f"{sum(run.is_complete for run in mine)} of {len(mine)} {stage}" for stage, mine in (
+        ("pre-training", runs.pretrain), ("fine-tuning", runs.finetune)) if mine]  # fmt: skip
+    states = [run.status for run in runs.runs if run.status != "complete"]
     parts = [f"{' and '.join(done)} runs complete"]
     parts += [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
-    missing = sum(
-        bool(table.cells[row.name, one.key].missing)
-        for row in table.experiment.rows
-        for one in table.with_results
-        if one.task
-    )
-    collapsed = len({run.dir for cell in table.cells.values() for run in cell.runs.values() if run.collapsed})
+    columns = [one for one in table.with_results if one.task]
+    missing = sum(bool(table.cells[row, one.key].missing) for row in table.rows for one in columns)
+    tuned = [run for cell in table.cells.values() for run in cell.runs.values()]
+    collapsed = len({run.folder for run in tuned if run.facts.get("collapsed")})
     parts += [f"{missing} cell{' lacks' if missing == 1 else 's lack'} runs"] if missing else []
     parts += [f"{collapsed} collapsed"] if collapsed else []
-    parts += [f"{len(collected.damaged)} unreadable"] if collected.damaged else []
+    parts += [f"{len(runs.damaged)} unreadable"] if runs.damaged else []
     return ", ".join(parts)
 
 
 def _interval_words(table: Table) -> str:
-    """What stands behind "±", before anybody wonders at its size."""
+    """What stands behind "\u00b1", before anybody wonders at its size."""
     basis = _basis(table)
     has_two = basis == PRETRAINING_SEEDS and len(table.pretrain_seeds) == 2
-    return INTERVALS[basis] + (FEW_SEEDS if has_two else "")
+    words = INTERVALS[basis] + (FEW_SEEDS if has_two else "")
+    return words if table.experiment.has_paper else words.replace("ours is", "a cell is", 1)
 
 
 def _basis(table: Table) -> str:
@@ -303,19 +328,22 @@ def _basis(table: Table) -> str:
     return next((basis for basis in INTERVALS if basis in bases), ONE_RUN)
 
 
-def _groups(table: Table, synthetic: str | None) -> list[dict[str, Any]]:
+def _groups(table: Table) -> list[dict[str, Any]]:
     """The table in groups of columns, those with results of ours first."""
     own = [column for column in table.columns if column.is_paper]
     apart = [column for column in table.columns if not column.is_paper]
     has_own = any(table.has_results(column) for column in own)
-    has_numbers = any(number is not None for row in table.experiment.rows for number in row.cells)
-    if apart and not has_own and not has_numbers:  # a figure without printed numbers: nothing but dashes
+    if apart and not has_own and not table.experiment.has_numbers:  # nothing but dashes
         own = []
     own_title = (
         "The paper's data sets" if has_own else "The paper's own numbers, on data that none of our runs has seen"
     )
+    if not table.experiment.has_paper:
+        own_title = "Data sets"
     is_generated = bool(apart) and all(column.role.startswith("synthetic") for column in apart)
-    apart_title = f"Generated tasks of {synthetic}" if is_generated else "Stand-ins and other data sets"
+    apart_title = f"Generated tasks of {table.runs.synthetic}" if is_generated else "Stand-ins and other data sets"
+    if not table.experiment.has_paper and not is_generated:
+        apart_title = "Data sets" if not has_own else "Other data sets"
     groups = [(own_title, own), (apart_title, apart)] if has_own else [(apart_title, apart), (own_title, own)]
     return [_group(title, columns, table) for title, columns in groups if columns]
 
@@ -344,7 +372,9 @@ def _heading(column: DataColumn, table: Table) -> dict[str, Any]:
     has_results = table.has_results(column)
     metric = column.metric.rpartition("/")[2].replace("_", " ")
     metric = {"f1": "F1", "matthews": "Matthews"}.get(metric, metric)
-    note = "" if column.is_paper else column.role or "not in the paper's table"
+    apart = "not in the paper's table" if table.experiment.has_paper else ""
+    note = "" if column.is_paper else column.role or apart
+    note = "" if column.is_pretraining and not table.experiment.has_paper else note
     absent = "held-out text of the paper's" if column.column and column.column.is_pretraining else "no run"
     return {
         "name": column.heading,
@@ -353,8 +383,8 @@ def _heading(column: DataColumn, table: Table) -> dict[str, Any]:
         "unit": column.unit,
         "examples": f"{column.num_examples:,} examples" if column.num_examples else "",
         "trained_on": column.trained_on,
-        "has_paper": column.is_paper,
-        "has_ours": has_results or not column.is_paper,
+        "has_paper": column.is_paper and table.experiment.has_numbers,
+        "has_ours": has_results or not column.is_paper or not table.experiment.has_numbers,
     }
 
 

@@ -11,7 +11,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 from matplotlib import pyplot as plt
@@ -20,10 +20,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from clozelab.runs.find import PretrainRun
-from clozelab.verdicts.columns import DataColumn
 from clozelab.verdicts.experiment import PERCENT, Row
-from clozelab.verdicts.table import Table
+from clozelab.verdicts.table import DataColumn, Table
+
+if TYPE_CHECKING:
+    from clozelab.runs.record import Record
 
 matplotlib.use("Agg")
 
@@ -108,7 +109,7 @@ LABEL_GAP = 0.055  # of the axes' height: two labels closer than that would over
 LEAST_PERCENT = 2.0  # that an axis of percents spans: on a narrower one equal scores would get ticks of hundredths
 
 
-def draw_curves(runs: Sequence[PretrainRun], labels: dict[str, str], style: str) -> Picture | None:
+def draw_curves(runs: Sequence[Record], labels: dict[str, str], style: str) -> Picture | None:
     """Held-out loss of each pre-training run against tokens, or None where no run has a curve.
 
     Args:
@@ -119,18 +120,18 @@ def draw_curves(runs: Sequence[PretrainRun], labels: dict[str, str], style: str)
     drawn = [run for run in runs if run.curves.get("validation/loss")]
     if not drawn:
         return None
-    arms = list(dict.fromkeys([*labels, *(run.arm for run in drawn)]))
+    arms = list(dict.fromkeys([*labels, *(run.name for run in drawn)]))
     ends: dict[str, list[float]] = {}
     furthest = max(tokens for run in drawn for tokens, _ in run.curves["validation/loss"])
     with plt.rc_context(settings(style)):
         figure, axes = plt.subplots(figsize=(WIDTH, 4.6), layout="constrained")
         for run in drawn:
             tokens, losses = zip(*run.curves["validation/loss"], strict=True)
-            colour = colour_of(arms.index(run.arm), style)
+            colour = colour_of(arms.index(run.name), style)
             axes.plot(tokens, losses, color=colour, linewidth=1.6, alpha=0.9)
             # Leads the eye to the label where a run has not come as far as the others.
             axes.plot([tokens[-1], furthest], [losses[-1]] * 2, color=colour, linewidth=1.0, linestyle=(0, (1, 3)))
-            ends.setdefault(run.arm, []).append(losses[-1])
+            ends.setdefault(run.name, []).append(losses[-1])
         marks = [
             (sum(ends[arm]) / len(ends[arm]), labels.get(arm, arm), colour_of(index, style))
             for index, arm in enumerate(arms)
@@ -152,7 +153,7 @@ def draw_curves(runs: Sequence[PretrainRun], labels: dict[str, str], style: str)
         return saved(figure)
 
 
-def known_heights(runs: Sequence[PretrainRun]) -> dict[str, float]:
+def known_heights(runs: Sequence[Record]) -> dict[str, float]:
     """Label -> loss that no model can be below, of every kind of model, where the corpus's generator knows it."""
     known = [run.facts["known_loss"] for run in runs if run.facts.get("known_loss")]
     return {f"no {one['reader'].replace('_', '-')} below {one['nats']:.2f}": one["nats"] for one in known}
@@ -253,7 +254,8 @@ def _cut_at_percent(axes: Any, table: Table, column: DataColumn, style: str) -> 
 def _legend(columns: Sequence[DataColumn], style: str, collapsed: bool, has_paper: bool) -> list[Line2D]:
     ink, faint = STYLES[style]["ink"], STYLES[style]["faint"]
     unit = ", percent" if all(column.unit == PERCENT for column in columns) else ""
-    entries = [Line2D([], [], color=ink, marker="o", label=f"ours{unit}, with 95 % interval")]
+    name = "ours" if has_paper else "mean"
+    entries = [Line2D([], [], color=ink, marker="o", label=f"{name}{unit}, with 95 % interval")]
     if has_paper:
         entries.append(Line2D([], [], color=ink, marker="D", markerfacecolor="none", linestyle="", label="the paper"))
     if any(column.majority is not None for column in columns):

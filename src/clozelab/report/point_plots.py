@@ -11,10 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from clozelab.report.plots import STYLES, WIDTH, Picture, row_colour, saved, settings, write_title
-from clozelab.verdicts.columns import DataColumn
 from clozelab.verdicts.experiment import PERCENT, Row
 from clozelab.verdicts.points import Line, Race
-from clozelab.verdicts.table import Table
+from clozelab.verdicts.table import DataColumn, Table
 from clozelab.verdicts.wording import with_direction
 
 ACROSS = 3

@@ -16,15 +16,14 @@ from scipy import stats
 
 from clozelab.launch.plan import runs_root, sweep_names
 from clozelab.metrics.statistics import ONE_RUN, PRETRAINING_SEEDS
-from clozelab.runs.find import AnyRun, Collected, FinetuneRun, PretrainRun, collect
+from clozelab.runs.find import Runs, find
 from clozelab.runs.fingerprint import SEED_KEYS, flatten
+from clozelab.runs.record import Record
 from clozelab.suggestions import hint
 from clozelab.terminal import Heading, make_console, make_table, parse, say, wants_help
-from clozelab.verdicts.accounts import place
-from clozelab.verdicts.columns import Cell, DataColumn, Seeds
-from clozelab.verdicts.consistency import FINETUNE_MAY_DIFFER, PRETRAIN_MAY_DIFFER
+from clozelab.verdicts.comparability import MAY_DIFFER
 from clozelab.verdicts.experiment import PERCENT, Experiment, find_experiment, load_experiment
-from clozelab.verdicts.table import Table, build_table
+from clozelab.verdicts.table import Cell, DataColumn, Seeds, Table, build_table, is_scored
 from clozelab.verdicts.wording import distinct, percent
 
 NONE = "(none)"
@@ -40,7 +39,7 @@ class Listed:
         part: the column of a mean that it is in; empty for any other cell. A run may be in several.
     """
 
-    run: AnyRun
+    run: Record
     score: float | None
     why_not: str
     part: str = ""
@@ -61,7 +60,7 @@ class Explanation:
     cell: Cell
     paper: float | None
     runs: list[Listed]
-    encoders: list[PretrainRun]
+    encoders: list[Record]
     arithmetic: list[str]
     apart: list[tuple[str, str, str]]
 
@@ -99,21 +98,19 @@ def find_columns(table: Table, name: str) -> list[DataColumn]:
     raise ValueError(f"no column {name!r}; {hint(name, known)}")
 
 
-def explain(table: Table, collected: Collected, row: str, column: DataColumn) -> Explanation:
+def explain(table: Table, row: str, column: DataColumn) -> Explanation:
     """Take a cell apart."""
     cell = table.cells[row, column.key]
     if column.is_pretraining:
-        runs = _pretraining(table, collected, row, column)
+        runs = _pretraining(table, row, column)
     else:
-        runs = [
-            one for part, its_cell in _parts(cell, column) for one in _of_task(collected, row, part, its_cell, cell)
-        ]
-    tuned = [one.run for one in runs if isinstance(one.run, FinetuneRun)]
-    arms = {str(run.state["config_resolved"].get("encoder_arm")) for run in tuned}
+        runs = [one for part, its_cell in _parts(cell, column) for one in _of_task(table, row, part, its_cell, cell)]
+    tuned = [one.run for one in runs if one.run.stage == "finetune"]
+    arms = {str(run.config.get("encoder_arm")) for run in tuned}
     seeds = {run.pretrain_seed for run in tuned}
-    encoders = [run for run in collected.pretrain if run.arm in arms and run.seed in seeds]
+    encoders = [run for run in table.runs.pretrain if run.name in arms and run.seed in seeds]
     paper = table.paper_value(row, column)
-    return Explanation(column, cell, paper, runs, encoders, arithmetic(cell), _apart(table, collected, row, column))
+    return Explanation(column, cell, paper, runs, encoders, arithmetic(cell), _apart(table, row, column))
 
 
 def _parts(cell: Cell, column: DataColumn) -> list[tuple[DataColumn, Cell]]:
@@ -121,10 +118,10 @@ def _parts(cell: Cell, column: DataColumn) -> list[tuple[DataColumn, Cell]]:
     return [part for group in cell.groups for part in group] or [(column, cell)]
 
 
-def _pretraining(table: Table, collected: Collected, row: str, column: DataColumn) -> list[Listed]:
+def _pretraining(table: Table, row: str, column: DataColumn) -> list[Listed]:
     """The row's pre-training runs, with the fact that the column shows."""
     arm = _arm(table, row)
-    runs = sorted((run for run in collected.pretrain if run.arm == arm), key=lambda run: run.seed)
+    runs = sorted((run for run in table.runs.pretrain if run.name == arm), key=lambda run: run.seed)
     listed = []
     for run in runs:
         value = run.facts.get(column.metric)
@@ -133,32 +130,32 @@ def _pretraining(table: Table, collected: Collected, row: str, column: DataColum
     return listed
 
 
-def _of_task(collected: Collected, row: str, column: DataColumn, cell: Cell, whole: Cell) -> list[Listed]:
+def _of_task(table: Table, row: str, column: DataColumn, cell: Cell, whole: Cell) -> list[Listed]:
     """The row's runs on a column's task; `whole` is the mean that they go into, or the cell itself."""
-    mine = [run for run in collected.finetune if (run.row, run.task) == (row, column.task)]
+    mine = [run for run in table.runs.finetune if (run.name, run.task) == (row, column.task)]
     part = _part_name(column) if whole.groups else ""
     listed = []
     for run in sorted(mine, key=lambda run: (run.pretrain_seed, run.seed, run.learning_rate or 0.0)):
         why = _why_not(run, cell, column)
         if not why and (run.pretrain_seed, run.seed) not in whole.scores:
             why = "another part of the mean has no run with its seeds"
-        listed.append(Listed(run, run.scores.get(column.metric), why, part))
+        listed.append(Listed(run, run.values.get(column.metric), why, part))
     return listed
 
 
-def _why_not(run: FinetuneRun, cell: Cell, column: DataColumn) -> str:
+def _why_not(run: Record, cell: Cell, column: DataColumn) -> str:
     """Why a run is not in the cell's mean; empty where it is."""
     counts = cell.runs.get((run.pretrain_seed, run.seed))
     if counts is run:
         return ""
-    if run.is_complete and column.metric in run.scores:
+    if is_scored(run) and column.metric in run.values:
         chosen = next((one.learning_rate for one in cell.runs.values()), None)
         return f"learning rate {run.learning_rate}, and the cell is of {chosen}"
     return _unfinished(run) or f"has no {column.metric}"
 
 
-def _unfinished(run: AnyRun) -> str:
-    return "" if run.is_complete else f"not complete ({run.state['status']})"
+def _unfinished(run: Record) -> str:
+    return "" if run.is_complete else f"not complete ({run.status})"
 
 
 def _part_name(column: DataColumn) -> str:
@@ -169,24 +166,24 @@ def _arm(table: Table, row: str) -> str | None:
     return next(one.arm for one in table.experiment.rows if one.name == row)
 
 
-def run_rows(found: Explanation, collected: Collected) -> list[list[str]]:
+def run_rows(found: Explanation) -> list[list[str]]:
     """Folder, part of a mean, score, commit, fingerprint and note of every run; those of the encoders last."""
     rows = []
     for one in found.runs:
         score = "" if one.score is None else f"{one.score:.2f}"
-        collapsed = isinstance(one.run, FinetuneRun) and one.run.collapsed
+        collapsed = bool(one.run.facts.get("collapsed"))
         note = "; ".join(filter(None, (one.why_not and f"does not count: {one.why_not}", "collapsed" * collapsed)))
-        rows.append([place(one.run, collected), one.part, score, *_origin(one.run.state), note])
-    fresh = all(one.run.state["config_resolved"].get("initialisation") == "random" for one in found.runs)
+        rows.append([one.run.place, one.part, score, *_origin(one.run), note])
+    fresh = all(one.run.config.get("initialisation") == "random" for one in found.runs)
     for run in found.encoders:
-        note = f"{run.state['status']}{', gave only shape and vocabulary' if fresh else ''}"
-        rows.append([place(run, collected), "", "", *_origin(run.state), note])
+        note = f"{run.status}{', gave only shape and vocabulary' if fresh else ''}"
+        rows.append([run.place, "", "", *_origin(run), note])
     return rows
 
 
-def _origin(state: Mapping[str, Any]) -> tuple[str, str]:
-    git = state.get("git") or {}
-    return f"{str(git.get('commit', ''))[:12]}{'+' if git.get('dirty') else ''}", str(state["fingerprint"])[:12]
+def _origin(run: Record) -> tuple[str, str]:
+    commit = f"{run.git.commit[:12]}{'+' if run.git.dirty else ''}" if run.git else ""
+    return commit, run.fingerprint[:12]
 
 
 def arithmetic(cell: Cell) -> list[str]:
@@ -233,7 +230,7 @@ def _listed(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.2f}" for value in values)
 
 
-def _apart(table: Table, collected: Collected, row: str, column: DataColumn) -> list[tuple[str, str, str]]:
+def _apart(table: Table, row: str, column: DataColumn) -> list[tuple[str, str, str]]:
     """Settings of this row that some other row of the column has otherwise, seeds aside, by the runs that count.
 
     Where the parts of a mean do not agree, each line names the part's task.
@@ -241,17 +238,17 @@ def _apart(table: Table, collected: Collected, row: str, column: DataColumn) -> 
     found: dict[tuple[str, str, str], list[str]] = {}
     tasks = dict.fromkeys(part.task for part, _ in _parts(table.cells[row, column.key], column))
     for task in tasks:
-        runs = {one.name: _counting(table, collected, one.name, column, task) for one in table.experiment.rows}
+        runs = {one.name: _counting(table, one.name, column, task) for one in table.experiment.rows}
         own = runs.pop(row)
         for line in _differing(own, [run for others in runs.values() for run in others]) if own else []:
             found.setdefault(line, []).append(task)
-    intended = {*PRETRAIN_MAY_DIFFER, *FINETUNE_MAY_DIFFER, "head", "initialisation"}
+    intended = {*MAY_DIFFER, "head", "initialisation"}
     lines = sorted((line for line in found if line[0] != "row"), key=lambda line: line[0] not in intended)
     where = {line: "" if len(found[line]) == len(tasks) else f" ({', '.join(found[line])})" for line in lines}
     return [(f"{line[0]}{where[line]}", *line[1:]) for line in lines]
 
 
-def _counting(table: Table, collected: Collected, row: str, column: DataColumn, task: str) -> Sequence[AnyRun]:
+def _counting(table: Table, row: str, column: DataColumn, task: str) -> Sequence[Record]:
     """The runs on a task, or of pre-training, behind a row's cell of the column; where none counts, those there are."""
     cell = table.cells[row, column.key]
     if column.is_pretraining:
@@ -259,12 +256,12 @@ def _counting(table: Table, collected: Collected, row: str, column: DataColumn, 
     for part, its_cell in _parts(cell, column):
         if part.task == task and its_cell.runs:
             return list(its_cell.runs.values())
-    return [run for run in collected.finetune if (run.row, run.task) == (row, task)]
+    return [run for run in table.runs.finetune if (run.name, run.task) == (row, task)]
 
 
-def _differing(own: Sequence[AnyRun], others: Sequence[AnyRun]) -> list[tuple[str, str, str]]:
+def _differing(own: Sequence[Record], others: Sequence[Record]) -> list[tuple[str, str, str]]:
     """(key, own values, other values) of every setting with more than one value."""
-    mine, theirs = ([_settings(run.state["config_resolved"]) for run in runs] for runs in (own, others))
+    mine, theirs = ([_settings(run.config) for run in runs] for runs in (own, others))
     found = []
     for key in dict.fromkeys(key for config in (*mine, *theirs) for key in config):
         here, there = (dict.fromkeys(str(one.get(key, NONE)) for one in configs) for configs in (mine, theirs))
@@ -295,17 +292,17 @@ def main(words: Sequence[str]) -> int:
     folder = find_experiment(said.names[0])
     overrides = [f"{key}={value}" for key, value in said.values.items()]
     root, scale = runs_root(folder, overrides, sweep_names(folder)[0])
-    experiment, collected = load_experiment(folder), collect(root)
-    if not collected.runs:
+    experiment, runs = load_experiment(folder), find(root) if root.is_dir() else Runs(root, [])
+    if not runs.runs:
         raise ValueError(f"no run below {root}; `clozelab reproduce {experiment.name} scale={scale}` makes them")
-    table, row = build_table(experiment, collected), find_row(experiment, said.names[1])
+    table, row = build_table(experiment, runs), find_row(experiment, said.names[1])
     console = make_console()
     for column in find_columns(table, said.names[2]):
-        found = explain(table, collected, row, column)
+        found = explain(table, row, column)
         say(console, f"{experiment.label(row)} on {column.heading}: {value_words(found)}", style="bold")
         for line in filter(None, (column.role, found.cell.note)):
             say(console, line, style="yellow")
-        show(found, collected, console)
+        show(found, console)
         show_commands(found, console)
     return 0
 
@@ -319,11 +316,11 @@ def value_words(found: Explanation) -> str:
     return f"{percent(found.cell.estimate, column.decimals)}{paper} ({unit})"
 
 
-def show(found: Explanation, collected: Collected, console: Console) -> None:
+def show(found: Explanation, console: Console) -> None:
     """The runs, the arithmetic and what sets the row apart."""
     headings = [Heading("run"), Heading("part"), Heading("score", True), Heading("commit", drop=2),
                 Heading("fingerprint", drop=3), Heading("note", drop=1, folds=True)]  # fmt: skip
-    rows = run_rows(found, collected)
+    rows = run_rows(found)
     if not found.cell.groups:
         headings, rows = [headings[0], *headings[2:]], [[row[0], *row[2:]] for row in rows]
     console.print(make_table(headings, rows, console.width))
@@ -332,10 +329,8 @@ def show(found: Explanation, collected: Collected, console: Console) -> None:
         say(console, f"missing: pre-training seed {first}{also}", style="yellow")
     for line in found.arithmetic:
         say(console, line)
-    states = [one.run.state for one in found.runs]
-    say(
-        console, "made with " + distinct(", ".join(map(" ".join, s.get("versions", {}).items())) for s in states), "dim"
-    )
+    versions = distinct(", ".join(map(" ".join, one.run.versions.items())) for one in found.runs)
+    say(console, f"made with {versions}", "dim")
     if found.apart:
         headings = [Heading("setting"), Heading("this row", folds=True), Heading("other rows", folds=True)]
         console.print(make_table(headings, [list(one) for one in found.apart], console.width))
@@ -343,7 +338,7 @@ def show(found: Explanation, collected: Collected, console: Console) -> None:
 
 def show_commands(found: Explanation, console: Console) -> None:
     """The command of every run, encoders first; a run in several parts of a mean has one."""
-    runs: list[AnyRun] = [*found.encoders, *(one.run for one in found.runs)]
-    for run in {run.dir: run for run in runs}.values():
-        say(console, run.state["command"] or f"{run.dir}: made without a command line")
+    runs = [*found.encoders, *(one.run for one in found.runs)]
+    for run in {run.folder: run for run in runs}.values():
+        say(console, run.command or f"{run.place}: the record does not say its command")
     say(console, "")

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.launch.plan import runs_root, sweep_names
-from clozelab.runs.find import collect
+from clozelab.runs.find import find
 from clozelab.runs.progress import read_launches
 from clozelab.terminal import make_console, parse, wants_help
 from clozelab.verdicts.experiment import list_experiments, load_experiment
@@ -58,11 +58,11 @@ def _scales(folder: Path, words: list[str]) -> list[tuple[str, str, str]]:
     experiment = load_experiment(folder)
     found = []
     for scale_root in sorted(path for path in root.parent.glob("*") if path.is_dir()):
-        collected = collect(scale_root)
-        runs = collected.runs
+        found_runs = find(scale_root)
+        runs = found_runs.runs
         if runs:
             done = sum(run.is_complete for run in runs)
-            verdicts = summarise(judge(build_table(experiment, collected)))
+            verdicts = summarise(judge(build_table(experiment, found_runs)))
             planned = sum(len(one.jobs or ()) for one in read_launches(scale_root).values())
             found.append((scale_root.name, f"{done} of {planned or len(runs)}", verdicts))
     return found

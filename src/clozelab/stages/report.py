@@ -1,7 +1,4 @@
-"""A report's page as rich tables, for a terminal of any width.
-
-`clozelab report EXPERIMENT scale=NAME`: judge an experiment from its run folders, and print the table.
-"""
+"""`clozelab report`: judge an experiment from its run folders, or make a table of any sweep's, and print it."""
 
 from __future__ import annotations
 
@@ -40,7 +37,10 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
                 console.print(_scores(group, columns))
     for race in page["races"]:
         console.print(escape(f"{race['judged_on']}. {race['sentence']}"), highlight=False)
-    console.print(_claims(page))
+    if page["judgements"]:
+        console.print(_claims(page))
+    if page["differences"]:
+        console.print(_differences(page))
     if page["bounds"]:
         console.print(_learnt(page))
     for heading, lines in page["problems"].items():
@@ -112,6 +112,20 @@ def _learnt(page: Mapping[str, Any]) -> Table:
     return table
 
 
+def _differences(page: Mapping[str, Any]) -> Table:
+    table = Table(
+        box=box.SIMPLE,
+        title=f"differences from {escape(page['differences'][0]['first'])}, paired by seed",
+        title_justify="left",
+    )
+    for name in ("row", "column", "difference", "95 % interval", "corrected p"):
+        table.add_column(name, justify="left" if name in ("row", "column") else "right")
+    for one in page["differences"]:
+        cells = (one["row"], one["judged_on"], f"{one['ours']} {one['unit']}", one["interval"], one["p"])
+        table.add_row(*map(escape, cells))
+    return table
+
+
 def _claims(page: Mapping[str, Any]) -> Table:
     table = Table(box=box.SIMPLE)
     for name in ("verdict", "claim", "judged on", "paper", "ours", "interval"):
@@ -132,9 +146,11 @@ def _claims(page: Mapping[str, Any]) -> Table:
 
 
 HELP = """clozelab report EXPERIMENT [scale=NAME] [runs_dir=FOLDER] [report_dir=FOLDER] [logger=wandb] [--latex]
+clozelab report FOLDER [report_dir=FOLDER] [--latex]
 
 Judges an experiment from its run folders: report.html, report.md, plots and results.csv. With
-logger=wandb they also go to Weights & Biases, as an artifact.
+logger=wandb they also go to Weights & Biases, as an artifact. Of a FOLDER with any sweep's runs it makes
+the same page without an experiment: a row for whatever differs, means over seeds, paired differences.
 
   --latex    also report.tex: scores and verdicts as tables to \\input (needs the package booktabs)"""
 if TYPE_CHECKING:
@@ -146,18 +162,26 @@ def main(words: Sequence[str]) -> int:
     if wants_help(words, also_without_words=True):
         print(HELP)
         return 0
-    from clozelab.report.render import write_report  # matplotlib and scipy: not for --help
+    from clozelab.report import render  # matplotlib and scipy: not for --help
 
     said = parse("report", words, names=(1, 1), keys=("report_dir",), flags=("latex",), takes_overrides=True)
-    folder = find_experiment(said.names[0])
-    name = sweep_names(folder)[0]
-    root, scale = runs_root(folder, said.overrides, name)
-    target = Path(said.values.get("report_dir", root / "report"))
-    report = write_report(load_experiment(folder), root, target, scale=scale)
+    place = Path(said.names[0])
+    is_sweep = place.is_dir() and not (place / "paper.yaml").is_file()
+    if is_sweep:
+        if said.overrides:
+            raise ValueError(f"{said.overrides[0]}: the report of a folder takes report_dir= and --latex alone")
+        report = render.write_sweep_report(place, Path(said.values.get("report_dir", place / "report")))
+    else:
+        folder = find_experiment(said.names[0])
+        name = sweep_names(folder)[0]
+        root, scale = runs_root(folder, said.overrides, name)
+        target = Path(said.values.get("report_dir", root / "report"))
+        report = render.write_report(load_experiment(folder), root, target, scale=scale)
     show(report)
     if "latex" in said.flags:
         say(Console(), f"LaTeX: {write_latex(report.page, report.folder / 'report.tex').resolve()}")
-    track(report, folder, said.overrides, scale, name)
+    if not is_sweep:
+        track(report, folder, said.overrides, scale, name)
     return 0
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clozelab.objectives.plateau import context_free_loss
-from clozelab.runs.find import AnyRun, Collected, PretrainRun
-from clozelab.runs.progress import read_launches
-from clozelab.verdicts.columns import Cell
-from clozelab.verdicts.consistency import inconsistencies
-from clozelab.verdicts.experiment import Experiment, Row
+from clozelab.verdicts.comparability import inconsistencies
+from clozelab.verdicts.experiment import Row
 from clozelab.verdicts.points import find_lines
-from clozelab.verdicts.table import Table
+from clozelab.verdicts.table import Cell, Table
 from clozelab.verdicts.wording import DASH, distinct, duration, percent, rough
+
+if TYPE_CHECKING:
+    from clozelab.runs.record import Record
 
 LEARNT_NSP_ACCURACY = 0.55
 """Of held-out pairs; below it, an arm is said not to have learnt the task (a few hundred pairs decide it to 2 %)."""
@@ -25,48 +25,43 @@ SAME_SIZE = 1.02
 TIGHTNESS = {
     "masked": (
         "This is a lower bound, not the exact best: alternatives that need two changed decisions are not counted, and "
-        "half of the rows show two shorter pieces of text."
+        "half of the instances show two shorter pieces of text."
     ),
     "left_to_right": (
-        "For that reader it is exact but for sampling; for the model it is a lower bound, since its rows begin inside "
+        "For that reader it is exact but for sampling. For the model it is a lower bound: its instances begin inside "
         "documents, and [SEP] is taken to cost nothing."
     ),
 }
 
 
-def place(run: AnyRun, collected: Collected) -> str:
-    """The run's folder below the experiment's, which is the same on every machine."""
-    return run.dir.relative_to(collected.root).as_posix()
+def arm_labels(table: Table) -> dict[str, str]:
+    """Arm -> label of the first row that uses it, in the table's order; other arms with runs by their names.
 
-
-def arm_labels(experiment: Experiment) -> dict[str, str]:
-    """Arm -> label of the first row that uses it, in the table's order; its own name where that row is but one point
-    of its pre-training."""
-    points = {row for line in find_lines(experiment) for row in line.rows.values()}
+    An arm whose row is but one point of its pre-training goes by its own name, too.
+    """
+    points = {row for line in find_lines(table.experiment, table.runs) for row in line.rows.values()}
     labels: dict[str, str] = {}
-    for row in experiment.rows:
+    for row in table.experiment.rows:
         if row.arm is not None:
             labels.setdefault(row.arm, row.arm if row.name in points else row.label)
-    return labels
-
-
-def arms_run(experiment: Experiment, collected: Collected) -> dict[str, str]:
-    """Arm -> label, of every arm with a run: the table's first, then any other."""
-    known = arm_labels(experiment)
-    labels = known | {run.arm: run.arm for run in collected.pretrain if run.arm not in known}
-    return {arm: label for arm, label in labels.items() if any(run.arm == arm for run in collected.pretrain)}
+    labels |= {run.name: run.name for run in table.runs.pretrain if run.name not in labels}
+    trained = {run.name for run in table.runs.pretrain}
+    return {arm: label for arm, label in labels.items() if arm in trained}
 
 
 def _full_label(arm: str, label: str) -> str:
     return label if label == arm else f"{label} ({arm})"
 
 
-def learnt(arm: str, label: str, collected: Collected) -> dict[str, str]:
-    """How large an arm's encoder is and what its finished runs reached on held-out text, as means over seeds."""
-    runs = [run for run in collected.pretrain if run.arm == arm and run.is_complete]
+def learnt(table: Table) -> list[dict[str, str]]:
+    """An entry an arm: how large its encoder is and what its finished runs reached on held-out text, as means."""
+    return [_learnt(arm, label, table.trained.get(arm, [])) for arm, label in arm_labels(table).items()]
+
+
+def _learnt(arm: str, label: str, runs: Sequence[Record]) -> dict[str, str]:
     facts = [run.facts for run in runs]
     known = [one["known_loss"] for one in facts if one.get("known_loss")]
-    distances = [
+    above = [
         {"above": one["validation/loss"] - one["known_loss"]["nats"]}
         for one in facts
         if one.get("known_loss") and "validation/loss" in one
@@ -77,40 +72,40 @@ def learnt(arm: str, label: str, collected: Collected) -> dict[str, str]:
         "loss": _mean(facts, "validation/loss", "{:.3f}"),
         "without_context": _mean([{"nats": _context_free(run)} for run in runs], "nats", "{:.3f}"),
         "bound": distinct(f"{one['nats']:.2f} \u00b1 {one['standard_error']:.2f}" for one in known),
-        "above": _mean(distances, "above", "{:.2f}"),
+        "above": _mean(above, "above", "{:.2f}"),
         "accuracy": _mean(facts, "validation/accuracy", "{:.1%}"),
         "nsp": _mean(facts, "validation/nsp_accuracy", "{:.1%}"),
     }
 
 
-def _size(run: PretrainRun) -> str:
+def _size(run: Record) -> str:
     """L2 H128, 1.53 M: rows are named as in the paper, whatever the scale makes of them."""
-    model, parameters = run.state["config_resolved"]["model"], run.facts.get("parameters")
+    model, parameters = run.config["model"], run.facts.get("parameters")
     shape = f"L{model['num_hidden_layers']} H{model['hidden_size']}"
     return f"{shape}, {rough(parameters)}" if parameters else shape
 
 
-def encoder_sizes(collected: Collected) -> dict[str, float]:
+def encoder_sizes(table: Table) -> dict[str, float]:
     """Arm -> parameters of its encoder, as a mean over the runs that know them."""
-    facts: dict[str, list[Mapping[str, Any]]] = {}
-    for run in collected.pretrain:
-        facts.setdefault(run.arm, []).append(run.facts)
+    arms = dict.fromkeys(run.name for run in table.runs.pretrain)
+    facts = {arm: [run.facts for run in table.runs.pretrain if run.name == arm] for arm in arms}
     found = {arm: _average(mine, "parameters") for arm, mine in facts.items()}
     return {arm: size for arm, size in found.items() if size}
 
 
-def rows_by_size(experiment: Experiment, collected: Collected) -> list[Row]:
+def rows_by_size(table: Table) -> list[Row]:
     """The rows to compare by the size of their encoders: of points of one run the last; none where sizes are alike."""
-    earlier = {row for line in find_lines(experiment) for row in list(line.rows.values())[:-1]}
-    sizes = encoder_sizes(collected)
-    rows = [row for row in experiment.rows if row.arm in sizes and row.name not in earlier]
+    lines = find_lines(table.experiment, table.runs)
+    earlier = {row for line in lines for row in list(line.rows.values())[:-1]}
+    sizes = encoder_sizes(table)
+    rows = [row for row in table.experiment.rows if row.arm in sizes and row.name not in earlier]
     known = [sizes[str(row.arm)] for row in rows]
     return rows if known and max(known) > SAME_SIZE * min(known) else []
 
 
-def known_losses(collected: Collected) -> list[dict[str, Any]]:
+def known_losses(table: Table) -> list[dict[str, Any]]:
     """The bounds that a generated corpus knows for its models' losses, each once: `nats` and `text`."""
-    facts = [run.facts["known_loss"] for run in collected.pretrain if run.facts.get("known_loss")]
+    facts = [run.facts["known_loss"] for run in table.runs.pretrain if run.facts.get("known_loss")]
     different = {(one["reader"], f"{one['nats']:.2f}"): one for one in facts}
     return [{"nats": known["nats"], "text": _bound(reader, known)} for (reader, _), known in sorted(different.items())]
 
@@ -123,48 +118,38 @@ def _bound(reader: str, known: Mapping[str, Any]) -> str:
     )
 
 
-def costs(experiment: Experiment, collected: Collected) -> list[dict[str, str]]:
+def costs(table: Table) -> list[dict[str, str]]:
     """One line an arm's pre-training, one line a row's fine-tuning, and the sum."""
-    lines: list[tuple[str, Sequence[AnyRun]]] = [
-        (f"pre-training {label}", [run for run in collected.pretrain if run.arm == arm])
-        for arm, label in arms_run(experiment, collected).items()
+    runs = table.runs
+    lines: list[tuple[str, list[Record]]] = [
+        (f"pre-training {label}", [run for run in runs.pretrain if run.name == arm])
+        for arm, label in arm_labels(table).items()
     ]
     lines += [
-        (f"fine-tuning {row.label}", [run for run in collected.finetune if run.row == row.name])
-        for row in experiment.rows
+        (f"fine-tuning {row.label}", [run for run in runs.finetune if run.name == row.name])
+        for row in table.experiment.rows
     ]
-    ceilings = _ceilings(collected)
-    total = _cost("all", collected.runs, ceilings) | dict.fromkeys(("tokens", "speed", "mfu"), "")
-    return [*(_cost(label, runs, ceilings) for label, runs in lines if runs), total]
-
-
-def _ceilings(collected: Collected) -> dict[tuple[str, Any], float]:
-    """(machine, precision) -> the highest ceiling of matrix products that any run measured there.
-
-    Each run measures it for a moment when it begins, perhaps beside other work: a low one flatters the run.
-    """
-    found: dict[tuple[str, Any], float] = {}
-    for run in collected.pretrain:
+    ceilings: dict[tuple[str, Any], float] = {}
+    for run in runs.pretrain:
         if ceiling := run.facts.get("matmul_ceiling"):
-            found[_machine(run)] = max(found.get(_machine(run), 0.0), float(ceiling))
-    return found
+            ceilings[_machine(run)] = max(ceilings.get(_machine(run), 0.0), float(ceiling))
+    total = _cost("all", runs.runs, ceilings) | dict.fromkeys(("tokens", "speed", "mfu"), "")
+    return [*(_cost(label, mine, ceilings) for label, mine in lines if mine), total]
 
 
-def _machine(run: AnyRun) -> tuple[str, Any]:
-    return _host(run.state.get("host", {})), run.state.get("facts", {}).get("precision")
+def _machine(run: Record) -> tuple[str, Any]:
+    return _host(run.host), run.facts.get("precision")
 
 
-def _against_ceiling(run: AnyRun, ceilings: Mapping[tuple[str, Any], float]) -> dict[str, Any]:
-    """A run's facts, its utilisation being that of the highest ceiling of its machine."""
-    facts = dict(run.state.get("facts", {}))
-    if facts.get("mfu") and facts.get("matmul_ceiling"):
-        facts["mfu"] *= facts["matmul_ceiling"] / ceilings[_machine(run)]
-    return facts
-
-
-def _cost(label: str, runs: Sequence[AnyRun], ceilings: Mapping[tuple[str, Any], float]) -> dict[str, str]:
-    facts = [_against_ceiling(run, ceilings) for run in runs if run.is_complete]
-    seconds = [float(run.state.get("seconds", 0.0)) for run in runs if run.state["status"] != "running"]
+def _cost(label: str, runs: Sequence[Record], ceilings: Mapping[tuple[str, Any], float]) -> dict[str, str]:
+    """`ceilings`: the highest of each machine and precision; a low one, measured beside other work, flatters a run."""
+    facts = []
+    for run in (run for run in runs if run.is_complete):
+        mine = dict(run.facts)
+        if mine.get("mfu") and mine.get("matmul_ceiling"):
+            mine["mfu"] *= mine["matmul_ceiling"] / ceilings[_machine(run)]
+        facts.append(mine)
+    seconds = [run.seconds for run in runs if run.status != "running"]
     return {
         "label": label,
         "runs": f"{len(facts)} of {len(runs)}",
@@ -182,29 +167,40 @@ def _mean(facts: Sequence[Mapping[str, Any]], key: str, shape: str = "") -> str:
     return shape.format(mean) if shape else rough(mean)
 
 
-def problems(collected: Collected, table: Table) -> dict[str, list[str]]:
+def _average(facts: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    values = [float(one[key]) for one in facts if isinstance(one.get(key), int | float)]
+    return sum(values) / len(values) if values else None
+
+
+def problems(table: Table) -> dict[str, list[str]]:
     """Heading -> lines, of what a reader has to know is not there or not well."""
-    root, experiment = f"{collected.root}/", table.experiment
-    unequal = inconsistencies(collected, experiment.folder, experiment.free_keys)
+    runs = table.runs
+    strangers = [run.name for run in runs.finetune if run.name not in table.rows]
     found = {
-        "Misfiled": list(dict.fromkeys(table.comparability.misfiled.values())),  # rows may share an arm
         "Another data set": list(table.strays),
-        "Unequal": [line.replace(root, "") for line in unequal],
-        "Not learnt": _not_learnt(experiment, collected),
+        "Unequal": inconsistencies(table.experiment, runs),
+        "Not learnt": _not_learnt(table),
         "Missing": _missing(table),
-        "Not complete": [line.replace(root, "") for line in _troubled(collected)],
+        "Not complete": [
+            f"{run.place} ({run.status}){': ' if run.problem else ''}{run.problem}"
+            for run in runs.runs
+            if run.status != "complete"
+        ],
         "Collapsed": _collapsed(table),
-        "Left out": _left_out(collected, table),
-        "Unreadable": [line.replace(root, "") for line in collected.damaged],
+        "Left out": [
+            f"{strangers.count(row)} runs of row {row}, which paper.yaml does not have"
+            for row in dict.fromkeys(strangers)
+        ],
+        "Unreadable": [line.replace(f"{runs.root}/", "") for line in runs.damaged],
     }
     return {heading: lines for heading, lines in found.items() if lines}
 
 
-def _not_learnt(experiment: Experiment, collected: Collected) -> list[str]:
+def _not_learnt(table: Table) -> list[str]:
     """Arms whose pre-training has not taken hold: what depends on it cannot show in their rows."""
     lines = []
-    for arm, label in arms_run(experiment, collected).items():
-        runs = [run for run in collected.pretrain if run.arm == arm and run.is_complete]
+    for arm, label in arm_labels(table).items():
+        runs = table.trained.get(arm, [])
         facts = [run.facts for run in runs]
         accuracy = _average(facts, "validation/nsp_accuracy")
         if accuracy is not None and accuracy < LEARNT_NSP_ACCURACY:
@@ -212,10 +208,9 @@ def _not_learnt(experiment: Experiment, collected: Collected) -> list[str]:
                 f"{_full_label(arm, label)}: next-sentence prediction is right for {accuracy:.1%} of held-out pairs, "
                 "where guessing is right for 50%; what it gives or costs cannot show at this budget"
             )
-        loss, without = _average(facts, "validation/loss"), [_context_free(run) for run in runs]
-        known = [one for one in without if one is not None]
+        loss, plateau = _average(facts, "validation/loss"), _average([{"at": _context_free(run)} for run in runs], "at")
         copied = ", and copying what masking leaves in place" if any(map(_same_fraction, runs)) else ""
-        if loss is not None and known and loss > (plateau := sum(known) / len(known)) - LEARNT_CONTEXT_NATS:
+        if loss is not None and plateau is not None and loss > plateau - LEARNT_CONTEXT_NATS:
             lines.append(
                 f"{_full_label(arm, label)}: a held-out loss of {loss:.2f} nats, where {plateau:.2f} takes no context "
                 f"(each token's frequency{copied}): its encoder has learnt next to nothing of context"
@@ -223,21 +218,19 @@ def _not_learnt(experiment: Experiment, collected: Collected) -> list[str]:
     return lines
 
 
-def _context_free(run: PretrainRun) -> float | None:
-    """The loss that no model without context gets below on the run's held-out text, masked as the run masks."""
+def _context_free(run: Record) -> float | None:
+    """The loss that no model without context gets below on the run's held-out text, masked as the run masks.
+
+    It knows the tokens' frequencies, and copies what is left in place where it predicts.
+    """
     entropy = run.facts.get("unigram_entropy")
-    return None if entropy is None else context_free_loss(float(entropy), _same_fraction(run))
+    return None if entropy is None else (1.0 - _same_fraction(run)) * float(entropy)
 
 
-def _same_fraction(run: PretrainRun) -> float:
+def _same_fraction(run: Record) -> float:
     """Of the predicted tokens, what masking leaves in place; none where every token is predicted."""
-    token = (run.state["config_resolved"].get("objective") or {}).get("token") or {}
+    token = (run.config.get("objective") or {}).get("token") or {}
     return float(token.get("same_fraction") or 0.0)
-
-
-def _average(facts: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    values = [float(one[key]) for one in facts if isinstance(one.get(key), int | float)]
-    return sum(values) / len(values) if values else None
 
 
 def _missing(table: Table) -> list[str]:
@@ -253,23 +246,6 @@ def _missing(table: Table) -> list[str]:
                 )
         if gaps:
             lines.append(f"{row.label} on {'; '.join(gaps)}")
-    return lines
-
-
-def _left_out(collected: Collected, table: Table) -> list[str]:
-    """Runs of rows that the table does not have."""
-    known = {row.name for row in table.experiment.rows}
-    rows = [run.row for run in collected.finetune if run.row not in known]
-    return [f"{rows.count(row)} runs of row {row}, which paper.yaml does not have" for row in dict.fromkeys(rows)]
-
-
-def _troubled(collected: Collected) -> list[str]:
-    """Runs that began and did not end well, with the reason."""
-    lines = []
-    for run in collected.runs:
-        if run.state["status"] != "complete":
-            reason = " ".join(str(run.state.get("error") or "").split())
-            lines.append(f"{place(run, collected)} ({run.state['status']}){': ' if reason else ''}{reason}")
     return lines
 
 
@@ -292,28 +268,43 @@ def _mean_of(cell: Cell) -> str:
     return f"{cell.estimate.mean:.1f}" if cell.is_collapsed and cell.estimate else percent(cell.estimate)
 
 
-def provenance(collected: Collected, table: Table) -> list[tuple[str, str]]:
-    states = collected.states
-    made_by = [one for state in states for one in (*state.get("earlier_sessions", ()), state)]
-    times = sorted(
-        str(state[key])[:16].replace("T", " ") for state in states for key in ("started", "finished") if state.get(key)
-    )
+def provenance(table: Table) -> list[tuple[str, str]]:
+    """What the runs were made with: commands, commits, versions, machines, seeds, times."""
+    runs = table.runs.runs
+    times = sorted(one[:16].replace("T", " ") for run in runs for one in (run.started, run.finished) if one)
+    made = [
+        *(one for run in runs for one in run.earlier_sessions),
+        *({"git": run.git and run.git.model_dump(), "versions": run.versions, "host": run.host} for run in runs),
+    ]
     return [
-        *_commands(collected),
-        ("Commit", distinct(_commit(one.get("git")) for one in made_by)),
-        ("Versions", distinct(", ".join(map(" ".join, one.get("versions", {}).items())) for one in made_by)),
-        ("Machine", distinct(_host(one.get("host", {})) for one in made_by)),
+        *(("Command", command) for command in commands(runs)),
+        ("Commit", distinct(_commit(one.get("git")) for one in made)),
+        ("Versions", distinct(", ".join(map(" ".join, (one.get("versions") or {}).items())) for one in made)),
+        ("Machine", distinct(_host(one.get("host") or {}) for one in made)),
         ("Seeds", seed_counts(table)),
         ("Runs", f"{times[0]} to {times[-1]} UTC" if times else DASH),
         ("Report", f"made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC from run folders alone"),
     ]
 
 
-def _commands(collected: Collected) -> list[tuple[str, str]]:
-    """The launches behind the runs; where none has left a note, the runs' own commands."""
-    lines = [one.command(collected.root) for one in read_launches(collected.root).values()]
-    lines = lines or [run.state["command"] for run in collected.runs]
-    return [("Command", line) for line in dict.fromkeys(lines) if line]
+def commands(runs: Sequence[Record]) -> list[str]:
+    """The sweeps that the runs were made by, with every value that some run has: a multirun over their overrides."""
+    found: dict[tuple[str, str, str], dict[str, dict[str, None]]] = {}
+    for run in runs:
+        if run.config_name:
+            is_below = run.config_dir.startswith(f"{run.started_in}/")
+            place = run.config_dir.removeprefix(f"{run.started_in}/") if is_below else run.config_dir
+            said = found.setdefault((run.stage, place, run.config_name), {})
+            for word in run.overrides:
+                key, _, value = word.partition("=")
+                said.setdefault(key, {})[value] = None
+    lines = []
+    for (stage, folder, name), said in found.items():
+        words = ["clozelab", stage, *(["--config-dir", folder] if folder else [])]
+        words += ["--config-name", name] if name != stage else []
+        words += ["-m", *(f"{key}={','.join(values)}" for key, values in said.items())]
+        lines.append(shlex.join(words))
+    return lines
 
 
 def _commit(git: Mapping[str, Any] | None) -> str:

@@ -1,239 +1,247 @@
-"""Complete runs that are not what they are called: made otherwise than the file of their row or arm says.
+"""Whether runs may be compared: were they made in the same way, apart from what they are about?
 
-An override may undo what a file says, and a file may be changed after its runs were made. Such a row measures
-something else than its name, so no claim is judged on it.
-
-Whether two rows may be compared: were they made in the same way, apart from what they are about?
-
-What two rows or arms are about is what their files (`row/*.yaml`, `arm/*.yaml`) set differently, and what paper.yaml
-lists in `differ_in`. How a row is fine-tuned (PROTOCOL) is never a row's subject unless `differ_in` says so. Arms must
-have seen as much as paper.yaml's `matched_by` asks for: steps and tokens where it says nothing. Where it asks for
-something else than steps, arms may be of any length. What is not known of an arm cannot be matched.
-
-Runs of different seeds that are one and the same run: they have no spread to speak of, and decide nothing.
-
-Told by what they began with, or by what they answered and the losses on the way, never by equal scores alone: on 400
-examples two honest runs often have the same accuracy.
+What two arms or rows are about is what their own lines (a file, or paper.yaml) say differently, as the runs recorded
+it, with the settings that the configuration derives from those; and what paper.yaml lists in `differ_in`. How a row is
+fine-tuned (PROTOCOL) is never a row's subject unless `differ_in` says so. Arms must have seen as much as `matched_by`
+asks for. Two seeds that are one and the same run are copies: they have no spread, and decide nothing.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
-import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import groupby
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clozelab.config import CONF_DIR
-from clozelab.launch.overrides import Stated, contradictions, read_stated
-from clozelab.runs.find import AnyRun, Collected, FinetuneRun, PretrainRun
+from clozelab.runs.fingerprint import CONDITIONAL_KEYS, flatten, is_of_no_account
+from clozelab.suggestions import CONF_DIR
 from clozelab.training.metrics_rows import read_rows
-from clozelab.verdicts.consistency import (
-    FINETUNE_DATA,
-    FINETUNE_MAY_DIFFER,
-    PRETRAIN_DATA,
-    PRETRAIN_MAY_DIFFER,
-    Delta,
-    compared,
-    encoder_of,
-    is_within,
-    meant_to_differ,
-    read_deltas,
-)
-from clozelab.verdicts.experiment import RATE_KEYS, Experiment
+from clozelab.verdicts.experiment import RATE_KEYS, STEP_KEYS, Experiment, read_yaml
 from clozelab.verdicts.wording import rough
 
+if TYPE_CHECKING:
+    from clozelab.runs.find import Runs
+    from clozelab.runs.record import Record
+    from clozelab.verdicts.table import Table
 
-def misfiled(experiment: Experiment, collected: Collected) -> dict[str, str]:
-    """Row -> what its complete runs, or those of its arm, contradict; only rows where they do."""
-    found = {}
-    for row in experiment.rows:
-        runs = [run for run in collected.finetune if run.row == row.name and run.is_complete]
-        arm_runs = [run for run in collected.pretrain if run.arm == row.arm and run.is_complete]
-        arm = {"encoder_arm": row.arm} if row.arm is not None else {}
-        reasons = [
-            _contradiction(f"row/{row.name}.yaml", runs, _file(experiment, "row", row.name), collected.root),
-            _contradiction(f"row {row.name} of paper.yaml", runs, arm, collected.root),
-            _contradiction(f"arm/{row.arm}.yaml", arm_runs, _file(experiment, "arm", str(row.arm)), collected.root),
-        ]
-        if reason := next(filter(None, reasons), ""):
-            found[row.name] = reason
-    return found
-
-
-def _file(experiment: Experiment, kind: str, name: str) -> Stated:
-    return read_stated((experiment.folder, CONF_DIR), kind, name)
-
-
-def _contradiction(what: str, runs: Sequence[AnyRun], stated: Stated, root: Path) -> str:
-    """The first setting in which runs are not what is said of them, in words; empty where they are."""
-    wrong = [(run, found) for run in runs if (found := _undone(run.state, stated))]
-    if not wrong:
-        return ""
-    run, found = wrong[0]
-    key, (value, said) = next(iter(found.items()))
-    return (
-        f"not what it is called: {what} says {key}={said}, and {len(wrong)} of {len(runs)} complete runs have another "
-        f"(e.g. {run.dir.relative_to(root).as_posix()}: {'null' if value is None else value})"
-    )
-
-
-def _undone(state: Mapping[str, Any], stated: Stated) -> dict[str, tuple[Any, Any]]:
-    found = contradictions(stated, state.get("config_resolved", {}))
-    # An encoder from elsewhere has no arm.
-    return {key: pair for key, pair in found.items() if key != "encoder_arm" or pair[0] is not None}
-
-
+NAMES = ("experiment", "arm", "row", "encoder_arm", "encoder_fraction", "pretrain_seed", "seed")
+"""What runs are called and paired by."""
+MAY_DIFFER = (
+    *NAMES,
+    *("save_model", "predict_test"),
+    *(key for key, option in CONDITIONAL_KEYS.items() if option == "predict_test"),
+)
+READ = {"pretrain": "corpus", "finetune": "task_files"}
+"""Stage -> its input that has to be the same in all runs."""
 PROTOCOL = frozenset(
     {
-        "epochs",
-        "evaluations_per_epoch",
-        "global_batch_size",
-        "gradient_clip_norm",
-        "learning_rate",
-        "max_train_examples",
-        "optimizer",
-        "schedule",
+        *("epochs", "evaluations_per_epoch", "global_batch_size", "gradient_clip_norm", "learning_rate"),
+        *("max_train_examples", "optimizer", "schedule"),
     }
 )
-FOLLOWS = {"optimizer.learning_rate": "learning_rate"}
-"""Settings that only repeat another one."""
 TOLERANCE = 0.02
-NAMES = {"training_seconds": "training time (seconds x devices)"}
+AMOUNTS = ("steps", "tokens", "flops", "training_seconds")
+AMOUNT_NAMES = {"training_seconds": "training time (seconds x devices)"}
 SHOWN = 3
+ANSWERS = ("predictions*.json*", "nbest_predictions.json", "null_odds.json")
+REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 
-Settings = Mapping[tuple[int, ...], Mapping[str, str]]
-"""Seeds -> dotted key -> its value in the run (the runs, where learning rates were tried) with these seeds."""
-
-
-@dataclass(frozen=True)
-class Comparability:
-    """What is known of how rows were made; no settings at all bar nothing.
-
-    Attributes:
-        arms: row -> its pre-training arm, or None.
-        pretrain: arm -> settings of its complete runs, by seed.
-        finetune: (row, task) -> settings of its complete runs, by pre-training and fine-tuning seed.
-        amounts: arm -> what one run of it saw and took, as means.
-        matched_by: which of the amounts have to agree.
-        arm_files, row_files: what their files set.
-        encoders: row -> (pre-training seed, fraction of the steps) -> the encoders that its runs began from.
-        misfiled: row -> why its runs are not what it is called.
-        free_keys: settings that may differ by intention in any of them.
-    """
-
-    arms: Mapping[str, str | None] = field(default_factory=dict)
-    pretrain: Mapping[str, Settings] = field(default_factory=dict)
-    finetune: Mapping[tuple[str, str], Settings] = field(default_factory=dict)
-    amounts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    matched_by: tuple[str, ...] = ()
-    arm_files: Mapping[str, Delta] = field(default_factory=dict)
-    row_files: Mapping[str, Delta] = field(default_factory=dict)
-    encoders: Mapping[str, Mapping[tuple[int, float], frozenset[str]]] = field(default_factory=dict)
-    misfiled: Mapping[str, str] = field(default_factory=dict)
-    free_keys: frozenset[str] = frozenset()
-
-    def why_not(self, first: str, second: str, tasks: Iterable[str]) -> str:
-        """Why two rows' scores on these tasks are not comparable; empty where they are."""
-        arms = self.arms.get(first), self.arms.get(second)
-        reasons = [self._unmatched(arms[0], arms[1])] if arms[0] and arms[1] and arms[0] != arms[1] else []
-        about = meant_to_differ(self.row_files.get(first, {}), self.row_files.get(second, {}))
-        free = {*self.free_keys, *(key for key in about if key.split(".")[0] not in PROTOCOL)}
-        for task in tasks:
-            settings = self.finetune.get((first, task), {}), self.finetune.get((second, task), {})
-            reasons.append(_difference("fine-tuned", *settings, free))
-        reasons += [self.misfiled.get(row, "") for row in (first, second)]
-        reasons += [self._other_encoder(first, second)] if arms[0] and arms[0] == arms[1] else []
-        return next(filter(None, reasons), "")
-
-    def _other_encoder(self, first: str, second: str) -> str:
-        """Two rows of one arm are about one encoder; one that was given from elsewhere is another."""
-        mine, theirs = self.encoders.get(first, {}), self.encoders.get(second, {})
-        for key in sorted(mine.keys() & theirs.keys()):
-            if mine[key] != theirs[key]:
-                return f"the rows stand for one encoder, and began from different ones (pre-training seed {key[0]})"
-        return ""
-
-    def _unmatched(self, first: str, second: str) -> str:
-        amounts = {arm: self.amounts.get(arm, {}) for arm in (first, second)}
-        if self.matched_by and (absent := [arm for arm in amounts if arm not in self.amounts]):
-            return f"no complete pre-training run of {' and '.join(absent)}"
-        for key in self.matched_by:
-            name = NAMES.get(key, key)
-            if unknown := [arm for arm, one in amounts.items() if key not in one]:
-                return f"{name} of pre-training not known for {' and '.join(unknown)}, so nobody can say the arms match"
-            pair = [one[key] for one in amounts.values()]
-            if abs(pair[0] - pair[1]) > TOLERANCE * max(pair):
-                return (
-                    f"arms not matched: {rough(pair[0])} against {rough(pair[1])} {name} of pre-training, and "
-                    "matched_by in paper.yaml does not say that this is meant"
-                )
-        settings = self.pretrain.get(first, {}), self.pretrain.get(second, {})
-        about = meant_to_differ(self.arm_files.get(first, {}), self.arm_files.get(second, {}))
-        return _difference("pre-trained", *settings, {*self.free_keys, *about})
+Settings = dict[tuple[int, int], dict[str, str]]
+"""(pre-training seed, fine-tuning seed) -> dotted key -> its value in the run."""
 
 
-def build_comparability(experiment: Experiment, collected: Collected) -> Comparability:
-    """Read it from the complete runs of the experiment's rows and arms, and from its files."""
-    pretrain: dict[str, list[PretrainRun]] = {}
-    for run in collected.pretrain:
-        if run.is_complete:
-            pretrain.setdefault(run.arm, []).append(run)
-    finetune: dict[tuple[str, str], list[FinetuneRun]] = {}
-    for one in collected.finetune:
-        if one.is_complete:
-            finetune.setdefault((one.row, one.task), []).append(one)
-    return Comparability(
-        arms={row.name: row.arm for row in experiment.rows},
-        pretrain={arm: _settings(runs, PRETRAIN_MAY_DIFFER, PRETRAIN_DATA) for arm, runs in pretrain.items()},
-        finetune={key: _settings(runs, FINETUNE_MAY_DIFFER, FINETUNE_DATA) for key, runs in finetune.items()},
-        amounts={arm: _amounts(runs) for arm, runs in pretrain.items()},
-        matched_by=experiment.matched,
-        arm_files=read_deltas(experiment.folder / "arm"),
-        row_files=read_deltas(experiment.folder / "row"),
-        encoders=_encoders(collected.finetune),
-        misfiled=misfiled(experiment, collected),
-        free_keys=experiment.free_keys,
-    )
+def why_not(table: Table, first: str, second: str, tasks: Iterable[str]) -> str:
+    """Why two rows' scores on these tasks are not comparable; empty where they are."""
+    experiment = table.experiment
+    arms = [next((row.arm for row in experiment.rows if row.name == name), None) for name in (first, second)]
+    reasons = [_unmatched(table, arms[0], arms[1])] if arms[0] and arms[1] and arms[0] != arms[1] else []
+    rows = [table.tuned.get(name, []) for name in (first, second)]
+    about = {key for key in meant_to_differ(*rows) if key.split(".")[0] not in PROTOCOL}
+    for task in tasks:
+        mine, theirs = ([run for run in one if run.task == task] for one in rows)
+        reasons.append(_difference("fine-tuned", mine, theirs, {*experiment.free_keys, *about}))
+    reasons += [_not_as_called(name, arm, mine) for name, arm, mine in zip((first, second), arms, rows, strict=True)]
+    if arms[0] and arms[0] == arms[1]:
+        reasons.append(_other_encoder(*rows))
+    return next(filter(None, reasons), "")
 
 
-def _encoders(runs: Sequence[FinetuneRun]) -> dict[str, dict[tuple[int, float], frozenset[str]]]:
-    found: dict[str, dict[tuple[int, float], frozenset[str]]] = {}
+def _not_as_called(name: str, arm: str | None, runs: Sequence[Record]) -> str:
+    """A row that was fine-tuned from another arm's encoder, or from two versions of its own lines."""
+    other = [run for run in runs if arm and run.config.get("encoder_arm", arm) not in (arm, None)]
+    if other:
+        return (
+            f"not what it is called: paper.yaml says arm {arm} of the row {name}, and {len(other)} of {len(runs)} runs "
+            f"have the encoder of {other[0].config['encoder_arm']} (e.g. {other[0].place})"
+        )
+    return _two_versions("row", name, runs)
+
+
+def _two_versions(kind: str, name: str, runs: Sequence[Record]) -> str:
+    said = {tuple(sorted((key, str(value)) for key, value in _delta(run).items())) for run in runs}
+    return f"the runs of {name} were made from {len(said)} versions of its {kind}" if len(said) > 1 else ""
+
+
+def _delta(run: Record) -> Mapping[str, Any]:
+    """What the run's arm or row itself says."""
+    return run.arm_delta if run.stage == "pretrain" else run.row_delta
+
+
+def _unmatched(table: Table, first: str, second: str) -> str:
+    """Why two arms are not comparable: they saw unequal amounts, or were trained in other ways."""
+    experiment = table.experiment
+    both = {arm: table.trained.get(arm, []) for arm in (first, second)}
+    if experiment.matched and (absent := [arm for arm, mine in both.items() if not mine]):
+        return f"no complete pre-training run of {' and '.join(absent)}"
+    amounts = {arm: _amounts(mine) for arm, mine in both.items()}
+    for key in experiment.matched:
+        name = AMOUNT_NAMES.get(key, key)
+        if unknown := [arm for arm, one in amounts.items() if key not in one]:
+            return f"{name} of pre-training not known for {' and '.join(unknown)}, so nobody can say the arms match"
+        pair = [one[key] for one in amounts.values()]
+        if abs(pair[0] - pair[1]) > TOLERANCE * max(pair):
+            return (
+                f"arms not matched: {rough(pair[0])} against {rough(pair[1])} {name} of pre-training, and matched_by "
+                "in paper.yaml does not say that this is meant"
+            )
+    if versions := next(filter(None, (_two_versions("arm", arm, mine) for arm, mine in both.items())), ""):
+        return versions
+    free = {*experiment.free_keys, *meant_to_differ(both[first], both[second])}
+    return _difference("pre-trained", both[first], both[second], free)
+
+
+def _amounts(runs: Sequence[Record]) -> dict[str, float]:
+    """What a run saw and took, all its devices together: means over seeds, of what every run knows of itself."""
+    known = []
     for run in runs:
-        config, encoder = run.state.get("config_resolved", {}), run.state.get("inputs", {}).get("encoder")
-        if run.is_complete and encoder and config.get("initialisation") == "pretrained":
-            mine = found.setdefault(run.row, {})
-            key = (run.pretrain_seed, float(config.get("encoder_fraction", 1.0)))
-            mine[key] = mine.get(key, frozenset()) | {encoder}
-    return found
+        mine = {key: float(run.facts[key]) for key in AMOUNTS if isinstance(run.facts.get(key), int | float)}
+        if "training_seconds" in mine:
+            mine["training_seconds"] *= run.facts.get("world_size", 1)
+        known.append(mine)
+    shared = [key for key in AMOUNTS if known and all(key in one for one in known)]
+    return {key: sum(one[key] for one in known) / len(known) for key in shared}
 
 
-def _settings(runs: Sequence[AnyRun], may_differ: tuple[str, ...], data: Sequence[str]) -> Settings:
-    found: dict[tuple[int, ...], dict[str, set[str]]] = {}
+def _other_encoder(first: Sequence[Record], second: Sequence[Record]) -> str:
+    """Two rows of one arm are about one encoder; one that was given from elsewhere is another."""
+    began: list[dict[tuple[int, float], set[str]]] = [{}, {}]
+    for found, runs in zip(began, (first, second), strict=True):
+        for run in runs:
+            if encoder := encoder_of(run):
+                key = run.pretrain_seed, float(run.config.get("encoder_fraction", 1.0))
+                found.setdefault(key, set()).add(encoder)
+    for key in sorted(began[0].keys() & began[1].keys()):
+        if began[0][key] != began[1][key]:
+            return f"the rows stand for one encoder, and began from different ones (pre-training seed {key[0]})"
+    return ""
+
+
+def encoder_of(run: Record) -> str | None:
+    """Checksum of the weights that a run began with; None where they were fresh or nothing is recorded."""
+    return run.inputs.get("encoder") if run.config.get("initialisation") == "pretrained" else None
+
+
+def meant_to_differ(first: Sequence[Record], second: Sequence[Record]) -> frozenset[str]:
+    """The settings that two arms' (or rows') own lines set differently, with all that follows from them.
+
+    The same text is the same value, unless it refers to a setting that differs.
+    """
+    if not first or not second:
+        return frozenset()
+    one, other = first[0], second[0]
+    here, there = _delta(one), _delta(other)
+    different = {key for key in here.keys() | there.keys() if str(here.get(key)) != str(there.get(key))}
+    found = {key for key in different if not key.startswith("/")}
+    for key in different - found:
+        found |= _chosen_apart(key.removeprefix("/"), one, other)
+    references = derived() | {key: REFERENCE.findall(str(here[key])) for key in here if here[key] == there.get(key)}
+    while True:
+        more = {key for key, names in references.items() if any(is_within(name, found) for name in names)}
+        if more <= found:
+            return frozenset(found)
+        found |= more
+
+
+def _chosen_apart(group: str, one: Record, other: Record) -> set[str]:
+    """What two choices of a group set apart: the sub-groups that they choose differently, else the whole part.
+
+    MLM with and without NSP differ in objective.pair; how tokens are masked has to be equal.
+    """
+    below = {key for key in one.choices.keys() | other.choices.keys() if key.startswith(f"{group}/")}
+    apart = {key for key in below if one.choices.get(key) != other.choices.get(key)}
+    is_one_object = "_target_" in ((one.config.get(group) or {}).keys() | (other.config.get(group) or {}).keys())
+    return {key.replace("/", ".") for key in apart} if below and not is_one_object else {group.replace("/", ".")}
+
+
+@cache
+def derived() -> dict[str, list[str]]:
+    """Setting -> the settings that the shipped configuration derives it from: epochs from task.epochs.
+
+    How long phases are follows from steps_factor, and nothing else of them does.
+    """
+    found: dict[str, list[str]] = {}
+    for stage in ("pretrain", "finetune"):
+        for key, value in flatten(read_yaml(CONF_DIR / f"{stage}.yaml")).items():
+            found.setdefault(key, []).extend(REFERENCE.findall(str(value)))
+    for path in (CONF_DIR / "model").glob("*.yaml"):
+        for key, value in flatten(read_yaml(path)).items():
+            found.setdefault(f"model.{key}", []).extend(REFERENCE.findall(str(value)))
+    found |= dict.fromkeys(STEP_KEYS[:1], found.pop("phases", []))
+    return {key: names for key, names in found.items() if names and key.split(".")[0] not in ("hydra", "run_dir")}
+
+
+def is_within(key: str, parts: Iterable[str]) -> bool:
+    """Whether a dotted key is one of these, or inside one; a `*` stands for anything."""
+    return any(key == part or key.startswith(f"{part}.") or fnmatch.fnmatchcase(key, part) for part in parts)
+
+
+def settings(run: Record) -> dict[str, str]:
+    """Dotted key -> value of all that should be equal in compared runs.
+
+    How the work was laid out on a machine is not of it (fingerprint.LAYOUT_KEYS); precision is.
+    """
+    values = {key: value for key, value in flatten(run.config).items() if _counts(key)}
+    if (name := READ[run.stage]) in run.inputs:
+        values[f"input {name}"] = run.inputs[name][:12]
+    if "precision" in run.facts:
+        values["precision"] = run.facts["precision"]
+    return {key: str(value) for key, value in values.items()} | {"results_version": str(run.results_version)}
+
+
+@cache
+def _counts(key: str) -> bool:
+    return not is_within(key, MAY_DIFFER) and not is_of_no_account(key)
+
+
+def _by_seeds(runs: Sequence[Record]) -> Settings:
+    """The runs' settings; of a learning rate, all that were tried, since a row takes one for all its seeds."""
+    found: dict[tuple[int, int], dict[str, set[str]]] = {}
     rates: dict[str, set[str]] = {}
     for run in runs:
-        seeds = (run.seed,) if isinstance(run, PretrainRun) else (run.pretrain_seed, run.seed)
-        for key, value in compared(run.state, may_differ, data).items():
-            mine = rates if isinstance(run, FinetuneRun) and key in RATE_KEYS else found.setdefault(seeds, {})
-            mine.setdefault(key, set()).add(str(value))
-    # Of the rates that were tried a row takes one for all its seeds.
+        for key, value in settings(run).items():
+            is_rate = run.stage == "finetune" and key in RATE_KEYS
+            mine = rates if is_rate else found.setdefault((run.pretrain_seed, run.seed), {})
+            mine.setdefault(key, set()).add(value)
     return {
         seeds: {key: "/".join(sorted(values)) for key, values in (one | rates).items()} for seeds, one in found.items()
     }
 
 
-def _difference(how: str, first: Settings, second: Settings, free: Collection[str]) -> str:
+def _difference(how: str, first: Sequence[Record], second: Sequence[Record], free: Iterable[str]) -> str:
     """In words, what two rows' settings differ in for some seeds that both have: a difference is paired by seed."""
+    mine, theirs, free = _by_seeds(first), _by_seeds(second), set(free)
     found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-    for seeds in sorted(first.keys() & second.keys()):
-        for key in first[seeds].keys() | second[seeds].keys():
-            pair = first[seeds].get(key, "none"), second[seeds].get(key, "none")
+    for seeds in sorted(mine.keys() & theirs.keys()):
+        for key in mine[seeds].keys() | theirs[seeds].keys():
+            pair = mine[seeds].get(key, "none"), theirs[seeds].get(key, "none")
             if pair[0] != pair[1] and not is_within(key, free):
                 for values, value in zip(found.setdefault(key, ({}, {})), pair, strict=True):
                     values[value] = None
-    differing = [key for key in sorted(found) if FOLLOWS.get(key) not in found]
+    # The optimizer's rate repeats the run's own.
+    differing = [key for key in sorted(found) if key != RATE_KEYS[1] or RATE_KEYS[0] not in found]
     if not differing:
         return ""
     parts = [f"{key} {'/'.join(found[key][0])} against {'/'.join(found[key][1])}" for key in differing[:SHOWN]]
@@ -241,44 +249,105 @@ def _difference(how: str, first: Settings, second: Settings, free: Collection[st
     return f"another protocol: {how} with {'; '.join(parts)}{more}, which differ_in in paper.yaml does not allow for"
 
 
-def _amounts(runs: Sequence[PretrainRun]) -> dict[str, float]:
-    """Means over seeds, of what every run knows of itself."""
-    known = [_amounts_of(run) for run in runs]
-    keys = [key for key in ("steps", "tokens", "flops", "training_seconds") if all(key in one for one in known)]
-    return {key: sum(one[key] for one in known) / len(known) for key in keys}
+def inconsistencies(experiment: Experiment, runs: Runs) -> list[str]:
+    """One line for everything that makes complete runs unequal beyond what their names and their own lines say."""
+    pretrain = [run for run in runs.pretrain if run.is_complete]
+    finetune = [run for run in runs.finetune if run.is_complete]
+    lines = _unequal("pre-training runs", pretrain, experiment.free_keys)
+    for task in sorted({run.task for run in finetune}):
+        mine = [run for run in finetune if run.task == task]
+        lines += _unequal(f"fine-tuning runs on {task}", mine, experiment.free_keys)
+    return lines + _shared_encoders(finetune) + _replaced_encoders(pretrain, finetune)
 
 
-def _amounts_of(run: PretrainRun) -> dict[str, float]:
-    """What a run saw and took, all its devices together."""
-    found = {key: float(value) for key, value in run.facts.items() if _is_number(value)}
-    world_size = run.facts.get("world_size", _devices(run.state["config_resolved"].get("trainer")))
-    if not _is_number(world_size):
-        found.pop("training_seconds", None)
-    elif "training_seconds" in found:
-        found["training_seconds"] *= world_size
-    # Runs of before `flops` was recorded know their utilisation, which is that of one device.
-    if "flops" not in found and {"mfu", "matmul_ceiling", "training_seconds"} <= found.keys():
-        found["flops"] = found["mfu"] * found["matmul_ceiling"] * found["training_seconds"]
-    return found
+def _unequal(what: str, runs: Sequence[Record], free: Iterable[str]) -> list[str]:
+    """Lines for what is not the same in all runs, or, where it sets an arm or row apart, not in all of its own."""
+    by_name: dict[str, list[Record]] = {}
+    for run in runs:
+        by_name.setdefault(run.name, []).append(run)
+    own = {
+        name: frozenset(free).union(*(meant_to_differ(mine, others) for others in by_name.values()))
+        for name, mine in by_name.items()
+    }
+    values: dict[tuple[str, str], dict[str, list[Record]]] = {}
+    known = {run.folder: settings(run) | _cut(run) | _tried(run, by_name[run.name]) for run in runs}
+    for key in sorted({key for mine in known.values() for key in mine}):
+        for run in runs:
+            owner = run.name if is_within(key, own[run.name]) else ""
+            values.setdefault((key, owner), {}).setdefault(known[run.folder].get(key, "none"), []).append(run)
+    lines = []
+    for (key, owner), found in values.items():
+        if len(found) > 1:
+            shown = sorted(found.items(), key=lambda one: one[0] == "none")
+            parts = [f"{value} ({len(mine)} runs, e.g. {_name(mine[0])})" for value, mine in shown[:SHOWN]]
+            lines.append(f"{what}{f' of {owner}' if owner else ''} differ in {key}: {', '.join(parts)}")
+    return lines
 
 
-def _devices(trainer: Mapping[str, Any] | None) -> int | None:
-    """Of a run that did not record them: as configured; None where it took what it found."""
-    counts = [(trainer or {}).get(key, 1) for key in ("devices", "num_nodes")]
-    return math.prod(counts) if all(isinstance(count, int) and count > 0 for count in counts) else None
+def _cut(run: Record) -> dict[str, str]:
+    """Texts are cut to what an encoder was trained on, which no setting says."""
+    length = (run.facts.get("data") or {}).get("max_seq_length")
+    return {"the length that texts are cut to": f"{length} tokens"} if length else {}
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _tried(run: Record, others: Sequence[Record]) -> dict[str, str]:
+    """Key of a learning rate -> all that were tried for these seeds: the table takes the best of them."""
+    same = [one for one in others if (one.pretrain_seed, one.seed, one.task) == (run.pretrain_seed, run.seed, run.task)]
+    found = [settings(one) for one in same] if len(same) > 1 and run.stage == "finetune" else []
+    return {
+        key: "/".join(sorted({one[key] for one in found if key in one}))
+        for key in RATE_KEYS
+        if any(key in one for one in found)
+    }
 
 
-ANSWERS = ("predictions*.json*", "nbest_predictions.json", "null_odds.json")
+def _name(run: Record) -> str:
+    return f"{run.name} seed {run.seeds}"
 
 
-def copied_seeds(runs: Iterable[FinetuneRun]) -> str:
-    """Which seeds of one row on one task are copies, in words; empty where none are known to be."""
-    # Two runs that have both collapsed answer alike without being one.
-    ordered = sorted((run for run in runs if not run.collapsed), key=lambda run: (run.pretrain_seed, run.seed))
+def _shared_encoders(runs: Sequence[Record]) -> list[str]:
+    """A pre-training seed of a row is one encoder, and two seeds are two."""
+    encoders: dict[tuple[str, int], set[str]] = {}
+    for run in runs:
+        if encoder := encoder_of(run):
+            encoders.setdefault((run.name, run.pretrain_seed), set()).add(encoder)
+    seeds: dict[tuple[str, str], list[str]] = {}
+    for (row, seed), used in encoders.items():
+        for encoder in used:
+            seeds.setdefault((row, encoder), []).append(str(seed))
+    return [
+        f"{row}, pre-training seed {seed}: its runs began with {len(used)} different encoders"
+        for (row, seed), used in encoders.items()
+        if len(used) > 1
+    ] + [
+        f"{row}: pre-training seeds {', '.join(same)} are one and the same encoder"
+        for (row, _), same in seeds.items()
+        if len(same) > 1
+    ]
+
+
+def _replaced_encoders(pretrain: Sequence[Record], finetune: Sequence[Record]) -> list[str]:
+    """Scores of an encoder that has been trained anew since."""
+    finished = {(run.name, run.seed): run.finished or "" for run in pretrain}
+    lines = []
+    for run in finetune:
+        arm, is_last = str(run.config.get("encoder_arm")), float(run.config.get("encoder_fraction", 1.0)) == 1.0
+        if encoder_of(run) and is_last and finished.get((arm, run.pretrain_seed), "") > run.started:
+            lines.append(
+                f"{run.place}: began before {arm} seed {run.pretrain_seed} was trained to its end (anew since?)"
+            )
+    return lines
+
+
+def copied_seeds(runs: Iterable[Record]) -> str:
+    """Which seeds of one row on one task are copies, in words; empty where none are known to be.
+
+    Told by what they began with, or by what they answered and the losses on the way, never by equal scores alone: on
+    400 examples two honest runs often have the same accuracy. Two that collapsed answer alike without being one.
+    """
+    ordered = sorted(
+        (run for run in runs if not run.facts.get("collapsed")), key=lambda run: (run.pretrain_seed, run.seed)
+    )
     encoders: dict[str, set[int]] = {}
     for run in ordered:
         if encoder := encoder_of(run):
@@ -287,37 +356,37 @@ def copied_seeds(runs: Iterable[FinetuneRun]) -> str:
         if len(seeds) > 1:
             return f"pre-training seeds {_listed(map(str, sorted(seeds)))} are one and the same encoder"
     if same := next(_equal_answers(ordered), []):
-        names = (f"{run.pretrain_seed}/{run.seed}" for run in same)
-        return f"runs {_listed(names)} (pre-training/fine-tuning seed) gave the same answers to the last digit"
+        names = _listed(run.seeds for run in same)
+        return f"runs {names} (pre-training/fine-tuning seed) gave the same answers to the last digit"
     return ""
 
 
-def _equal_answers(runs: list[FinetuneRun]) -> Iterator[list[FinetuneRun]]:
+def _equal_answers(runs: Sequence[Record]) -> Iterator[list[Record]]:
     """Groups of runs with the same files of predictions; files are read only where all scores are equal.
 
     Some files hold answers without numbers behind them (tags), on which two good runs may agree: their training losses
     do not.
     """
 
-    def scores(run: FinetuneRun) -> list[tuple[str, float]]:
-        return sorted(run.scores.items())
+    def scores(run: Record) -> list[tuple[str, float]]:
+        return sorted(run.values.items())
 
     for _, group in groupby(sorted(runs, key=scores), key=scores):
         equal = list(group)
-        answers: dict[tuple[tuple[str, str], ...], list[FinetuneRun]] = {}
+        answers: dict[tuple[tuple[str, str], ...], list[Record]] = {}
         for run in equal if len(equal) > 1 else []:
             if files := _predictions(run):
                 answers.setdefault(tuple(sorted(files.items())), []).append(run)
         yield from (same for same in answers.values() if len(same) > 1)
 
 
-def _predictions(run: FinetuneRun) -> Mapping[str, str]:
+def _predictions(run: Record) -> Mapping[str, str]:
     """Name -> sha256 of the files that hold its answers and what they came from; nothing without answers."""
-    files = [path for pattern in ANSWERS for path in sorted(run.dir.glob(pattern)) if path.is_file()]
+    files: list[Any] = [path for pattern in ANSWERS for path in sorted(run.folder.glob(pattern)) if path.is_file()]
     if not files:
         return {}
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    losses = [(row.step, row.value) for row in read_rows(run.dir / "metrics.csv") if row.key == "train/loss"]
+    losses = [(row.step, row.value) for row in read_rows(run.folder / "metrics.csv") if row.key == "train/loss"]
     return found | {"losses": str(losses)}
 
 

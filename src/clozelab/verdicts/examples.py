@@ -1,32 +1,27 @@
 """What two fine-tuning runs answered to the same examples, and whether their scores differ by more than chance.
 
-Only about these two runs and these examples: another seed of either may end elsewhere.
-
-One line about two runs on the same examples, for a claim that has no more than one pre-training seed.
-
-It says how sure one may be about this pair of runs and nothing about pre-training seeds, so it stands in a note and
-decides no verdict. Span tasks keep no gold answers in their run folders, and get none.
+Only about these two runs and these examples: another seed of either may end elsewhere. So it stands in a note beside
+a claim with one pre-training seed, and decides no verdict. Span tasks keep no gold answers in their run folders, and
+get no note. Scorers are imported where they are called: most notes need none of them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.datamodules.squad_reading import read_squad
-from clozelab.metrics import glue, squad
-from clozelab.metrics.entities import entities
 from clozelab.metrics.statistics import Bootstrap, McNemar, bootstrap_mean, bootstrap_score, mcnemar
-from clozelab.runs.find import FinetuneRun
-from clozelab.runs.record import Record
 from clozelab.verdicts.wording import signed
+
+if TYPE_CHECKING:
+    from clozelab.runs.record import Record
 
 TOLERANCE = 0.05
 """Points by which scores computed here may differ from scores.json's (predictions are rounded there)."""
@@ -84,7 +79,7 @@ def paired_test(one: Record, two: Record, data_dir: str | None = None) -> Paired
     first, second = read_answers(one.folder), read_answers(two.folder)
     if first.labels is None and first.ids == second.ids:
         return _questions(one, two, first, second, data_dir)
-    return pair_answers(first, second, scoring_of({"config_resolved": one.config, "facts": one.facts}, one.metric))
+    return pair_answers(first, second, scoring_of(one, one.metric))
 
 
 def pair_answers(first: Answers, second: Answers, scoring: Scoring) -> PairedTest:
@@ -102,9 +97,9 @@ def pair_answers(first: Answers, second: Answers, scoring: Scoring) -> PairedTes
     return _classes(first, second, scoring)
 
 
-def scoring_of(state: Mapping[str, Any], metric: str) -> Scoring:
+def scoring_of(run: Record, metric: str) -> Scoring:
     """By a run's own configuration; `metric` as in scores.json ("validation/accuracy")."""
-    data = state.get("config_resolved", {}).get("task", {}).get("data", {})
+    data = (run.config.get("task") or {}).get("data") or {}
     return Scoring(metric.rpartition("/")[2], tuple(str(name) for name in data.get("labels") or ()))
 
 
@@ -162,6 +157,8 @@ def _numbers(first: Answers, second: Answers, scoring: Scoring) -> PairedTest:
 
 
 def _bootstrap(predicted: Sequence[NDArray[Any]], labels: NDArray[Any], scoring: Scoring) -> Bootstrap:
+    from clozelab.metrics import glue
+
     if (scorer := glue.SCORERS.get(scoring.metric)) is None:
         raise ValueError(f"{scoring.metric} is no score of labelled examples")
     return bootstrap_score(lambda index, which: 100.0 * scorer(predicted[which][index], labels[index]), len(labels))
@@ -185,6 +182,8 @@ def _tags(first: Answers, second: Answers, scoring: Scoring) -> PairedTest:
 
 def _entity_counts(predicted: Sequence[str], labels: Sequence[str]) -> tuple[int, int]:
     """Numerator and denominator of F1."""
+    from clozelab.metrics.entities import entities
+
     found, expected = set(entities(predicted)), set(entities(labels))
     return 2 * len(found & expected), len(found) + len(expected)
 
@@ -194,6 +193,9 @@ def _word_counts(predicted: Sequence[str], labels: Sequence[str]) -> tuple[int, 
 
 
 def _questions(one: Record, two: Record, first: Answers, second: Answers, data_dir: str | None) -> PairedTest:
+    from clozelab.datamodules.squad_reading import read_squad
+    from clozelab.metrics import squad
+
     data = one.config["task"]["data"]
     unanswerable = bool(data.get("with_unanswerable", False))
     path = validation_file(one, data_dir)
@@ -231,20 +233,21 @@ def validation_file(record: Record, data_dir: str | None) -> Path:
     raise ValueError(f"the right answers ({name}) are not to be found; say data_dir=FOLDER")
 
 
-def compare_examples(first: FinetuneRun, second: FinetuneRun, metric: str) -> str:
+def compare_examples(first: Record, second: Record, metric: str) -> str:
     """What these two runs' answers say, in words; empty where there is nothing to pair."""
-    names = [path.name for path in sorted(first.dir.glob("predictions*.jsonl"))]
+    names = [path.name for path in sorted(first.folder.glob("predictions*.jsonl"))]
     name, score = _file_and_score(names, metric.rpartition("/")[2])
-    files = [run.dir / name for run in (first, second)]
+    files = [run.folder / name for run in (first, second)]
     if not name or not all(path.is_file() for path in files):
         return ""
     try:
         answers = [_read(path, path.stat().st_mtime_ns) for path in files]
-        found = pair_answers(answers[0], answers[1], scoring_of(first.state, score))
+        found = pair_answers(answers[0], answers[1], scoring_of(first, score))
     except ValueError:
         return ""
-    which = f"{first.pretrain_seed}/{first.seed}"
-    return f"on these examples, this pair of runs ({which}): {_words(found)}; says nothing about pre-training seeds"
+    return (
+        f"on these examples, this pair of runs ({first.seeds}): {_words(found)}; says nothing about pre-training seeds"
+    )
 
 
 @lru_cache(maxsize=64)

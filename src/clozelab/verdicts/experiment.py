@@ -385,9 +385,14 @@ class Experiment(_Entry):
         return dict(zip((one.name for one in self.columns), cells, strict=True))[column]
 
     @property
+    def has_numbers(self) -> bool:
+        """Whether a paper's numbers stand beside ours."""
+        return any(cell is not None for row in self.rows for cell in row.cells)
+
+    @property
     def has_paper(self) -> bool:
-        """Whether the table has a paper's numbers or claims beside ours."""
-        return bool(self.source)
+        """Whether there is a paper that the table is about."""
+        return bool(self.source) or self.has_numbers
 
     @property
     def matched(self) -> tuple[str, ...]:

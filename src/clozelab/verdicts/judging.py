@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TYPE_CHECKING
 
 from clozelab.metrics.statistics import (
     MOST_SEEDS,
@@ -22,12 +23,13 @@ from clozelab.metrics.statistics import (
     seeds_needed,
     smallest_detectable_difference,
 )
-from clozelab.runs.find import Collected
-from clozelab.verdicts.columns import DataColumn
 from clozelab.verdicts.examples import compare_examples
 from clozelab.verdicts.experiment import ALL_COLUMNS, AVERAGES, ORDER, SPREAD, Claim, Experiment
 from clozelab.verdicts.links import Case, Correction, Link, correct, find_cases
-from clozelab.verdicts.table import Table, build_table
+from clozelab.verdicts.table import DataColumn, Table, build_table
+
+if TYPE_CHECKING:
+    from clozelab.runs.find import Runs
 
 HOLDS, FAILS, INCONCLUSIVE = "holds", "fails", "inconclusive"
 ONE_SEED, NOT_COMPARABLE = "inconclusive (one seed)", "not comparable"
@@ -313,12 +315,12 @@ ASSUMED_SD = 1.0
 """Points, of the difference of two arms over pre-training seeds, where no finished run says more."""
 
 
-def known_deviation(experiment: Experiment, collected: Collected) -> tuple[float, int]:
+def known_deviation(experiment: Experiment, runs: Runs) -> tuple[float, int]:
     """(median deviation of the differences that claims rest on, over pre-training seeds; how many it is from).
 
     ASSUMED_SD and 0 where no difference has two pre-training seeds yet. Only of scores in percent.
     """
-    table = build_table(experiment, collected)
+    table = build_table(experiment, runs)
     links = [link for claim in experiment.claims for case in find_cases(claim, table) for link in case.links]
     found = {
         link.key: link.difference.sd
@@ -344,11 +346,11 @@ def family_size(experiment: Experiment) -> int:
     return len(found)
 
 
-def describe(experiment: Experiment, collected: Collected, seeds: int) -> str:
+def describe(experiment: Experiment, runs: Runs, seeds: int) -> str:
     """The smallest difference that so many pre-training seeds can show, alone and after the correction, in words."""
     if seeds < 2:
         return "smallest detectable difference: none; one pre-training seed cannot tell an arm from its luck"
-    deviation, number = known_deviation(experiment, collected)
+    deviation, number = known_deviation(experiment, runs)
     least = smallest_detectable_difference(deviation, seeds)
     basis = f"median of {number} comparisons so far" if number else "assumed: no two seeds have finished"
     line = (

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate, contrast, holm
-from clozelab.verdicts.columns import Cell, DataColumn
-from clozelab.verdicts.comparability import copied_seeds
+from clozelab.verdicts.comparability import copied_seeds, why_not
 from clozelab.verdicts.experiment import ALL_COLUMNS, CONTRAST, SPREAD, Claim, Column
-from clozelab.verdicts.table import Table
+from clozelab.verdicts.table import Cell, DataColumn, Table
 from clozelab.verdicts.wording import MINUS, interval, signed
 
 Term = tuple[float, str, DataColumn]
@@ -254,7 +253,8 @@ def _link(terms: tuple[Term, ...], name: str, table: Table, margin: float = 0.0)
 def _lengths(cells: Sequence[Cell]) -> str:
     """Rows are cut to what their encoder was trained on: one from the middle of a run may have seen short rows only."""
     runs = [[run for part in cell.parts for run in part.runs.values()] for cell in cells]
-    found = [sorted({run.max_seq_length for run in own if run.max_seq_length}) for own in runs]
+    known = [[(run.facts.get("data") or {}).get("max_seq_length") for run in own] for own in runs]
+    found = [sorted({length for length in own if length}) for own in known]
     parts = ["/".join(map(str, one)) for one in found]
     return f"texts cut to {' against '.join(dict.fromkeys(parts))} tokens" if all(parts) and len(set(parts)) > 1 else ""
 
@@ -286,10 +286,10 @@ def _barred(terms: Sequence[Term], table: Table) -> str:
     if len(splits) > 1:
         return f"another split: cells of {' against cells of '.join(splits)}"
     for _, _, column in terms:
-        if column.column and column.tasks and column.metric != column.column.metric:
+        if column.column and column.column.metric and column.tasks and column.metric != column.column.metric:
             return f"another metric: {column.metric}, where the claim is about {column.column.metric}"
     for (_, first, column), (_, second, _) in zip(terms[::2], terms[1::2], strict=True):
-        reason = table.comparability.why_not(first, second, column.tasks)
+        reason = why_not(table, first, second, column.tasks)
         if reason:
             return reason
     return ""

@@ -10,23 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate
-from clozelab.runs.find import Collected, PretrainRun
 from clozelab.training.metrics_rows import read_rows
-from clozelab.verdicts.columns import DataColumn
-from clozelab.verdicts.consistency import Delta, read_deltas
 from clozelab.verdicts.experiment import Experiment
 from clozelab.verdicts.links import Link, link_between
-from clozelab.verdicts.table import Table
+from clozelab.verdicts.table import DataColumn, Table
 from clozelab.verdicts.wording import DASH, MINUS, distinct, interval, percent, rough, signed
+
+if TYPE_CHECKING:
+    from clozelab.runs.find import Runs
+    from clozelab.runs.record import Record
 
 POINT = "encoder_fraction"
 ITS_OWN = ("row", POINT)
-"""What the files of one line's rows set differently."""
+"""What one line's rows set differently."""
 
 
 @dataclass(frozen=True)
@@ -105,23 +106,22 @@ def _side(found: Estimate) -> int:
     return 1 if found.low > 0.0 else -1 if found.high < 0.0 else 0
 
 
-def find_lines(experiment: Experiment, collected: Collected | None = None) -> list[Line]:
-    """Every arm with rows at two or more fractions of its steps; without runs, no tokens are known."""
+def find_lines(experiment: Experiment, runs: Runs) -> list[Line]:
+    """Every arm with rows at two or more fractions of its steps."""
     found: dict[tuple[str, frozenset[tuple[str, str]]], dict[float, str]] = {}
-    deltas = read_deltas(experiment.folder / "row")
     for row in experiment.rows:
-        fraction = _fraction(deltas.get(row.name, {}))
-        if row.arm is not None and fraction is not None:
-            others = {item for item in deltas.get(row.name, {}).items() if item[0] not in ITS_OWN}
-            found.setdefault((row.arm, frozenset(others)), {}).setdefault(fraction, row.name)
+        run = next((run for run in runs.finetune if run.name == row.name), None)
+        if row.arm is not None and run is not None:
+            others = frozenset((key, str(value)) for key, value in run.row_delta.items() if key not in ITS_OWN)
+            fraction = float(run.config.get(POINT, 1.0))
+            found.setdefault((row.arm, others), {}).setdefault(fraction, row.name)
     long = {key: dict(sorted(rows.items())) for key, rows in found.items() if len(rows) > 1}
-    runs = collected.pretrain if collected else []
     return [
         Line(
             name=_name(arm, others, list(long)),
             arm=arm,
             rows=rows,
-            tokens=_tokens([run for run in runs if run.arm == arm], list(rows)),
+            tokens=_tokens([run for run in runs.pretrain if run.name == arm], list(rows)),
             floor=_floor(experiment, rows.values()),
         )
         for (arm, others), rows in long.items()
@@ -134,14 +134,6 @@ def _floor(experiment: Experiment, rows: Iterable[str]) -> str | None:
     return named.pop() if len(named) == 1 else None
 
 
-def _fraction(delta: Delta) -> float | None:
-    """None for what is no number here; a row that says nothing takes the encoder of the end."""
-    try:
-        return float(delta.get(POINT, "1"))
-    except ValueError:
-        return None
-
-
 def _name(arm: str, others: frozenset[tuple[str, str]], lines: Sequence[tuple[str, frozenset[tuple[str, str]]]]) -> str:
     """The arm, with what sets this line apart from the arm's others."""
     shared = frozenset.intersection(*(one for other, one in lines if other == arm))
@@ -149,14 +141,14 @@ def _name(arm: str, others: frozenset[tuple[str, str]], lines: Sequence[tuple[st
     return f"{arm}, {apart}" if apart else arm
 
 
-def _tokens(runs: Sequence[PretrainRun], fractions: Sequence[float]) -> dict[float, float]:
+def _tokens(runs: Sequence[Record], fractions: Sequence[float]) -> dict[float, float]:
     """Seen after each fraction of the steps, as a mean over the complete runs; empty where one is not known."""
     found: dict[float, list[float]] = {fraction: [] for fraction in fractions}
     for run in runs:
         steps, tokens = run.facts.get("steps"), run.facts.get("tokens")
         if not run.is_complete or not steps or not tokens:
             continue
-        logged = {row.step: float(row.tokens) for row in read_rows(run.dir / "metrics.csv")}
+        logged = {row.step: float(row.tokens) for row in read_rows(run.folder / "metrics.csv")}
         known = logged | {0: 0.0, int(steps): float(tokens)}
         at = sorted(known)
         for fraction, values in found.items():

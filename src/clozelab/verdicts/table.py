@@ -1,120 +1,280 @@
-"""The table of an experiment: the paper's cells and, apart from them, ours.
+"""The table of an experiment: the paper's cells and, apart from them, ours, made from records of runs.
 
 A data set that only stands in for the paper's, that is generated, or that is another split than the paper's, is a
 column of its own under its own name; the paper's number is never beside it. Where a row was fine-tuned at several
-learning rates, the one with the best mean on the development set stands in the table, as the paper selects.
-A column may also be a fact of the rows' pre-training (a perplexity) or the mean of other columns (an average).
+learning rates, the one with the best mean on the development set stands in the table, as the paper selects. A column
+may also be a fact of the rows' pre-training (a perplexity) or the mean of other columns (an average).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import reduce
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING
 
-from clozelab.metrics.statistics import estimate
-from clozelab.runs.find import Collected, FinetuneRun
-from clozelab.verdicts.columns import Cell, DataColumn, Seeds, distance_from_paper, mean_columns, pretraining_columns
-from clozelab.verdicts.comparability import Comparability, build_comparability
-from clozelab.verdicts.experiment import OUR_SPLIT, Column, Experiment
+from clozelab.metrics.statistics import Estimate, estimate
+from clozelab.verdicts.experiment import OUR_SPLIT, PERCENT, Column, Experiment, Part
+
+if TYPE_CHECKING:
+    from clozelab.runs.find import Runs
+    from clozelab.runs.record import Record
+
+Seeds = tuple[int, int]
+"""(pre-training seed, fine-tuning seed); of a pre-training run (its seed, 0)."""
+
+
+@dataclass(frozen=True)
+class DataColumn:
+    """A data set in the table.
+
+    Attributes:
+        heading: what stands over it.
+        key: what its cells are filed under: the task's name, or another for a data set of the paper without runs.
+        metric: a key of scores.json, or of a pre-training run's facts.
+        column: the paper's column that it is, or stands in for; None for neither.
+        is_paper: it is the paper's own data set, on the paper's split.
+        role: what it is where it is not: "stand-in for ...", "synthetic, for ...".
+        task: the task whose runs it holds; several columns may show different scores of one task.
+        tasks: of all its runs: one, several for a mean, none for a fact of pre-training.
+        majority: the score of always answering the most frequent label, percent, where known.
+        baseline: the best simple method on these examples, where known: its name and score, percent.
+        num_examples: examples that a score is over, where known.
+        trained_on: where runs saw only a part of the training examples: "10,000 of 67,349".
+        is_other_split: the paper's data set, but not the split that the paper's numbers are on.
+    """
+
+    heading: str
+    key: str
+    metric: str
+    column: Column | None
+    is_paper: bool
+    role: str = ""
+    task: str = ""
+    tasks: tuple[str, ...] = ()
+    majority: float | None = None
+    baseline: tuple[str, float] | None = None
+    num_examples: int | None = None
+    trained_on: str = ""
+    is_other_split: bool = False
+
+    @property
+    def unit(self) -> str:
+        return self.column.unit if self.column else PERCENT
+
+    @property
+    def is_pretraining(self) -> bool:
+        """Whether its cells are facts of the rows' pre-training."""
+        return self.column is not None and self.column.is_pretraining
+
+    @property
+    def decimals(self) -> int:
+        """How many are shown: a perplexity of 3.99 against 3.54 is what the paper argues with."""
+        return 1 if self.unit == PERCENT else 2
+
+    @property
+    def distance_from_paper(self) -> tuple[bool, bool]:
+        """For sorting: the paper's own data set first, its other split next, a stand-in last."""
+        return not self.is_paper, not self.is_other_split
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row on one data set.
+
+    Attributes:
+        scores: of its runs, by seed.
+        healthy: the scores without those of collapsed runs.
+        missing: seeds that other cells have and this one has not.
+        note: what sets it apart from other cells.
+        runs: the fine-tuning run behind each score; empty for a fact of pre-training and for a mean of columns.
+        encoders: the pre-training run behind each fact of pre-training.
+        groups: of a mean of columns: its parts, those that are averaged first together.
+        num_unscored: complete runs that have no such score.
+    """
+
+    scores: Mapping[Seeds, float] = field(default_factory=dict)
+    healthy: Mapping[Seeds, float] = field(default_factory=dict)
+    missing: tuple[Seeds, ...] = ()
+    note: str = ""
+    runs: Mapping[Seeds, Record] = field(default_factory=dict)
+    encoders: Mapping[Seeds, Record] = field(default_factory=dict)
+    groups: tuple[tuple[tuple[DataColumn, Cell], ...], ...] = ()
+    num_unscored: int = 0
+
+    @property
+    def estimate(self) -> Estimate | None:
+        return estimate(self.scores) if self.scores else None
+
+    @property
+    def num_collapsed(self) -> int:
+        return len(self.scores) - len(self.healthy)
+
+    @property
+    def without_collapsed(self) -> Estimate | None:
+        """Only where some runs, and not all, have collapsed."""
+        return estimate(self.healthy) if self.num_collapsed and self.healthy else None
+
+    @property
+    def parts(self) -> list[Cell]:
+        """The cells that a mean is of; of any other the cell itself."""
+        return [part for group in self.groups for _, part in group] or [self]
+
+    @property
+    def is_collapsed(self) -> bool:
+        """Whether no run of it read its input. A mean over tasks is not: only some of its parts may be."""
+        return bool(self.runs) and self.num_collapsed == len(self.scores)
 
 
 @dataclass(frozen=True)
 class Table:
+    """Every cell of an experiment: (row, key of a data set) -> cell.
+
+    `strays` names runs that are in no cell because they saw another data set under their task's name.
+    """
+
     experiment: Experiment
+    runs: Runs
     columns: tuple[DataColumn, ...]
     cells: Mapping[tuple[str, str], Cell]
-    """(row, key of a data set) -> cell, for every row and every data set."""
-    pretrain_seeds: tuple[int, ...]
-    finetune_seeds: tuple[int, ...]
-    comparability: Comparability = field(default_factory=Comparability)
     strays: tuple[str, ...] = ()
-    """Runs that are in no cell because they saw another data set under their task's name."""
 
-    def of_column(self, column: Column) -> list[DataColumn]:
-        """The data sets with results that speak for a column of the paper: its own first, of whatever split."""
-        mine = [one for one in self.columns if one.column == column and self.has_results(one)]
-        return sorted(mine, key=distance_from_paper)
+    @cached_property
+    def trained(self) -> dict[str, list[Record]]:
+        """Arm -> its complete runs."""
+        return _by_name(run for run in self.runs.pretrain if run.is_complete)
+
+    @cached_property
+    def tuned(self) -> dict[str, list[Record]]:
+        """Row -> its complete runs."""
+        return _by_name(run for run in self.runs.finetune if run.is_complete)
+
+    @property
+    def pretrain_seeds(self) -> tuple[int, ...]:
+        tuned = {run.pretrain_seed for run in self.runs.finetune if run.name in self.rows}
+        return tuple(sorted(tuned | {run.seed for run in self.runs.pretrain}))
+
+    @property
+    def finetune_seeds(self) -> tuple[int, ...]:
+        return tuple(sorted({run.seed for run in self.runs.finetune if run.name in self.rows}))
+
+    @property
+    def rows(self) -> list[str]:
+        return [row.name for row in self.experiment.rows]
 
     @property
     def with_results(self) -> list[DataColumn]:
         """The data sets that any row has a score on."""
         return [column for column in self.columns if self.has_results(column)]
 
-    def paper_value(self, row: str, column: DataColumn) -> float | None:
-        """The paper's number, in percent; None where it has none, and for any data set but its own."""
-        if not column.is_paper or column.column is None:
-            return None
-        cells = next(one.cells for one in self.experiment.rows if one.name == row)
-        return cells[self.experiment.columns.index(column.column)]
-
     def has_results(self, column: DataColumn) -> bool:
         """Whether any row has a score on this data set."""
-        return any(cell.scores for (_, task), cell in self.cells.items() if task == column.key)
+        return any(self.cells[row, column.key].scores for row in self.rows)
+
+    def of_column(self, column: Column) -> list[DataColumn]:
+        """The data sets with results that speak for a column of the paper: its own first, of whatever split."""
+        mine = [one for one in self.columns if one.column == column and self.has_results(one)]
+        return sorted(mine, key=lambda one: one.distance_from_paper)
+
+    def paper_value(self, row: str, column: DataColumn) -> float | None:
+        """The paper's number; None where it has none, and for any data set but its own."""
+        is_its_own = column.is_paper and column.column is not None
+        return self.experiment.printed(row, column.column.name) if is_its_own and column.column else None
 
 
-def build_table(experiment: Experiment, collected: Collected) -> Table:
-    """Arrange the fine-tuning runs of the experiment's rows."""
+def _by_name(runs: Iterable[Record]) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = {}
+    for run in runs:
+        found.setdefault(run.name, []).append(run)
+    return found
+
+
+def build_table(experiment: Experiment, runs: Runs) -> Table:
+    """Arrange the runs of the experiment's rows."""
     rows = [row.name for row in experiment.rows]
-    runs, worlds, strays = _of_one_data_set([run for run in collected.finetune if run.row in rows], collected)
-    columns = tuple(_data_columns(experiment, runs, worlds))
-    pretrain_seeds = tuple(sorted({run.pretrain_seed for run in runs} | {run.seed for run in collected.pretrain}))
-    finetune_seeds = tuple(sorted({run.seed for run in runs}))
-    expected = [(first, second) for first in pretrain_seeds for second in finetune_seeds]
+    mine, worlds, strays = _of_one_data_set([run for run in runs.finetune if run.name in rows], runs.synthetic)
+    firsts = sorted({run.pretrain_seed for run in mine} | {run.seed for run in runs.pretrain})
+    expected = [(first, second) for first in firsts for second in sorted({run.seed for run in mine})]
+    by_place: dict[tuple[str, str], list[Record]] = {}
+    for run in mine:
+        by_place.setdefault((run.name, run.task), []).append(run)
 
     def cell_of(row: str, column: DataColumn) -> Cell:
-        return _cell([run for run in runs if (run.row, run.task) == (row, column.task)], column, expected)
+        return _cell(by_place.get((row, column.task), []), column, expected)
 
-    cells = {(row, column.key): cell_of(row, column) for row in rows for column in columns}
-    own = pretraining_columns(experiment, collected, cells)
-    derived = mean_columns(experiment, columns, cells, cell_of)
-    ordered = _in_order(experiment, [*columns, *own, *derived])
-    rules = build_comparability(experiment, collected)
-    return Table(experiment, ordered, cells, pretrain_seeds, finetune_seeds, rules, strays)
+    columns = list(_data_columns(experiment, mine, worlds))
+    cells = {(row, one.key): cell_of(row, one) for row in rows for one in columns}
+    for column in (one for one in experiment.columns if one.is_pretraining):
+        columns += _fact_columns(column, experiment, runs, cells)
+    filled = [one for one in columns if any(cells[row, one.key].scores for row in rows)]
+    for column in (one for one in experiment.columns if one.parts):
+        groups = [[_part_column(part, filled) for part in group] for group in column.parts]
+        parts = [[one for one in group if one is not None] for group in groups]
+        ours = _mean_column(column, [one for group in parts for one in group]) if parts == groups else None
+        columns += [] if ours and ours.is_paper else [_of_paper(column)]
+        columns += [ours] if ours else []
+        for row in rows:
+            cells[row, _of_paper(column).key] = Cell()
+            if ours:
+                found = tuple(tuple((one, cell_of(row, one)) for one in group) for group in parts)
+                whole = _mean_cell([_mean_cell([cell for _, cell in group]) for group in found])
+                cells[row, ours.key] = replace(whole, groups=found)
+    # In the order of the paper's columns, other tasks last; the sort keeps the order within a column.
+    places = {column.name: place for place, column in enumerate(experiment.columns)}
+    columns.sort(key=lambda one: places[one.column.name] if one.column else len(places))
+    return Table(experiment, runs, tuple(columns), cells, strays)
+
+
+def is_scored(run: Record) -> bool:
+    """Whether a fine-tuning run is complete and has scores."""
+    return run.is_complete and bool(run.values)
+
+
+def stand_in_for(run: Record) -> str | None:
+    """The column or benchmark that the run's task stands in for, by its own configuration."""
+    return run.facts.get("stand_in_for") or (run.config.get("task") or {}).get("stand_in_for")
 
 
 def _of_one_data_set(
-    runs: list[FinetuneRun], collected: Collected
-) -> tuple[list[FinetuneRun], dict[str, str | None], tuple[str, ...]]:
+    runs: Sequence[Record], synthetic: str | None
+) -> tuple[list[Record], dict[str, str | None], tuple[str, ...]]:
     """(runs that a table may hold side by side, task -> the generated world it is of, what is said of the others).
 
     Generated files have the official ones' names: a task may have runs on both, and the encoders' world has the cells.
     """
-    found: dict[str, dict[str | None, list[FinetuneRun]]] = {}
+    found: dict[str, dict[str | None, list[Record]]] = {run.task: {} for run in runs}
     for run in runs:
-        by_world = found.setdefault(run.task, {})
-        if run.is_complete:  # until then no record says what it reads
-            by_world.setdefault(collected.world_of(run), []).append(run)
+        if is_scored(run):  # until then no record says what it reads
+            found[run.task].setdefault(run.synthetic, []).append(run)
     worlds: dict[str, str | None] = {}
     strays, apart = [], set()
     for task, by_world in found.items():
-        worlds[task] = next((one for one in (collected.synthetic, *by_world) if one in by_world), collected.synthetic)
+        worlds[task] = next((one for one in (synthetic, *by_world) if one in by_world), synthetic)
         for world, others in by_world.items():
             if world == worlds[task]:
                 continue
-            apart |= {run.dir for run in others}
-            origin = f"files of {world}" if world else "files that no generator wrote"
-            rows = ", ".join(dict.fromkeys(run.row for run in others))
+            apart |= {run.folder for run in others}
+            rows = ", ".join(dict.fromkeys(run.name for run in others))
             strays.append(
-                f"{task}: {len(others)} run(s) of {rows} are on {origin}, the others on {worlds[task] or 'real ones'}:"
-                " another data set, in no cell; give it a runs_dir or scale of its own"
+                f"{task}: {len(others)} run(s) of {rows} are on "
+                f"{f'files of {world}' if world else 'files that no generator wrote'}, the others on "
+                f"{worlds[task] or 'real ones'}: another data set, in no cell; give it a runs_dir or scale of its own"
             )
-    return [run for run in runs if run.dir not in apart], worlds, tuple(strays)
+    return [run for run in runs if run.folder not in apart], worlds, tuple(strays)
 
 
-def _in_order(experiment: Experiment, columns: Iterable[DataColumn]) -> tuple[DataColumn, ...]:
-    """In the order of the paper's columns, other tasks last; the sort keeps the order within a column."""
-    places = {column.name: place for place, column in enumerate(experiment.columns)}
-    return tuple(sorted(columns, key=lambda one: places[one.column.name] if one.column else len(places)))
+def _of_paper(column: Column) -> DataColumn:
+    """The paper's data set of a column, which no run is on."""
+    return DataColumn(column.name, f"paper:{column.name}", column.metric, column, is_paper=True)
 
 
 def _data_columns(
-    experiment: Experiment, runs: list[FinetuneRun], worlds: Mapping[str, str | None]
+    experiment: Experiment, runs: Sequence[Record], worlds: Mapping[str, str | None]
 ) -> Iterable[DataColumn]:
     """The paper's columns, with or without runs, each followed by its stand-ins; then other tasks by name."""
-    by_task: dict[str, FinetuneRun] = {}
-    for run in sorted(runs, key=lambda run: (run.is_complete, bool(run.baselines))):
-        by_task[run.task] = run  # a complete one wins: it knows its metric
+    by_task: dict[str, Record] = {}
+    for run in sorted(runs, key=lambda run: (is_scored(run), bool(_baselines(run)))):
+        by_task[run.task] = run  # a complete one wins: it knows its scores
     shown: set[tuple[str, str]] = set()
     for column in experiment.columns:
         if not column.is_task:
@@ -122,36 +282,34 @@ def _data_columns(
         mine = [task for task, run in by_task.items() if _belongs(run, column, shown)]
         made = [_data_column(by_task[task], column, worlds[task], shown) for task in sorted(mine)]
         if not any(one.is_paper for one in made):
-            yield DataColumn(column.name, f"paper:{column.name}", column.metric, column, is_paper=True)
+            yield _of_paper(column)
         yield from sorted(made, key=lambda one: one.task != column.task)
     for task in sorted(set(by_task) - {task for task, _ in shown}):
         yield _data_column(by_task[task], None, worlds[task], shown)
 
 
-def _belongs(run: FinetuneRun, column: Column, shown: set[tuple[str, str]]) -> bool:
+def _belongs(run: Record, column: Column, shown: set[tuple[str, str]]) -> bool:
     """Whether a task's runs are a column's; a task may fill several columns, each with another of its scores."""
-    if not column.accepts(run.task, run.stand_in_for):
+    if not column.accepts(run.task, stand_in_for(run)):
         return False
     is_first = all(task != run.task for task, _ in shown)
-    return is_first or (column.metric in run.scores and (run.task, column.metric) not in shown)
+    return is_first or (column.metric in run.values and (run.task, column.metric) not in shown)
 
 
-def _data_column(
-    run: FinetuneRun, column: Column | None, synthetic: str | None, shown: set[tuple[str, str]]
-) -> DataColumn:
+def _data_column(run: Record, column: Column | None, synthetic: str | None, shown: set[tuple[str, str]]) -> DataColumn:
     """Generated data has the official files' format and the official task's name, and is never the paper's data set.
 
     Notes in `shown` which score of which task now has a column.
     """
-    is_same_data = column is not None and run.task == column.task and not run.stand_in_for and not synthetic
+    is_same_data = column is not None and run.task == column.task and not stand_in_for(run) and not synthetic
     is_other_split = is_same_data and column is not None and column.split != OUR_SPLIT
-    metric = run.metric
-    if column is not None and (is_same_data or column.metric in run.scores or not metric):
+    own = run.metric if run.values else ""
+    metric = own
+    if column is not None and column.metric and (is_same_data or column.metric in run.values or not own):
         metric = column.metric
     # The task's title is about its own score; another one goes by its column's name.
-    name = column.name if column is not None and run.metric and metric != run.metric else ""
-    heading = f"{run.task} {name}" if name else run.title
-    role = ""
+    name = column.name if column is not None and own and metric != own else ""
+    heading, role = (f"{run.task} {name}" if name else run.title), ""
     if synthetic:
         heading, role = f"{synthetic} {name or run.title}", f"synthetic, for {column.name}" if column else "synthetic"
     elif is_other_split and column is not None:
@@ -162,69 +320,56 @@ def _data_column(
         role = f"stand-in for {column.name}"
     is_first = all(task != run.task for task, _ in shown)
     shown.add((run.task, metric))
+    score, data = run.scores.get(metric), run.facts.get("data") or {}
+    used, available = data.get("train_examples"), data.get("train_examples_available")
+    # A score over one of the task's further validation files, such as MNLI's mismatched one, is of other examples.
+    files = ((run.config.get("task") or {}).get("data") or {}).get("extra_validation_files") or {}
+    is_of_another_file = metric.rpartition("/")[2].startswith(tuple(f"{one}_" for one in files))
     return DataColumn(
         heading=heading,
         key=run.task if is_first else f"{run.task}:{metric}",
         metric=metric,
         column=column,
         is_paper=is_same_data and not is_other_split,
-        majority=run.majority if metric == run.metric else None,
-        num_examples=None if _is_of_another_file(run, metric) else run.num_examples,
         role=role,
         task=run.task,
-        baseline=_best_baseline(run, metric),
-        trained_on=_part_of_training(run),
-        is_other_split=is_other_split,
         tasks=(run.task,),
+        majority=score.majority if score and metric == own else None,
+        baseline=max(_baselines(run).get(metric, {}).items(), key=lambda one: one[1], default=None),
+        num_examples=None if is_of_another_file else run.facts.get("num_examples"),
+        trained_on=f"{used:,} of {available:,}" if used and available and used < available else "",
+        is_other_split=is_other_split,
     )
 
 
-def _part_of_training(run: FinetuneRun) -> str:
-    data = run.state.get("facts", {}).get("data", {})
-    used, available = data.get("train_examples"), data.get("train_examples_available")
-    return f"{used:,} of {available:,}" if used and available and used < available else ""
+def _baselines(run: Record) -> dict[str, dict[str, float]]:
+    """Score -> simple method -> its figure on the same examples."""
+    return {key: one.baselines for key, one in run.scores.items() if one.baselines}
 
 
-def _is_of_another_file(run: FinetuneRun, metric: str) -> bool:
-    """Whether a score is over one of the task's further validation files, such as MNLI's mismatched one."""
-    data = run.state.get("config_resolved", {}).get("task", {}).get("data", {})
-    names = data.get("extra_validation_files") or {}
-    return metric.rpartition("/")[2].startswith(tuple(f"{name}_" for name in names))
-
-
-def _best_baseline(run: FinetuneRun, metric: str) -> tuple[str, float] | None:
-    known = [(name, scores[metric]) for name, scores in run.baselines.items() if metric in scores]
-    return max(known, key=lambda one: one[1], default=None)
-
-
-def _cell(runs: list[FinetuneRun], column: DataColumn, expected: list[Seeds]) -> Cell:
-    complete, chosen = _best_learning_rate([run for run in runs if run.is_complete])
-    scored = [run for run in complete if column.metric in run.scores]
-    scores = {(run.pretrain_seed, run.seed): run.scores[column.metric] for run in scored}
-    healthy = {(run.pretrain_seed, run.seed): run.scores[column.metric] for run in scored if not run.collapsed}
-    num_collapsed = len(scores) - len(healthy)
-    lacking = f"{len(complete) - len(scored)} run(s) lack {column.metric}" if len(scored) < len(complete) else ""
-    note = "; ".join(text for text in (lacking, chosen) if text)
+def _cell(runs: Sequence[Record], column: DataColumn, expected: Sequence[Seeds]) -> Cell:
+    complete, chosen = _best_learning_rate([run for run in runs if is_scored(run)])
+    scored = {(run.pretrain_seed, run.seed): run for run in complete if column.metric in run.values}
+    scores = {seeds: run.values[column.metric] for seeds, run in scored.items()}
+    num_unscored = len(complete) - len(scored)
+    lacking = f"{num_unscored} run(s) lack {column.metric}" if num_unscored else ""
     return Cell(
         scores=scores,
-        estimate=estimate(scores) if scores else None,
-        without_collapsed=estimate(healthy) if num_collapsed and healthy else None,
-        num_collapsed=num_collapsed,
+        healthy={seeds: scores[seeds] for seeds, run in scored.items() if not run.facts.get("collapsed")},
         missing=tuple(seeds for seeds in expected if seeds not in scores),
-        note=note,
-        healthy=healthy,
-        runs={(run.pretrain_seed, run.seed): run for run in scored},
-        num_unscored=len(complete) - len(scored),
+        note="; ".join(text for text in (lacking, chosen) if text),
+        runs=scored,
+        num_unscored=num_unscored,
     )
 
 
-def _best_learning_rate(runs: list[FinetuneRun]) -> tuple[list[FinetuneRun], str]:
+def _best_learning_rate(runs: list[Record]) -> tuple[list[Record], str]:
     """(the runs at one learning rate, which one it is), all runs where there is but one.
 
     Chosen by the mean of each task's own selecting score, among the rates with most seeds and over the seeds that all
     of these have: a rate must not win by the seeds that it happens to have.
     """
-    by_rate: dict[float | None, dict[Seeds, FinetuneRun]] = {}
+    by_rate: dict[float | None, dict[Seeds, Record]] = {}
     for run in runs:
         by_rate.setdefault(run.learning_rate, {})[run.pretrain_seed, run.seed] = run
     if len(by_rate) < 2:
@@ -235,8 +380,76 @@ def _best_learning_rate(runs: list[FinetuneRun]) -> tuple[list[FinetuneRun], str
     if not common:
         rate = min(whole, key=lambda rate: sorted(whole[rate]))
         return list(whole[rate].values()), f"learning rate {rate}, of {len(by_rate)} without a seed in common"
-    rate = max(whole, key=lambda rate: sum(whole[rate][seeds].scores[whole[rate][seeds].metric] for seeds in common))
+    rate = max(whole, key=lambda rate: sum(whole[rate][seeds].score or 0.0 for seeds in common))
     note = f"learning rate {rate}, best of {len(whole)} on {OUR_SPLIT}"
     note += f" over {len(common)} of {most} seeds" if len(common) < most else ""
     left = len(by_rate) - len(whole)
     return list(whole[rate].values()), note + (f" ({left} more with fewer seeds left out)" if left else "")
+
+
+def _fact_columns(
+    column: Column, experiment: Experiment, runs: Runs, cells: dict[tuple[str, str], Cell]
+) -> list[DataColumn]:
+    """A fact of the rows' pre-training, beside the paper's column; puts its cells into `cells`.
+
+    Held-out text is ours and never the paper's, so the paper's number does not stand beside ours.
+    """
+    world = runs.synthetic
+    role = f"synthetic, for {column.name}" if world else "our held-out text"
+    heading = f"{world} {column.name}" if world else column.name
+    ours = DataColumn(heading, f"pretrain:{column.name}", column.metric, column, is_paper=False, role=role)
+    for row in experiment.rows:
+        mine = [run for run in runs.pretrain if row.arm is not None and run.name == row.arm]
+        complete = [run for run in mine if run.is_complete]
+        encoders = {(run.seed, 0): run for run in complete if column.metric in run.facts}
+        scores = {seeds: float(run.facts[column.metric]) for seeds, run in encoders.items()}
+        num_unscored = len(complete) - len(scores)
+        cells[row.name, ours.key] = Cell(
+            scores=scores,
+            healthy=scores,
+            missing=tuple((run.seed, 0) for run in mine if (run.seed, 0) not in scores),
+            note=f"{num_unscored} run(s) lack {column.metric}" if num_unscored else "",
+            encoders=encoders,
+            num_unscored=num_unscored,
+        )
+        cells[row.name, _of_paper(column).key] = Cell()
+    has_results = any(cells[row.name, ours.key].scores for row in experiment.rows)
+    return [_of_paper(column), ours] if has_results else [_of_paper(column)]
+
+
+def _part_column(part: Part, filled: Iterable[DataColumn]) -> DataColumn | None:
+    """The data set that speaks for a part of a mean."""
+    mine = (one for one in filled if one.column and one.column.name == part.column)
+    best = min(mine, key=lambda one: one.distance_from_paper, default=None)
+    return replace(best, metric=part.metric) if best and part.metric else best
+
+
+def _mean_column(column: Column, parts: Sequence[DataColumn]) -> DataColumn:
+    others = [part.heading for part in parts if not part.is_paper and not part.is_other_split]
+    is_other_split = column.split != OUR_SPLIT or any(part.is_other_split for part in parts)
+    heading, role = column.name, ""
+    if any(part.role.startswith("synthetic") for part in parts):
+        heading, role = f"synthetic {column.name}", f"synthetic, for {column.name}"
+    elif others:
+        heading, role = f"{column.name} with stand-ins", f"stand-in for {column.name}: {', '.join(others)}"
+    elif is_other_split:
+        heading, role = f"{column.name} ({OUR_SPLIT})", f"{OUR_SPLIT}; the paper's numbers are on {column.split}"
+    return DataColumn(
+        heading,
+        f"mean:{column.name}",
+        "",
+        column,
+        is_paper=not role,
+        role=role,
+        is_other_split=is_other_split and not others,
+        tasks=tuple(dict.fromkeys(part.task for part in parts)),
+    )
+
+
+def _mean_cell(parts: Sequence[Cell]) -> Cell:
+    """A mean for every pair of seeds that all parts have."""
+    common = reduce(lambda keys, part: keys & part.scores.keys(), parts[1:], set(parts[0].scores))
+    healthy = reduce(lambda keys, part: keys & part.healthy.keys(), parts[1:], set(parts[0].healthy))
+    scores = {seeds: sum(part.scores[seeds] for part in parts) / len(parts) for seeds in sorted(common)}
+    missing = sorted({seeds for part in parts for seeds in (*part.scores, *part.missing)} - common)
+    return Cell(scores, {seeds: scores[seeds] for seeds in sorted(healthy)}, tuple(missing))

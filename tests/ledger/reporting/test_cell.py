@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.runs.find import collect
+from clozelab.runs.find import find
 from clozelab.stages.explain_cell import explain, find_columns, find_row, main
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 from clozelab.verdicts.table import build_table
@@ -26,10 +26,9 @@ def root(make_runs: Callable[..., Path], writers: Any) -> Path:
 
 
 def test_arithmetic_is_that_of_the_table(root: Path) -> None:
-    collected = collect(root)
-    table = build_table(EXPERIMENT, collected)
+    table = build_table(EXPERIMENT, find(root))
     (column,) = find_columns(table, "MRPC")
-    found = explain(table, collected, "mlm", column)
+    found = explain(table, "mlm", column)
     estimate = table.cells["mlm", "mrpc"].estimate
     assert estimate is not None and estimate.half_width is not None
     numbers = re.findall(r"[\d.]+", found.arithmetic[-1])
@@ -42,7 +41,7 @@ def test_arithmetic_is_that_of_the_table(root: Path) -> None:
 
 
 def test_names_of_rows_and_columns(root: Path) -> None:
-    table = build_table(EXPERIMENT, collect(root))
+    table = build_table(EXPERIMENT, find(root))
     assert find_row(EXPERIMENT, "No NSP") == find_row(EXPERIMENT, "mlm") == "mlm"
     for name in ("MNLI-m", "snli_95k", "SNLI-95k"):
         assert [one.task for one in find_columns(table, name)] == ["snli_95k"]
@@ -62,11 +61,10 @@ def test_an_equal_score_at_another_rate_does_not_count(tmp_path: Path, writers: 
         for seed, score in enumerate(values, 1):
             writers.finetune(tmp_path, "given", "rte", (1, seed), score, config={"learning_rate": rate}, sub=str(rate))
     writers.finetune(tmp_path, "large", "rte", (1, 1), 70.0, config={"learning_rate": 5e-5})
-    collected = collect(tmp_path)
-    table = build_table(glue, collected)
-    found = explain(table, collected, "given", find_columns(table, "RTE")[0])
+    table = build_table(glue, find(tmp_path))
+    found = explain(table, "given", find_columns(table, "RTE")[0])
     assert found.cell.note.startswith("learning rate 2e-05")
-    by_rate = {one.run.dir.parent.name: one.why_not for one in found.runs if one.run.seed == 1}
+    by_rate = {one.run.folder.parent.name: one.why_not for one in found.runs if one.run.seed == 1}
     assert by_rate == {"2e-05": "", "5e-05": "learning rate 5e-05, and the cell is of 2e-05"}
     assert ("learning_rate", "2e-05", "5e-05") in found.apart
 
@@ -97,10 +95,9 @@ def test_a_mean_has_the_runs_of_its_parts(tmp_path: Path, writers: Any, capsys: 
         for seed in (1, 2):
             writers.scored(root, "mlm_nsp", task, (1, seed), 60.0 + number + seed)
     writers.scored(root, "mlm_nsp", "rte", (1, 3), 10.0)
-    collected = collect(root)
-    table = build_table(load_experiment(find_experiment("table1_glue")), collected)
+    table = build_table(load_experiment(find_experiment("table1_glue")), find(root))
     (column,) = find_columns(table, "Average")
-    found = explain(table, collected, "mlm_nsp", column)
+    found = explain(table, "mlm_nsp", column)
     counting = [one for one in found.runs if not one.why_not]
     assert len(counting) == 18, "nine columns, two seeds"
     for seeds, score in found.cell.scores.items():

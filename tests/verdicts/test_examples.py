@@ -12,22 +12,26 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clozelab.runs.find import FinetuneRun, collect
+from clozelab.runs.find import find
+from clozelab.runs.record import Record
 from clozelab.verdicts.examples import compare_examples
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 from clozelab.verdicts.judging import ONE_SEED, judge
 from clozelab.verdicts.table import build_table
 
 
-def run(
-    folder: Path, predictions: Sequence[Any], labels: Sequence[Any], name: str = "predictions.jsonl"
-) -> FinetuneRun:
+def run(folder: Path, predictions: Sequence[Any], labels: Sequence[Any], name: str = "predictions.jsonl") -> Record:
     folder.mkdir(parents=True, exist_ok=True)
     rows = [
         {"id": str(i), "prediction": p, "label": t} for i, (p, t) in enumerate(zip(predictions, labels, strict=True))
     ]
     (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return FinetuneRun(dir=folder, row="r", task="t", pretrain_seed=1, seed=2, state={})
+    return record(folder)
+
+
+def record(folder: Path) -> Record:
+    config = {"row": "r", "task": {"name": "t"}, "pretrain_seed": 1, "seed": 2}
+    return Record.model_construct(stage="finetune", config=config, folder=folder)
 
 
 def test_mcnemar_is_exact(tmp_path: Path) -> None:
@@ -81,8 +85,7 @@ def test_interval_is_scipys_paired_bootstrap(tmp_path: Path) -> None:
 def test_what_cannot_be_compared_says_nothing(tmp_path: Path) -> None:
     one, other = run(tmp_path / "a", ["1"], ["1"]), run(tmp_path / "b", ["1"], ["0"])
     assert compare_examples(one, other, "validation/accuracy") == ""  # other labels: another data set
-    empty = FinetuneRun(dir=tmp_path / "c", row="r", task="t", pretrain_seed=1, seed=1, state={})
-    assert compare_examples(one, empty, "validation/accuracy") == ""
+    assert compare_examples(one, record(tmp_path / "c"), "validation/accuracy") == ""
     words = [run(tmp_path / name, ["yes"], ["no"]) for name in "de"]
     assert compare_examples(words[0], words[1], "validation/f1") == ""
     assert compare_examples(words[0], words[1], "validation/exact_match") == ""
@@ -107,7 +110,7 @@ def test_only_one_seed_is_compared_on_examples(make_runs: Callable[..., Path]) -
         make_more(root, seeds)
         for index, folder in enumerate(sorted(root.glob("finetune/*/*/mrpc/*"))):
             run(folder, [str(index % 2)] * 3, ["1"] * 3)
-        found = judge(build_table(load_experiment(find_experiment("table5_pretraining_tasks")), collect(root)))
+        found = judge(build_table(load_experiment(find_experiment("table5_pretraining_tasks")), find(root)))
         one = next(one for one in found if one.claim.id == "ltr_hurts_mrpc")
         assert ("on these examples, this pair of runs" in one.note) == expected == (one.verdict == ONE_SEED)
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from clozelab.report.plots import known_heights, spread
 from clozelab.report.render import Report, write_report
-from clozelab.runs.find import collect
+from clozelab.runs.find import find
 from clozelab.stages.report import main as report_verb
 from clozelab.stages.report import print_page
 from clozelab.verdicts.experiment import find_experiment, load_experiment
@@ -108,7 +108,7 @@ def test_no_path_of_this_machine(make_runs: Callable[..., Path], writers: Any) -
     (root / "finetune" / "mlm" / "pretrain-seed-1" / "mrpc" / "seed-1" / "run.json").write_text("{")
     writers.finetune(root, "ltr", "mrpc", (1, 9), 0.0, status="interrupted")
     pages = texts(written(root))
-    assert "finetune/mlm/pretrain-seed-1/mrpc/seed-1: ValueError" in pages["report.md"]
+    assert "finetune/mlm/pretrain-seed-1/mrpc/seed-1/run.json is damaged" in pages["report.md"]
     assert not [name for name, text in pages.items() if str(root) in text]
 
 
@@ -191,7 +191,7 @@ def test_known_bounds_and_distances(make_runs: Callable[..., Path], writers: Any
     )
     assert "No left-to-right model can be below 1.08" in texts(report)["report.html"]
     assert (report.folder / "curves.png").is_file()
-    assert known_heights(collect(root).pretrain) == {"no masked below 0.53": 0.53, "no left-to-right below 1.08": 1.08}
+    assert known_heights(find(root).pretrain) == {"no masked below 0.53": 0.53, "no left-to-right below 1.08": 1.08}
     console = Console(width=120, file=io.StringIO())
     print_page(report.page, console)
     assert re.search(r"No NSP \(mlm\) +4\.400 +0\.53 \u00b1 0\.02 +3\.87", console.file.getvalue())
@@ -333,6 +333,16 @@ def test_intervals_over_two_seeds_explain_their_size(
 
 
 @pytest.mark.usefixtures("without_plots")
+def test_the_commands_are_those_that_the_runs_recorded(make_runs: Callable[..., Path]) -> None:
+    report = written(make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0}, pretrain_seeds=(1, 2)))
+    place = "--config-dir 'an experiment' --config-name"
+    assert [value for key, value in report.page["provenance"] if key == "Command"] == [
+        f"clozelab pretrain {place} sweep_pretrain -m scale=demo seed=1,2",
+        f"clozelab finetune {place} sweep_finetune -m scale=demo seed=1,2",
+    ]
+
+
+@pytest.mark.usefixtures("without_plots")
 def test_verb_prints_table_and_path(make_runs: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0})
     runs_dir = root.parents[1]
@@ -348,7 +358,10 @@ def test_unequal_runs_and_directions_of_stand_ins(make_runs: Callable[..., Path]
     path.write_text(path.read_text().replace('"row": "ltr"', '"row": "ltr", "epochs": 9'))
     report = written(root)
     text = (report.folder / "report.md").read_text()
-    assert "fine-tuning runs on mrpc differ in epochs: 9 (1 runs, e.g. ltr seed 1/1), none (11 runs)" in text
+    assert (
+        "fine-tuning runs on mrpc differ in epochs: 9 (1 runs, e.g. ltr seed 1/1), none (11 runs, e.g. ltr seed 1/2)"
+        in text
+    )
     claims = {one["text"]: one for one in report.page["judgements"]}
     # The paper's size is about QNLI; derived QNLI speaks for the direction alone.
     assert claims["dropping NSP costs QNLI"]["paper"] == "lower"

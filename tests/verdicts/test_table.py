@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.runs.find import Collected, FinetuneRun
-from clozelab.verdicts.columns import Cell
+from clozelab.runs.find import Runs
+from clozelab.runs.record import Record, Score
 from clozelab.verdicts.experiment import load_experiment
 from clozelab.verdicts.judging import HOLDS, NOT_COMPARABLE, ONE_SEED, judge
-from clozelab.verdicts.table import Table, build_table
+from clozelab.verdicts.table import Cell, Table, build_table
 
 
-def run(row: str, task: str, metric: str, scores: dict[str, float], **changes: Any) -> FinetuneRun:
-    state = {"status": "complete", "stage": "finetune"}
-    about = {"pretrain_seed": 1, "seed": 1, "title": task.upper(), "learning_rate": 1e-4, "state": state} | changes
-    return FinetuneRun(dir=Path("x"), row=row, task=task, metric=metric, scores=scores, **about)
+def run(row: str, task: str, metric: str, scores: dict[str, float], **about: Any) -> Record:
+    """A complete run's record; `about` are names, facts, settings of the task, or the record's own fields."""
+    names = {"pretrain_seed": 1, "seed": 1, "learning_rate": 1e-4}
+    config = {"row": row, "task": {"name": task, "data": about.pop("data", {})}}
+    config |= {key: about.pop(key, value) for key, value in names.items()}
+    whole = {key: about.pop(key, value) for key, value in {"status": "complete", "folder": Path(row)}.items()}
+    whole |= {"scale": "", "fingerprint": "f", "results_version": 0, "inputs": {}, "watched": {}, "started": ""}
+    found = {key: Score(unit="percent", better="higher", value=value) for key, value in scores.items()}
+    facts = {"title": task.upper()} | about
+    return Record(stage="finetune", config=config, facts=facts, metric=metric, scores=found, **whole)
 
 
-def table_of(name: str, *runs: FinetuneRun) -> Table:
-    return build_table(load_experiment(EXPERIMENTS_DIR / name), Collected(Path("x"), [], list(runs), []))
+def table_of(name: str, *runs: Record) -> Table:
+    return build_table(load_experiment(EXPERIMENTS_DIR / name), Runs(Path("x"), list(runs)))
 
 
 def test_one_task_fills_several_columns() -> None:
@@ -59,10 +64,18 @@ def test_a_score_is_not_called_by_anothers_name(table: str, task: str, about: di
 @pytest.mark.parametrize("synthetic", [None, "microworld"])
 def test_examples_are_those_of_the_scores_own_file(synthetic: str | None) -> None:
     data = {"extra_validation_files": {"mismatched": "dev_mismatched.tsv"}}
-    state = {"status": "complete", "stage": "finetune", "config_resolved": {"task": {"data": data}}}
     scores = {"validation/accuracy": 80.0, "validation/mismatched_accuracy": 81.0}
-    one = run("large", "mnli", "validation/accuracy", scores, num_examples=9815, synthetic=synthetic, state=state)
-    table = table_of("table1_glue", replace(one, title="MNLI-m"))
+    one = run(
+        "large",
+        "mnli",
+        "validation/accuracy",
+        scores,
+        num_examples=9815,
+        synthetic=synthetic,
+        title="MNLI-m",
+        data=data,
+    )
+    table = table_of("table1_glue", one)
     names = [f"{synthetic} MNLI-m", f"{synthetic} MNLI-mm"] if synthetic else ["MNLI-m (dev)", "MNLI-mm (dev)"]
     assert [(one.heading, one.num_examples) for one in table.with_results] == [(names[0], 9815), (names[1], None)]
 
@@ -70,16 +83,16 @@ def test_examples_are_those_of_the_scores_own_file(synthetic: str | None) -> Non
 def test_a_real_score_is_no_generated_one() -> None:
     """A given encoder on real files, in the folder of runs on a generated world's files of the same name."""
     scores = {"validation/accuracy": 60.0}
-    world = run("mlm_nsp", "rte", "validation/accuracy", scores, synthetic="microworld", says_origin=True)
-    real = run("given", "rte", "validation/accuracy", {"validation/accuracy": 47.0}, says_origin=True)
-    both = table_of("table1_glue", replace(world, dir=Path("a")), replace(real, dir=Path("b")))
+    world = run("mlm_nsp", "rte", "validation/accuracy", scores, synthetic="microworld")
+    real = run("given", "rte", "validation/accuracy", {"validation/accuracy": 47.0})
+    both = table_of("table1_glue", world, real)
     assert [one.heading for one in both.with_results] == ["microworld RTE"]
     assert not both.cells["given", "rte"].scores and both.cells["mlm_nsp", "rte"].scores
     assert len(both.strays) == 1 and "rte: 1 run(s) of given are on files that no generator wrote" in both.strays[0]
     alone = table_of("table1_glue", real)
     assert [one.heading for one in alone.with_results] == ["RTE (dev)"] and not alone.strays
-    unsaid = replace(world, dir=Path("c"), state={**world.state, "status": "running"}, scores={})
-    assert table_of("table1_glue", replace(real, dir=Path("b")), unsaid).cells["given", "rte"].scores
+    unsaid = run("mlm_nsp", "rte", "validation/accuracy", {}, synthetic="microworld", status="running")
+    assert table_of("table1_glue", real, unsaid).cells["given", "rte"].scores
 
 
 GLUE_SCORES = {
@@ -88,7 +101,7 @@ GLUE_SCORES = {
 }  # fmt: skip
 
 
-def glue_runs(cells: list[tuple[float, ...]]) -> list[FinetuneRun]:
+def glue_runs(cells: list[tuple[float, ...]]) -> list[Record]:
     """One run a task of GLUE_SCORES, with these scores."""
     runs = []
     for (task, names), values in zip(GLUE_SCORES.items(), cells, strict=True):
@@ -97,7 +110,7 @@ def glue_runs(cells: list[tuple[float, ...]]) -> list[FinetuneRun]:
     return runs
 
 
-def means_of_columns(runs: list[FinetuneRun]) -> dict[str, float]:
+def means_of_columns(runs: list[Record]) -> dict[str, float]:
     table = table_of("table1_glue", *runs)
     found = {one.column.name: table.cells["large", one.key].estimate for one in table.with_results if one.column}
     return {name: one.mean for name, one in found.items() if one is not None}
@@ -175,7 +188,7 @@ def test_a_cell_of_one_split_against_a_cell_of_another_is_refused(tmp_path: Path
     )
     scores = {"validation/accuracy": 70.0, "test/accuracy": 60.0}
     runs = [run(row, "rte", "validation/accuracy", scores) for row in ("a", "b")]
-    (found,) = judge(build_table(load_experiment(tmp_path), Collected(Path("x"), [], runs, [])))
+    (found,) = judge(build_table(load_experiment(tmp_path), Runs(Path("x"), runs)))
     assert found.verdict == NOT_COMPARABLE
     assert "another split: cells of validation against cells of test" in found.note
 
@@ -187,7 +200,7 @@ def test_stand_in_speaks_for_one_column_only() -> None:
 
 
 def test_best_learning_rate_is_chosen_by_its_mean() -> None:
-    def at(rate: float, seed: int, accuracy: float, f1: float) -> FinetuneRun:
+    def at(rate: float, seed: int, accuracy: float, f1: float) -> Record:
         scores = {"validation/accuracy": accuracy, "validation/f1": f1}
         return run("given", "mrpc", "validation/accuracy", scores, learning_rate=rate, seed=seed)
 

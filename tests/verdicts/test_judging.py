@@ -1,4 +1,4 @@
-"""Collected runs, the table and the verdicts, on made-up run folders."""
+"""Runs runs, the table and the verdicts, on made-up run folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clozelab.metrics.statistics import FINETUNING_SEEDS
-from clozelab.runs.find import collect
+from clozelab.runs.find import find
 from clozelab.verdicts.experiment import Claim, Experiment, find_experiment, load_experiment
 from clozelab.verdicts.judging import (
     FAILS,
@@ -33,7 +33,7 @@ def experiment() -> Experiment:
 
 def judged(experiment: Experiment, root: Path) -> dict[str, list[Judgement]]:
     found: dict[str, list[Judgement]] = {}
-    for one in judge(build_table(experiment, collect(root))):
+    for one in judge(build_table(experiment, find(root))):
         found.setdefault(one.claim.id, []).append(one)
     return found
 
@@ -100,7 +100,7 @@ def test_one_confident_opposite_is_enough_to_fail(experiment: Experiment, make_r
 
 def test_units_and_stand_ins(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
     root = make_runs({("mlm", "squad_v1"): 0.8, ("mlm", "snli_95k"): 62.0})
-    table = build_table(experiment, collect(root))
+    table = build_table(experiment, find(root))
     squad = table.cells["mlm", "squad_v1"].estimate
     snli = table.cells["mlm", "snli_95k"].estimate
     assert squad is not None and squad.mean == pytest.approx(0.8, abs=0.6)  # percent already
@@ -120,7 +120,7 @@ def test_unknown_task_is_a_column_of_its_own(
     state = json.loads((source / "run.json").read_text())
     state["config"]["task"] = {"name": "other", "title": "Other", "stand_in_for": None}
     (folder / "run.json").write_text(json.dumps(state))
-    table = build_table(experiment, collect(root))
+    table = build_table(experiment, find(root))
     assert table.columns[-1].heading == "Other" and table.columns[-1].column is None
 
 
@@ -128,7 +128,7 @@ def test_collapsed_runs_are_flagged(experiment: Experiment, make_runs: Callable[
     root = make_runs({("mlm", "mrpc"): 70.0}, finetune_seeds=(1,))
     for seed in (1, 2, 3):
         writers.finetune(root, "mlm", "mrpc", (seed, 2), 31.6, collapsed=True)
-    cell = build_table(experiment, collect(root)).cells["mlm", "mrpc"]
+    cell = build_table(experiment, find(root)).cells["mlm", "mrpc"]
     assert cell.num_collapsed == 3
     assert cell.estimate is not None and cell.estimate.mean == pytest.approx(50.8, abs=0.7)
     assert cell.without_collapsed is not None and cell.without_collapsed.mean == pytest.approx(70.0, abs=0.7)
@@ -155,7 +155,7 @@ def test_missing_and_unfinished(experiment: Experiment, make_runs: Callable[...,
     root = make_runs({("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
     writers.finetune(root, "ltr", "mrpc", (1, 1), 0.0, status="running")
     writers.finetune(root, "ltr", "mrpc", (2, 1), 0.0, status="failed")
-    table = build_table(experiment, collect(root))
+    table = build_table(experiment, find(root))
     assert table.cells["ltr", "mrpc"].missing == ((1, 1), (2, 1))
     assert table.cells["ltr", "mrpc"].estimate is None
     assert table.cells["mlm", "mrpc"].missing == ()
@@ -166,7 +166,7 @@ def test_damaged_folders_are_listed_not_fatal(make_runs: Callable[..., Path]) ->
     folder = root / "finetune" / "mlm" / "pretrain-seed-1" / "mrpc"
     (folder / "seed-1" / "run.json").write_text("{}")
     (folder / "seed-2" / "run.json").write_text('{"status": ')
-    collected = collect(root)
+    collected = find(root)
     assert len(collected.damaged) == 2 and not collected.finetune
 
 
@@ -177,7 +177,7 @@ def test_neither_above_the_floor(experiment: Experiment, make_runs: Callable[...
 
 
 def test_summary(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
-    text = summarise(judge(build_table(experiment, collect(make_runs({("mlm", "mrpc"): 70.0})))))
+    text = summarise(judge(build_table(experiment, find(make_runs({("mlm", "mrpc"): 70.0})))))
     assert text == "9 not comparable"
 
 
@@ -201,7 +201,7 @@ def test_generated_tasks_are_synthetic_without_any_pretraining_run(
     """Files in the official format and place, made by a generator: never the paper's data set."""
     root = make_runs({}, pretrain_seeds=())
     writers.finetune(root, "mlm", "mrpc", (1, 1), 70.0, synthetic="microworld")
-    table = build_table(experiment, collect(root))
+    table = build_table(experiment, find(root))
     (column,) = (one for one in table.columns if one.key == "mrpc")
     assert not column.is_paper and column.role == "synthetic, for MRPC" and "microworld" in column.heading
 
@@ -209,11 +209,11 @@ def test_generated_tasks_are_synthetic_without_any_pretraining_run(
 def test_a_title_comes_with_the_scores(experiment: Experiment, make_runs: Callable[..., Path], writers: Any) -> None:
     root = make_runs({}, pretrain_seeds=())
     writers.finetune(root, "mlm", "snli_95k", (1, 1), 70.0, title="A title of its own")
-    assert [run.title for run in collect(root).finetune] == ["A title of its own"]
+    assert [run.title for run in find(root).finetune] == ["A title of its own"]
 
 
 def test_summary_is_in_words(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
-    (one, *_) = judge(build_table(experiment, collect(make_runs({("mlm", "mrpc"): 70.0}))))
+    (one, *_) = judge(build_table(experiment, find(make_runs({("mlm", "mrpc"): 70.0}))))
     kinds = [replace(one, verdict=verdict) for verdict in (HOLDS, FAILS, INCONCLUSIVE)]
     assert summarise(kinds) == "1 holds, 1 fails, 1 inconclusive"
     assert summarise(kinds * 2) == "2 hold, 2 fail, 2 inconclusive"
@@ -392,7 +392,7 @@ def test_which_data_sets_a_difference_of_differences_pairs(
     expected: dict[str, str],
 ) -> None:
     root = make_runs({(row, task): mean for row, mean in (("ltr", 60.0), ("mlm", 70.0)) for task in tasks})
-    found = judge(build_table(contrast(experiment, *columns), collect(root)))
+    found = judge(build_table(contrast(experiment, *columns), find(root)))
     assert {one.judged_on: one.note for one in found if one.verdict == NOT_COMPARABLE} == {
         name: reason for name, reason in expected.items() if reason
     }
@@ -411,7 +411,7 @@ def test_the_second_stand_in_never_stands_beside_the_first(
         {(row, task): mean for row, mean in (("ltr", 60.0), ("mlm", 70.0)) for task in ("mrpc", "qnli_derived")}
     )
     short = experiment.model_copy(update={"columns": tuple(one for one in listed if one.name not in ("MRPC", "SST-2"))})
-    found = judge(build_table(contrast(short, "MNLI-m", "QNLI"), collect(root)))
+    found = judge(build_table(contrast(short, "MNLI-m", "QNLI"), find(root)))
     assert [one.verdict for one in found] == [NOT_COMPARABLE] * 2
     assert {one.note for one in found} == {
         "no run on sst2, the counterpart of MRPC in QNLI",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from clozelab.runs.find import Collected, FinetuneRun, PretrainRun
+from clozelab.runs.find import Runs
+from clozelab.runs.record import Record, Score
 from clozelab.verdicts import links
 from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
 from clozelab.verdicts.judging import FAILS, HOLDS, Judgement, judge
@@ -51,7 +53,6 @@ CLAIMS = """
   - {id: each, text: t, paper_delta: null, compare: [mlm, [ltr, ltr_bilstm], SST-2], direction: higher}
   - {id: average, text: t, paper_delta: -1, compare: [ltr, mlm, Average], direction: lower}
 """
-COMPLETE = {"status": "complete", "config_resolved": {}}
 FACTS = {"steps": 100, "tokens": 1000}
 TABLES = 150
 NO_DIFFERENCE: Truth = {("mlm_nsp", "rte"): MARGIN}
@@ -81,7 +82,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 
 def drawn_runs(
     draw: np.random.Generator, pretraining: int, truth: Truth, spread: float, missing: float, collapses: bool
-) -> Collected:
+) -> Runs:
     """The runs of one table: what an encoder's seed does to all tasks and to each outweighs a fine-tuning's seed.
 
     Args:
@@ -107,14 +108,22 @@ def drawn_runs(
         score += spread * (encoders[arms.index(ARMS[row]), t, i] + noise[r, t, i, j]) - 20.0 * has_failed
         metric = f"validation/{TASKS[task]}"
         if not is_missing[r, t, i, j]:
-            made = {"metric": metric, "scores": {metric: float(score)}, "collapsed": has_failed}
-            finetune.append(FinetuneRun(Path("none"), row, task, i + 1, j + 1, COMPLETE, **made))
+            config = {"row": row, "task": {"name": task}, "pretrain_seed": i + 1, "seed": j + 1}
+            one = Score(unit="percent", better="higher", value=float(score))
+            facts = {"collapsed": has_failed}
+            finetune.append(made("finetune", config, facts, metric=metric, scores={metric: one}))
     pretrain = []
     for a, i in np.ndindex(len(arms), pretraining):
         value = 20.0 + truth.get((arms[a], PERPLEXITY), 0.0) + spread * draw.normal()
-        state = COMPLETE | {"facts": FACTS | {PERPLEXITY: float(value)}}
-        pretrain.append(PretrainRun(Path("none"), arms[a], i + 1, state))
-    return Collected(Path("none"), pretrain, finetune, [])
+        pretrain.append(made("pretrain", {"arm": arms[a], "seed": i + 1}, FACTS | {PERPLEXITY: float(value)}))
+    return Runs(Path("none"), [*pretrain, *finetune])
+
+
+def made(stage: str, config: dict[str, Any], facts: dict[str, Any], **changes: Any) -> Record:
+    """A complete run's record; it is not validated, since there are hundreds of thousands."""
+    empty: dict[str, Any] = {"inputs": {}, "choices": {}, "arm_delta": {}, "row_delta": {}, "scores": {}, "metric": ""}
+    whole = empty | {"scale": "", "fingerprint": "f", "results_version": 0, "folder": Path("none")} | changes
+    return Record.model_construct(status="complete", stage=stage, config=config, facts=facts, **whole)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.runs.find import collect
+from clozelab.runs.find import find
 from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
 from clozelab.verdicts.judging import (
     FAILS,
@@ -123,7 +123,7 @@ PERPLEXITIES = {"mlm_nsp": 20.0, "mlm": 25.0, "ltr": 30.0}
 
 
 def verdicts(experiment: Experiment, root: Path) -> dict[str, Judgement]:
-    found = {one.claim.id: one for one in judge(build_table(experiment, collect(root)))}
+    found = {one.claim.id: one for one in judge(build_table(experiment, find(root)))}
     assert set(found) == {claim.id for claim in experiment.claims}
     return found
 
@@ -220,7 +220,7 @@ def test_a_mean_needs_all_its_parts(experiment: Experiment, lab: Lab) -> None:
     assert found.verdict == NOT_COMPARABLE and "no run on Average" in found.note
     root = lab.write(AS_CLAIMED, PERPLEXITIES)
     shutil.rmtree(root / "finetune" / "mlm" / "pretrain-seed-2" / "qnli" / "seed-1")
-    table = build_table(experiment, collect(root))
+    table = build_table(experiment, find(root))
     cell = table.cells["mlm", "mean:Average"]
     assert cell.missing == ((2, 1),) and len(cell.scores) == 7
     parts = [table.cells["mlm", task].scores[1, 1] for task in ("mnli", "qnli", "mrpc", "sst2")]
@@ -228,7 +228,7 @@ def test_a_mean_needs_all_its_parts(experiment: Experiment, lab: Lab) -> None:
 
 
 def test_a_perplexity_is_the_arms_and_not_in_percent(experiment: Experiment, lab: Lab) -> None:
-    table = build_table(experiment, collect(lab.write(AS_CLAIMED, PERPLEXITIES, wobble=0.0)))
+    table = build_table(experiment, find(lab.write(AS_CLAIMED, PERPLEXITIES, wobble=0.0)))
     cells = {row: table.cells[row, "pretrain:perplexity"] for row in (*ROWS, "random")}
     assert {row: cell.estimate and cell.estimate.mean for row, cell in cells.items()} == {
         "mlm_nsp": 20.0, "mlm": 25.0, "ltr": 30.0, "ltr_bilstm": 30.0, "random": None,

@@ -1,0 +1,123 @@
+"""A table of any sweep's runs without an experiment: its rows are what differs between the runs.
+
+`clozelab pretrain -m objective.token.predict_prob=0.15,0.3` gives a row a rate, and the held-out figures as columns;
+runs of fine-tuning give a column a task. What differs is what the runs' recorded overrides say differently, or, where
+they say nothing, their settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clozelab.runs.fingerprint import flatten
+from clozelab.verdicts.comparability import NAMES, is_within, settings
+from clozelab.verdicts.experiment import Column, Experiment, Row
+from clozelab.verdicts.table import Table, build_table
+
+if TYPE_CHECKING:
+    from clozelab.runs.find import Runs
+    from clozelab.runs.record import Record
+
+NO_DIFFERENCE = (
+    *("seed", "pretrain_seed", "task", "experiment", "hydra", "trainer", "logger", "hub", "share_runs"),
+    *("runs_dir", "run_dir", "data_dir", "cache_dir", "encoder", "save_model", "predict_test"),
+)
+"""What overrides say that makes no other row: seeds, columns, places and machines."""
+FIGURES = ("validation/loss", "validation/perplexity", "validation/accuracy", "validation/nsp_accuracy")
+
+
+def sweep_table(runs: Runs) -> Table:
+    """The table of the runs below a folder: of fine-tuning where there is any, else of pre-training.
+
+    Raises:
+        ValueError: there is no run, or nothing differs between the runs but their seeds.
+    """
+    tuned = [run for run in runs.records if run.stage == "finetune" and run.config.get("seed") is not None]
+    trained = [run for run in runs.records if run.stage == "pretrain" and run.config.get("seed") is not None]
+    shown = [run for run in (tuned or trained) if run.fingerprint]
+    if not shown:
+        raise ValueError(f"{runs.root}: no run; give the folder of a sweep's runs, or the name of an experiment")
+    keys = _varying(shown)
+    labels = {run.folder: _label(run, keys) for run in shown}
+    kind = "row" if tuned else "arm"
+    named = [run.model_copy(update={"config": {**run.config, kind: labels[run.folder]}}) for run in shown]
+    others = [run for run in runs.records if run.stage == "pretrain"] if tuned else []
+    rows = tuple(Row(row=name, label=name, arm=name) for name in dict.fromkeys(labels.values()))
+    columns = _task_columns(named) if tuned else _figure_columns(named)
+    if tuned:
+        arms = {run.name: str(run.config.get("encoder_arm")) for run in named}
+        rows = tuple(row.model_copy(update={"arm": arms[row.name]}) for row in rows)
+    empty = (None,) * len(columns)
+    experiment = Experiment(
+        folder=runs.root,
+        name=runs.root.name,
+        title=f"What {' and '.join(map(_short(keys), keys)) or 'this recipe'} changes",
+        columns=columns,
+        rows=tuple(row.model_copy(update={"cells": empty}) for row in rows),
+        matched_by="none",
+    )
+    # Whatever the rows are named by is what they are about.
+    about = experiment.model_copy(update={"differ_in": tuple(keys)})
+    return build_table(about, replace(runs, records=[*others, *named]))
+
+
+def _said(run: Record) -> dict[str, str]:
+    """Key -> value of what was said for this run; the last one counts."""
+    pairs = (word.lstrip("+~").partition("=") for word in run.overrides)
+    return {key: value for key, _, value in pairs if not is_within(key, NO_DIFFERENCE)}
+
+
+def _varying(runs: Sequence[Record]) -> list[str]:
+    """The keys that the runs' overrides, or else their names or settings, say differently."""
+    for values in ([_said(run) for run in runs], [_names(run) for run in runs], [settings(run) for run in runs]):
+        if keys := _unequal(values):
+            by_name = [key for key in keys if key in NAMES]
+            # An arm or row that has a name is called so, whatever else its jobs say.
+            return by_name if by_name and _groups(values, by_name) == _groups(values, keys) else keys
+    return []
+
+
+def _names(run: Record) -> dict[str, str]:
+    return {key: str(run.config[key]) for key in ("arm", "row") if key in run.config}
+
+
+def _unequal(values: Sequence[Mapping[str, str]]) -> list[str]:
+    keys = dict.fromkeys(key for one in values for key in one)
+    return [key for key in keys if len({one.get(key) for one in values}) > 1]
+
+
+def _groups(values: Sequence[Mapping[str, str]], keys: Iterable[str]) -> int:
+    chosen = list(keys)
+    return len({tuple(one.get(key) for key in chosen) for one in values})
+
+
+def _label(run: Record, keys: Sequence[str]) -> str:
+    """`predict_prob=0.3`; a name alone where rows differ in one name."""
+    said, config = _said(run), flatten(run.config)
+    values = {key: said.get(key, str(config.get(key, "default"))) for key in keys}
+    if len(keys) == 1 and keys[0] in NAMES:
+        return values[keys[0]]
+    short = _short(keys)
+    return ", ".join(f"{short(key)}={value}" for key, value in values.items()) or run.name
+
+
+def _short(keys: Sequence[str]) -> Callable[[str], str]:
+    """Of a dotted key its last part, where no other ends alike."""
+    ends = [key.rpartition(".")[2] for key in keys]
+    return lambda key: key.rpartition(".")[2] if ends.count(key.rpartition(".")[2]) == 1 else key
+
+
+def _task_columns(runs: Sequence[Record]) -> tuple[Column, ...]:
+    titles = {run.task: run.title for run in runs}
+    twice = len(set(titles.values())) < len(titles)
+    return tuple(Column(name=task if twice else title, task=task) for task, title in titles.items())
+
+
+def _figure_columns(runs: Sequence[Record]) -> tuple[Column, ...]:
+    names = {key: key.removeprefix("validation/").replace("_", " ") for key in FIGURES}
+    known = [key for key in FIGURES if any(key in run.facts for run in runs)] or list(FIGURES[:1])
+    return tuple(
+        Column.model_validate({"name": f"held-out {names[key]}", "from": "pretrain", "metric": key}) for key in known
+    )

@@ -1,0 +1,96 @@
+"""A table of any sweep's runs without an experiment: rows for what differs, paired differences from the first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.report.page import differences
+from clozelab.runs.find import find
+from clozelab.stages.report import main
+from clozelab.verdicts.sweep import sweep_table
+from clozelab.verdicts.table import Table
+
+
+def say(root: Path, pattern: str, *overrides: str) -> None:
+    """What the jobs of a multirun recorded of their command line."""
+    for path in root.glob(f"{pattern}/run.json"):
+        state = json.loads(path.read_text())
+        seeds = [f"{key}={state['config'][key]}" for key in ("pretrain_seed", "seed") if key in state["config"]]
+        path.write_text(json.dumps(state | {"overrides": [*overrides, *seeds], "config_name": state["stage"]}))
+
+
+def rows_of(table: Table) -> dict[str, list[float | None]]:
+    """Label -> means of the columns with results."""
+    cells = {row: [table.cells[row, one.key].estimate for one in table.with_results] for row in table.rows}
+    return {row: [one and round(one.mean, 4) for one in found] for row, found in cells.items()}
+
+
+@pytest.fixture
+def rates(tmp_path: Path, writers: Any) -> Path:
+    """`clozelab pretrain -m objective.token.predict_prob=0.15,0.3 seed=1,2,3`: every run is called mlm."""
+    for rate, loss in (("0.15", 4.0), ("0.3", 4.5)):
+        for seed in (1, 2, 3):
+            known = {"validation/loss": loss + 0.1 * seed + (0.01 * seed if rate == "0.3" else 0.0)}
+            writers.pretrain(tmp_path / f"predict_prob={rate}", "mlm", seed, known=known)
+        say(tmp_path, f"predict_prob={rate}/*/*/*", f"objective.token.predict_prob={rate}", "scale=demo", "trainer=cpu")
+    return tmp_path
+
+
+def test_rows_are_what_the_overrides_say_differently(rates: Path) -> None:
+    table = sweep_table(find(rates))
+    assert rows_of(table) == {"predict_prob=0.15": [4.2], "predict_prob=0.3": [4.72]}
+    assert [one.heading for one in table.columns if not one.is_paper] == ["held-out loss"]
+    (found,) = differences(table)
+    assert (found["row"], found["first"], found["ours"]) == ("predict_prob=0.3", "predict_prob=0.15", "+0.52")
+    assert found["interval"] == "[+0.50, +0.54]" and found["p"] == "p < 0.001" and found["note"] == ""
+
+
+def test_without_overrides_rows_are_what_the_settings_say(rates: Path) -> None:
+    say(rates, "*/*/*/*", "scale=demo")
+    for path in rates.glob("predict_prob=0.3/*/*/*/run.json"):
+        state = json.loads(path.read_text())
+        state["config"]["objective"] = {"token": {"predict_prob": 0.3}}
+        path.write_text(json.dumps(state))
+    assert list(rows_of(sweep_table(find(rates)))) == ["predict_prob=default", "predict_prob=0.3"]
+
+
+def test_columns_of_fine_tuning_are_tasks(tmp_path: Path, writers: Any) -> None:
+    for epochs, gain in ((3, 0.0), (6, 2.0)):
+        for seed in (1, 2):
+            for task, score in (("mrpc", 70.0), ("sst2", 80.0)):
+                writers.finetune(
+                    tmp_path / str(epochs), "mlm", task, (seed, 1), score + gain, config={"epochs": epochs}
+                )
+        say(tmp_path, f"{epochs}/finetune/*/*/*/*", f"epochs={epochs}")
+    table = sweep_table(find(tmp_path))
+    assert rows_of(table) == {"epochs=3": [70.0, 80.0], "epochs=6": [72.0, 82.0]}
+    assert [one.heading for one in table.with_results] == ["MRPC", "SST-2"]
+    assert {one["ours"] for one in differences(table)} == {"+2.0"} and not table.runs.damaged
+
+
+def test_arms_go_by_their_names(tmp_path: Path, writers: Any) -> None:
+    for arm in ("mlm", "ltr"):
+        writers.pretrain(tmp_path, arm, 1)
+        say(tmp_path, f"pretrain/{arm}/*", f"arm={arm}", f"objective={arm}")
+    assert list(rows_of(sweep_table(find(tmp_path)))) == ["ltr", "mlm"]
+
+
+def test_the_verb_makes_the_same_page_without_a_word_of_a_paper(
+    rates: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
+    assert main([str(rates)]) == 0
+    pages = [(rates / "report" / name).read_text() for name in ("report.html", "report.md")]
+    assert all("predict_prob=0.3" in page and "+0.52" in page for page in (*pages, capsys.readouterr().out))
+    words = pages[1].lower()
+    assert "paper" not in words and "verdict" not in words and "claim" not in words and "ours" not in words
+    assert (rates / "report" / "results.csv").read_text().count("\n") == 7
+
+
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no run; give the folder of a sweep's runs, or the name of an experiment"):
+        main([str(tmp_path)])
