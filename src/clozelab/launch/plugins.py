@@ -20,6 +20,7 @@ from clozelab.launch.forking import require_package
 from clozelab.launch.launcher import ProcessLauncher, SweepLauncher
 from clozelab.launch.ray_launcher import RayLauncher
 from clozelab.launch.slurm import SlurmLauncher
+from clozelab.launch.sweep import named_jobs
 
 RESULTS = "optimization_results.yaml"
 """What the plugin leaves in the sweep's folder."""
@@ -101,6 +102,14 @@ class GridSweeper(Sweeper):
         self.grid.setup(hydra_context=hydra_context, task_function=task_function, config=config)
         if isinstance(self.grid.launcher, SweepLauncher):
             self.grid.validate_batch_is_legal = lambda batch: None  # noqa: ARG005
+        split = self.grid.split_arguments
+
+        def split_and_name(overrides: Any, max_batch_size: int | None) -> Any:
+            (jobs,) = split(overrides, None)
+            named = named_jobs(jobs, config) if jobs else jobs
+            return list(self.grid.split_overrides_to_chunks(named, max_batch_size or len(named) or 1))
+
+        self.grid.split_arguments = split_and_name
 
     def sweep(self, arguments: list[str]) -> Any:
         return self.grid.sweep(arguments)

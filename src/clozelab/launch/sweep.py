@@ -8,7 +8,9 @@ another in plain values alone, such as seeds, is not composed anew: JobComposer)
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -35,12 +37,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from clozelab import config as schema
 from clozelab.launch import experiments
+from clozelab.launch.experiments import KINDS
 from clozelab.launch.overrides import check_overrides
 from clozelab.runs.record import JobName, is_record_of, read_record
 from clozelab.runs.sharing import find_equal_run, find_likely_run, is_done
 from clozelab.terminal import key_of
 
 LIKELY_SHARED = "shared?"
+NAMED_BY = {"objective", "encoder_arm"}
+"""What alone gives an arm or a row its name already, in conf/pretrain.yaml and conf/finetune.yaml."""
+LONGEST_VALUE = 40
 
 
 @dataclass(frozen=True)
@@ -191,7 +197,39 @@ def sweep_overrides(loader: ConfigLoader, master: DictConfig) -> list[tuple[str,
     if not jobs:
         raise ValueError(f"this sweep expands to no job at all; check its values and globs: {' '.join(words)}")
     refuse_repeated(jobs)
-    return jobs
+    return named_jobs(jobs, master)
+
+
+def named_jobs(jobs: Sequence[Sequence[str]], master: DictConfig) -> list[tuple[str, ...]]:
+    """The jobs, each with an arm's or a row's name of what it differs in, where nothing else names its folder.
+
+    `-m objective.token.predict_prob=0.15,0.3 seed=1,2` gets the arms predict_prob-0.15 and predict_prob-0.3. An
+    experiment names its arms and rows itself, and a key that run_dir contains needs no other name.
+    """
+    plain = [tuple(job) for job in jobs]
+    kind = KINDS.get(str(master.hydra.job.name))
+    values = {
+        key: {word: None for job in plain for word in job if key_of(word) == key} for key in map(key_of, plain[0])
+    }
+    swept = [key for key, words in values.items() if len(words) > 1]
+    place = str(OmegaConf.to_container(without_hydra(master), resolve=False).get("run_dir"))  # type: ignore[union-attr]
+    named = {key for key in swept if f"${{{key}}}" in place or f"${{{key}.name}}" in place}
+    telling = [key for key in swept if key not in named]
+    if kind is None or kind in values or kind in master.hydra.runtime.choices or not set(telling) - NAMED_BY:
+        return plain
+    return [(*job, f"{kind}={_name([word for word in job if key_of(word) in telling], telling)}") for job in plain]
+
+
+def _name(words: Sequence[str], keys: Sequence[str]) -> str:
+    """What differs, in letters that a path and Hydra's grammar take; values too long to read are a checksum."""
+    parts = []
+    for key, _, value in (word.lstrip("+").partition("=") for word in words):
+        last = key.replace("/", ".").rpartition(".")[2]
+        short = last if sum(one.replace("/", ".").endswith(f".{last}") or one == last for one in keys) == 1 else key
+        said = re.sub(r"[^\w.]+", "_", value).strip("_")
+        said = said if len(said) <= LONGEST_VALUE else hashlib.sha256(value.encode()).hexdigest()[:8]
+        parts.append(said if key in NAMED_BY else f"{short.replace('/', '.')}-{said}")
+    return "+".join(parts)
 
 
 def refuse_repeated(jobs: Iterable[tuple[str, ...]]) -> None:
