@@ -1,0 +1,117 @@
+"""The schema: what each key may be, what it means for a run, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from omegaconf import OmegaConf, open_dict
+
+from clozelab.config import IDENTITY, LAYOUT, NEUTRAL, PROTOCOL, SCHEMAS, check_config, meaning_of, meanings
+from clozelab.launch import sweep
+
+REFUSED = [
+    ("pretrain", "trainer.strategy=dpp", "is 'dpp': choose one of auto, ddp, fsdp, xla; did you mean 'ddp'?"),
+    ("pretrain", "trainer.accelerator=cuda", "is 'cuda': choose one of auto, cpu, gpu, tpu"),
+    (
+        "pretrain",
+        "trainer.precision=16-mixed",
+        "is '16-mixed': choose one of auto, bf16-mixed, bf16-true, 32-true; did",
+    ),
+    ("pretrain", "trainer.compile=yes please", "is 'yes please': choose one of auto, true, false"),
+    ("pretrain", "trainer.micro_batch=half", "is 'half': choose one of as_configured, auto"),
+    ("pretrain", "position_growth=tiles", "is 'tiles': choose one of none, tile; did you mean 'tile'?"),
+    ("prepare", "corpus.sources.0.format=json", "is 'json': choose one of auto, text, jsonl; did you mean 'jsonl'?"),
+    (
+        "finetune",
+        "initialisation=pretraind",
+        "is 'pretraind': choose one of pretrained, random; did you mean 'pretrain",
+    ),
+    ("pretrain", "trainer.devices=0", "is 0: it must be at least 1"),
+    ("pretrain", "trainer.num_nodes=0", "is 0: it must be at least 1"),
+    ("pretrain", "trainer.threads=0", "is 0: it must be at least 1"),
+    ("pretrain", "trainer.num_workers=-1", "is -1: it must be at least 0"),
+    ("pretrain", "trainer.log_interval_steps=0", "is 0: it must be at least 1"),
+    ("pretrain", "seed=-1", "is -1: it must be at least 0"),
+    ("pretrain", "phases.0.seq_length=0", "is 0: it must be at least 1"),
+    ("pretrain", "phases.1.steps=0", "is 0: it must be at least 1"),
+    ("pretrain", "phases.0.micro_batch_size=0", "is 0: it must be at least 1"),
+    ("pretrain", "validation.instances=0", "is 0: it must be at least 1"),
+    ("pretrain", "validation.interval_steps=0", "is 0: it must be at least 1"),
+    ("pretrain", "checkpoint_interval_steps=0", "is 0: it must be at least 1"),
+    ("pretrain", "gradient_clip_norm=-1", "is -1.0: it must be at least 0"),
+    ("pretrain", "steps_factor=0", "is 0.0: it must be above 0"),
+    ("pretrain", "steps_factor=inf", "is inf: it must be above 0"),
+    ("pretrain", "steps_factor=nan", "is nan: it must be above 0"),
+    ("pretrain", "keep_encoders.1=1.5", "is 1.5: it must be above 0 and below 1"),
+    ("prepare", "corpus.validation_fraction=1", "is 1.0: it must be above 0 and below 1"),
+    ("finetune", "pretrain_seed=-1", "is -1: it must be at least 0"),
+    ("finetune", "encoder_fraction=1.5", "is 1.5: it must be above 0 and at most 1"),
+    ("finetune", "learning_rate=0", "is 0.0: it must be above 0"),
+    ("finetune", "epochs=-1", "is -1.0: it must be above 0"),
+    ("finetune", "global_batch_size=0", "is 0: it must be at least 1"),
+    ("finetune", "max_train_examples=0", "is 0: it must be at least 1"),
+    ("finetune", "evaluations_per_epoch=0", "is 0: it must be at least 1"),
+]
+
+
+@pytest.fixture(scope="module", params=["prepare", "pretrain", "finetune"])
+def stage(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_value_that_a_key_may_not_have_is_refused_in_one_sentence(stage: str) -> None:
+    """Composed once a stage: a mistake is set on a copy, as an override would."""
+    composed = sweep.compose(stage, ["keep_encoders=[0.5,0.6]"] if stage == "pretrain" else [])
+    with sweep.hydra_config(composed):
+        right = sweep.without_hydra(composed)
+        check_config(stage, right)
+        for own, word, message in REFUSED:
+            if own != stage:
+                continue
+            key, _, value = word.partition("=")
+            wrong = right.copy()
+            OmegaConf.update(wrong, f"scale.pretrain.{key}" if key.startswith("phases.") else key, value)
+            with pytest.raises(ValueError, match=f"^{re.escape(f'{key} {message}')}"):
+                check_config(stage, wrong)
+
+
+def test_every_mistake_has_a_line() -> None:
+    composed = sweep.compose("pretrain", ["seed=-1", "trainer.strategy=dpp", "steps_factor=0", "+sead=1"])
+    with sweep.hydra_config(composed):
+        config = sweep.without_hydra(composed)
+        with pytest.raises(ValueError, match=r"^sead: there is no such key; did you mean 'seed'\?$"):
+            check_config("pretrain", config)
+        with open_dict(config):
+            del config["sead"]
+        with pytest.raises(ValueError, match=r"^seed is -1.*\n.*trainer\.strategy is .*\nsteps_factor is 0\.0"):
+            check_config("pretrain", config)
+
+
+@pytest.mark.parametrize(
+    ("key", "meaning"),
+    [
+        ("hydra.job.name", NEUTRAL),
+        ("scale.model.hidden_size", NEUTRAL),
+        ("scale.name", IDENTITY),
+        ("phases.3.micro_batch_size", LAYOUT),
+        ("phases.3.steps", PROTOCOL),
+        ("trainer.devices", LAYOUT),
+        ("trainer.precision", PROTOCOL),
+        ("task.data.how_to_get", NEUTRAL),
+        ("task.data.max_seq_length", PROTOCOL),
+        ("objective.token.predict_prob", PROTOCOL),
+    ],
+)
+def test_what_a_key_means_for_a_run(key: str, meaning: object) -> None:
+    assert meaning_of(key) == meaning
+
+
+def test_a_key_counts_only_while_its_option_is_on() -> None:
+    options = {key: meaning.option for key, meaning in meanings().items() if meaning.option}
+    assert options == {
+        "task.hub": "hub",
+        "task.data.test_files": "predict_test",
+        "task.data.test_id_column": "predict_test",
+    }
+    assert set(SCHEMAS) == {"prepare_schema", "pretrain_schema", "finetune_schema"}
