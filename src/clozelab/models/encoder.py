@@ -126,7 +126,7 @@ class Encoder(nn.Module):
     def _contexts(self, layout: Layout, position_ids: Tensor, hidden: Tensor) -> dict[Mask, Context]:
         """What attention is told, by mask: worked out once for all layers that have it."""
         device_type = hidden.device.type
-        in_autocast = torch.is_autocast_enabled(device_type)
+        in_autocast = device_type != "meta" and torch.is_autocast_enabled(device_type)
         rotation = self.embeddings.position_embeddings.rotation(position_ids)
         contexts = {}
         for mask in self.masks:

@@ -63,10 +63,9 @@ class ReplacedTokenDetection(MaskedLanguageModel):
     def flops_per_token(self, config: EncoderConfig, seq_length: int, predicted_fraction: float) -> float:
         """The generator with its vocabulary projection (and once more forward, for the draw), and the encoder."""
         generator = narrower(config, self.generator_width)
-        without = training_flops_per_token(generator, seq_length, 0.0)
-        projection = training_flops_per_token(generator, seq_length, predicted_fraction) - without
-        head = 3.0 * 2 * config.hidden_size * (config.hidden_size + 1)
-        return without + projection * 4 / 3 + training_flops_per_token(config, seq_length, 0.0) + head
+        trained = training_flops_per_token(generator, seq_length, predicted_fraction)
+        projection = trained - training_flops_per_token(generator, seq_length, 0.0)
+        return trained + projection / 3 + training_flops_per_token(config, seq_length, 0.0, ("rtd",))
 
     def counts(self, batch: TorchBatch) -> dict[str, int]:
         return super().counts(batch) | {"rtd": batch["layout"].num_tokens}

@@ -18,7 +18,7 @@ from hydra.utils import instantiate
 
 from clozelab.launch.sweep import phase_objectives
 from clozelab.models.config import EncoderConfig
-from clozelab.models.cost import electra_flops_per_token, parameter_count, training_flops_per_token
+from clozelab.models.cost import electra_flops_per_token, parameter_count, trained_parameters, training_flops_per_token
 from clozelab.models.encoder import Encoder
 from clozelab.models.features import FeatureMix
 from clozelab.objectives.objective import Objective, build_models
@@ -211,17 +211,11 @@ def _arm(config: dict[str, Any], jobs: list[Job], cache_dir: Path) -> Arm:
         flops += number * own.token.flops_per_token(encoder, phase["seq_length"], own.predicted_fraction)
         rows = phase["steps"] * phase["global_batch_size"] * longest
         electra += rows * electra_flops_per_token(encoder, longest, min(1.0, fraction * ELECTRA_ROOM))
-    trained = trained_parameters(encoder, objectives)
+    with torch.device("meta"):
+        trained = trained_parameters(build_models(Encoder(encoder), objectives))
     return Arm(
         str(config["arm"]), config, encoder, jobs, parameter_count(encoder), trained, tokens, flops, electra, fraction
     )
-
-
-def trained_parameters(config: EncoderConfig, objectives: Sequence[Objective]) -> int:
-    """Of all models with their heads, each counted once; built without memory."""
-    with torch.device("meta"):
-        models = build_models(Encoder(config), objectives)
-    return sum({id(value): value.numel() for part in models.values() for value in part.parameters()}.values())
 
 
 def vocabulary_size(config: Mapping[str, Any], cache_dir: Path) -> tuple[int, bool]:

@@ -15,11 +15,10 @@ import zstandard
 
 from clozelab.launch.plan import make_steps
 from clozelab.metrics.statistics import smallest_detectable_difference
-from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.planning import timing
 from clozelab.planning.costing import Share, cost, divide, makespan, parse_budget, pretraining_seconds
-from clozelab.planning.jobs import ADAM_COPIES, Arm, arms, timing_requests, trained_parameters
+from clozelab.planning.jobs import ADAM_COPIES, Arm, arms, timing_requests
 from clozelab.planning.sweeps import History, Sample, sample_rows, sweep_plan
 from clozelab.planning.timing import Request, Speed, measured_speeds
 from clozelab.stages.plan import main
@@ -43,18 +42,6 @@ def test_parameters_are_those_of_built_models(demo: list[Arm]) -> None:
         token_head = hidden * hidden + hidden + 2 * hidden + vocab
         pair_head = 2 * hidden + 2 if arm.name == "mlm_nsp" else 0
         assert arm.trained_parameters == arm.parameters + token_head + pair_head
-
-
-def test_parameters_of_bert_base_without_its_memory(demo: list[Arm]) -> None:
-    from hydra.utils import instantiate
-
-    from clozelab.objectives.objective import Objective
-
-    base = EncoderConfig(30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
-    objective = Objective(
-        **instantiate(next(a for a in demo if a.name == "mlm_nsp").config["objective"], _convert_="all")
-    )
-    assert trained_parameters(base, [objective]) == 110_106_428  # transformers' BertForPreTraining
 
 
 def test_tokens_and_flops_by_hand(demo: list[Arm]) -> None:
