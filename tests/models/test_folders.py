@@ -199,3 +199,55 @@ def test_listed_file_that_is_gone(folder):
     shutil.rmtree(path)
     with pytest.raises(ValueError, match="does not exist"):
         read_config(path)
+
+
+def _save(path, encoder, **heads):
+    save_encoder_folder(path, encoder, heads=heads, tokenizer_files={}, extra_config={})
+
+
+def test_an_untied_vocabulary_projection_is_refused_and_a_tied_one_read(tmp_path, tiny_config):
+    encoder = Encoder(tiny_config())
+    head = encoder.config.family.head("lm", encoder)
+    _save(tmp_path / "e", encoder, lm=head)
+    (tmp_path / "e" / "checksums.json").unlink()
+    path, name = tmp_path / "e" / "model.safetensors", "cls.predictions.decoder.weight"
+    tensors, words = safetensors.torch.load_file(path), encoder.embeddings.word_embeddings.weight
+    fresh = MaskedLMHead(encoder.config, words)
+    safetensors.torch.save_file(tensors | {name: words.detach().clone()}, path)
+    load_head(tmp_path / "e", "lm", fresh)
+    assert _equal(fresh, head)
+    safetensors.torch.save_file(tensors | {name: words.detach() + 1e-3}, path)
+    with pytest.raises(ValueError, match=r"cls\.predictions\.decoder\.weight is not the word embeddings.*Bert"):
+        load_head(tmp_path / "e", "lm", fresh)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "word"),
+    [
+        ("albert", {"inner_group_num": 2}, "inner_group_num is 2"),
+        ("electra", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ("roberta", {"vocab_size": None}, "lacks vocab_size: not a complete ROBERTA"),
+        ("gpt2", {}, "model_type is 'gpt2'; known families: albert, bert, electra, roberta"),
+    ],
+)
+def test_a_foreign_configuration_is_refused_in_one_sentence(tmp_path, tiny_config, model_type, changes, word):
+    values = {**tiny_config().family.to_hf(tiny_config()), "model_type": model_type, **changes}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=word):
+        read_config(tmp_path)
+
+
+def test_a_missing_tensor_names_family_and_tensor(tmp_path, tiny_config):
+    config = tiny_config(model_type="albert", num_hidden_groups=1, embedding_size=8, projects_embeddings=True)
+    _save(tmp_path / "e", Encoder(config))
+    _rewrite(tmp_path / "e", lambda tensors: tensors.pop("albert.encoder.embedding_hidden_mapping_in.weight"))
+    with pytest.raises(ValueError, match=r"embedding_hidden_mapping_in\.weight of this Albert model is missing"):
+        load_encoder(tmp_path / "e")
+
+
+def test_a_causal_albert_is_of_a_type_that_others_do_not_know(tmp_path, tiny_config):
+    """Theirs has no causal mask: it would be loaded as bidirectional."""
+    config = tiny_config(model_type="albert", num_hidden_groups=1, projects_embeddings=True, is_causal=True)
+    _save(tmp_path / "e", Encoder(config))
+    assert read_config_dict(tmp_path / "e")["model_type"] == "clozelab_albert"
+    assert load_encoder(tmp_path / "e").config == config

@@ -58,7 +58,8 @@ def save_encoder_folder(
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     family = encoder.config.family
-    config = {"architectures": [family.architecture(heads)], **family.to_hf(encoder.config, heads), **extra_config}
+    architecture = family.architecture(heads, encoder.config.is_causal)
+    config = {"architectures": [architecture], **family.to_hf(encoder.config, heads), **extra_config}
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         (temporary / CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

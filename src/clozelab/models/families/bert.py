@@ -68,6 +68,8 @@ class Family:
         (frozenset({"lm"}), "ForMaskedLM"),
     )
     """Kinds of heads -> the class that holds them; the first that fits."""
+    causal_lm: ClassVar[str] = "LMHeadModel"
+    """Instead of ForMaskedLM, for a causal encoder."""
     parts: ClassVar[Mapping[str, Any]] = {}
     """Fields of EncoderConfig that its config.json does not name, where they are not BERT's."""
     defaults: ClassVar[Mapping[str, Any]] = {
@@ -122,10 +124,11 @@ class Family:
             return DenseClassificationHead(config, num_labels, self.dense_heads[kind], generator)
         return SequenceClassificationHead(config, num_labels, input_size, generator)
 
-    def architecture(self, kinds: Collection[str]) -> str:
+    def architecture(self, kinds: Collection[str], is_causal: bool = False) -> str:
         """The class of transformers that reads a folder with these heads."""
         fitting = [suffix for needed, suffix in (*TASKS, *self.pretraining) if needed <= set(kinds)]
-        return self.class_name + (fitting or ["Model"])[0]
+        suffix = (fitting or ["Model"])[0]
+        return self.class_name + (self.causal_lm if is_causal and suffix == "ForMaskedLM" else suffix)
 
     # Names of tensors
 
@@ -158,8 +161,9 @@ class Family:
         values = self.spell(config)
         understood = EncoderConfig(**self.read(values)).to_dict()
         different = {name: value for name, value in config.to_dict().items() if value != understood[name]}
-        # Their classes pool the first token, which has seen nothing but itself under a causal mask.
-        if different or (config.is_causal and POOLED_KINDS & set(kinds)):
+        # Their classes always have token types, and pool the first token, which sees only itself under a causal mask.
+        is_misread = not config.type_vocab_size or (config.is_causal and bool(POOLED_KINDS & set(kinds)))
+        if different or is_misread:
             values |= {"model_type": OWN_TYPE + self.model_type, OWN_KEY: different}
         return values
 

@@ -26,6 +26,7 @@ class Electra(Family):
     }
     decoder = "generator_lm_head"
     pretraining = ((frozenset({"rtd"}), "ForPreTraining"), (frozenset({"lm"}), "ForMaskedLM"))
+    causal_lm = "ForCausalLM"
     parts: ClassVar[Mapping[str, Any]] = {"pooler": None}
     defaults: ClassVar[Mapping[str, Any]] = {**Family.defaults, "embedding_size": 128}
     lm_act = "gelu"

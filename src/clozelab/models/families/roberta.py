@@ -25,6 +25,7 @@ class Roberta(Family):
     }
     decoder = "lm_head.decoder"
     pretraining = ((frozenset({"lm"}), "ForMaskedLM"),)
+    causal_lm = "ForCausalLM"
     parts: ClassVar[Mapping[str, Any]] = {"positions": POSITIONS}
     defaults: ClassVar[Mapping[str, Any]] = {**Family.defaults, "pad_token_id": 1}
     lm_act = "gelu"

@@ -1,0 +1,273 @@
+"""Each family equals transformers' classes with the same weights: fp32, CPU, 1e-5 at every layer and head, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from clozelab.models.config import EncoderConfig, Part
+from clozelab.models.encoder import Encoder
+from clozelab.models.folders import load_encoder, load_head, read_config, save_encoder_folder
+from clozelab.models.layout import Layout
+
+transformers = pytest.importorskip("transformers")
+
+TOLERANCE = 1e-5
+VOCAB = 113
+SHAPES = {
+    "head dim 5": {"hidden_size": 20, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 33},
+    "head dim 48, relu": {"hidden_size": 48, "num_attention_heads": 1, "num_hidden_layers": 2, "intermediate_size": 64}
+    | {"hidden_act": "relu", "layer_norm_eps": 1e-5},
+    "head dim 16, tanh gelu": {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 4}
+    | {"intermediate_size": 64, "hidden_act": "gelu_new"},
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "roberta": {"type_vocab_size": 1, "pad_token_id": 1, "max_position_embeddings": 42},
+    "albert": {"embedding_size": 12, "num_hidden_groups": 2},
+    "electra": {"embedding_size": 12},
+}
+CLASSES = {
+    "bert": {
+        "ForPreTraining": ("lm", "nsp"),
+        "ForMaskedLM": ("lm",),
+    },
+    "roberta": {"ForMaskedLM": ("lm",)},
+    "albert": {"ForPreTraining": ("lm", "sop"), "ForMaskedLM": ("lm",)},
+    "electra": {"ForPreTraining": ("rtd",), "ForMaskedLM": ("lm",)},
+}
+TASKS = {
+    "ForSequenceClassification": ("classification",),
+    "ForTokenClassification": ("tags",),
+    "ForQuestionAnswering": ("spans",),
+    "ForMultipleChoice": ("choices",),
+}
+EVERY_CLASS = [(name, suffix) for name in FAMILIES for suffix in (CLASSES[name] | TASKS)]
+LENGTHS = [9, 17, 1, 17, 5, 12, 3, 8, 16, 2, 11]
+EVERY_FAMILY = pytest.mark.parametrize("name", list(FAMILIES))
+EVERY_SHAPE = pytest.mark.parametrize("shape", list(SHAPES))
+BOTH_LAYOUTS = pytest.mark.parametrize("kind", ["ragged", "rectangle"])
+
+
+@dataclass
+class Pair:
+    """A model of transformers with random weights everywhere, and our encoder and heads of its folder."""
+
+    theirs: nn.Module
+    encoder: Encoder
+    heads: dict[str, nn.Module]
+
+
+@pytest.fixture
+def pair(tmp_path) -> Callable[..., Pair]:
+    """pair(family, class suffix, shape, **changes of the configuration)."""
+
+    def make(name: str, suffix: str = "Model", shape: str = "head dim 5", **changes: Any) -> Pair:
+        title = name.capitalize()
+        config = getattr(transformers, f"{title}Config")(
+            **{"vocab_size": VOCAB, "max_position_embeddings": 40, "num_labels": 3, "initializer_range": 0.08}
+            | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "attn_implementation": "eager"}
+            | {"num_labels": 2 if suffix in ("ForPreTraining", "ForQuestionAnswering") else 3}
+            | FAMILIES[name] | SHAPES[shape] | changes
+        )  # fmt: skip
+        torch.manual_seed(0)
+        theirs = getattr(transformers, title + suffix)(config).eval()
+        with torch.no_grad():
+            for parameter in theirs.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.05)
+        theirs.save_pretrained(tmp_path / "theirs")
+        encoder = load_encoder(tmp_path / "theirs")
+        heads = {}
+        for kind in (CLASSES[name] | TASKS).get(suffix, ()):
+            heads[kind] = encoder.config.family.head(kind, encoder, num_labels=3)
+            load_head(tmp_path / "theirs", kind, heads[kind])
+        return Pair(theirs, encoder, nn.ModuleDict(heads).eval())
+
+    return make
+
+
+def batches(name: str, kind: str) -> tuple[dict[str, Tensor], dict[str, Any], Tensor, Tensor]:
+    """Their padded batch, our stream, our rows that hold tokens, and bool [B, S] where theirs does."""
+    generator, width = torch.Generator().manual_seed(1), max(LENGTHS)
+    slots, lengths = torch.arange(width), torch.tensor(LENGTHS)[:, None]
+    real, pad = slots < lengths, FAMILIES[name].get("pad_token_id", 0)
+    ids = torch.where(real, torch.randint(2, VOCAB, real.shape, generator=generator), pad)
+    types = ((slots > lengths // 2) & real).long()
+    padded = {"input_ids": ids, "token_type_ids": types, "position_ids": slots.expand_as(ids)}
+    # A model of one token type has it for every token; theirs would read behind its table.
+    theirs = {"input_ids": ids, "attention_mask": real.long()}
+    theirs["token_type_ids"] = types if FAMILIES[name].get("type_vocab_size", 2) > 1 else torch.zeros_like(types)
+    if kind == "ragged":
+        layout = Layout.ragged(LENGTHS)
+        return theirs, {k: v[real] for k, v in padded.items()} | {"layout": layout}, torch.arange(sum(LENGTHS)), real
+    layout = Layout.rectangle(LENGTHS, width)
+    rows = real.flatten().nonzero().squeeze(1)
+    return theirs, {k: v.flatten() for k, v in padded.items()} | {"layout": layout}, rows, real
+
+
+def assert_equal(ours: Tensor, theirs: Tensor, what: str) -> None:
+    assert ours.shape == theirs.shape, what
+    assert (ours - theirs).abs().max() <= TOLERANCE, f"{what}: {(ours - theirs).abs().max():.2e}"
+
+
+def assert_gradients_equal(both: Pair, gradients: dict[str, Tensor]) -> None:
+    """Every parameter of theirs has our gradient; `gradients` are ours under their names."""
+    family = both.encoder.config.family
+    base = hasattr(both.theirs, family.prefix.rstrip("."))
+    for name, parameter in both.theirs.named_parameters():
+        theirs = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        assert_equal(gradients[name if base else family.prefix + name], theirs, f"gradient of {name}")
+
+
+@EVERY_FAMILY
+@EVERY_SHAPE
+@BOTH_LAYOUTS
+def test_every_layer_and_its_gradient(name, shape, kind, pair, hf_gradients):
+    both = pair(name, shape=shape)
+    batch, stream, rows, real = batches(name, kind)
+    theirs = both.theirs(**batch, output_hidden_states=True)
+    ours = both.encoder(**stream, output_hidden_states=True)
+    assert len(ours.hidden_states) == len(theirs.hidden_states) == SHAPES[shape]["num_hidden_layers"] + 1
+    loss_ours, loss_theirs = torch.zeros(()), torch.zeros(())
+    for index, (mine, other) in enumerate(zip(ours.hidden_states, theirs.hidden_states, strict=True)):
+        assert_equal(mine[rows], other[real], f"hidden state {index}")
+        weight = torch.randn(mine[rows].shape, generator=torch.Generator().manual_seed(index))
+        loss_ours, loss_theirs = loss_ours + (mine[rows] * weight).mean(), loss_theirs + (other[real] * weight).mean()
+    pooled = both.encoder.pool(ours.sequence_output, stream["layout"])
+    expected = theirs.last_hidden_state[:, 0] if name == "electra" else theirs.pooler_output
+    assert_equal(pooled, expected, "pooled output")
+    (loss_ours + pooled.square().mean()).backward()
+    (loss_theirs + expected.square().mean()).backward()
+    assert_gradients_equal(both, hf_gradients(both.encoder, {}))
+
+
+def outputs(both: Pair, stream: dict[str, Any], rows: Tensor) -> list[Tensor]:
+    """What each head says, of real tokens or of sequences."""
+    states, layout = both.encoder(**stream).sequence_output, stream["layout"]
+    found = []
+    for kind, head in both.heads.items():
+        of_sequences = kind in ("nsp", "sop", "classification", "choices")
+        found.append(head(both.encoder.pool(states, layout, head) if of_sequences else states[rows]))
+    return found
+
+
+def their_outputs(both: Pair, suffix: str, batch: dict[str, Tensor], real: Tensor) -> list[Tensor]:
+    if suffix == "ForMultipleChoice":
+        batch = {name: value[None] for name, value in batch.items()}
+    out = both.theirs(**batch)
+    if suffix == "ForMultipleChoice":
+        return [out.logits.T]
+    if suffix == "ForQuestionAnswering":
+        return [torch.stack([out.start_logits[real], out.end_logits[real]], dim=-1)]
+    if "prediction_logits" in out:
+        return [out.prediction_logits[real], out.sop_logits if "sop_logits" in out else out.seq_relationship_logits]
+    return [out.logits if suffix == "ForSequenceClassification" else out.logits[real]]
+
+
+@pytest.mark.parametrize(("name", "suffix"), EVERY_CLASS)
+@BOTH_LAYOUTS
+def test_every_head_and_its_gradient(name, suffix, kind, pair, hf_gradients):
+    both = pair(name, suffix)
+    batch, stream, rows, real = batches(name, kind)
+    ours, theirs = outputs(both, stream, rows), their_outputs(both, suffix, batch, real)
+    assert len(ours) == len(both.heads) == len(theirs) > 0
+    for mine, other, head in zip(ours, theirs, both.heads, strict=True):
+        assert_equal(mine, other, head)
+    sum(mine.square().mean() for mine in ours).backward()
+    sum(other.square().mean() for other in theirs).backward()
+    gradients = hf_gradients(both.encoder, dict(both.heads))
+    # One of theirs is tied to the bias of ours, which is spelled without it.
+    family = both.encoder.config.family
+    gradients[f"{family.decoder}.bias"] = gradients.get(family.head_name("lm", "bias"))
+    assert_gradients_equal(both, gradients)
+
+
+@pytest.mark.parametrize(("name", "suffix"), EVERY_CLASS)
+def test_there_and_back(name, suffix, pair, tmp_path):
+    """What we write has the very tensors we read, and loads in the class that it names, and here."""
+    both = pair(name, suffix)
+    save_encoder_folder(
+        tmp_path / "ours", both.encoder, heads=dict(both.heads), tokenizer_files={}, extra_config={"num_labels": 3}
+    )
+    again = load_encoder(tmp_path / "ours")
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), both.encoder.parameters(), strict=True))
+    assert again.config == both.encoder.config
+    kinds, title = set(both.heads), name.capitalize()
+    assert read_config(tmp_path / "ours").family.architecture(kinds) == title + suffix
+    extra = {"num_labels": both.theirs.config.num_labels}
+    loaded, info = getattr(transformers, title + suffix).from_pretrained(
+        tmp_path / "ours", output_loading_info=True, **extra
+    )
+    assert loaded.config.architectures == [title + suffix]
+    assert not info["missing_keys"] and not info["mismatched_keys"]
+    # Some of their classes leave out the pooler, which we always write.
+    assert all(".pooler." in key for key in info["unexpected_keys"]), info
+    state = loaded.state_dict()
+    for key, value in both.theirs.state_dict().items():
+        assert torch.equal(state[key], value), key
+
+
+@EVERY_FAMILY
+def test_automodel_finds_every_tensor_and_no_other(name, pair, tmp_path):
+    both = pair(name)
+    save_encoder_folder(tmp_path / "ours", both.encoder, heads={}, tokenizer_files={}, extra_config={})
+    loaded, info = transformers.AutoModel.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert type(loaded) is type(both.theirs)
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    assert sum(p.numel() for p in both.encoder.parameters()) == loaded.num_parameters()
+    batch, _, _, real = batches(name, "ragged")
+    with torch.no_grad():
+        assert_equal(loaded.eval()(**batch)[0][real], both.theirs(**batch)[0][real], "AutoModel's output")
+
+
+@EVERY_FAMILY
+def test_a_permuted_layer_is_seen(name, pair, tmp_path):
+    """The comparison notices: the first two layers (ALBERT's groups) change places in the file."""
+    both = pair(name)
+    family, path = both.encoder.config.family, tmp_path / "theirs" / "model.safetensors"
+    first, second = (family.prefix.removesuffix("."), family.layer_prefix.format(0)), family.layer_prefix.format(1)
+    tensors = safetensors.torch.load_file(path)
+    swapped = {}
+    for key, value in tensors.items():
+        key = key.replace(first[1], "*").replace(second, first[1]).replace("*", second)
+        swapped[key] = value
+    assert list(swapped) != list(tensors)
+    safetensors.torch.save_file(swapped, path)
+    batch, stream, rows, real = batches(name, "ragged")
+    wrong = load_encoder(tmp_path / "theirs")(**stream).sequence_output[rows]
+    assert (wrong - both.theirs(**batch).last_hidden_state[real]).abs().max() > 100 * TOLERANCE
+
+
+def test_a_missing_position_offset_is_seen(pair):
+    both = pair("roberta")
+    batch, stream, rows, real = batches("roberta", "ragged")
+    plain: EncoderConfig = replace(
+        both.encoder.config, positions=Part("clozelab.models.embeddings.LearnedPositions"), max_position_embeddings=42
+    )
+    wrong = Encoder(plain)
+    wrong.load_state_dict(both.encoder.state_dict())
+    out = wrong(**stream).sequence_output[rows]
+    assert (out - both.theirs(**batch).last_hidden_state[real]).abs().max() > 100 * TOLERANCE
+
+
+def test_a_generator_with_its_discriminators_embeddings(pair, tmp_path):
+    """Two encoders share one Embeddings; each folder is whole, and transformers' generator is the same."""
+    from clozelab.models.families.electra import narrower
+
+    both = pair("electra", "ForPreTraining", "head dim 16, tanh gelu")
+    generator = Encoder(narrower(both.encoder.config, "1/2"), embeddings=both.encoder.embeddings).eval()
+    assert generator.config.hidden_size == 16 and generator.config.embedding_size == 12
+    assert generator.embeddings.word_embeddings.weight is both.encoder.embeddings.word_embeddings.weight
+    head = generator.config.family.head("lm", generator)
+    save_encoder_folder(tmp_path / "g", generator, heads={"lm": head}, tokenizer_files={}, extra_config={})
+    model, info = transformers.ElectraForMaskedLM.from_pretrained(tmp_path / "g", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    batch, stream, rows, real = batches("electra", "ragged")
+    logits = head(generator(**stream).sequence_output[rows])
+    assert_equal(logits, model.eval()(**batch).logits[real], "generator's logits")
