@@ -14,13 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clozelab.verdicts.consistency import (
-    FINETUNE_MAY_DIFFER,
-    PRETRAIN_MAY_DIFFER,
-    is_within,
-    meant_to_differ,
-    read_deltas,
-)
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -33,9 +26,11 @@ from clozelab.launch import sweep
 from clozelab.launch.experiments import ExperimentSource
 from clozelab.models.config import EncoderConfig
 from clozelab.runs.fingerprint import canonical, flatten
+from clozelab.runs.record import Record, what_was_said
 from clozelab.runs.sharing import kept_steps, training_key
 from clozelab.runs.store import Run
 from clozelab.targets import check_targets
+from clozelab.verdicts.comparability import MAY_DIFFER, is_within, meant_to_differ
 from clozelab.verdicts.experiment import find_experiment, list_experiments, load_experiment
 
 TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"
@@ -247,20 +242,24 @@ def test_a_task_that_a_scale_misspells_is_found(key: str) -> None:
     assert tasks_at(values) - known_tasks() == {"ner_conll2033"}
 
 
+def recorded(folder: Path, stage: str, delta: str) -> Record:
+    """What a run of an arm or row says of its configuration and of what was said for it."""
+    composed = sweep.compose(f"sweep_{stage}", [f"{DELTAS[stage]}={delta}", "scale=laptop"], folder=folder)
+    with sweep.hydra_config(composed):
+        config = canonical(sweep.without_hydra(composed))
+        return Record.model_construct(stage=stage, config=config, **what_was_said().model_dump())
+
+
 @pytest.mark.parametrize("name", list_experiments())
-def test_arms_and_rows_differ_in_what_their_files_say(name: str) -> None:
+def test_arms_and_rows_differ_in_what_their_lines_say(name: str) -> None:
     """So that a table's own rows are comparable, and nothing else has to be let through for it."""
     folder = EXPERIMENTS_DIR / name
     differ_in = load_experiment(folder).differ_in
-    for stage, names in (("pretrain", PRETRAIN_MAY_DIFFER), ("finetune", FINETUNE_MAY_DIFFER)):
-        files = read_deltas(folder / DELTAS[stage])
-        configs = {
-            delta: flatten(canonical(at_scale(with_delta(folder, stage, delta), "laptop")))
-            for delta in deltas(folder, stage)
-        }
-        for first, second in combinations(configs, 2):
-            free = {*names, *differ_in, *meant_to_differ(files[first], files[second])}
-            one, other = configs[first], configs[second]
+    for stage in STAGES:
+        runs = {delta: recorded(folder, stage, delta) for delta in deltas(folder, stage)}
+        for first, second in combinations(runs, 2):
+            free = {*MAY_DIFFER, *differ_in, *meant_to_differ([runs[first]], [runs[second]])}
+            one, other = flatten(runs[first].config), flatten(runs[second].config)
             apart = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
             assert {key for key in apart if not is_within(key, free)} == set(), f"{first} and {second}"
 

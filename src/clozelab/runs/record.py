@@ -367,22 +367,31 @@ def what_was_said() -> Said:
 def read_delta(group: str, choice: str) -> dict[str, Any]:
     """What the node of one group's choice itself says: dotted key -> value, "/group" -> choice.
 
+    A file that it lays over a part (`/task/format/features@task`) is said by it, too.
+
     Read through Hydra's own sources, so a file and a node that config.py registered are the same.
     """
     from hydra._internal.config_repository import ConfigRepository
     from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
-    from hydra.core.default_element import GroupDefault
+    from hydra.core.default_element import ConfigDefault, GroupDefault
     from hydra.core.hydra_config import HydraConfig
 
     search_path = ConfigSearchPathImpl()
     for source in HydraConfig.get().runtime.config_sources:
         if source.schema:
             search_path.append(str(source.provider), f"{source.schema}://{source.path}")
-    found = ConfigRepository(search_path).load_config(f"{group}/{choice}")
+    repository = ConfigRepository(search_path)
+    found = repository.load_config(f"{group}/{choice}")
     if found is None:
         return {}
     delta: dict[str, Any] = {}
     for one in found.defaults_list or ():
+        if (
+            isinstance(one, ConfigDefault)
+            and one.package
+            and (laid := repository.load_config(str(one.path).lstrip("/")))
+        ):
+            delta |= _leaves(redacted(OmegaConf.to_container(laid.config, resolve=False)), one.package)
         if isinstance(one, GroupDefault) and isinstance(one.value, str):
             name = str(one.group)
             delta[name if name.startswith("/") else f"/{group}/{name}"] = one.value

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from clozelab.runs.fingerprint import CONDITIONAL_KEYS, flatten, is_of_no_account
 from clozelab.suggestions import CONF_DIR
-from clozelab.training.metrics_rows import read_rows
 from clozelab.verdicts.experiment import RATE_KEYS, STEP_KEYS, Experiment, read_yaml
 from clozelab.verdicts.wording import rough
 
@@ -153,11 +152,14 @@ def meant_to_differ(first: Sequence[Record], second: Sequence[Record]) -> frozen
         return frozenset()
     one, other = first[0], second[0]
     here, there = _delta(one), _delta(other)
-    different = {key for key in here.keys() | there.keys() if str(here.get(key)) != str(there.get(key))}
+    said = {key: [str(one[key]) if key in one else "(nothing)" for one in (here, there)] for key in {**here, **there}}
+    different = {key for key, (mine, theirs) in said.items() if mine != theirs}
     found = {key for key in different if not key.startswith("/")}
     for key in different - found:
         found |= _chosen_apart(key.removeprefix("/"), one, other)
-    references = derived() | {key: REFERENCE.findall(str(here[key])) for key in here if here[key] == there.get(key)}
+    references = derived() | {
+        key: REFERENCE.findall(str(here[key])) for key in here if key in there and here[key] == there[key]
+    }
     while True:
         more = {key for key, names in references.items() if any(is_within(name, found) for name in names)}
         if more <= found:
@@ -382,6 +384,8 @@ def _equal_answers(runs: Sequence[Record]) -> Iterator[list[Record]]:
 
 def _predictions(run: Record) -> Mapping[str, str]:
     """Name -> sha256 of the files that hold its answers and what they came from; nothing without answers."""
+    from clozelab.training.metrics_rows import read_rows  # only where two runs look alike
+
     files: list[Any] = [path for pattern in ANSWERS for path in sorted(run.folder.glob(pattern)) if path.is_file()]
     if not files:
         return {}

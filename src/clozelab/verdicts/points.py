@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate
-from clozelab.training.metrics_rows import read_rows
 from clozelab.verdicts.experiment import Experiment
 from clozelab.verdicts.links import Link, link_between
 from clozelab.verdicts.table import DataColumn, Table
@@ -143,6 +142,8 @@ def _name(arm: str, others: frozenset[tuple[str, str]], lines: Sequence[tuple[st
 
 def _tokens(runs: Sequence[Record], fractions: Sequence[float]) -> dict[float, float]:
     """Seen after each fraction of the steps, as a mean over the complete runs; empty where one is not known."""
+    from clozelab.training.metrics_rows import read_rows  # only for points of a run
+
     found: dict[float, list[float]] = {fraction: [] for fraction in fractions}
     for run in runs:
         steps, tokens = run.facts.get("steps"), run.facts.get("tokens")
