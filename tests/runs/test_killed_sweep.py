@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from clozelab.report.render import write_results
-from clozelab.runs.find import collect
+from clozelab.runs.find import find
 from clozelab.runs.locks import holder, holders
 from clozelab.verdicts.experiment import Experiment, Row
 from clozelab.verdicts.table import build_table
@@ -140,10 +140,10 @@ def completions(runs: Path) -> dict[str, str]:
 
 def results(runs: Path) -> list[dict[str, Any]]:
     """results.csv without what is OF_THE_MOMENT."""
-    path, collected = runs / "results.csv", collect(runs / "killed/demo")
+    path, found = runs / "results.csv", find(runs / "killed/demo")
     rows = tuple(Row(name=arm, label=arm, arm=arm) for arm in ("mlm", "ltr"))
     experiment = Experiment(folder=runs, name="killed", columns=(), rows=rows)
-    write_results(path, collected, build_table(experiment, collected), "demo")
+    write_results(path, build_table(experiment, found), "demo")
     with path.open(newline="") as file:
         return [{key: value for key, value in row.items() if key not in OF_THE_MOMENT} for row in csv.DictReader(file)]
 

@@ -103,7 +103,7 @@ TOLERANCE = 2e-5
 SCORE_TOLERANCE = 1e-3
 """Relative. Other vector instructions moved the correlation by 3e-6; noise of 1e-4 on logits moved no other score."""
 CHANGED = (
-    "results have changed: raise RESULTS_VERSIONS in ledger/fingerprint.py (and pin the new values here), or find out "
+    "results have changed: raise RESULTS_VERSIONS in runs/fingerprint.py (and pin the new values here), or find out "
     "why. Now: "
 )
 MLM = MaskedLanguageModel(predict_prob=0.15, mask_fraction=0.8, random_fraction=0.1, same_fraction=0.1, weight=1.0)

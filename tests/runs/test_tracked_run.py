@@ -25,7 +25,7 @@ def sibling(name: str) -> ModuleType:
     return module
 
 
-tiny, wandb_files = sibling("runs/test_pretrain_run.py"), sibling("ledger/reporting/test_tracked.py")
+tiny, wandb_files = sibling("runs/test_pretrain_run.py"), sibling("report/test_tracked.py")
 tiny_finetuning = sibling("runs/test_finetune_run.py")
 workplace, offline = tiny.workplace, wandb_files.offline
 world, finetune = tiny_finetuning.world, tiny_finetuning.finetune

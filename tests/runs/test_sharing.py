@@ -12,7 +12,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.launch.sweep import job_status
-from clozelab.runs.find import collect
+from clozelab.runs.find import find
 from clozelab.runs.record import Record, read_record
 from clozelab.runs.sharing import (
     find_equal_run,
@@ -92,8 +92,8 @@ def test_an_equal_run_serves_another_experiment(tmp_path: Path) -> None:
     with Run.claim(folder, stage="pretrain", config=other, inputs=INPUTS) as run:
         assert run.is_complete and run.facts == {"tokens": 1000}
     assert (folder / "encoder" / "config.json").read_text() == "encoder"
-    (found,) = collect(tmp_path / "second" / "tiny").pretrain
-    assert (found.arm, found.curves["validation/loss"]) == ("mlm", [(100, 4.5)])
+    (found,) = find(tmp_path / "second" / "tiny").pretrain
+    assert (found.name, found.curves["validation/loss"]) == ("mlm", [(100, 4.5)])
     status, told = job_status("pretrain", other, other.run_dir)
     assert status == "complete" and Path(told) == source
     # All runs can be moved together: the links are relative.

@@ -156,7 +156,7 @@ from clozelab.launch.processes import Job, ProcessPool
 job = Job("x", ["/bin/sh", "-c", "echo $$; exec sleep 60"], Path({str(tmp_path / "log")!r}))
 ProcessPool([job], at_once=1, grace_seconds=1, console=Console(file=io.StringIO())).run()
 """
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3] / "src")}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
     parent = subprocess.Popen([sys.executable, "-c", script], env=environment)
     log = tmp_path / "log"
     while not (log.exists() and log.read_text().strip()):
@@ -187,7 +187,7 @@ def test_a_job_that_is_forked_as_its_launcher_is_killed_does_not_begin(tmp_path:
         "server = ForkServer('slow_start', ['slow_start'], {})\n"
         f"server.start([sys.argv[1]], Path({str(tmp_path / 'log')!r})).wait()\n"
     )
-    paths = f"{Path(__file__).parents[3] / 'src'}{os.pathsep}{tmp_path}"
+    paths = f"{Path(__file__).parents[2] / 'src'}{os.pathsep}{tmp_path}"
     for kill in (False, True):
         began = tmp_path / f"began-{kill}"
         (tmp_path / "forked").unlink(missing_ok=True)
@@ -216,7 +216,7 @@ def test_a_server_that_still_imports_leaves_interrupts_to_its_launcher_and_ends_
         "ForkServer('slow_import', ['clozelab.launch.preloaded', 'slow_import'], {})\n"
         "print(forkserver._forkserver._forkserver_pid, flush=True)\ntime.sleep(60)\n"
     )
-    paths = f"{Path(__file__).parents[3] / 'src'}{os.pathsep}{tmp_path}"
+    paths = f"{Path(__file__).parents[2] / 'src'}{os.pathsep}{tmp_path}"
     parent = subprocess.Popen(
         [sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True
     )
@@ -259,7 +259,7 @@ def test_a_signal_to_the_whole_group_and_passed_on_lets_jobs_save(tmp_path: Path
         "jobs = [Job(n, [sys.executable, 'slow_save.py', n], Path(n + '.log'), words=[n]) for n in 'ab']\n"
         "ProcessPool(jobs, at_once=2, grace_seconds=20, console=Console(file=io.StringIO()), server=server).run()\n"
     )
-    paths = f"{Path(__file__).parents[3] / 'src'}{os.pathsep}{tmp_path}"
+    paths = f"{Path(__file__).parents[2] / 'src'}{os.pathsep}{tmp_path}"
     launcher = subprocess.Popen(
         [sys.executable, "-c", script],
         cwd=tmp_path,

@@ -23,7 +23,7 @@ from clozelab.launch import sweep
 from clozelab.launch.slurm import SlurmLauncher, job_resources
 
 needs_submitit = pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="the extra slurm is missing")
-SRC = Path(__file__).parents[3] / "src"
+SRC = Path(__file__).parents[2] / "src"
 FAKE = Path(__file__).with_name("fake_slurm.py")
 COMMANDS = ("sbatch", "srun", "sacct", "scontrol", "scancel")
 

@@ -1,0 +1,82 @@
+"""The command line of the plain verbs, tables in a terminal and in a pipe, and what an unknown word was meant to be."""
+
+from __future__ import annotations
+
+import pytest
+
+from clozelab.suggestions import hint, nearest
+from clozelab.terminal import Heading, key_of, make_console, make_table, parse
+
+HEADINGS = [Heading("kind"), Heading("why", drop=1), Heading("path", folds=True)]
+ROW = ["leftovers", "temporary", "/" + "/".join(["folder"] * 60)]
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    console = make_console()
+    console.print(make_table(HEADINGS, [ROW], console.width))
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+
+
+def test_a_row_is_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys)
+    assert len(lines) == 3 and lines[-1].split() == ROW
+    # Nothing is padded to the width of the console.
+    assert max(map(len, lines)) < 2 * len(ROW[-1])
+
+
+def test_a_terminal_folds_the_path_and_drops_what_matters_least(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = printed(capsys)
+    assert len(lines) > 3 and max(map(len, lines)) <= 60 and "why" not in lines[0]
+    assert "".join(line.split()[-1] for line in lines[2:]) == ROW[-1]
+
+
+def test_hydra_s_words_are_passed_on_as_they_are() -> None:
+    words = ["~logger", "+seed=1", "objective/pair=none", "~task.data={a: 1}", "hydra/launcher=slurm"]
+    said = parse("doctor", ["pretrain", *words], names=(0, 1), takes_overrides=True)
+    assert said.names == ["pretrain"] and said.overrides == words
+
+
+def test_a_path_may_have_a_sign_in_it() -> None:
+    said = parse("submit", ["glue", "runs/lr=1e-3", "out=there"], names=(1, 2), keys=["out"])
+    assert said.names == ["glue", "runs/lr=1e-3"] and said.values == {"out": "there"}
+    with pytest.raises(ValueError, match="submit has no key 'ot'; did you mean 'out'"):
+        parse("submit", ["glue", "ot=there"], names=(1, 2), keys=["out"])
+
+
+@pytest.mark.parametrize("word", ["seed=1", "+seed=1", "++seed=1", "~seed"])
+def test_the_key_of_a_word(word: str) -> None:
+    assert key_of(word) == "seed"
+
+
+NAMES = ["table5_pretraining_tasks", "table6_model_size", "mlm", "mlm_nsp", "ltr", "figure5_training_steps"]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("table5", "table5_pretraining_tasks"),  # the only one that begins so
+        ("TABLE6_MODEL_SIZE", "table6_model_size"),
+        ("MLM", "mlm"),  # mlm_nsp begins so too
+        ("mlm_nps", "mlm_nsp"),
+        ("table", None),  # two begin so
+        ("fi", None),  # too short to say
+        ("pretrain", None),
+        ("", None),
+    ],
+)
+def test_nearest(word: str, meant: str | None) -> None:
+    assert nearest(word, NAMES) == meant
+
+
+def test_cutoff_is_how_alike_it_must_be() -> None:
+    assert nearest("abcx", ["abcdef"]) == "abcdef" and nearest("abcx", ["abcdef"], cutoff=0.7) is None
+
+
+def test_hint_names_the_nearest_or_all_in_order() -> None:
+    assert hint("figure5", NAMES) == "did you mean 'figure5_training_steps'?"
+    assert hint("nothing", {"b", "a"}) == "there are a, b"
+    assert hint("nothing", []) == "there are none"
+    assert hint("x", ["b", "a"], prefix="--") == "there are --a, --b"
