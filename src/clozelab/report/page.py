@@ -186,7 +186,7 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str) -> dic
         "name": experiment.name,
         "source": experiment.source,
         "has_paper": experiment.has_paper,
-        "sets": _sets(experiment.split),
+        "sets": _sets(table),
         "statistic": f"; the paper's numbers are {experiment.statistic}" if experiment.statistic else "",
         "scale": scale,
         "question": _question(experiment.folder),
@@ -266,9 +266,11 @@ def _reading(table: Table, judgements: Sequence[Judgement]) -> list[str]:
     return [*lines, barred, *([STAND_INS] if experiment.has_paper else [])]
 
 
-def _sets(split: str) -> str:
-    """Which of a task's sets the numbers are on; ours are always on the labelled ones."""
-    if split == OUR_SPLIT:
+def _sets(table: Table) -> str:
+    """Which sets the numbers are on; ours are always on the labelled ones, or on held-out text."""
+    if all(one.is_pretraining for one in table.columns):
+        return "on held-out text"
+    if (split := table.experiment.split) == OUR_SPLIT:
         return f"on the {split} sets"
     return f"ours on the {OUR_SPLIT} sets and the paper's on the {split} sets"
 

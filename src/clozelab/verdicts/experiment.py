@@ -422,23 +422,6 @@ class Experiment(_Entry):
     def label(self, row: str) -> str:
         return next((one.label for one in self.rows if one.name == row), row)
 
-    def inline_deltas(self, kind: str) -> dict[str, dict[str, Any]]:
-        """Name -> settings of the arms (kind "arm") or rows (kind "row") that have no file in the folder.
-
-        A key is a dotted setting, or a group of files with a choice ("objective", "objective/input"). A row takes the
-        encoder of its arm; a floor has the shape of the first arm and fresh weights.
-        """
-        files = {path.stem for path in (self.folder / kind).glob("*.yaml")}
-        if kind == "arm":
-            return {name: {"arm": name} | delta for name, delta in self.arms.items() if name not in files}
-        shape = next((row.arm for row in self.rows if row.arm), next(iter(self.arms), None))
-        found = {}
-        for row in self.rows:
-            if row.name not in files and (row.arm or shape):
-                encoder = {"encoder_arm": row.arm or shape, "initialisation": "pretrained" if row.arm else "random"}
-                found[row.name] = {"row": row.name} | encoder | row.delta
-        return found
-
 
 def _known(name: str, known: Iterable[str], where: str, what: str) -> None:
     names = list(known)
