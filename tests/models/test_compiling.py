@@ -7,7 +7,8 @@ import copy
 import pytest
 import torch
 
-from clozelab.models.encoder import Encoder, compile_encoder, uncompiled
+from clozelab.models.encoder import Encoder, compile_encoder
+from clozelab.training.runtime import uncompiled
 
 SLOTS = 12
 

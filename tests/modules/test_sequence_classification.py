@@ -210,3 +210,26 @@ def test_windows_of_a_text_give_one_prediction(make: Any, split: LabelledRows, p
     lines = list(module.prediction_files("Toy", texts, [part])["Toy.tsv"])
     assert [line.split("\t")[1] for line in lines[1:]] == [split.label_names[i] for i in expected.argmax(1)]
     assert texts.input_labels.tolist() == np.repeat(split.labels[:24], counts).tolist()
+
+
+@pytest.mark.parametrize(
+    ("family", "head", "reads_pooler", "output"),
+    [
+        ({}, "linear", True, "SequenceClassificationHead"),
+        ({}, "bilstm", False, "SequenceClassificationHead"),
+        ({"model_type": "roberta"}, "linear", False, "DenseClassificationHead"),
+        ({"model_type": "roberta"}, "bilstm", False, "SequenceClassificationHead"),
+        ({"model_type": "electra", "pooler": None}, "linear", False, "DenseClassificationHead"),
+    ],
+)
+def test_each_family_has_its_own_output_layer(
+    tiny_module: Any, split: LabelledRows, family: dict[str, Any], head: str, reads_pooler: bool, output: str
+) -> None:
+    """And what is trained gets a gradient, all of it: DDP would wait for the rest."""
+    settings = {"metrics": ["accuracy"], "metric": "validation/accuracy", "number_range": None, "head": head}
+    module = tiny_module(SequenceClassification, family, validation=split, **settings)
+    assert type(module.classifier).__name__ == output
+    assert all(parameter.requires_grad is reads_pooler for parameter in module.encoder.pooler.parameters())
+    batch = make_batch(split.rows, np.arange(8), {"labels": split.labels})
+    module.loss(module.logits(batch), batch).backward()
+    assert [name for name, value in module.named_parameters() if value.requires_grad and value.grad is None] == []

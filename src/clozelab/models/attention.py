@@ -81,20 +81,6 @@ class LocalAttention:
         return Mask(self.is_causal, None if is_global else self.window)
 
 
-class Rotation(NamedTuple):
-    """What rotary positions do to query and key; one angle a pair of numbers."""
-
-    cos: Tensor
-    """[T, 1, D / 2]."""
-    sin: Tensor
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """[T, N, D] -> [T, N, D]: number i turns with number i + D / 2."""
-        left, right = x.chunk(2, dim=-1)
-        cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
-        return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
-
-
 class DenseRows(NamedTuple):
     """Equal rows, worked out once for all layers of a batch. Plain values: a compiled layer guards on these alone."""
 
@@ -112,8 +98,8 @@ class Context(NamedTuple):
 
     layout: Layout | DenseRows
     mask: Mask
-    rotation: Rotation | None
-    """By the positions of the tokens, where the position scheme turns query and key."""
+    rotation: Callable[[Tensor], Tensor] | None
+    """What the position scheme does to query and key [T, N, D], by the positions of the tokens."""
 
 
 def dense_rows(
@@ -323,10 +309,10 @@ def _group_layout_maker(lengths: list[int], width: int, device: torch.device) ->
 
 def has_varlen_kernel(q: Tensor, mask: Mask) -> bool:
     """Whether torch's variable-length kernel takes `q`; it raises where scaled_dot_product_attention would adapt."""
-    loaded = _load_varlen()
-    if q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16) or loaded is None:
+    if q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16):
         return False
-    if mask.window is not None and "window_size" not in loaded[1]:
+    loaded = _load_varlen()
+    if loaded is None or (mask.window is not None and "window_size" not in loaded[1]):
         return False
     head_dim = q.shape[-1]
     # A compiler folds the properties, and not the capability, into a constant.

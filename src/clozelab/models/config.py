@@ -11,6 +11,7 @@ Unusual: a causal encoder pools its last token, because under a causal mask the 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -171,7 +172,7 @@ def family_of(model_type: str) -> Family:
     """The family of a name, each one a module of families/; ValueError lists them where there is none."""
     from clozelab.models import families  # here, because a family builds heads, which know this file
 
-    known = families.names()
+    known = sorted(module.name for module in pkgutil.iter_modules(families.__path__))
     if model_type not in known:
         raise ValueError(f"model_type is {model_type!r}; known families: {', '.join(known)}")
     return importlib.import_module(f"clozelab.models.families.{model_type}").FAMILY

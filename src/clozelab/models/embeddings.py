@@ -8,13 +8,28 @@ Letters: T tokens in the stream, E embedding size, D head dimension.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
-from clozelab.models.attention import Rotation
 from clozelab.models.config import EncoderConfig
 from clozelab.models.kernels.cpu import Dropout
 from clozelab.models.layers import Embedding, sinusoids
+
+
+class Rotation(NamedTuple):
+    """What rotary positions do to query and key; one angle a pair of numbers."""
+
+    cos: Tensor
+    """[T, 1, D / 2]."""
+    sin: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[T, N, D] -> [T, N, D]: number i turns with number i + D / 2."""
+        left, right = x.chunk(2, dim=-1)
+        cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
+        return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
 
 
 class LearnedPositions(Embedding):

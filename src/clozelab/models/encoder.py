@@ -9,8 +9,6 @@ Letters: T tokens in the stream, B sequences, E embedding size, H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -189,16 +187,3 @@ def compile_encoder(encoder: Encoder, *, dynamic: bool, **options: Any) -> None:
         attention._grouped = torch.compiler.disable(attention._grouped)
     for part in (encoder.embeddings, *encoder.layer):
         part.compile(dynamic=dynamic, **options)
-
-
-@contextmanager
-def uncompiled() -> Iterator[None]:
-    """Inside, compiled modules run as written: for a few evaluations a compilation of their own costs more."""
-    # Asked for by its submodule's presence: importing it would cost what an uncompiled run saves.
-    import sys
-
-    if "torch._dynamo" not in sys.modules:
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield

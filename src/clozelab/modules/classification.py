@@ -59,12 +59,14 @@ class SequenceClassification(FineTuning):
         keys = self.score_keys({"metrics": metrics}, data)
         super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
         self.metrics, self.validation, self.number_range = list(metrics), validation, number_range or (-np.inf, np.inf)
-        if self.bilstm is not None:
-            self.encoder.pooler.requires_grad_(False)
-        num_outputs = max(1, len(validation.label_names))
-        self.classifier = encoder.config.family.head(
-            "classification", encoder, num_labels=num_outputs, input_size=self.head_input_size
-        )
+        self._put_head("classification", max(1, len(validation.label_names)))
+
+    def _put_head(self, kind: str, num_labels: int) -> None:
+        """The output layer; the pooler is trained where that reads it, or DDP would wait for its gradient."""
+        family = self.encoder.config.family
+        self.classifier = family.head(kind, self.encoder, num_labels=num_labels, input_size=self.head_input_size)
+        is_read = self.bilstm is None and not getattr(self.classifier, "reads_token_states", False)
+        self.encoder.pooler.requires_grad_(is_read)
 
     @classmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
@@ -151,7 +153,7 @@ class MultipleChoice(SequenceClassification):
 
     def __init__(self, *, encoder: Encoder, **classification: Any) -> None:
         super().__init__(encoder=encoder, number_range=None, **classification)
-        self.classifier = encoder.config.family.head("choices", encoder, input_size=self.head_input_size)
+        self._put_head("choices", 1)
 
     def logits(self, batch: Batch) -> Tensor:
         """[B, K], from the scores [B * K, 1] of the sequences."""

@@ -100,10 +100,11 @@ class FineTuning(TrainingModule):
         self.best: Evaluation | None = None
         self.history: list[dict[str, float]] = []
         self.bilstm: BiLSTM | None = None
-        self.head_input_size = input_size or encoder.config.hidden_size
+        self.head_input_size = input_size
+        """None: the encoder's states themselves."""
         if head == "bilstm":
             size = bilstm_hidden_size or encoder.config.hidden_size
-            self.bilstm = BiLSTM(self.head_input_size, size, bilstm_num_layers, bilstm_dropout_prob)
+            self.bilstm = BiLSTM(input_size or encoder.config.hidden_size, size, bilstm_num_layers, bilstm_dropout_prob)
             self.head_input_size = 2 * size
         self._loss_sum = torch.zeros(())
         self._loss_steps = 0

@@ -23,11 +23,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clozelab.models.cost import parameter_count
-from clozelab.models.encoder import Encoder, uncompiled
+from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.modules.base import TrainingModule
 from clozelab.objectives.objective import LossTerm, Objective, TorchBatch, build_models
 from clozelab.training.checkpoints import seed_forward
+from clozelab.training.runtime import uncompiled
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from clozelab.models.encoder import uncompiled
 from clozelab.training.host import cpu_flags
 
 log = logging.getLogger(__name__)
@@ -182,3 +181,16 @@ def try_step(model: nn.Module, batch: dict[str, Any], device: torch.device, prec
     finally:
         model.zero_grad(set_to_none=True)
         del moments, loss
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Inside, compiled modules run as written: for a few evaluations a compilation of their own costs more."""
+    # Asked for by its submodule's presence: importing it would cost what an uncompiled run saves.
+    import sys
+
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
