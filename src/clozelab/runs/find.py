@@ -83,14 +83,19 @@ class Runs:
         return next((one.synthetic for one in self.runs if one.synthetic), None)
 
 
-def find(root: Path) -> Runs:
-    """Every run folder at or below `root`.
+def find_below(runs_dir: str) -> list[Record]:
+    """The records below the folder that a command line names.
 
     Raises:
         ValueError: there is no such folder.
     """
-    if not root.is_dir():
-        raise ValueError(f"{root} is no folder; give runs_dir=FOLDER, or start where the runs are")
+    if not Path(runs_dir).is_dir():
+        raise ValueError(f"{runs_dir} is no folder; give runs_dir=FOLDER, or start where the runs are")
+    return find(Path(runs_dir)).records
+
+
+def find(root: Path) -> Runs:
+    """Every run folder at or below `root`; none where there is no such folder."""
     held = holders()
     records = [open_folder(folder, root, held) for folder in _run_folders(root)]
     order = sorted(records, key=lambda one: (one.experiment, one.scale, one.stage != "pretrain", one.stage, one.place))
@@ -134,6 +139,8 @@ def open_folder(folder: Path, root: Path, held: Held | None = None) -> Record:
     if record is None:
         return _damaged(folder, place, "running" if pid is not None else DAMAGED, problem, pid)
     record.place, record.holder = place, pid
+    if record.is_complete and record.stage == "finetune" and record.score is None:
+        return record.model_copy(update={"status": DAMAGED, "error": f"{folder} says complete and has no scores"})
     # Only where this machine would know of a process that still runs.
     is_here = record.process is None or record.process.host == platform.node()
     if record.status == "running" and pid is None and can_tell() and is_here:
@@ -285,7 +292,7 @@ class Collected:
 
 
 def collect(root: Path) -> Collected:
-    found = find(root) if root.is_dir() else Runs(root, [])
+    found = find(root)
     pretrain = [PretrainRun(one.folder, one.name, one.seed, _state(one), one.curves) for one in found.pretrain]
     finetune = [
         FinetuneRun(

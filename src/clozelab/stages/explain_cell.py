@@ -1,7 +1,4 @@
-"""A cell of an experiment's table taken apart: its runs, their arithmetic, and what sets its row apart.
-
-`clozelab explain-cell EXPERIMENT ROW COLUMN`: where a number of the table comes from.
-"""
+"""`clozelab explain-cell EXPERIMENT ROW COLUMN`: the runs behind a number of the table, and its arithmetic."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from scipy import stats
 
 from clozelab.launch.plan import runs_root, sweep_names
 from clozelab.metrics.statistics import ONE_RUN, PRETRAINING_SEEDS
-from clozelab.runs.find import Runs, find
+from clozelab.runs.find import find
 from clozelab.runs.fingerprint import SEED_KEYS, flatten
 from clozelab.runs.record import Record
 from clozelab.suggestions import hint
@@ -26,7 +23,38 @@ from clozelab.verdicts.experiment import PERCENT, Experiment, find_experiment, l
 from clozelab.verdicts.table import Cell, DataColumn, Seeds, Table, build_table, is_scored
 from clozelab.verdicts.wording import distinct, percent
 
+HELP = """clozelab explain-cell EXPERIMENT ROW COLUMN [scale=NAME] [runs_dir=FOLDER]
+
+The runs behind one number of an experiment's table: folders, seeds, scores, commit, versions, fingerprints; how the
+mean and its interval come about; what sets the row apart from the others; the command that makes each run again.
+
+  ROW       a row's name or label (mlm, "No NSP")
+  COLUMN    a column of the paper (QNLI, Average, "LM perplexity"), a task (qnli_derived) or its title"""
 NONE = "(none)"
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the explanation; returns the exit status."""
+    if wants_help(words, also_without_words=True):
+        print(HELP)
+        return 0
+    said = parse("explain-cell", words, names=(3, 3), keys=("scale", "runs_dir"))
+    folder = find_experiment(said.names[0])
+    overrides = [f"{key}={value}" for key, value in said.values.items()]
+    root, scale = runs_root(folder, overrides, sweep_names(folder)[0])
+    experiment, runs = load_experiment(folder), find(root)
+    if not runs.runs:
+        raise ValueError(f"no run below {root}; `clozelab reproduce {experiment.name} scale={scale}` makes them")
+    table, row = build_table(experiment, runs), find_row(experiment, said.names[1])
+    console = make_console()
+    for column in find_columns(table, said.names[2]):
+        found = explain(table, row, column)
+        say(console, f"{experiment.label(row)} on {column.heading}: {value_words(found)}", style="bold")
+        for line in filter(None, (column.role, found.cell.note)):
+            say(console, line, style="yellow")
+        show(found, console)
+        show_commands(found, console)
+    return 0
 
 
 @dataclass(frozen=True)
@@ -84,16 +112,14 @@ def find_columns(table: Table, name: str) -> list[DataColumn]:
         ValueError: there is none, or it has no run.
     """
     exact = [one for one in table.columns if name in (one.key, one.task, one.heading)]
-    found = exact or [one for one in table.columns if one.column is not None and one.column.name == name]
     by_paper = [one for one in table.columns if one.column is not None and one.column.name == name]
-    with_results = [one for one in found if table.has_results(one)] or [o for o in by_paper if table.has_results(o)]
-    if with_results:
-        return with_results
+    for found in (exact, by_paper):
+        if with_results := [one for one in found if table.has_results(one)]:
+            return with_results
     papers = [one.column.name for one in table.with_results if one.column is not None]
-    known = list(
-        dict.fromkeys([*papers, *(key for one in table.with_results for key in (one.task, one.heading) if key)])
-    )
-    if found:
+    names = [key for one in table.with_results for key in (one.task, one.heading) if key]
+    known = list(dict.fromkeys([*papers, *names]))
+    if exact or by_paper:
         raise ValueError(f"column {name!r} has no run; with runs there are: {', '.join(known) or 'none'}")
     raise ValueError(f"no column {name!r}; {hint(name, known)}")
 
@@ -120,7 +146,7 @@ def _parts(cell: Cell, column: DataColumn) -> list[tuple[DataColumn, Cell]]:
 
 def _pretraining(table: Table, row: str, column: DataColumn) -> list[Listed]:
     """The row's pre-training runs, with the fact that the column shows."""
-    arm = _arm(table, row)
+    arm = next(one.arm for one in table.experiment.rows if one.name == row)
     runs = sorted((run for run in table.runs.pretrain if run.name == arm), key=lambda run: run.seed)
     listed = []
     for run in runs:
@@ -160,10 +186,6 @@ def _unfinished(run: Record) -> str:
 
 def _part_name(column: DataColumn) -> str:
     return f"{column.heading} {column.metric.removeprefix('validation/')}"
-
-
-def _arm(table: Table, row: str) -> str | None:
-    return next(one.arm for one in table.experiment.rows if one.name == row)
 
 
 def run_rows(found: Explanation) -> list[list[str]]:
@@ -261,7 +283,7 @@ def _counting(table: Table, row: str, column: DataColumn, task: str) -> Sequence
 
 def _differing(own: Sequence[Record], others: Sequence[Record]) -> list[tuple[str, str, str]]:
     """(key, own values, other values) of every setting with more than one value."""
-    mine, theirs = ([_settings(run.config) for run in runs] for runs in (own, others))
+    mine, theirs = ([_without_seeds(run.config) for run in runs] for runs in (own, others))
     found = []
     for key in dict.fromkeys(key for config in (*mine, *theirs) for key in config):
         here, there = (dict.fromkeys(str(one.get(key, NONE)) for one in configs) for configs in (mine, theirs))
@@ -270,41 +292,8 @@ def _differing(own: Sequence[Record], others: Sequence[Record]) -> list[tuple[st
     return found
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+def _without_seeds(config: Mapping[str, Any]) -> dict[str, Any]:
     return flatten({key: value for key, value in config.items() if key not in SEED_KEYS})
-
-
-HELP = """clozelab explain-cell EXPERIMENT ROW COLUMN [scale=NAME] [runs_dir=FOLDER]
-
-The runs behind one number of an experiment's table: folders, seeds, scores, commit, versions, fingerprints; how the
-mean and its interval come about; what sets the row apart from the others; the command that makes each run again.
-
-  ROW       a row's name or label (mlm, "No NSP")
-  COLUMN    a column of the paper (QNLI, Average, "LM perplexity"), a task (qnli_derived) or its title"""
-
-
-def main(words: Sequence[str]) -> int:
-    """Print the explanation; returns the exit status."""
-    if wants_help(words, also_without_words=True):
-        print(HELP)
-        return 0
-    said = parse("explain-cell", words, names=(3, 3), keys=("scale", "runs_dir"))
-    folder = find_experiment(said.names[0])
-    overrides = [f"{key}={value}" for key, value in said.values.items()]
-    root, scale = runs_root(folder, overrides, sweep_names(folder)[0])
-    experiment, runs = load_experiment(folder), find(root) if root.is_dir() else Runs(root, [])
-    if not runs.runs:
-        raise ValueError(f"no run below {root}; `clozelab reproduce {experiment.name} scale={scale}` makes them")
-    table, row = build_table(experiment, runs), find_row(experiment, said.names[1])
-    console = make_console()
-    for column in find_columns(table, said.names[2]):
-        found = explain(table, row, column)
-        say(console, f"{experiment.label(row)} on {column.heading}: {value_words(found)}", style="bold")
-        for line in filter(None, (column.role, found.cell.note)):
-            say(console, line, style="yellow")
-        show(found, console)
-        show_commands(found, console)
-    return 0
 
 
 def value_words(found: Explanation) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from clozelab.runs.find import find
+from clozelab.runs.find import find_below
 from clozelab.runs.gc import KINDS, delete, describe_size, find_garbage
 from clozelab.terminal import Heading, make_console, make_table, parse, path_of, say, wants_help
 
@@ -36,7 +36,7 @@ def main(words: Sequence[str]) -> int:
     days = number_of_days(said.values.get("older_than", "0"))
     kinds += ["unfinished"] if "older_than" in said.values else []
     runs_dir, cache_dir = (Path(path_of(name, said.values)) for name in ("runs_dir", "cache_dir"))
-    items = [one for one in find_garbage(find(runs_dir).records, runs_dir, cache_dir, days) if one.kind in kinds]
+    items = [one for one in find_garbage(find_below(str(runs_dir)), runs_dir, cache_dir, days) if one.kind in kinds]
     console = make_console()
     if not items:
         say(console, "nothing to delete; what changed within the last hour is left alone")

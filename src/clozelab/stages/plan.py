@@ -53,14 +53,14 @@ def main(words: Sequence[str]) -> int:
         return dry_run(steps)
     from clozelab.launch.sweep import compose
     from clozelab.planning import costing, wording
-    from clozelab.runs.find import Runs, collect, find
+    from clozelab.runs.find import collect, find
     from clozelab.verdicts import judging as detectable  # torch and scipy: not for --help and mistakes
 
     sweep = next(step for step in steps if step.is_sweep)
     cache_dir = Path(str(compose(sweep.config_name, sweep.overrides, folder=folder, sweep=True).cache_dir))
     console, progress = make_console(), Console(stderr=True)
     root = runs_root(folder, sweep.overrides, sweep.config_name)[0]
-    done, runs = collect(root), find(root) if root.is_dir() else Runs(root, [])
+    done, runs = collect(root), find(root)
     found = costing.analyse(steps, cache_dir, done)
     for headings, rows in wording.size_tables(found):
         console.print(make_table(headings, rows, console.width))

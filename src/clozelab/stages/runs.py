@@ -7,9 +7,8 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 
-from clozelab.runs.find import cell, find, no_match, select
+from clozelab.runs.find import cell, find_below, no_match, select
 from clozelab.runs.progress import elapsed
 from clozelab.runs.record import STATUSES, Record
 from clozelab.terminal import Heading, make_console, make_table, parse, path_of, say, wants_help
@@ -37,7 +36,7 @@ def main(words: Sequence[str]) -> int:
         return 0
     said = parse("runs", words, names=(0, 1), keys=("runs_dir", *FILTERS), flags=("csv",))
     filters = {key: value for key, value in said.values.items() if key in FILTERS}
-    found = find(Path(path_of("runs_dir", said.values))).records
+    found = find_below(path_of("runs_dir", said.values))
     name = said.names[0] if said.names else None
     records = select(found, name, filters)
     if "csv" in said.flags:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from clozelab.runs.find import find, no_match, select
+from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.progress import Launch, Progress, SweepState, read_launches, read_progress, sweep_state
 from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
 from clozelab.stages.runs import STAGES
@@ -71,13 +71,13 @@ def main(words: Sequence[str]) -> int:
         print(HELP)
         return 0
     said = parse("status", words, names=(0, 1), keys=("runs_dir", "scale"))
-    runs_dir = Path(path_of("runs_dir", said.values))
+    runs_dir = path_of("runs_dir", said.values)
     filters = {key: value for key, value in said.values.items() if key == "scale"}
-    found, name = find(runs_dir).records, said.names[0] if said.names else None
+    found, name = find_below(runs_dir), said.names[0] if said.names else None
     records = select(found, name, filters)
     console = make_console()
     if not records:
-        say(console, no_match(found, name, filters) if found else f"no runs in {runs_dir.resolve()}")
+        say(console, no_match(found, name, filters) if found else f"no runs in {Path(runs_dir).resolve()}")
     for one in standings(records):
         show(one, console)
     return 0
