@@ -12,12 +12,14 @@ import torch
 
 from clozelab.checks.machine import check_time
 from clozelab.checks.run import examine
-from clozelab.checks.subject import ERROR, OK, WARNING, Corpus, Finding, Room, Subject, Time
-from clozelab.corpus.instances import PairInstances
+from clozelab.checks.subject import ERROR, OK, WARNING, Arm, Corpus, Finding, Room, Subject, Time
+from clozelab.corpus.instances import PairInstances, SegmentPairs
 from clozelab.corpus.packing import Masking, PackedInstances
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.models import attention
 from clozelab.models.layout import Layout
+from clozelab.objectives.objective import Objective
+from clozelab.objectives.rtd import ReplacedTokenDetection
 
 Make = Callable[..., Any]
 
@@ -76,6 +78,50 @@ def test_labels_left_in_sight(subject: Subject, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Masking, "apply", leave)
     assert caught(subject) == {"own label", "masks"}
+
+
+@pytest.fixture
+def electra(corpus: Corpus, make: Make) -> Arm:
+    """Replaced-token detection on the sound corpus, with a generator half as wide."""
+    token = ReplacedTokenDetection(
+        generator_width="1/2", generator_weight=1.0, predict_prob=0.15, mask_fraction=0.85, random_fraction=0.0,
+        same_fraction=0.15, weight=50.0,
+    )  # fmt: skip
+    arm = make("arm", "mlm", corpus)
+    return replace(arm, name="rtd", objective=Objective(input=SegmentPairs(0.0, "corpus"), token=token, pair=None))
+
+
+def test_a_discriminator_that_reads_what_was_replaced(
+    subject: Subject, electra: Arm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both models are tried, each against what the objective allows it."""
+    sound = replace(subject, arms=[electra])
+    assert caught(sound) == set()
+    whole = ReplacedTokenDetection.replace
+
+    def leave(self: ReplacedTokenDetection, generator: Any, hidden: Any, batch: Any) -> Any:
+        _, is_replaced = whole(self, generator, hidden, batch)
+        places = batch["prediction_positions"]
+        return batch["input_ids"].index_copy(0, places, batch["prediction_labels"]), is_replaced
+
+    monkeypatch.setattr(ReplacedTokenDetection, "replace", leave)
+    assert caught(sound) == {"own label"}
+    (finding,) = [one for one in examine(sound) if one.level == ERROR]
+    assert finding.what == "rtd: rtd sees what it predicts"
+
+
+def test_arrays_that_leave_more_in_sight_than_the_objective_allows(
+    subject: Subject, electra: Arm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ReplacedTokenDetection.arrays
+
+    def leave(self: ReplacedTokenDetection, packed: PackedInstances, *rest: Any) -> Any:
+        return whole(self, packed, *rest) | {"input_ids": packed.input_ids}
+
+    monkeypatch.setattr(ReplacedTokenDetection, "arrays", leave)
+    found = [one for one in examine(replace(subject, arms=[electra])) if one.level == ERROR]
+    first = next(one for one in found if one.check == "own label")
+    assert first.what == "rtd: mlm sees what it predicts"
 
 
 @pytest.mark.parametrize("kernel", ["dense", "grouped"])

@@ -117,8 +117,7 @@ def check_visibility(arm: Arm) -> Iterator[Finding]:
     try:
         probe = Probe.of(arm)
         for sight in probe.sights():
-            name = f"{arm.name}: {arm.objective.token.name}"
-            name += "" if sight.model == "encoder" else f" ({sight.model})"
+            name = f"{arm.name}: {sight.term}"
             yield from check_context(probe, sight, name)
             yield from check_own_label(probe, sight, name)
         yield from check_neighbours(probe)

@@ -33,4 +33,4 @@ class LeftToRight(TokenObjective):
 
     def allowed(self, packed: PackedInstances, arrays: Arrays) -> list[Sight]:  # noqa: ARG002
         position = arrays["prediction_positions"]
-        return [Sight("encoder", position, position + 1, past_only=True, own_share=0.0)]
+        return [Sight(self.name, "encoder", position, position + 1, past_only=True, own_share=0.0)]

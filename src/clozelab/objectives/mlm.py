@@ -30,4 +30,4 @@ class MaskedLanguageModel(TokenObjective):
 
     def allowed(self, packed: PackedInstances, arrays: Arrays) -> list[Sight]:  # noqa: ARG002
         position = arrays["prediction_positions"]
-        return [Sight("encoder", position, position, past_only=False, own_share=self.masking.same_fraction)]
+        return [Sight(self.name, "encoder", position, position, past_only=False, own_share=self.masking.same_fraction)]

@@ -85,8 +85,9 @@ class LossTerm:
 
 @dataclass(frozen=True)
 class Sight:
-    """What the token predictions of one model may see of the text."""
+    """What the predictions of one term may see of the text."""
 
+    term: str
     model: str
     positions: I64
     """[P] stream slots whose states predict."""

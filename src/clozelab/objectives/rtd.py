@@ -48,7 +48,8 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         """Neither model may see the text's own word where the generator writes; not even whether it is another."""
         (generator,) = super().allowed(packed, arrays)
         position, same = generator.positions, generator.own_share
-        return [Sight(model, position, position, False, same) for model in ("generator", "encoder")]
+        terms = {self.name: "generator", "rtd": "encoder"}
+        return [Sight(term, model, position, position, False, same) for term, model in terms.items()]
 
     def build(self, models: dict[str, EncoderWithHeads]) -> None:
         discriminator = models["encoder"]
