@@ -8,9 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from clozelab.cli import main
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, Tokenizer, WordPieceTokenizer
+from clozelab.models.config import family_of
+
+transformers = pytest.importorskip("transformers")
 
 TASK = """\
 # Is a film review friendly?
@@ -43,23 +47,37 @@ def learn(kind: str) -> Tokenizer:
     return ByteBpeTokenizer.train(texts, 300, False, True)
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
-def test_a_jsonl_task_in_one_yaml(tmp_path: Path, save_encoder: Callable[..., None], kind: str) -> None:
+FAMILIES = {
+    "bert": {},
+    "roberta": {"type_vocab_size": 1, "pad_token_id": 1},
+    "albert": {"embedding_size": 8},
+    "electra": {"embedding_size": 8},
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [("bert", "wordpiece"), ("roberta", "byte_bpe"), ("albert", "wordpiece"), ("electra", "byte_bpe")],
+)
+def test_a_jsonl_task_in_one_yaml(tmp_path: Path, save_encoder: Callable[..., None], family: str, kind: str) -> None:
+    """Of every family: the model learns, and transformers reads the saved one to the same logits."""
     (tmp_path / "conf/task").mkdir(parents=True)
     (tmp_path / "conf/task/reviews.yaml").write_text(TASK)
     (tmp_path / "data/reviews").mkdir(parents=True)
     (tmp_path / "data/reviews/train.jsonl.gz").write_bytes(gzip.compress(lines(120).encode()))
     (tmp_path / "data/reviews/validation.jsonl").write_text(lines(30))
     tokenizer = learn(kind)
-    save_encoder(tmp_path / "encoder", tokenizer, num_hidden_layers=1, initializer_range=0.1)
+    parts = family_of(family).parts
+    shape = {"model_type": family, "num_hidden_layers": 2, "initializer_range": 0.1, **parts, **FAMILIES[family]}
+    save_encoder(tmp_path / "encoder", tokenizer, **shape)
     settings = {
         "data_dir": tmp_path / "data",
         "cache_dir": tmp_path / "cache",
         "encoder": tmp_path / "encoder",
         "row": "mine",
         "run_dir": tmp_path / "run",
-        "learning_rate": 1e-2,
-        "epochs": 4,
+        "learning_rate": 3e-3,
+        "epochs": 8,
         "global_batch_size": 8,
         "evaluations_per_epoch": 1,
         "trainer.precision": "32-true",
@@ -71,10 +89,15 @@ def test_a_jsonl_task_in_one_yaml(tmp_path: Path, save_encoder: Callable[..., No
     scores = json.loads((tmp_path / "run/scores.json").read_text())
     assert scores["title"] == "Film reviews" and scores["num_examples"] == 30
     assert scores["scores"]["validation/accuracy"] > 0.9
-    first = json.loads((tmp_path / "run/predictions.jsonl").read_text().splitlines()[0])
-    assert first["label"] == "false"
-    transformers = pytest.importorskip("transformers")
+    lines_of = (tmp_path / "run/predictions.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines_of]
+    assert records[0]["label"] == "false"
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "run/model"))
     text = 'the "film"\twas great, naïve '
     ids = tokenizer.encode_batch([text])[0].tolist()
     assert theirs(text)["input_ids"] == [tokenizer.cls_id, *ids, tokenizer.sep_id]
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "run/model").eval()
+    for record, line in zip(records[:6], lines(30).splitlines(), strict=False):
+        with torch.no_grad():
+            found = model(**theirs(json.loads(line)["review"], return_tensors="pt")).logits[0]
+        assert found.tolist() == pytest.approx(record["logits"], abs=2e-5)
