@@ -95,7 +95,7 @@ def load_rows(task: str, data_dir: Path, vocab: Path) -> tuple[Any, dict[str, An
         windows = WindowSettings(length, DOC_STRIDE, MAX_QUERY_LENGTH)
         features, _ = build_features(chosen, tokenizer, windows)
         names = ("start_positions", "end_positions")
-        return features.rows, {name: getattr(features, name).astype(np.int64) for name in names}
+        return features.sequences, {name: getattr(features, name).astype(np.int64) for name in names}
     file, columns, label = GLUE[task]
     read = TableFormat(columns, label).read(data_dir / file, check_label=lambda _: None, labels="required")
     examples = read.select(subset(len(read), MAX_EXAMPLES))

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
-from clozelab.datamodules.examples import TokenRows, concatenate, encode_examples, encode_windows, longest_first
+from clozelab.datamodules.examples import TokenSequences, concatenate, encode_examples, encode_windows, longest_first
 from clozelab.datamodules.loading import DEPTH, Prefetched, bucketed_batches, for_device, pinned, token_budget_batches
 from clozelab.datamodules.squad_reading import SquadExamples, SquadQuestion, WindowSettings, build_features
-from clozelab.datamodules.tagged import TaggedSentences, build_rows
+from clozelab.datamodules.tagged import TaggedSentences, build_sequences
 from clozelab.models.layout import Layout
 
 
@@ -58,7 +58,7 @@ def test_gather_equals_one_by_one() -> None:
     flat, offsets = concatenate(pieces)
     starts = np.array([rng.integers(0, len(piece) + 1) for piece in pieces], dtype=np.int32)
     index = rng.permutation(20)[:7]
-    batch = TokenRows(flat, offsets, starts).gather(index)
+    batch = TokenSequences(flat, offsets, starts).gather(index)
     assert batch["input_ids"].tolist() == [token for i in index for token in pieces[i]]
     assert batch["position_ids"].tolist() == [place for i in index for place in range(len(pieces[i]))]
     assert batch["token_type_ids"].tolist() == [int(p >= starts[i]) for i in index for p in range(len(pieces[i]))]
@@ -83,7 +83,7 @@ def test_windows_hold_the_whole_text(tokenizer: WordPieceTokenizer, stride: int)
     for number, window in enumerate(windows):
         assert window[1:-1].tolist() == ids[number * stride :][:3].tolist()
     assert windows[-1][-2] == ids[-1]
-    with pytest.raises(ValueError, match="window_stride=4 tokens: rows of 5 hold 3 beside the special tokens"):
+    with pytest.raises(ValueError, match="window_stride=4 tokens: sequences of 5 hold 3 beside the special tokens"):
         encode_windows(tokenizer, texts, max_seq_length=5, stride=4)
 
 
@@ -198,7 +198,7 @@ def theirs(tmp_path: Path, ours: ByteBpeTokenizer) -> Any:
     return transformers.RobertaTokenizerFast.from_pretrained(str(tmp_path), add_prefix_space=ours.add_prefix_space)
 
 
-def rows_of(rows: TokenRows) -> list[list[int]]:
+def rows_of(rows: TokenSequences) -> list[list[int]]:
     return [part.tolist() for part in np.split(rows.input_ids, rows.offsets[1:-1])]
 
 
@@ -227,8 +227,8 @@ def test_windows_of_a_passage_and_its_answer(ours: ByteBpeTokenizer, theirs: Any
         query, PASSAGE, truncation="only_second", max_length=40, stride=room - 9,
         return_overflowing_tokens=True, return_offsets_mapping=True,
     )  # fmt: skip
-    assert rows_of(features.rows) == expected["input_ids"]
-    assert not features.rows.gather(np.arange(len(features.rows)))["token_type_ids"].any()
+    assert rows_of(features.sequences) == expected["input_ids"]
+    assert not features.sequences.gather(np.arange(len(features.sequences)))["token_type_ids"].any()
     spans, shift = features.passage_spans, features.window_starts - features.passage_starts
     seen = 0
     for window, pairs in enumerate(expected["offset_mapping"]):
@@ -245,7 +245,7 @@ def test_windows_of_a_passage_and_its_answer(ours: ByteBpeTokenizer, theirs: Any
 def test_tags_stand_on_the_first_piece_of_a_word(ours: ByteBpeTokenizer, theirs: Any) -> None:
     words = [["The", "naïve", "dog", "'s", "café", ",", "\U0001f600"], ["It", "ran"]]
     sentences = TaggedSentences(words, [["O"] * len(line) for line in words], [0, 1], [1, 9])
-    arrays, _ = build_rows(sentences, [0, 1], ours, max_seq_length=64, document_context=False)
+    arrays, _ = build_sequences(sentences, [0, 1], ours, max_seq_length=64, document_context=False)
     rows = [part.tolist() for part in np.split(arrays["input_ids"], arrays["offsets"][1:-1])]
     places = [part.tolist() for part in np.split(arrays["word_positions"], arrays["word_offsets"][1:-1])]
     assert [ours.decode(row[1:-1]) for row in rows] == ["".join(f" {word}" for word in line) for line in words]

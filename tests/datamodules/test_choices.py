@@ -13,7 +13,7 @@ import pytest
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.choices import ChoiceDataModule, ChoiceFormat, Fold
-from clozelab.datamodules.examples import LabelledRows
+from clozelab.datamodules.examples import LabelledSplit
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
 
 HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
@@ -33,7 +33,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def loaded(folder: Path, tokenizer: WordPieceTokenizer, length: int) -> LabelledRows:
+def loaded(folder: Path, tokenizer: WordPieceTokenizer, length: int) -> LabelledSplit:
     """The split of x.csv."""
     data = ChoiceDataModule(
         inputs=TaskInputs("x", folder, folder / "cache", tokenizer, length),
@@ -79,15 +79,17 @@ def test_tab_separated_without_quoting_or_header(tmp_path: Path) -> None:
 def test_rows_stand_in_order_and_share_their_context(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
     write(tmp_path / "x.csv", HEADER + "".join(row(i) + "\n" for i in range(3)))
     split = loaded(tmp_path, tokenizer, 64)
-    assert (len(split), len(split.rows), split.label_names) == (3, 12, ["0", "1", "2", "3"])
-    first, second = (split.rows.input_ids[a:b] for a, b in ((0, split.rows.offsets[1]), split.rows.offsets[1:3]))
+    assert (len(split), len(split.sequences), split.label_names) == (3, 12, ["0", "1", "2", "3"])
+    first, second = (
+        split.sequences.input_ids[a:b] for a, b in ((0, split.sequences.offsets[1]), split.sequences.offsets[1:3])
+    )
     words = [tokenizer.vocabulary[i] for i in first]
     assert words == ["[CLS]", "the", "cat", "sat", ".", "[SEP]", "the", "cat", "ran", ",", "fast", "0", "[SEP]"]
     assert [tokenizer.vocabulary[i] for i in second[-2:]] == ["1", "[SEP]"]
-    assert split.rows.second_starts[0] == 6
+    assert split.sequences.second_starts[0] == 6
     cut = loaded(tmp_path, tokenizer, 10)
-    assert cut.rows.lengths.max() == 10
-    assert cut.counts["truncated_rows"] == 12
+    assert cut.sequences.lengths.max() == 10
+    assert cut.counts["truncated_sequences"] == 12
 
 
 def test_folds_share_the_file_and_no_context(tmp_path: Path) -> None:
@@ -218,7 +220,7 @@ def test_another_set_in_the_same_columns_is_noticed(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     make(published_train_examples=73546, max_seq_length=8).setup()
     assert "train.csv has 21 examples, toy's own has 73546" in caplog.text
-    assert "toy, training:" in caplog.text and "rows are longer than max_seq_length=8 and were cut" in caplog.text
+    assert "toy, training:" in caplog.text and "sequences are longer than max_seq_length=8 and were cut" in caplog.text
 
 
 def test_test_file(make: Callable[..., ChoiceDataModule], tmp_path: Path) -> None:
@@ -228,7 +230,7 @@ def test_test_file(make: Callable[..., ChoiceDataModule], tmp_path: Path) -> Non
         data = make(validation_file="train.csv", folds=3, held_out_fold=1)
         data.setup()
         test = data.load_test()["Toy"]
-        assert (len(test.rows), len(test.split), test.split.ids.tolist()) == (9, 9, [str(i) for i in range(9)])
+        assert (len(test.sequences), len(test.split), test.split.ids.tolist()) == (9, 9, [str(i) for i in range(9)])
     (tmp_path / "test.csv").write_text("sent1,e0,e1,e2\n" + "c,a,b,c\n" * 200 + "c,a\n")
     with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):
         data.load_test()

@@ -19,7 +19,7 @@ import torch
 import zstandard
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.examples import LabelledRows, subset
+from clozelab.datamodules.examples import LabelledSplit, subset
 from clozelab.datamodules.files import TableFormat, TextExamples
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
 from clozelab.datamodules.labelled import LabelledDataModule, what_is_wrong
@@ -213,7 +213,7 @@ def module(
     return LabelledDataModule(inputs=inputs, plan=plan, **(TASK | files | changes))
 
 
-def load(*where: Any, **changes: Any) -> LabelledRows:
+def load(*where: Any, **changes: Any) -> LabelledSplit:
     """The training split."""
     data = module(*where, **changes)
     data.setup()
@@ -282,9 +282,9 @@ def test_what_is_unusual_is_counted(tmp_path: Path, tokenizer: WordPieceTokenize
     settings: dict[str, Any] = {"text_columns": ["a", "b"], "id_column": "id", "labels": None}
     for _ in range(2):  # built, and from the cache
         split = load(tmp_path, tokenizer, max_seq_length=8, **settings)
-        expected = {"truncated_rows": 1, "truncated_tokens": 3, "empty_texts": 1, "duplicate_ids": 1}
+        expected = {"truncated_sequences": 1, "truncated_tokens": 3, "empty_texts": 1, "duplicate_ids": 1}
         assert split.counts == expected
-    assert split.rows.lengths.max() == 8
+    assert split.sequences.lengths.max() == 8
 
 
 FILM_WORDS = ["good", "bad", "film", "dull", "fine"]
@@ -388,7 +388,7 @@ def test_ranks_share_each_global_batch(make: Callable[..., LabelledDataModule]) 
 def test_rows_are_cut_to_what_the_encoder_takes(make: Callable[..., LabelledDataModule]) -> None:
     data = make(max_positions=5)
     data.setup()
-    assert data.max_seq_length == 5 == data.train_rows.lengths.max() == data.facts["max_seq_length"]
+    assert data.max_seq_length == 5 == data.train_sequences.lengths.max() == data.facts["max_seq_length"]
 
 
 def test_missing_file_is_said_before_anything_is_read(make: Callable[..., LabelledDataModule]) -> None:
@@ -433,9 +433,9 @@ def test_further_validation_sets_lie_behind_the_first(make: Callable[..., Labell
     (tmp_path / "other.tsv").write_text("sentence\tlabel\nbad\t0\ngood good\t1\n")
     data = make(extra_validation_files={"other": "other.tsv"})
     data.setup()
-    assert (len(data.validation), len(data.validation_rows)) == (9, 11)
+    assert (len(data.validation), len(data.validation_sequences)) == (9, 11)
     assert data.validation.extra["other"].labels.tolist() == [0, 1]
-    assert data.validation_rows.lengths[-2:].tolist() == data.validation.extra["other"].rows.lengths.tolist()
+    assert data.validation_sequences.lengths[-2:].tolist() == data.validation.extra["other"].sequences.lengths.tolist()
     assert data.fingerprint != make().fingerprint
 
 
@@ -460,8 +460,11 @@ def test_cut_rows_are_said_aloud(make: Callable[..., LabelledDataModule], caplog
     data = make(max_positions=5)
     data.setup()
     cut = data.facts["unusual"]["train"]
-    assert cut["truncated_rows"] > 0
-    assert f"toy, training: {cut['truncated_rows']} rows are longer than max_seq_length=5 and were cut" in caplog.text
+    assert cut["truncated_sequences"] > 0
+    assert (
+        f"toy, training: {cut['truncated_sequences']} sequences are longer than max_seq_length=5 and were cut"
+        in caplog.text
+    )
     assert f"{cut['truncated_tokens']} tokens were lost with them" in caplog.text
     caplog.clear()
     make().setup()
@@ -500,15 +503,15 @@ def test_long_documents_in_windows(make: Callable[..., LabelledDataModule]) -> N
     windows = 1 + np.maximum(0, -(-(words - 3) // 2))  # 3 words fit a row
     unusual = data.facts["unusual"]
     assert unusual["train"] == {"windows": windows.sum(), "texts_in_windows": (words > 3).sum()}
-    assert "truncated_rows" in cut.facts["unusual"]["train"]
+    assert "truncated_sequences" in cut.facts["unusual"]["train"]
     assert data.facts["train_examples"] == 53
-    assert len(data.train_rows) == windows.sum() > data.train_rows.lengths.max() == 5
+    assert len(data.train_sequences) == windows.sum() > data.train_sequences.lengths.max() == 5
     owner = np.repeat(np.arange(53), windows)
     assert data.train_targets["labels"].tolist() == (owner % 2).tolist()
     for batch in TrainingBatches(data, range(2), 0, 1):
         assert batch["labels"].tolist() == (owner[batch["example_index"]] % 2).tolist()
         assert batch["global_targets"] == batch["global_examples"] == len(batch["labels"])
-    assert len(data.validation) == 9 < data.validation.num_inputs == len(data.validation_rows)
+    assert len(data.validation) == 9 < data.validation.num_inputs == len(data.validation_sequences)
 
 
 @pytest.mark.parametrize(

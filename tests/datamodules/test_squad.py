@@ -169,7 +169,7 @@ def test_every_window_that_holds_the_answer_points_at_it(tokenizer: WordPieceTok
     spans = features.passage_spans
     found = 0
     for window in range(len(features.question)):
-        row = features.rows.input_ids[features.rows.offsets[window] : features.rows.offsets[window + 1]]
+        row = features.sequences.input_ids[features.sequences.offsets[window] : features.sequences.offsets[window + 1]]
         assert len(row) <= 14
         assert row[features.passage_starts[window] - 1] == tokenizer.sep_id == row[-1]
         first, last = features.start_positions[window], features.end_positions[window]
@@ -183,9 +183,9 @@ def test_every_window_that_holds_the_answer_points_at_it(tokenizer: WordPieceTok
 
 def test_question_is_cut_and_a_short_passage_has_one_window(tokenizer: WordPieceTokenizer) -> None:
     features, counts = features_of(tokenizer, "a cat", "cat", max_query_length=2)
-    tokens = [tokenizer.vocabulary[i] for i in features.rows.input_ids]
+    tokens = [tokenizer.vocabulary[i] for i in features.sequences.input_ids]
     assert " ".join(tokens) == "[CLS] who ran [SEP] a cat [SEP]"
-    assert features.rows.gather(np.array([0]))["token_type_ids"].tolist() == [0, 0, 0, 0, 1, 1, 1]
+    assert features.sequences.gather(np.array([0]))["token_type_ids"].tolist() == [0, 0, 0, 0, 1, 1, 1]
     assert features.max_context.tolist() == [False] * 4 + [True, True, False]
     assert counts["windows"] == counts["questions_cut"] == 1
 
@@ -218,7 +218,7 @@ def test_settings_follow_the_length_of_rows(length: int) -> None:
 
 
 def test_rows_too_short_for_any_question() -> None:
-    with pytest.raises(ValueError, match=r"rows of 7 tokens are too short.*trained on longer rows"):
+    with pytest.raises(ValueError, match=r"sequences of 7 tokens are too short.*trained on longer rows"):
         WindowSettings.fitted(7, 128, 64)
 
 
@@ -257,7 +257,7 @@ def test_cache_gives_the_same_windows_and_texts_only_for_scoring(tmp_path: Path,
     (first, scoring), (again, scored) = load_split(path, tokenizer, 3), load_split(path, tokenizer, 3)
     assert first.examples is None
     assert (again.num_questions, again.num_available, again.counts) == (3, 5, first.counts)
-    assert np.array_equal(first.features.rows.input_ids, again.features.rows.input_ids)
+    assert np.array_equal(first.features.sequences.input_ids, again.features.sequences.input_ids)
     assert [len(split.require_examples()) for split in (scoring, scored)] == [5, 5]
 
 
@@ -301,7 +301,7 @@ def test_windows_are_the_training_examples(tmp_path: Path) -> None:
     data = build_module(tmp_path)
     data.setup()
     assert data.facts["train_examples"] == 6
-    assert (len(data.train_rows), data.total_steps) == (12, 3)  # two windows a question: tokens 0-2 and 2-4
+    assert (len(data.train_sequences), data.total_steps) == (12, 3)  # two windows a question: tokens 0-2 and 2-4
     for batch in TrainingBatches(data, range(3), 0, 1):
         starts = batch["layout"].first_rows + batch["start_positions"]
         assert {TOKENIZER.vocabulary[i] for i in batch["input_ids"][starts]} <= {"cat", "[CLS]"}
@@ -314,7 +314,7 @@ def test_a_short_encoder_shortens_the_question(tmp_path: Path, caplog: pytest.Lo
     facts = data.facts
     assert (facts["max_seq_length"], facts["max_query_length"], facts["doc_stride"]) == (8, 1, 2)
     assert facts["train_counts"]["questions_cut"] == facts["validation_counts"]["questions_cut"] == 6
-    assert data.train_rows.lengths.max() <= 8
+    assert data.train_sequences.lengths.max() <= 8
     assert "questions are cut at 1 tokens (not 3)" in caplog.text
     assert "s, training: 6 questions are longer than max_query_length and were cut" in caplog.text
 
@@ -325,13 +325,13 @@ def test_test_file_needs_no_answers(tmp_path: Path) -> None:
     data = build_module(tmp_path)
     data.setup()
     test = data.load_test()["test"]
-    assert test.split.num_questions == len(test.rows) == 3
+    assert test.split.num_questions == len(test.sequences) == 3
     with pytest.raises(ValueError, match="questions have no answer inside their passage"):
         build_module(tmp_path, validation_file="test.json").setup()
 
 
 def test_encoder_too_short_for_any_question(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="rows of 6 tokens are too short"):
+    with pytest.raises(ValueError, match="sequences of 6 tokens are too short"):
         build_module(tmp_path, max_positions=6)
 
 
@@ -340,7 +340,12 @@ def test_extra_training_files_come_first_and_once(tmp_path: Path) -> None:
     (tmp_path / "extra.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "who sat", "qas": qas}]}]}))
     data = build_module(tmp_path, train_extra=["extra.json"])
     data.setup()
-    assert (data.num_first_rows, data.timetable.first_steps, data.steps_per_epoch, data.total_steps) == (5, 2, 3, 5)
+    assert (data.num_first_sequences, data.timetable.first_steps, data.steps_per_epoch, data.total_steps) == (
+        5,
+        2,
+        3,
+        5,
+    )
     assert data.evaluation_steps == [5]
     batches = list(TrainingBatches(data, range(5), 0, 1))
     first, rest = [torch.cat([b["example_index"] for b in part]).tolist() for part in (batches[:2], batches[2:])]

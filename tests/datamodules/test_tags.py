@@ -14,13 +14,13 @@ import torch
 import zstandard
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.examples import TokenRows
+from clozelab.datamodules.examples import TokenSequences
 from clozelab.datamodules.finetuning import EncoderSource, TaskInputs, TrainingBatches, TrainingPlan
 from clozelab.datamodules.tagged import (
     ColumnFormat,
-    TaggedRows,
     TaggedSentences,
-    build_rows,
+    TaggedSequences,
+    build_sequences,
     predicted_lines,
     read_conll,
 )
@@ -178,16 +178,18 @@ def test_predictions_take_the_tags_place_in_conllu(tmp_path: Path) -> None:
 
 def make(
     tokenizer: WordPieceTokenizer, texts: list[list[str]], length: int, context: bool, chosen: list[int] | None = None
-) -> tuple[TaggedRows, list[list[str]], list[list[str]], dict[str, int]]:
+) -> tuple[TaggedSequences, list[list[str]], list[list[str]], dict[str, int]]:
     """Documents of sentences of words -> rows_of_texts, each row's tokens, each row's scored tokens, counts."""
     words = [text.split(" ") for document in texts for text in document]
     documents = [number for number, document in enumerate(texts) for _ in document]
     sentences = TaggedSentences(words, None, documents, list(range(len(words))), True)
     chosen = list(range(len(words))) if chosen is None else chosen
-    arrays, counts = build_rows(sentences, chosen, tokenizer, max_seq_length=length, document_context=context)
-    token_rows = TokenRows(arrays["input_ids"], arrays["offsets"], np.diff(arrays["offsets"]).astype(np.int32))
+    arrays, counts = build_sequences(sentences, chosen, tokenizer, max_seq_length=length, document_context=context)
+    token_sequences = TokenSequences(
+        arrays["input_ids"], arrays["offsets"], np.diff(arrays["offsets"]).astype(np.int32)
+    )
     labels = np.arange(len(arrays["word_positions"]))
-    rows_of_texts = TaggedRows(token_rows, arrays["word_offsets"], arrays["word_positions"], labels)
+    rows_of_texts = TaggedSequences(token_sequences, arrays["word_offsets"], arrays["word_positions"], labels)
     names = np.array(tokenizer.vocabulary)[arrays["input_ids"]]
     tokens = [names[a:b].tolist() for a, b in zip(arrays["offsets"], arrays["offsets"][1:], strict=False)]
     places = [
@@ -239,7 +241,7 @@ def test_every_word_is_scored_once(tokenizer: WordPieceTokenizer, length: int, c
     rows_of_texts, tokens, scored, counts = make(tokenizer, texts, length, context)
     expected = [tokenizer.tokenize(w)[0] for document in texts for text in document for w in text.split()]
     assert [token for row in scored for token in row] == expected
-    assert rows_of_texts.rows.lengths.max() <= length
+    assert rows_of_texts.sequences.lengths.max() <= length
     assert (counts["split_sentences"] > 0) == (length < 120)
     assert all(row[0] == "[CLS]" and row[-1] == "[SEP]" and "[SEP]" not in row[1:-1] for row in tokens)
 
@@ -261,7 +263,7 @@ def test_a_part_of_the_sentences_keeps_its_context(tokenizer: WordPieceTokenizer
 def test_gather_finds_the_words_in_the_stream(tokenizer: WordPieceTokenizer) -> None:
     rows_of_texts, _, scored, _ = make(tokenizer, STORY, 9, True)
     batch = rows_of_texts.gather(np.array([3, 1]))
-    found = np.array(tokenizer.vocabulary)[batch["input_ids"][batch["word_rows"]]].tolist()
+    found = np.array(tokenizer.vocabulary)[batch["input_ids"][batch["word_slots"]]].tolist()
     assert found == scored[3] + scored[1]
     assert batch["word_index"].tolist() == batch["labels"].tolist() == [9, 10, 3, 4, 5, 6]
     assert rows_of_texts.num_targets.tolist() == [3, 4, 2, 2, 3]
@@ -342,7 +344,7 @@ def test_test_file_needs_no_tags(make_tags: Callable[..., TagDataModule], tmp_pa
         data = make_tags()
         data.setup()
         test = data.load_test()["test"]
-        assert test.split.words == ["a", "b", "c"] and len(test.rows) == 2
+        assert test.split.words == ["a", "b", "c"] and len(test.sequences) == 2
     (tmp_path / "test.txt").write_text("a O\n\n" * 150 + "b\n")
     with pytest.raises(ValueError, match="1 damaged sentences; predictions must be made for every row"):
         data.load_test()
@@ -452,19 +454,19 @@ def make_features(tmp_path: Path, tiny_config: Callable[..., Any]) -> Callable[.
 @torch.no_grad()
 def live_features(data: FeatureDataModule, sentence: int, layers: list[int]) -> np.ndarray:
     """[words, layers, H] of one sentence, its row encoded alone."""
-    model, rows = data.source.load().eval(), data.train.rows
+    model, rows = data.source.load().eval(), data.train.sequences
     arrays = rows.gather(np.array([sentence]))
     ids = (torch.from_numpy(arrays[name]) for name in ("input_ids", "token_type_ids", "position_ids"))
     states = model(*ids, Layout.ragged(arrays["lengths"]), output_hidden_states=True).hidden_states
-    return np.stack([states[layer].numpy()[arrays["word_rows"]] for layer in layers], axis=1)
+    return np.stack([states[layer].numpy()[arrays["word_slots"]] for layer in layers], axis=1)
 
 
 @pytest.mark.parametrize("features", FEATURES)
 def test_cache_equals_live_features(make_features: Callable[..., FeatureDataModule], features: str) -> None:
     data = make_features(features)
     layers = feature_layers(features, 5)
-    for sentence in range(len(data.train_rows)):
-        cached = data.train_rows.gather(np.array([sentence]))
+    for sentence in range(len(data.train_sequences)):
+        cached = data.train_sequences.gather(np.array([sentence]))
         live = live_features(data, sentence, layers)
         assert cached["features"].shape == live.shape
         # To 1e-6 of the largest feature: a sentence alone and one of a batch take other matrix kernels.
@@ -477,7 +479,7 @@ def test_the_encoder_runs_once_for_all_choices_and_seeds(make_features: Callable
     calls = CountedEncoder.calls
     assert calls == sum(fact["encoder_calls"] for fact in first.feature_facts.values()) > 0
     assert sum(fact["encoded_tokens"] for fact in first.feature_facts.values()) == sum(
-        int(split.rows.lengths.sum()) for split in (first.train, first.validation)
+        int(split.sequences.lengths.sum()) for split in (first.train, first.validation)
     )
     for features in FEATURES:
         for seed in (1, 2):
@@ -492,9 +494,9 @@ def test_test_file_is_encoded_too(make_features: Callable[..., FeatureDataModule
     calls = CountedEncoder.calls
     test = data.load_test()["test"]
     assert CountedEncoder.calls > calls and "dev" in data.feature_facts
-    assert len(test.rows) == len(test.split) == len(data.validation)
-    expected = data.validation_rows.gather(np.arange(4))["features"]
-    np.testing.assert_array_equal(test.rows.gather(np.arange(4))["features"], expected)
+    assert len(test.sequences) == len(test.split) == len(data.validation)
+    expected = data.validation_sequences.gather(np.arange(4))["features"]
+    np.testing.assert_array_equal(test.sequences.gather(np.arange(4))["features"], expected)
 
 
 def test_batches_bring_sentences(make_features: Callable[..., FeatureDataModule]) -> None:
@@ -506,11 +508,11 @@ def test_batches_bring_sentences(make_features: Callable[..., FeatureDataModule]
         assert (data.validation.labels[batch["word_index"]] == batch["labels"].numpy()).all()
         seen += batch["word_index"].tolist()
     assert sorted(seen) == list(range(len(data.validation.words)))
-    assert isinstance(data.train_rows.layers[0], np.memmap)
+    assert isinstance(data.train_sequences.layers[0], np.memmap)
 
 
 def test_damaged_features_are_computed_anew(make_features: Callable[..., FeatureDataModule], tmp_path: Path) -> None:
-    expected = make_features().train_rows.gather(np.arange(4))["features"]
+    expected = make_features().train_sequences.gather(np.arange(4))["features"]
     calls = CountedEncoder.calls
     files = sorted((tmp_path / "cache/features").glob("*/layer_05.npy"))
     assert len(files) == 2
@@ -518,7 +520,7 @@ def test_damaged_features_are_computed_anew(make_features: Callable[..., Feature
         content = bytearray(path.read_bytes())
         content[-2] ^= 1
         path.write_bytes(content)
-    again = make_features().train_rows.gather(np.arange(4))["features"]
+    again = make_features().train_sequences.gather(np.arange(4))["features"]
     assert CountedEncoder.calls == 2 * calls
     np.testing.assert_array_equal(again, expected)
 

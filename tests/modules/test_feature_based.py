@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.datamodules.examples import TokenRows
+from clozelab.datamodules.examples import TokenSequences
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.datamodules.tagged import TaggedRows, TaggedSplit
-from clozelab.datamodules.tags import FeatureRows
+from clozelab.datamodules.tagged import TaggedSequences, TaggedSplit
+from clozelab.datamodules.tags import FeatureSequences
 from clozelab.models.features import FEATURES, feature_layers
 from clozelab.modules.tags import FeatureBased
 
@@ -26,12 +26,14 @@ def split() -> TaggedSplit:
     offsets = np.concatenate([[0], np.cumsum(rng.integers(1, 7, 30))])
     labels = rng.integers(0, 3, offsets[-1])
     words = [f"w{i}" for i in range(len(labels))]
-    rows = TaggedRows(TokenRows(np.zeros(0, np.int32), offsets, np.zeros(30, np.int32)), offsets, labels, labels)
+    rows = TaggedSequences(
+        TokenSequences(np.zeros(0, np.int32), offsets, np.zeros(30, np.int32)), offsets, labels, labels
+    )
     ids = np.array([str(i) for i in range(30)])
     return TaggedSplit(rows, offsets, words, ids, ["A", "B", "C"], False, {}, "key")
 
 
-def feature_rows(split: TaggedSplit, features: str) -> FeatureRows:
+def feature_sequences(split: TaggedSplit, features: str) -> FeatureSequences:
     """Every layer says the next word's tag in its first numbers (a BiLSTM can bring it back), with noise."""
     rng = np.random.default_rng(1)
     layers = []
@@ -40,7 +42,7 @@ def feature_rows(split: TaggedSplit, features: str) -> FeatureRows:
         for a, b in zip(split.sentence_offsets, split.sentence_offsets[1:], strict=False):
             layer[np.arange(a, b), np.roll(split.labels[a:b], -1)] += 1
         layers.append(layer)
-    return FeatureRows(layers, split.sentence_offsets, split.labels)
+    return FeatureSequences(layers, split.sentence_offsets, split.labels)
 
 
 @pytest.mark.parametrize("features", FEATURES)
@@ -59,7 +61,7 @@ def test_learns_without_the_encoder(split: TaggedSplit, tiny_module: Callable[..
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     assert trained and not any(name.startswith("encoder.") for name in trained)
     assert ("feature_mix.layer_weights" in trained) == features.startswith("weighted_sum")
-    rows = feature_rows(split, features)
+    rows = feature_sequences(split, features)
     optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], 1e-2)
     for _ in range(40):
         batch = make_batch(rows, np.arange(30), {})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.datamodules.examples import GroupedRows, LabelledRows, TokenRows, concatenate
+from clozelab.datamodules.examples import GroupedSequences, LabelledSplit, TokenSequences, concatenate
 from clozelab.datamodules.finetuning import make_batch
 from clozelab.modules.classification import MultipleChoice
 
@@ -17,7 +17,7 @@ CLS, SEP, MARK, K = 2, 3, 5, 3
 
 
 @pytest.fixture(scope="module")
-def split() -> LabelledRows:
+def split() -> LabelledSplit:
     """48 examples of 3 choices, each of 3 to 9 tokens; the right one holds the marker."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, K, 48)
@@ -29,20 +29,20 @@ def split() -> LabelledRows:
                 text[rng.integers(0, len(text))] = MARK
             rows.append(np.concatenate([[CLS], text, [SEP]]).astype(np.int32))
     flat, offsets = concatenate(rows)
-    token_rows = TokenRows(flat, offsets, np.diff(offsets).astype(np.int32))
-    return LabelledRows(token_rows, np.array([str(i) for i in range(48)]), labels, ["0", "1", "2"], 48, 0)
+    token_sequences = TokenSequences(flat, offsets, np.diff(offsets).astype(np.int32))
+    return LabelledSplit(token_sequences, np.array([str(i) for i in range(48)]), labels, ["0", "1", "2"], 48, 0)
 
 
 @pytest.fixture
-def module(split: LabelledRows, tiny_module: Callable[..., Any]) -> MultipleChoice:
+def module(split: LabelledSplit, tiny_module: Callable[..., Any]) -> MultipleChoice:
     return tiny_module(MultipleChoice, validation=split, metrics=["accuracy"], metric="validation/accuracy")
 
 
-def batch_of(split: LabelledRows, index: np.ndarray) -> dict[str, Any]:
-    return make_batch(GroupedRows(split.rows, K), index, {"labels": split.labels})
+def batch_of(split: LabelledSplit, index: np.ndarray) -> dict[str, Any]:
+    return make_batch(GroupedSequences(split.sequences, K), index, {"labels": split.labels})
 
 
-def test_overfits_and_keeps_its_answers(module: MultipleChoice, split: LabelledRows) -> None:
+def test_overfits_and_keeps_its_answers(module: MultipleChoice, split: LabelledSplit) -> None:
     optimizer = torch.optim.Adam(module.parameters(), 1e-3)
     for step in range(60):
         batch = batch_of(split, np.arange(48)[step % 2 :: 2])
@@ -63,7 +63,7 @@ def test_overfits_and_keeps_its_answers(module: MultipleChoice, split: LabelledR
     assert module.baseline() == pytest.approx(np.bincount(split.labels).max() / 48)
 
 
-def test_predictions_of_a_test_file(module: MultipleChoice, split: LabelledRows) -> None:
+def test_predictions_of_a_test_file(module: MultipleChoice, split: LabelledSplit) -> None:
     module.eval()
     parts = [module.predict_step(batch_of(split, index), 0) for index in np.array_split(np.arange(48)[::-1], 5)]
     header, *lines = module.prediction_files("SWAG", split, parts)["SWAG.csv"]
@@ -75,12 +75,12 @@ def test_predictions_of_a_test_file(module: MultipleChoice, split: LabelledRows)
     assert [int(row[1]) for row in rows] == expected.argmax(1).tolist()
 
 
-def test_a_choice_is_scored_by_itself(module: MultipleChoice, split: LabelledRows) -> None:
+def test_a_choice_is_scored_by_itself(module: MultipleChoice, split: LabelledSplit) -> None:
     module.eval()
     together = module.logits(batch_of(split, np.arange(6)))
     assert together.shape == (6, K)
     for example in range(6):
         for choice in range(K):
-            alone = make_batch(split.rows, np.array([example * K + choice]), {})
+            alone = make_batch(split.sequences, np.array([example * K + choice]), {})
             score = module.classifier(module.encoder.pool(module.encode(alone), alone["layout"]))
             torch.testing.assert_close(score[0, 0], together[example, choice], atol=1e-5, rtol=1e-5)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.modules.finetuning import Evaluation
+from clozelab.modules.finetuning import Evaluation, FineTuning
 from clozelab.modules.results import write_results
 
 ROW = {"id": "7", "prediction": "yes", "label": "no", "logits": [0.1, 0.2]}
@@ -24,6 +24,7 @@ def module_with(predictions: list[Any], is_collapsed: bool = False) -> Any:
         total_steps=9,
         history=[{"step": 4, "validation/accuracy": 0.5}],
         baseline=lambda: 0.4,
+        result_files=lambda best: FineTuning.result_files(None, best),  # type: ignore[arg-type]
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.datamodules.examples import LabelledRows, TokenRows, Windows, concatenate, join_rows
+from clozelab.datamodules.examples import LabelledSplit, TokenSequences, Windows, concatenate, join_sequences
 from clozelab.datamodules.finetuning import make_batch
 from clozelab.modules.classification import SequenceClassification
 
@@ -19,7 +19,7 @@ VOCAB_SIZE, CLS, SEP = 40, 2, 3
 
 
 @pytest.fixture(scope="module")
-def split() -> LabelledRows:
+def split() -> LabelledSplit:
     """64 rows of 3 to 12 tokens; the class is which of three marker tokens stands somewhere inside."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 64)
@@ -29,12 +29,12 @@ def split() -> LabelledRows:
         text[rng.integers(0, len(text))] = 5 + label
         rows.append(np.concatenate([[CLS], text, [SEP]]).astype(np.int32))
     flat, offsets = concatenate(rows)
-    token_rows = TokenRows(flat, offsets, np.diff(offsets).astype(np.int32))
-    return LabelledRows(token_rows, np.array([f"e{i}" for i in range(64)]), labels, ["no", "yes", "maybe"], 64, 0)
+    token_sequences = TokenSequences(flat, offsets, np.diff(offsets).astype(np.int32))
+    return LabelledSplit(token_sequences, np.array([f"e{i}" for i in range(64)]), labels, ["no", "yes", "maybe"], 64, 0)
 
 
 @pytest.fixture
-def make(split: LabelledRows, tiny_module: Callable[..., Any]) -> Callable[..., SequenceClassification]:
+def make(split: LabelledSplit, tiny_module: Callable[..., Any]) -> Callable[..., SequenceClassification]:
     """make(is_causal, head, changes) -> a module with a stand-in trainer at step 7."""
 
     def build(is_causal: bool = False, head: str = "linear", **changes: Any) -> SequenceClassification:
@@ -45,30 +45,30 @@ def make(split: LabelledRows, tiny_module: Callable[..., Any]) -> Callable[..., 
     return build
 
 
-def train(module: SequenceClassification, split: LabelledRows, steps: int) -> None:
+def train(module: SequenceClassification, split: LabelledSplit, steps: int) -> None:
     optimizer = module.optimizer_factory(module.named_parameters())
     module.train()
     for step in range(steps):
         index = np.arange(64)[step % 2 :: 2]
-        batch = make_batch(split.rows, index, {"labels": split.labels})
+        batch = make_batch(split.sequences, index, {"labels": split.labels})
         loss = module.loss(module.logits(batch), batch) / len(index)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
 
 
-def evaluate(module: SequenceClassification, split: LabelledRows) -> None:
+def evaluate(module: SequenceClassification, split: LabelledSplit) -> None:
     module.eval()
     with torch.no_grad():
         for index in np.array_split(np.random.default_rng(1).permutation(64), 3):
-            module.validation_step(make_batch(split.rows, index, {}), 0)
+            module.validation_step(make_batch(split.sequences, index, {}), 0)
     module.on_validation_epoch_end()
 
 
 @pytest.mark.parametrize(
     ("is_causal", "head"), [(False, "linear"), (True, "linear"), (False, "bilstm"), (True, "bilstm")]
 )
-def test_overfits(make: Any, split: LabelledRows, is_causal: bool, head: str) -> None:
+def test_overfits(make: Any, split: LabelledSplit, is_causal: bool, head: str) -> None:
     module = make(is_causal, head)
     train(module, split, 120)
     evaluate(module, split)
@@ -77,19 +77,19 @@ def test_overfits(make: Any, split: LabelledRows, is_causal: bool, head: str) ->
     assert not best.is_collapsed
 
 
-def test_logits_do_not_depend_on_the_company(make: Any, split: LabelledRows) -> None:
+def test_logits_do_not_depend_on_the_company(make: Any, split: LabelledSplit) -> None:
     for head in ("linear", "bilstm"):
         module = make(head=head).eval()
-        together = module.logits(make_batch(split.rows, np.arange(10), {}))
+        together = module.logits(make_batch(split.sequences, np.arange(10), {}))
         for i in range(10):
-            alone = module.logits(make_batch(split.rows, np.array([i]), {}))
+            alone = module.logits(make_batch(split.sequences, np.array([i]), {}))
             torch.testing.assert_close(together[i : i + 1], alone, atol=1e-5, rtol=1e-5)
 
 
-def test_causal_encoder_sees_the_whole_sequence_at_its_pooled_token(make: Any, split: LabelledRows) -> None:
+def test_causal_encoder_sees_the_whole_sequence_at_its_pooled_token(make: Any, split: LabelledSplit) -> None:
     for is_causal in (False, True):
         module = make(is_causal).eval()
-        batch = make_batch(split.rows, np.array([0]), {})
+        batch = make_batch(split.sequences, np.array([0]), {})
         before = module.logits(batch)
         for place in range(1, len(batch["input_ids"])):
             changed = {**batch, "input_ids": batch["input_ids"].clone()}
@@ -97,7 +97,7 @@ def test_causal_encoder_sees_the_whole_sequence_at_its_pooled_token(make: Any, s
             assert not torch.allclose(module.logits(changed), before, atol=1e-6), place
 
 
-def test_predictions_are_kept_in_file_order(make: Any, split: LabelledRows) -> None:
+def test_predictions_are_kept_in_file_order(make: Any, split: LabelledSplit) -> None:
     module = make()
     evaluate(module, split)
     best = module.require_best()
@@ -110,7 +110,7 @@ def test_predictions_are_kept_in_file_order(make: Any, split: LabelledRows) -> N
     assert best.step == 7
 
 
-def test_first_best_evaluation_wins_with_its_weights(make: Any, split: LabelledRows) -> None:
+def test_first_best_evaluation_wins_with_its_weights(make: Any, split: LabelledSplit) -> None:
     module = make()
     train(module, split, 60)
     evaluate(module, split)
@@ -125,7 +125,7 @@ def test_first_best_evaluation_wins_with_its_weights(make: Any, split: LabelledR
     assert module.classifier.weight.abs().sum() > 0
 
 
-def test_collapsed_run_is_recognised(make: Any, split: LabelledRows) -> None:
+def test_collapsed_run_is_recognised(make: Any, split: LabelledSplit) -> None:
     module = make()
     with torch.no_grad():
         module.classifier.weight.zero_()
@@ -150,10 +150,10 @@ def test_bad_settings(make: Any, changes: dict[str, Any], message: str) -> None:
         make(**changes)
 
 
-def test_further_validation_sets_have_scores_of_their_own(make: Any, split: LabelledRows) -> None:
+def test_further_validation_sets_have_scores_of_their_own(make: Any, split: LabelledSplit) -> None:
     flipped = replace(split, labels=(split.labels + 1) % 3)
     module = make(validation=replace(split, extra={"other": flipped}), metric="validation/other_accuracy")
-    rows = join_rows([split.rows, flipped.rows])
+    rows = join_sequences([split.sequences, flipped.sequences])
     with torch.no_grad():
         for index in np.array_split(np.random.default_rng(1).permutation(128), 3):
             module.validation_step(make_batch(rows, index, {}), 0)
@@ -165,7 +165,7 @@ def test_further_validation_sets_have_scores_of_their_own(make: Any, split: Labe
     assert {row["id"] for row in best.extra_predictions["other"]} == set(split.ids)
 
 
-def test_regression(make: Any, split: LabelledRows) -> None:
+def test_regression(make: Any, split: LabelledSplit) -> None:
     numbers = replace(split, labels=split.labels.astype(np.float32) * 2, label_names=[])
     changes = {"metrics": ["spearman", "pearson"], "metric": "validation/spearman", "number_range": [0, 3]}
     module = make(validation=numbers, **changes)
@@ -174,18 +174,18 @@ def test_regression(make: Any, split: LabelledRows) -> None:
     best = module.require_best()
     assert best.scores["validation/spearman"] > 0.85 and not best.is_collapsed
     assert module.baseline() is None and module.classifier.weight.shape[0] == 1
-    part = module.predict_step(make_batch(numbers.rows, np.arange(64), {}), 0)
+    part = module.predict_step(make_batch(numbers.sequences, np.arange(64), {}), 0)
     lines = list(module.prediction_files("STS", numbers, [part])["STS.tsv"])
     assert len(lines) == 65 and all(0 <= float(line.split("\t")[1]) <= 3 for line in lines[1:])
     with pytest.raises(ValueError, match="do not fit a task that predicts a number"):
         make(validation=numbers)
 
 
-def test_predictions_are_label_names_in_order(make: Any, split: LabelledRows) -> None:
+def test_predictions_are_label_names_in_order(make: Any, split: LabelledSplit) -> None:
     module = make().eval()
     chunks = np.array_split(np.arange(64)[::-1], 3)
-    parts = [module.predict_step(make_batch(split.rows, index, {}), 0) for index in chunks]
-    together = module.logits(make_batch(split.rows, np.arange(64), {})).argmax(1)
+    parts = [module.predict_step(make_batch(split.sequences, index, {}), 0) for index in chunks]
+    together = module.logits(make_batch(split.sequences, np.arange(64), {})).argmax(1)
     expected = [f"{key}\t{split.label_names[i]}" for key, i in zip(split.ids, together, strict=True)]
     assert list(module.prediction_files("Toy", split, parts)["Toy.tsv"]) == ["index\tprediction", *expected]
     with pytest.raises(AssertionError, match="each one is scored exactly once"):
@@ -193,20 +193,20 @@ def test_predictions_are_label_names_in_order(make: Any, split: LabelledRows) ->
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
-def test_windows_of_a_text_give_one_prediction(make: Any, split: LabelledRows, pooling: str) -> None:
+def test_windows_of_a_text_give_one_prediction(make: Any, split: LabelledSplit, pooling: str) -> None:
     """64 rows as the windows of 24 texts: logits pooled text by text, scored and predicted once each."""
     counts = np.random.default_rng(0).permutation([1] * 8 + [2] * 4 + [4] * 12)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     texts = replace(split, ids=split.ids[:24], labels=split.labels[:24], windows=Windows(offsets, pooling))
     module = make(validation=texts).eval()
-    logits = module.logits(make_batch(split.rows, np.arange(64), {})).detach().numpy()
+    logits = module.logits(make_batch(split.sequences, np.arange(64), {})).detach().numpy()
     expected = np.stack([getattr(logits[a:b], pooling)(axis=0) for a, b in itertools.pairwise(offsets)])
     evaluate(module, split)
     best = module.require_best()
     np.testing.assert_allclose([row["logits"] for row in best.predictions], expected, atol=1e-4)
     assert [row["label"] for row in best.predictions] == [split.label_names[i] for i in split.labels[:24]]
     assert best.scores["validation/accuracy"] == np.mean(expected.argmax(1) == split.labels[:24])
-    part = module.predict_step(make_batch(split.rows, np.arange(64), {}), 0)
+    part = module.predict_step(make_batch(split.sequences, np.arange(64), {}), 0)
     lines = list(module.prediction_files("Toy", texts, [part])["Toy.tsv"])
     assert [line.split("\t")[1] for line in lines[1:]] == [split.label_names[i] for i in expected.argmax(1)]
     assert texts.input_labels.tolist() == np.repeat(split.labels[:24], counts).tolist()

@@ -42,7 +42,7 @@ def windows(asked: SquadExamples, tokenizer: WordPieceTokenizer) -> SquadFeature
 
 def released_candidates(windows: SquadFeatures, window: int, start: Any, end: Any, settings: NBestSettings) -> set[Any]:
     """The loop of the released write_predictions."""
-    low, high = windows.rows.offsets[window], windows.rows.offsets[window + 1]
+    low, high = windows.sequences.offsets[window], windows.sequences.offsets[window + 1]
     length, begin = high - low, windows.passage_starts[window]
     best = [sorted(range(length), key=lambda i, x=x: -x[low + i])[: settings.n_best_size] for x in (start, end)]
     shift = windows.window_starts[window] - begin
@@ -62,7 +62,7 @@ def test_candidates_equal_the_released_loop(windows: SquadFeatures) -> None:
     rng = np.random.default_rng(3)
     assert len(windows.question) > 2
     for _ in range(50):
-        start, end = rng.normal(size=(2, len(windows.rows.input_ids))).astype(np.float32)
+        start, end = rng.normal(size=(2, len(windows.sequences.input_ids))).astype(np.float32)
         settings = NBestSettings(int(rng.integers(1, 8)), int(rng.integers(1, 6)))
         for window in range(len(windows.question)):
             found = window_candidates(windows, window, start, end, settings)
@@ -72,12 +72,12 @@ def test_candidates_equal_the_released_loop(windows: SquadFeatures) -> None:
 
 
 def test_text_is_cut_from_the_original_characters(asked: SquadExamples, windows: SquadFeatures) -> None:
-    start, end = np.zeros((2, len(windows.rows.input_ids)), dtype=np.float32)
+    start, end = np.zeros((2, len(windows.sequences.input_ids)), dtype=np.float32)
     # "Blue-green" is three tokens; lower case and spaces must not come back from them.
     for window in range(len(windows.question)):
-        low, begin = windows.rows.offsets[window], windows.passage_starts[window]
+        low, begin = windows.sequences.offsets[window], windows.passage_starts[window]
         spans = windows.passage_spans[windows.window_starts[window] :]
-        for place in range(begin, windows.rows.lengths[window] - 1):
+        for place in range(begin, windows.sequences.lengths[window] - 1):
             if spans[place - begin, 0] == SENTENCE.find("Blue"):
                 start[low + place] = 9
             if spans[place - begin, 1] == SENTENCE.find("green") + 5:
@@ -104,9 +104,9 @@ def test_null_score_is_the_minimum_over_windows(asked: SquadExamples, windows: S
     rng = np.random.default_rng(4)
     settings = NBestSettings(5, 4, with_unanswerable=True)
     for _ in range(20):
-        start, end = rng.normal(size=(2, len(windows.rows.input_ids))).astype(np.float32)
+        start, end = rng.normal(size=(2, len(windows.sequences.input_ids))).astype(np.float32)
         answers = predict_answers(windows, asked, start, end, settings)
-        cls = windows.rows.offsets[:-1]
+        cls = windows.sequences.offsets[:-1]
         null = min(float(start[row]) + float(end[row]) for row in cls)
         plain = predict_answers(windows, asked, start, end, NBestSettings(5, 4))
         first = plain.nbest["q"][0]
@@ -136,9 +136,9 @@ def test_gold_spans_of_real_data_score_nearly_everything(shared_dir: Path) -> No
     asked = read_squad(path, for_training=False)
     asked = asked.select(subset(len(asked), 1500))
     windows, _ = build_features(asked, tokenizer, settings)
-    start, end = np.full((2, len(windows.rows.input_ids)), -10, dtype=np.float32)
+    start, end = np.full((2, len(windows.sequences.input_ids)), -10, dtype=np.float32)
     has_answer = windows.end_positions > 0
-    offsets = windows.rows.offsets[:-1]
+    offsets = windows.sequences.offsets[:-1]
     start[(offsets + windows.start_positions)[has_answer]] = 10
     end[(offsets + windows.end_positions)[has_answer]] = 10
     predictions = predict_answers(windows, asked, start, end, NBestSettings(20, 1000)).texts
@@ -205,7 +205,7 @@ def targets(split: SquadSplit) -> dict[str, Any]:
 def test_overfits(make: Any, split: SquadSplit, is_causal: bool, head: str) -> None:
     module = make(is_causal, head)
     optimizer = torch.optim.Adam(module.parameters(), 2e-3)
-    rows, every = split.features.rows, np.arange(len(split.features.question))
+    rows, every = split.features.sequences, np.arange(len(split.features.question))
     for _ in range(100):
         batch = make_batch(rows, every, targets(split))
         loss = module.loss(module.logits(batch), batch) / len(every)
@@ -227,7 +227,7 @@ def test_overfits(make: Any, split: SquadSplit, is_causal: bool, head: str) -> N
 
 def test_loss_is_each_windows_own_softmax(make: Any, split: SquadSplit) -> None:
     module = make()
-    batch = make_batch(split.features.rows, np.array([3, 0, 7]), targets(split))
+    batch = make_batch(split.features.sequences, np.array([3, 0, 7]), targets(split))
     logits = torch.randn(batch["layout"].num_tokens, 2)
     expected, start = 0.0, 0
     for row, length in enumerate(batch["layout"].lengths_list):
@@ -239,7 +239,7 @@ def test_loss_is_each_windows_own_softmax(make: Any, split: SquadSplit) -> None:
 
 
 def test_pad_tokens(split: SquadSplit) -> None:
-    batch = make_batch(split.features.rows, np.array([0, 5]), {})
+    batch = make_batch(split.features.sequences, np.array([0, 5]), {})
     values = torch.arange(2.0 * batch["layout"].num_tokens).view(-1, 2)
     padded = pad_tokens(values, batch)
     assert torch.equal(torch.cat([padded[i, :n] for i, n in enumerate(batch["layout"].lengths_list)]), values)

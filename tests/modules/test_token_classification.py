@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.datamodules.examples import TokenRows, concatenate
+from clozelab.datamodules.examples import TokenSequences, concatenate
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.datamodules.tagged import TaggedRows, TaggedSplit
+from clozelab.datamodules.tagged import TaggedSequences, TaggedSplit
 from clozelab.modules.tags import TokenClassification
 
 NAMES = ["O", "B-X", "I-X"]
@@ -41,9 +41,9 @@ def split() -> TaggedSplit:
         labels += tags
         counts.append(len(words))
     flat, offsets = concatenate(rows)
-    token_rows = TokenRows(flat, offsets, np.diff(offsets).astype(np.int32))
+    token_sequences = TokenSequences(flat, offsets, np.diff(offsets).astype(np.int32))
     word_offsets = np.concatenate([[0], np.cumsum(counts)])
-    tagged = TaggedRows(token_rows, word_offsets, concatenate(positions)[0], np.array(labels))
+    tagged = TaggedSequences(token_sequences, word_offsets, concatenate(positions)[0], np.array(labels))
     texts = [f"w{i}" for i in range(len(labels))]
     ids_ = np.array([str(i) for i in range(40)])
     return TaggedSplit(tagged, word_offsets, texts, ids_, NAMES, True, {}, "key")
@@ -72,8 +72,8 @@ def evaluate(module: Any, rows: Any) -> Any:
 @pytest.mark.parametrize("head", ["linear", "bilstm"])
 def test_learns_entities(split: TaggedSplit, tiny_module: Callable[..., Any], head: str) -> None:
     module = tiny_module(TokenClassification, head=head, validation=split, metric="validation/f1")
-    train(module, split.rows, 60)
-    best = evaluate(module, split.rows)
+    train(module, split.sequences, 60)
+    best = evaluate(module, split.sequences)
     assert best.scores["validation/f1"] > 0.95
     assert list(best.scores) == [f"validation/{key}" for key in ("f1", "precision", "recall", "accuracy")]
     assert not best.is_collapsed
@@ -88,9 +88,9 @@ def test_learns_entities(split: TaggedSplit, tiny_module: Callable[..., Any], he
 def test_scored_words_see_their_neighbours(split: TaggedSplit, tiny_module: Callable[..., Any]) -> None:
     """A context token changes the logits of the sentence's words, and gets none of its own."""
     module = tiny_module(TokenClassification, validation=split, metric="validation/f1").eval()
-    batch = make_batch(split.rows, np.array([0]), {})
+    batch = make_batch(split.sequences, np.array([0]), {})
     before = module.logits(batch)
-    assert len(before) == split.rows.num_targets[0] < len(batch["input_ids"]) - 4
+    assert len(before) == split.sequences.num_targets[0] < len(batch["input_ids"]) - 4
     for neighbour in (1, len(batch["input_ids"]) - 2):
         changed = batch | {"input_ids": batch["input_ids"].clone()}
         changed["input_ids"][neighbour] = 30
@@ -99,8 +99,8 @@ def test_scored_words_see_their_neighbours(split: TaggedSplit, tiny_module: Call
 
 def test_logits_do_not_depend_on_the_company(split: TaggedSplit, tiny_module: Callable[..., Any]) -> None:
     module = tiny_module(TokenClassification, head="bilstm", validation=split, metric="validation/f1").eval()
-    together = module.logits(make_batch(split.rows, np.arange(5), {}))
-    alone = torch.cat([module.logits(make_batch(split.rows, np.array([i]), {})) for i in range(5)])
+    together = module.logits(make_batch(split.sequences, np.arange(5), {}))
+    alone = torch.cat([module.logits(make_batch(split.sequences, np.array([i]), {})) for i in range(5)])
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
 
 
@@ -110,7 +110,7 @@ def test_collapse_and_parts_of_speech(split: TaggedSplit, tiny_module: Callable[
     module = tiny_module(TokenClassification, validation=split, metric="validation/accuracy")
     with torch.no_grad():
         module.classifier.bias.copy_(torch.tensor([9.0, 0.0, 0.0]))
-    best = evaluate(module, split.rows)
+    best = evaluate(module, split.sequences)
     assert best.is_collapsed
     assert best.scores["validation/f1"] == 0.0
     assert best.scores["validation/accuracy"] == module.baseline()

@@ -1,8 +1,8 @@
 """Multiple choice: a context and a few endings of which one is right, from SWAG's CSV files and others of that kind.
 
 SWAG is true CSV: fields with commas stand in quotes. Other sets (CODAH) are tab-separated without quoting, like GLUE.
-Each choice becomes a row `[CLS] context [SEP] start ending [SEP]`, where the start is the beginning of the second
-sentence that all endings share (SWAG's `sent2`), if there is one. An example is as many rows as it has endings.
+Each choice becomes a sequence `[CLS] context [SEP] start ending [SEP]`, where the start is the beginning of the second
+sentence that all endings share (SWAG's `sent2`), if there is one. An example is as many sequences as it has endings.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from clozelab.corpus.files import file_sha256
 from clozelab.datamodules.baselines import of_choices
 from clozelab.datamodules.cache import Arrays, Facts
 from clozelab.datamodules.examples import (
-    GroupedRows,
-    LabelledRows,
+    GroupedSequences,
+    LabelledSplit,
     Preview,
-    Rows,
+    Sequences,
     TaskPreview,
-    TokenRows,
+    TokenSequences,
     encode_examples,
     subset,
 )
@@ -101,7 +101,7 @@ class ChoiceDataModule(FinetuningDataModule):
         file_format, columns: as LabelledDataModule's.
         context_column, ending_columns, label_column: by name; the label is the number of an ending.
         start_column: the beginning that all endings share; None where they stand alone.
-        the others: as FinetuningDataModule's; the batch size counts examples, not rows.
+        the others: as FinetuningDataModule's; the batch size counts examples, not sequences.
     """
 
     def __init__(
@@ -131,12 +131,15 @@ class ChoiceDataModule(FinetuningDataModule):
         files = [file_sha256(path) for path in (self.train_path, self.validation_path)]
         return {"files": files, "layout": asdict(self.layout), "folds": self.folds}
 
-    def read_splits(self) -> Iterable[tuple[str, Path, LabelledRows]]:
+    def read_splits(self) -> Iterable[tuple[str, Path, LabelledSplit]]:
         self.train = self._load(self.train_path, self._fold(True), self.plan.max_train_examples)
         self.validation = self._load(self.validation_path, self._fold(False), None)
         number = len(self.layout.ending_columns)
-        self.train_rows, self.train_targets = GroupedRows(self.train.rows, number), {"labels": self.train.labels}
-        self.validation_rows = GroupedRows(self.validation.rows, number)
+        self.train_sequences, self.train_targets = (
+            GroupedSequences(self.train.sequences, number),
+            {"labels": self.train.labels},
+        )
+        self.validation_sequences = GroupedSequences(self.validation.sequences, number)
         found, published = self.train.num_available, self.published_train_examples
         if published not in (None, found):
             log.warning(
@@ -189,14 +192,14 @@ class ChoiceDataModule(FinetuningDataModule):
             "max_seq_length": self.max_seq_length,
         }
 
-    def read_test(self, path: Path) -> tuple[Rows, LabelledRows]:
+    def read_test(self, path: Path) -> tuple[Sequences, LabelledSplit]:
         """Whole whatever the folds, and without its labels."""
         split = self._load(path, None, None, labels="unread")
         self.refuse_damaged(path, split.num_bad_rows, "rows")
-        return GroupedRows(split.rows, len(self.layout.ending_columns)), split
+        return GroupedSequences(split.sequences, len(self.layout.ending_columns)), split
 
-    def _load(self, path: Path, fold: Fold | None, max_examples: int | None, labels: str = "required") -> LabelledRows:
-        """One split: an example is as many rows as it has endings; its class is an ending's number."""
+    def _load(self, path: Path, fold: Fold | None, max_examples: int | None, labels: str = "required") -> LabelledSplit:
+        """One split: an example is as many sequences as it has endings; its class is an ending's number."""
         settings = {
             "layout": asdict(self.layout),
             "fold": fold and asdict(fold),
@@ -209,17 +212,17 @@ class ChoiceDataModule(FinetuningDataModule):
             chosen = examples.select(subset(len(examples), max_examples))
             first = [context for context, *endings in chosen.texts for _ in endings]
             second = [ending for _, *endings in chosen.texts for ending in endings]
-            rows = encode_examples(self.inputs.tokenizer, first, second, max_seq_length=self.max_seq_length)
+            sequences = encode_examples(self.inputs.tokenizer, first, second, max_seq_length=self.max_seq_length)
             known = chosen.labels or ["-1"] * len(chosen)
-            arrays = rows.arrays() | {
+            arrays = sequences.arrays() | {
                 "ids": np.array(chosen.ids, dtype=np.str_),
                 "labels": np.array([int(label) for label in known], dtype=np.int64),
             }
             contexts = [context for context, *_ in chosen.texts]
-            counts = rows.cut_counts() | {"empty_texts": sum(not text.strip() for text in [*contexts, *second])}
+            counts = sequences.cut_counts() | {"empty_texts": sum(not text.strip() for text in [*contexts, *second])}
             names = [str(number) for number in range(len(self.layout.ending_columns))]
             facts = {"num_available": len(examples), "num_bad_rows": examples.num_bad_rows, "counts": counts}
             return arrays, {"label_names": names, **facts}
 
         arrays, facts, _ = self.cached(path, settings, build)
-        return LabelledRows(rows=TokenRows.of(arrays), ids=arrays["ids"], labels=arrays["labels"], **facts)
+        return LabelledSplit(sequences=TokenSequences.of(arrays), ids=arrays["ids"], labels=arrays["labels"], **facts)

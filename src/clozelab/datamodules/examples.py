@@ -1,10 +1,10 @@
 """Tokenised examples as flat arrays: built once, stored in the cache, gathered into packed batches without padding.
 
-A row is one model input, `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, special tokens included, or what the
-tokenizer has instead (`<s> first </s></s> second </s>`). All rows lie behind each other in one array, so that a batch
-of any rows is one gather.
+A sequence is one model input with its special tokens: `[CLS] first [SEP]`, `[CLS] first [SEP] second [SEP]`, or what
+the tokenizer has instead (`<s> first </s></s> second </s>`). All sequences lie behind each other in one array, so that
+a batch of any of them is one gather.
 
-Letters: N rows, B rows of a batch, T tokens of a batch.
+Letters: N sequences, B sequences of a batch, T tokens of a batch.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class TaskPreview:
 Ints = NDArray[np.int64]
 
 
-class Rows(Protocol):
-    """What batches are made of: N examples, each of one row or of several that belong together."""
+class Sequences(Protocol):
+    """What batches are made of: N examples, each of one sequence or of several that belong together."""
 
     def __len__(self) -> int: ...
 
@@ -66,17 +66,17 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
-class TokenRows:
-    """Rows of unequal length."""
+class TokenSequences:
+    """Sequences of unequal length."""
 
     input_ids: NDArray[np.int32]
     """[sum of lengths]."""
     offsets: Ints
     """[N + 1]."""
     second_starts: NDArray[np.int32]
-    """[N] position inside the row from which token type 1 is used; the row's length where it is not."""
+    """[N] position inside the sequence from which token type 1 is used; the sequence's length where it is not."""
     cut_tokens: NDArray[np.int32] | None = None
-    """[N] tokens that a row lost to the largest length; None where that was not counted."""
+    """[N] tokens that a sequence lost to the largest length; None where that was not counted."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -89,12 +89,12 @@ class TokenRows:
         """What was lost to the largest length."""
         assert self.cut_tokens is not None, "the encoder counted them"
         return {
-            "truncated_rows": int((self.cut_tokens > 0).sum()),
+            "truncated_sequences": int((self.cut_tokens > 0).sum()),
             "truncated_tokens": int(self.cut_tokens.sum()),
         }
 
     @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> TokenRows:
+    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> TokenSequences:
         """The inverse of `arrays`."""
         return cls(arrays["input_ids"], arrays["offsets"], arrays["second_starts"])
 
@@ -107,7 +107,7 @@ class TokenRows:
         return np.ones(len(self), dtype=np.int64)
 
     def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
-        """The rows at `index` [B] behind each other: input_ids, token_type_ids, position_ids [T], lengths [B]."""
+        """The sequences at `index` [B] behind each other: input_ids, token_type_ids, position_ids [T], lengths [B]."""
         lengths = self.offsets[index + 1] - self.offsets[index]
         position_ids, flat = ragged_positions(self.offsets[index], lengths)
         token_type_ids = position_ids >= np.repeat(self.second_starts[index], lengths)
@@ -120,26 +120,26 @@ class TokenRows:
 
 
 @dataclass(frozen=True)
-class GroupedRows:
-    """Examples of `group_size` rows each, such as one a choice: they meet in the same batch, one after the other."""
+class GroupedSequences:
+    """Examples of `group_size` sequences each, such as one a choice: neighbours in the same batch."""
 
-    rows: TokenRows
+    sequences: TokenSequences
     """[N * group_size]."""
     group_size: int
 
     def __len__(self) -> int:
-        return len(self.rows) // self.group_size
+        return len(self.sequences) // self.group_size
 
     @property
     def lengths(self) -> Ints:
-        return self.rows.lengths.reshape(-1, self.group_size).sum(axis=1)
+        return self.sequences.lengths.reshape(-1, self.group_size).sum(axis=1)
 
     @property
     def num_targets(self) -> Ints:
         return np.ones(len(self), dtype=np.int64)
 
     def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
-        return self.rows.gather((index[:, None] * self.group_size + np.arange(self.group_size)).reshape(-1))
+        return self.sequences.gather((index[:, None] * self.group_size + np.arange(self.group_size)).reshape(-1))
 
 
 POOLINGS = ("mean", "max")
@@ -147,7 +147,7 @@ POOLINGS = ("mean", "max")
 
 @dataclass(frozen=True)
 class WindowRule:
-    """How texts longer than a row are divided, and how what is said of the parts becomes one answer."""
+    """How texts longer than a sequence are divided, and how what is said of the parts becomes one answer."""
 
     stride: int
     """In tokens, from one window's beginning to the next one's."""
@@ -161,14 +161,14 @@ class WindowRule:
 
 @dataclass(frozen=True)
 class Windows:
-    """Which rows are whose: those from offsets[i] to offsets[i + 1] are windows of example i."""
+    """Which sequences are whose: those from offsets[i] to offsets[i + 1] are windows of example i."""
 
     offsets: Ints
     """[N + 1]."""
     pooling: str
 
     def pool(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """[rows, K] -> [N, K]."""
+        """[sequences, K] -> [N, K]."""
         if self.pooling == "max":
             return np.maximum.reduceat(logits, self.offsets[:-1], axis=0)
         sums = np.add.reduceat(logits, self.offsets[:-1], axis=0)
@@ -176,14 +176,14 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class LabelledRows:
+class LabelledSplit:
     """Examples of one split.
 
     `labels` [N] are indices into `label_names`; the numbers themselves where `label_names` is empty (regression); -1
     for a file without labels.
     """
 
-    rows: TokenRows
+    sequences: TokenSequences
     ids: NDArray[np.str_]
     labels: NDArray[Any]
     label_names: list[str]
@@ -191,9 +191,9 @@ class LabelledRows:
     """Examples of the file before `max_examples` cut it."""
     num_bad_rows: int
     counts: dict[str, int] = field(default_factory=dict)
-    """What is unusual about the rows in use: truncated_rows, truncated_tokens, empty_texts, duplicate_ids; and of
+    """What is unusual about those in use: truncated_sequences, truncated_tokens, empty_texts, duplicate_ids; and of
     windows: windows, texts_in_windows."""
-    extra: dict[str, LabelledRows] = field(default_factory=dict)
+    extra: dict[str, LabelledSplit] = field(default_factory=dict)
     """Further validation sets of the same task by name, scored beside this one."""
     windows: Windows | None = None
     """None: an example is one input."""
@@ -201,7 +201,7 @@ class LabelledRows:
     @property
     def num_inputs(self) -> int:
         """Examples, or windows of them: as many as there are logits."""
-        return len(self) if self.windows is None else len(self.rows)
+        return len(self) if self.windows is None else len(self.sequences)
 
     @property
     def input_labels(self) -> NDArray[Any]:
@@ -247,11 +247,11 @@ def concatenate(pieces: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int32],
     return flat.astype(np.int32, copy=False), offsets
 
 
-def join_rows(parts: Sequence[TokenRows]) -> TokenRows:
-    """The rows of all parts behind each other."""
+def join_sequences(parts: Sequence[TokenSequences]) -> TokenSequences:
+    """The sequences of all parts behind each other."""
     starts = np.cumsum([0, *(part.offsets[-1] for part in parts)])
     offsets = [part.offsets[:-1] + start for part, start in zip(parts, starts[:-1], strict=True)]
-    return TokenRows(
+    return TokenSequences(
         np.concatenate([part.input_ids for part in parts]),
         np.concatenate([*offsets, starts[-1:]]),
         np.concatenate([part.second_starts for part in parts]),
@@ -260,8 +260,8 @@ def join_rows(parts: Sequence[TokenRows]) -> TokenRows:
 
 def encode_examples(
     tokenizer: Tokenizer, first: Sequence[str], second: Sequence[str] | None = None, *, max_seq_length: int
-) -> TokenRows:
-    """Rows of single texts or pairs, at most `max_seq_length` long; a pair's longer text is cut first, at its end."""
+) -> TokenSequences:
+    """Sequences of texts or pairs, at most `max_seq_length` long; a pair's longer text is cut first, at its end."""
     budget = max_seq_length - 2 - (0 if second is None else tokenizer.pair_separators)
     if budget < 2:
         raise ValueError(f"max_seq_length={max_seq_length} leaves no room for text beside the special tokens")
@@ -294,24 +294,24 @@ def window_ranges(num_tokens: int, room: int, stride: int) -> list[tuple[int, in
 
 def encode_windows(
     tokenizer: Tokenizer, texts: Sequence[str], *, max_seq_length: int, stride: int
-) -> tuple[TokenRows, Ints]:
-    """Rows of single texts of any length, several of a long one, and where each text's rows begin [N + 1].
+) -> tuple[TokenSequences, Ints]:
+    """Sequences of single texts of any length, several of a long one, and where each text's sequences begin [N + 1].
 
-    The windows of a text begin `stride` tokens apart, which must be less than a row holds: nothing is left out.
+    The windows of a text begin `stride` tokens apart, which must be less than a sequence holds: nothing is left out.
     """
     room = max_seq_length - 2
     if not 1 <= stride <= room:
         raise ValueError(
-            f"window_stride={stride} tokens: rows of {max_seq_length} hold {room} beside the special tokens, so give "
-            f"1 to {max(1, room)} (half of a row is usual)"
+            f"window_stride={stride} tokens: sequences of {max_seq_length} hold {room} beside the special tokens, so "
+            f"give 1 to {max(1, room)} (half of a sequence is usual)"
         )
     pieces, counts = [], []
     for ids in tokenizer.encode_batch(list(texts)):
         ranges = window_ranges(len(ids), room, stride) or [(0, 0)]
         pieces += [ids[start : start + length] for start, length in ranges]
         counts.append(len(ranges))
-    rows = _assemble(tokenizer, pieces, None, [0] * len(pieces))
-    return rows, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    sequences = _assemble(tokenizer, pieces, None, [0] * len(pieces))
+    return sequences, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
@@ -327,14 +327,14 @@ def _assemble(
     first: list[NDArray[np.int32]],
     second: list[NDArray[np.int32]] | None,
     cut: list[int],
-) -> TokenRows:
+) -> TokenSequences:
     cls, sep = (np.array([token], dtype=np.int32) for token in (tokenizer.cls_id, tokenizer.sep_id))
     if second is None:
-        rows = [np.concatenate([cls, ids, sep]) for ids in first]
+        sequences = [np.concatenate([cls, ids, sep]) for ids in first]
     else:
         middle = np.repeat(sep, tokenizer.pair_separators)
-        rows = [np.concatenate([cls, a, middle, b, sep]) for a, b in zip(first, second, strict=True)]
+        sequences = [np.concatenate([cls, a, middle, b, sep]) for a, b in zip(first, second, strict=True)]
     has_types = second is not None and tokenizer.has_token_types
-    starts = [len(a) + 2 for a in first] if has_types else [len(row) for row in rows]
-    input_ids, offsets = concatenate(rows)
-    return TokenRows(input_ids, offsets, np.array(starts, dtype=np.int32), np.array(cut, dtype=np.int32))
+    starts = [len(a) + 2 for a in first] if has_types else [len(sequence) for sequence in sequences]
+    input_ids, offsets = concatenate(sequences)
+    return TokenSequences(input_ids, offsets, np.array(starts, dtype=np.int32), np.array(cut, dtype=np.int32))

@@ -30,7 +30,7 @@ from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.cache import Arrays, Facts, cached_arrays, cached_folder, content_key, one_at_a_time
-from clozelab.datamodules.examples import Ints, Rows, TaskPreview
+from clozelab.datamodules.examples import Ints, Sequences, TaskPreview
 from clozelab.datamodules.files import Scores, baselines_of, require_file
 from clozelab.datamodules.loading import bucketed_batches, for_device, token_budget_batches
 from clozelab.models.encoder import Encoder
@@ -44,10 +44,10 @@ ARRAYS_VERSION = 3
 BASELINES_VERSION = 1
 """The same of the baselines' scores."""
 CUTS = {
-    "truncated_rows": "rows are longer than max_seq_length={max_seq_length} and were cut",
+    "truncated_sequences": "sequences are longer than max_seq_length={max_seq_length} and were cut",
     "truncated_tokens": "tokens were lost with them",
     "questions_cut": "questions are longer than max_query_length and were cut",
-    "cut_words": "words are longer than a row and were cut",
+    "cut_words": "words are longer than a sequence and were cut",
 }
 """Counts of a split that mean lost text, in words."""
 
@@ -64,7 +64,7 @@ class EncoderSource:
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """What a task's data is made from beside its settings. `max_positions`: the longest row the encoder can take."""
+    """What a task's data is made from beside its settings; the encoder takes sequences of up to `max_positions`."""
 
     name: str
     data_dir: Path
@@ -96,38 +96,38 @@ class TrainingPlan:
 
 @dataclass(frozen=True)
 class PredictionSet:
-    """A file to be predicted: its rows as batches want them, and the split as the task's module wants it."""
+    """A file to be predicted: its sequences as batches want them, and the split as the task's module wants it."""
 
-    rows: Rows
+    sequences: Sequences
     split: Any
 
 
 @dataclass(frozen=True)
 class Timetable:
-    """Which rows an optimizer step goes through: `num_first_rows` leading ones once, then the others by epochs."""
+    """Which sequences a step goes through: `num_first_sequences` leading ones once, then the others by epochs."""
 
-    num_first_rows: int
-    num_rows: int
+    num_first_sequences: int
+    num_sequences: int
     global_batch_size: int
 
     @property
     def first_steps(self) -> int:
-        return -(-self.num_first_rows // self.global_batch_size)
+        return -(-self.num_first_sequences // self.global_batch_size)
 
     @property
     def steps_per_epoch(self) -> int:
-        return -(-(self.num_rows - self.num_first_rows) // self.global_batch_size)
+        return -(-(self.num_sequences - self.num_first_sequences) // self.global_batch_size)
 
     def place_of(self, step: int) -> tuple[int, int, slice]:
-        """(epoch, batch of it, rows that it goes through) of an optimizer step; the first rows are epoch -1."""
+        """(epoch, batch of it, what it goes through) of an optimizer step; the first sequences are epoch -1."""
         if step < self.first_steps:
-            return -1, step, slice(0, self.num_first_rows)
+            return -1, step, slice(0, self.num_first_sequences)
         epoch, position = divmod(step - self.first_steps, self.steps_per_epoch)
-        return epoch, position, slice(self.num_first_rows, self.num_rows)
+        return epoch, position, slice(self.num_first_sequences, self.num_sequences)
 
 
 class FinetuningDataModule(LightningDataModule):
-    """Base of one data module a benchmark format; a subclass fills `train_rows`, `train_targets`, `validation_rows`.
+    """Base of one data module a benchmark format; a subclass reads its splits.
 
     Args:
         inputs, plan: from the stage.
@@ -140,11 +140,11 @@ class FinetuningDataModule(LightningDataModule):
 
     train: Any
     """The training split, of the same kind as `validation`."""
-    train_rows: Rows
+    train_sequences: Sequences
     train_targets: dict[str, Ints]
     validation: Any
     """The validation split as the task's module wants it: texts, labels, names."""
-    validation_rows: Rows
+    validation_sequences: Sequences
 
     def __init__(
         self,
@@ -176,12 +176,12 @@ class FinetuningDataModule(LightningDataModule):
 
     @property
     def tokenization(self) -> dict[str, Any]:
-        """What the encoder adds: the other part of what the rows are made from."""
+        """What the encoder adds: the other part of what the sequences are made from."""
         return {"tokenizer": self.inputs.tokenizer.fingerprint, "max_seq_length": self.max_seq_length}
 
     @cached_property
     def fingerprint(self) -> str:
-        """Names everything the rows are made from; cheap."""
+        """Names everything the sequences are made from; cheap."""
         return fingerprint_of(self.sources | self.tokenization)
 
     @cached_property
@@ -236,7 +236,7 @@ class FinetuningDataModule(LightningDataModule):
 
     @abstractmethod
     def read_splits(self) -> Iterable[tuple[str, Path, Any]]:
-        """Fill `train`, `validation`, their rows and targets; gives (name, file, split) of what was read."""
+        """Fill `train`, `validation`, their sequences and targets; gives (name, file, split) of what was read."""
 
     def cached(
         self, path: Path, settings: Mapping[str, Any], build: Callable[[], tuple[Arrays, Facts]]
@@ -253,13 +253,13 @@ class FinetuningDataModule(LightningDataModule):
         return None
 
     @property
-    def num_first_rows(self) -> int:
-        """Leading rows of `train_rows` that training goes through once before it starts on the others."""
+    def num_first_sequences(self) -> int:
+        """Leading sequences of `train_sequences` that training goes through once before it starts on the others."""
         return 0
 
     @property
     def timetable(self) -> Timetable:
-        return Timetable(self.num_first_rows, len(self.train_rows), self.plan.global_batch_size)
+        return Timetable(self.num_first_sequences, len(self.train_sequences), self.plan.global_batch_size)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -290,8 +290,8 @@ class FinetuningDataModule(LightningDataModule):
         return found
 
     @abstractmethod
-    def read_test(self, path: Path) -> tuple[Rows, Any]:
-        """(rows, split) of one test file; `setup` has run before."""
+    def read_test(self, path: Path) -> tuple[Sequences, Any]:
+        """(sequences, split) of one test file; `setup` has run before."""
 
     def refuse_damaged(self, path: Path, number: int, what: str) -> None:
         """ValueError for a test file of which something would be left out."""
@@ -302,7 +302,7 @@ class FinetuningDataModule(LightningDataModule):
             )
 
     def say_what_is_cut(self, name: str, counts: Mapping[str, Any]) -> None:
-        """Warn of text that did not fit into the rows of a split."""
+        """Warn of text that did not fit into the sequences of a split."""
         lost = [f"{counts[key]} {text}" for key, text in CUTS.items() if counts.get(key)]
         if lost:
             message = ", ".join(lost).format(max_seq_length=self.max_seq_length)
@@ -316,9 +316,9 @@ class FinetuningDataModule(LightningDataModule):
             )
         return {name: self.require(file) for name, file in self.test_files.items()}
 
-    def evaluation_loader(self, rows: Rows) -> DataLoader[Batch]:
-        """All rows once, in large batches of similar length; the same on every rank."""
-        return _loader(EvaluationBatches(rows, self.evaluation_tokens), 0)
+    def evaluation_loader(self, sequences: Sequences) -> DataLoader[Batch]:
+        """All sequences once, in large batches of similar length; the same on every rank."""
+        return _loader(EvaluationBatches(sequences, self.evaluation_tokens), 0)
 
     def train_dataloader(self) -> Any:
         """Batches from the trainer's step to the next evaluation."""
@@ -329,15 +329,15 @@ class FinetuningDataModule(LightningDataModule):
         return for_device(loader, trainer)
 
     def val_dataloader(self) -> DataLoader[Batch]:
-        """All validation rows, in large batches of similar length; the same on every rank."""
-        return self.evaluation_loader(self.validation_rows)
+        """All validation sequences, in large batches of similar length; the same on every rank."""
+        return self.evaluation_loader(self.validation_sequences)
 
 
 class TrainingBatches(IterableDataset[Batch]):
     """This rank's part of some optimizer steps' batches, each a pure function of (seed, step, rank, world size)."""
 
     def __init__(self, data: FinetuningDataModule, steps: range, rank: int, world_size: int) -> None:
-        self.rows, self.targets, self.plan = data.train_rows, data.train_targets, data.plan
+        self.sequences, self.targets, self.plan = data.train_sequences, data.train_targets, data.plan
         self.timetable = data.timetable
         self.steps, self.rank, self.world_size = steps, rank, world_size
 
@@ -347,39 +347,39 @@ class TrainingBatches(IterableDataset[Batch]):
         batches: list[Ints] = []
         current = -2
         for step in self.steps[first::stride]:
-            epoch, position, rows = self.timetable.place_of(step)
+            epoch, position, sequences = self.timetable.place_of(step)
             if epoch != current:
-                size, seed, lengths = self.plan.global_batch_size, self.plan.seed, self.rows.lengths[rows]
-                # The rows that come first share the first epoch's number: they are other rows.
+                size, seed, lengths = self.plan.global_batch_size, self.plan.seed, self.sequences.lengths[sequences]
+                # The sequences that come first share the first epoch's number: they are other sequences.
                 batches = bucketed_batches(lengths, batch_size=size, seed=seed, epoch=max(0, epoch))
                 current = epoch
-            index = batches[position] + rows.start
+            index = batches[position] + sequences.start
             # A rank without an example of its own computes on one, with a weight of nothing.
             mine = index[self.rank :: self.world_size]
-            batch = make_batch(self.rows, mine if len(mine) else index[:1], self.targets)
+            batch = make_batch(self.sequences, mine if len(mine) else index[:1], self.targets)
             yield batch | {
                 "global_examples": len(index),
-                "global_targets": int(self.rows.num_targets[index].sum()),
-                "global_tokens": int(self.rows.lengths[index].sum()),
+                "global_targets": int(self.sequences.num_targets[index].sum()),
+                "global_tokens": int(self.sequences.lengths[index].sum()),
                 "local_weight": float(len(mine) > 0),
             }
 
 
 class EvaluationBatches(IterableDataset[Batch]):
-    """Every row once."""
+    """Every sequence once."""
 
-    def __init__(self, rows: Rows, max_tokens: int) -> None:
-        self.rows = rows
-        self.batches = token_budget_batches(rows.lengths, max_tokens)
+    def __init__(self, sequences: Sequences, max_tokens: int) -> None:
+        self.sequences = sequences
+        self.batches = token_budget_batches(sequences.lengths, max_tokens)
 
     def __iter__(self) -> Iterator[Batch]:
         for index in self.batches:
-            yield make_batch(self.rows, index, {})
+            yield make_batch(self.sequences, index, {})
 
 
-def make_batch(rows: Rows, index: Ints, targets: dict[str, Ints]) -> Batch:
-    """The rows at `index` as a torch batch, with their part of each target [N]."""
-    arrays = rows.gather(index)
+def make_batch(sequences: Sequences, index: Ints, targets: dict[str, Ints]) -> Batch:
+    """The sequences at `index` as a torch batch, with their part of each target [N]."""
+    arrays = sequences.gather(index)
     layout = Layout.ragged(arrays.pop("lengths"))
     arrays |= {name: values[index] for name, values in targets.items()} | {"example_index": index}
     tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}

@@ -21,16 +21,16 @@ from clozelab.corpus.files import file_sha256
 from clozelab.datamodules.baselines import of_labels
 from clozelab.datamodules.cache import Arrays, Facts
 from clozelab.datamodules.examples import (
-    LabelledRows,
+    LabelledSplit,
     Preview,
-    Rows,
+    Sequences,
     TaskPreview,
-    TokenRows,
+    TokenSequences,
     WindowRule,
     Windows,
     encode_examples,
     encode_windows,
-    join_rows,
+    join_sequences,
     subset,
 )
 from clozelab.datamodules.files import Scores, TableFormat, TextExamples
@@ -51,8 +51,8 @@ class LabelledDataModule(FinetuningDataModule):
         numeric_labels: the label is a number to be predicted; `labels` is not used.
         extra_validation_files: name -> file; further validation sets, scored beside the first (MNLI's mismatched one).
         test_id_column: as id_column, for the test files.
-        long_documents: truncate | windows: what becomes of a (single) text that is longer than a row. Its windows are
-            training examples of their own, with its label; their logits are pooled into one prediction.
+        long_documents: truncate | windows: what becomes of a (single) text that is longer than a sequence. Its windows
+            are training examples of their own, with its label; their logits are pooled into one prediction.
         window_stride, window_pooling: of windows, see WindowRule.
         the others: as FinetuningDataModule's.
     """
@@ -101,13 +101,15 @@ class LabelledDataModule(FinetuningDataModule):
             "windows": self.window_rule and asdict(self.window_rule),
         }
 
-    def read_splits(self) -> Iterable[tuple[str, Path, LabelledRows]]:
+    def read_splits(self) -> Iterable[tuple[str, Path, LabelledSplit]]:
         self.train = self._load(self.train_path, self.labels, self.plan.max_train_examples)
         names = self.train.label_names
         extra = {name: self._load(path, names, None) for name, path in self.extra_paths.items()}
         self.validation = replace(self._load(self.validation_path, names, None), extra=extra)
-        self.train_rows, self.train_targets = self.train.rows, {"labels": self.train.input_labels}
-        self.validation_rows = join_rows([self.validation.rows, *(split.rows for split in extra.values())])
+        self.train_sequences, self.train_targets = self.train.sequences, {"labels": self.train.input_labels}
+        self.validation_sequences = join_sequences(
+            [self.validation.sequences, *(split.sequences for split in extra.values())]
+        )
         yield "training", self.train_path, self.train
         yield "validation", self.validation_path, self.validation
         yield from ((name, self.extra_paths[name], split) for name, split in extra.items())
@@ -156,14 +158,14 @@ class LabelledDataModule(FinetuningDataModule):
         counts = np.bincount(labels, minlength=len(self.train.label_names))
         return dict(zip(self.train.label_names, counts.tolist(), strict=True))
 
-    def read_test(self, path: Path) -> tuple[Rows, LabelledRows]:
+    def read_test(self, path: Path) -> tuple[Sequences, LabelledSplit]:
         split = self._load(path, self.train.label_names, None, for_prediction=True)
         self.refuse_damaged(path, split.num_bad_rows, "rows")
-        return split.rows, split
+        return split.sequences, split
 
     def _load(
         self, path: Path, names: Sequence[str] | None, max_examples: int | None, for_prediction: bool = False
-    ) -> LabelledRows:
+    ) -> LabelledSplit:
         """One split. `names` None: the sorted labels of the file; `for_prediction`: it may come without labels."""
         layout, rule = self.test_layout if for_prediction else self.layout, self.window_rule
         settings = {
@@ -181,8 +183,8 @@ class LabelledDataModule(FinetuningDataModule):
 
         arrays, facts, _ = self.cached(path, settings, build)
         windows = Windows(arrays["window_offsets"], rule.pooling) if rule else None
-        rows = TokenRows.of(arrays)
-        return LabelledRows(rows=rows, ids=arrays["ids"], labels=arrays["labels"], windows=windows, **facts)
+        sequences = TokenSequences.of(arrays)
+        return LabelledSplit(sequences=sequences, ids=arrays["ids"], labels=arrays["labels"], windows=windows, **facts)
 
     def _tokenise(self, examples: TextExamples, names: list[str], max_examples: int | None) -> tuple[Arrays, Facts]:
         chosen = examples.select(subset(len(examples), max_examples))
@@ -190,17 +192,20 @@ class LabelledDataModule(FinetuningDataModule):
         tokenizer, length = self.inputs.tokenizer, self.max_seq_length
         offsets = None
         if self.window_rule is None:
-            rows = encode_examples(tokenizer, *texts, max_seq_length=length)
+            sequences = encode_examples(tokenizer, *texts, max_seq_length=length)
         else:
             stride = self.window_rule.stride
-            rows, offsets = encode_windows(tokenizer, texts[0], max_seq_length=length, stride=stride)
-        counts = rows.cut_counts() | {
+            sequences, offsets = encode_windows(tokenizer, texts[0], max_seq_length=length, stride=stride)
+        counts = sequences.cut_counts() | {
             "empty_texts": sum(not text.strip() for part in texts for text in part),
             "duplicate_ids": len(chosen) - len(set(chosen.ids)),
         }
-        arrays = rows.arrays() | {"ids": np.array(chosen.ids, dtype=np.str_), "labels": label_values(chosen, names)}
+        arrays = sequences.arrays() | {
+            "ids": np.array(chosen.ids, dtype=np.str_),
+            "labels": label_values(chosen, names),
+        }
         if offsets is not None:
-            counts |= {"windows": len(rows), "texts_in_windows": int((np.diff(offsets) > 1).sum())}
+            counts |= {"windows": len(sequences), "texts_in_windows": int((np.diff(offsets) > 1).sum())}
             arrays["window_offsets"] = offsets
         facts = {"label_names": names, "num_available": len(examples), "num_bad_rows": examples.num_bad_rows}
         return arrays, facts | {"counts": counts}

@@ -14,7 +14,7 @@ import numpy as np
 from clozelab.corpus.files import file_sha256
 from clozelab.datamodules.baselines import of_spans
 from clozelab.datamodules.cache import Arrays, Facts
-from clozelab.datamodules.examples import Preview, Rows, TaskPreview, join_rows, subset
+from clozelab.datamodules.examples import Preview, Sequences, TaskPreview, join_sequences, subset
 from clozelab.datamodules.files import Scores
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.datamodules.squad_reading import (
@@ -54,7 +54,7 @@ class SquadDataModule(FinetuningDataModule):
         self.settings = WindowSettings.fitted(self.max_seq_length, doc_stride, max_query_length)
         if (doc_stride, max_query_length) != (self.settings.doc_stride, self.settings.max_query_length):
             log.warning(
-                "%s: rows of %d tokens: questions are cut at %d tokens (not %d), windows step by %d (not %d)",
+                "%s: sequences of %d tokens: questions are cut at %d tokens (not %d), windows step by %d (not %d)",
                 self.inputs.name, self.max_seq_length, self.settings.max_query_length, max_query_length,
                 self.settings.doc_stride, doc_stride,
             )  # fmt: skip
@@ -80,12 +80,12 @@ class SquadDataModule(FinetuningDataModule):
         self.validation = self._load(self.validation_path, False, None)
         self.extra = [self._load(path, True, largest) for path in self.extra_paths]
         parts = [split.features for split in (*self.extra, self.train)]
-        self.train_rows = join_rows([features.rows for features in parts])
+        self.train_sequences = join_sequences([features.sequences for features in parts])
         self.train_targets = {
             name: np.concatenate([getattr(features, name) for features in parts]).astype("int64")
             for name in ("start_positions", "end_positions")
         }
-        self.validation_rows = self.validation.features.rows
+        self.validation_sequences = self.validation.features.sequences
         return [("training", self.train_path, self.train), ("validation", self.validation_path, self.validation)]
 
     def compute_baselines(self) -> Scores:
@@ -108,13 +108,13 @@ class SquadDataModule(FinetuningDataModule):
         return Preview(texts, None, len(found), dict(found.counts))
 
     @property
-    def num_first_rows(self) -> int:
+    def num_first_sequences(self) -> int:
         """Windows of `train_extra`."""
-        return sum(len(split.features.rows) for split in self.extra)
+        return sum(len(split.features.sequences) for split in self.extra)
 
-    def read_test(self, path: Path) -> tuple[Rows, SquadSplit]:
+    def read_test(self, path: Path) -> tuple[Sequences, SquadSplit]:
         split = self._load(path, False, None, for_prediction=True)
-        return split.features.rows, split
+        return split.features.sequences, split
 
     def _load(
         self, path: Path, for_training: bool, max_examples: int | None, for_prediction: bool = False

@@ -5,7 +5,7 @@ Unusual: an `answer_start` that does not point at its text is repaired to the ne
 the text does not occur in the passage at all, a training question is skipped and counted. A question asked for scoring
 is never skipped: the scorer compares texts and needs no offset.
 
-SQuAD questions as token rows: `[CLS] question [SEP] window of the passage [SEP]`, windows overlapping by a stride.
+SQuAD questions as token sequences: `[CLS] question [SEP] window of the passage [SEP]`, windows overlapping by a stride.
 
 Follows the released run_squad.py (windows, max-context, answers outside a window point at [CLS]) with one difference:
 tokens carry their place in the original characters, so an answer is found and cut by character offsets and no text has
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.examples import Ints, TokenRows, concatenate, window_ranges
+from clozelab.datamodules.examples import Ints, TokenSequences, concatenate, window_ranges
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ Int32s = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class WindowSettings:
-    """Lengths in tokens: of a whole row, of the step between windows, of the question (cut at its end)."""
+    """Lengths in tokens: of a whole sequence, of the step between windows, of the question (cut at its end)."""
 
     max_seq_length: int
     doc_stride: int
@@ -169,34 +169,34 @@ class WindowSettings:
 
     @classmethod
     def fitted(cls, max_seq_length: int, doc_stride: int, max_query_length: int) -> WindowSettings:
-        """Settings for rows that may be shorter than the other two were chosen for.
+        """Settings for sequences that may be shorter than the other two were chosen for.
 
-        At least half a row is passage, and a step between windows is at most half a row, so that they overlap unless
-        the question is as long as it may be. Raises ValueError for rows too short for any question.
+        At least half a sequence is passage, and a step between windows is at most half a sequence, so that they overlap
+        unless the question is as long as it may be. Raises ValueError for sequences too short for any question.
         """
         half = max_seq_length // 2
         if half < 4:
             raise ValueError(
-                f"rows of {max_seq_length} tokens are too short for questions on a passage: half of one has to hold "
-                "three special tokens and a part of the question; take an encoder trained on longer rows, or a larger "
-                "task.data.max_seq_length"
+                f"sequences of {max_seq_length} tokens are too short for questions on a passage: half of one has to "
+                "hold three special tokens and a part of the question; take an encoder trained on longer sequences, "
+                "or a larger task.data.max_seq_length"
             )
         return cls(max_seq_length, min(doc_stride, half), min(max_query_length, half - 3))
 
 
 @dataclass(frozen=True)
 class SquadFeatures:
-    """One row a window. Positions are inside the row; `passage_spans` [.., 2] are character ranges."""
+    """One sequence a window. Positions are inside the sequence; `passage_spans` [.., 2] are character ranges."""
 
-    rows: TokenRows
+    sequences: TokenSequences
     question: Int32s
     """[W] index of the question in the examples."""
     passage_starts: Int32s
-    """[W] row position of the window's first passage token."""
+    """[W] sequence position of the window's first passage token."""
     window_starts: Int32s
     """[W] index of that token among the passage's tokens."""
     start_positions: Int32s
-    """[W] row position of the answer's first token; 0 ([CLS]) where the answer is not wholly inside the window."""
+    """[W] sequence position of the answer's first token; 0 ([CLS]) where the answer is not wholly inside the window."""
     end_positions: Int32s
     max_context: NDArray[np.bool_]
     """[T] true for the passage tokens that have no better window."""
@@ -205,14 +205,14 @@ class SquadFeatures:
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
         """What the cache stores."""
-        own = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "rows"}
-        return own | self.rows.arrays()
+        own = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "sequences"}
+        return own | self.sequences.arrays()
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[np.generic]]) -> SquadFeatures:
         """The inverse of `to_arrays`."""
-        own = {name: arrays[name] for name in cls.__dataclass_fields__ if name != "rows"}
-        return cls(rows=TokenRows.of(arrays), **own)  # type: ignore[arg-type]
+        own = {name: arrays[name] for name in cls.__dataclass_fields__ if name != "sequences"}
+        return cls(sequences=TokenSequences.of(arrays), **own)  # type: ignore[arg-type]
 
 
 def build_features(
@@ -269,7 +269,7 @@ class _Builder:
         self.sep = np.array([tokenizer.sep_id], dtype=np.int32)
         self.middle = np.repeat(self.sep, tokenizer.pair_separators)
         self.has_token_types = tokenizer.has_token_types
-        self.rows: list[Int32s] = []
+        self.sequences: list[Int32s] = []
         self.flags: list[NDArray[np.bool_]] = []
         self.columns: list[tuple[int, int, int, int, int]] = []
         self.counts: Counter[str] = Counter()
@@ -279,7 +279,7 @@ class _Builder:
         ranges = window_ranges(len(passage), self.settings.max_seq_length - len(head) - 1, self.settings.doc_stride)
         self.counts["question_of_empty_passage"] += not ranges
         for (start, length), flags in zip(ranges, max_context_flags(ranges, len(passage)), strict=True):
-            self.rows.append(np.concatenate([head, passage[start : start + length], self.sep]))
+            self.sequences.append(np.concatenate([head, passage[start : start + length], self.sep]))
             self.flags.append(np.concatenate([np.zeros(len(head), dtype=np.bool_), flags, np.zeros(1, dtype=np.bool_)]))
             inside = start <= answer[0] and answer[1] < start + length
             shift = len(head) - start
@@ -289,12 +289,12 @@ class _Builder:
         self.counts["windows"] += len(ranges)
 
     def build(self, passage_spans: Int32s, passage_offsets: Ints) -> SquadFeatures:
-        input_ids, offsets = concatenate(self.rows)
+        input_ids, offsets = concatenate(self.sequences)
         columns = np.array(self.columns, dtype=np.int32).reshape(-1, 5)
         question, passage_starts, window_starts, first, last = (np.ascontiguousarray(column) for column in columns.T)
         lengths = np.diff(offsets).astype(np.int32)
         return SquadFeatures(
-            rows=TokenRows(input_ids, offsets, passage_starts if self.has_token_types else lengths),
+            sequences=TokenSequences(input_ids, offsets, passage_starts if self.has_token_types else lengths),
             question=question,
             passage_starts=passage_starts,
             window_starts=window_starts,

@@ -7,15 +7,15 @@ document; multiword ranges (`3-4`) and empty nodes (`8.1`) are not words. Lines 
 
 A sentence with a damaged line is left out and counted; a file with more than 1 % of them is refused.
 
-Tagged sentences as model inputs: which rows are encoded, and where in them the words stand that are scored.
+Tagged sentences as model inputs: which sequences are encoded, and where in them the words stand that are scored.
 
-The first sub-token of a word stands for it. A row is a sentence or, with document context, a window: the sentence in
-the middle, and as much of its document on both sides as fits, whole words only. Only the middle's words are scored, so
-that every word is scored exactly once and in the largest context. A sentence longer than a row becomes several rows,
+The first sub-token of a word stands for it. A sequence is a sentence or, with document context, a window: the sentence
+in the middle, and as much of its document on both sides as fits, whole words only. Only the middle's words are scored,
+so that every word is scored exactly once and in the largest context. A sentence longer than a sequence becomes several,
 each with its own words to score: none is lost.
 
-Letters: N rows, S sentences, W scored words (in file order over rows and sentences alike), B rows of a batch, T tokens
-and U scored words of a batch.
+Letters: N sequences, S sentences, W scored words (in file order over sequences and sentences alike), B sequences, T
+tokens and U scored words of a batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.cache import Arrays
-from clozelab.datamodules.examples import Ints, TokenRows, concatenate, ragged_positions
+from clozelab.datamodules.examples import Ints, TokenSequences, concatenate, ragged_positions
 from clozelab.datamodules.files import refuse_wrong_file, text_lines
 
 DOCUMENT_START = "-DOCSTART-"
@@ -189,45 +189,45 @@ def _check_width(path: Path, number: int, width: int, layout: ColumnFormat, requ
 
 
 @dataclass(frozen=True)
-class TaggedRows:
-    """Rows with a target for some of their tokens."""
+class TaggedSequences:
+    """Sequences with a target for some of their tokens."""
 
-    rows: TokenRows
+    sequences: TokenSequences
     """[N]."""
     word_offsets: Ints
     """[N + 1] into the scored words."""
     word_positions: NDArray[np.int32]
-    """[W]: where in its row each scored word's first sub-token stands."""
+    """[W]: where in its sequence each scored word's first sub-token stands."""
     labels: Ints
     """[W]."""
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.sequences)
 
     @property
     def lengths(self) -> Ints:
-        return self.rows.lengths
+        return self.sequences.lengths
 
     @property
     def num_targets(self) -> Ints:
         return np.diff(self.word_offsets)
 
     def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
-        """As TokenRows, and of the scored words [U]: `word_rows` (place in the stream), `word_index` (place in the
-        split), `labels`."""
-        arrays = self.rows.gather(index)
+        """As TokenSequences; and of the scored words [U]: `word_slots` (place in the stream), `word_index` (place in
+        the split), `labels`."""
+        arrays = self.sequences.gather(index)
         counts = self.word_offsets[index + 1] - self.word_offsets[index]
         words = ragged_positions(self.word_offsets[index], counts)[1]
         starts = np.cumsum(arrays["lengths"]) - arrays["lengths"]
-        word_rows = np.repeat(starts, counts) + self.word_positions[words]
-        return arrays | {"word_rows": word_rows, "word_index": words, "labels": self.labels[words]}
+        word_slots = np.repeat(starts, counts) + self.word_positions[words]
+        return arrays | {"word_slots": word_slots, "word_index": words, "labels": self.labels[words]}
 
 
 @dataclass(frozen=True)
 class TaggedSplit:
     """One split: what is encoded, and the sentences it comes from."""
 
-    rows: TaggedRows
+    sequences: TaggedSequences
     sentence_offsets: Ints
     """[S + 1] into the scored words."""
     words: list[str]
@@ -239,7 +239,7 @@ class TaggedSplit:
     counts: dict[str, Any]
     """What is unusual about the sentences in use, and how their tags were written."""
     key: str
-    """Names the content: what is computed from the rows can be stored under it."""
+    """Names the content: what is computed from the sequences can be stored under it."""
     path: Path | None = None
     """The file they come from."""
     layout: ColumnFormat | None = None
@@ -254,7 +254,7 @@ class TaggedSplit:
 
     @property
     def labels(self) -> Ints:
-        return self.rows.labels
+        return self.sequences.labels
 
     def by_sentence(self, values: Sequence[Any]) -> list[list[Any]]:
         """[W] -> one list a sentence."""
@@ -262,7 +262,7 @@ class TaggedSplit:
         return [list(values[a:b]) for a, b in itertools.pairwise(starts)]
 
 
-def build_rows(
+def build_sequences(
     sentences: TaggedSentences,
     chosen: Sequence[int],
     tokenizer: Tokenizer,
@@ -270,14 +270,14 @@ def build_rows(
     max_seq_length: int,
     document_context: bool,
 ) -> tuple[Arrays, Counter[str]]:
-    """The arrays of the rows of the `chosen` sentences (context comes from all), and what was unusual about them."""
+    """The arrays of the `chosen` sentences' sequences (context comes from all), and what was unusual about them."""
     budget = max_seq_length - 2
     if budget < 1:
         raise ValueError(f"max_seq_length={max_seq_length} leaves no room for words beside the special tokens")
     tokens, starts, counts = _tokenise([word for words in sentences.words for word in words], tokenizer, budget)
     ends = np.cumsum([len(words) for words in sentences.words])
     documents = _document_ranges(sentences, ends) if document_context else None
-    rows, positions, num_words = [], [], []
+    sequences, positions, num_words = [], [], []
     cls, sep = (np.array([token], dtype=np.int32) for token in (tokenizer.cls_id, tokenizer.sep_id))
     for sentence in chosen:
         first, last = int(ends[sentence]) - len(sentences.words[sentence]), int(ends[sentence])
@@ -286,10 +286,10 @@ def build_rows(
         for begin, end in pieces:
             a, b = _window(starts, begin, end, documents[sentence], budget) if documents is not None else (begin, end)
             counts["context_tokens"] += int(starts[b] - starts[a] - (starts[end] - starts[begin]))
-            rows.append(np.concatenate([cls, tokens[starts[a] : starts[b]], sep]))
+            sequences.append(np.concatenate([cls, tokens[starts[a] : starts[b]], sep]))
             positions.append((starts[begin:end] - starts[a] + 1).astype(np.int32))
             num_words.append(end - begin)
-    input_ids, offsets = concatenate(rows)
+    input_ids, offsets = concatenate(sequences)
     word_offsets = np.concatenate([[0], np.cumsum(num_words)]).astype(np.int64)
     sentence_words = [len(sentences.words[sentence]) for sentence in chosen]
     arrays: Arrays = {
@@ -305,7 +305,7 @@ def build_rows(
 
 def _tokenise(words: list[str], tokenizer: Tokenizer, budget: int) -> tuple[NDArray[np.int32], Ints, Counter[str]]:
     """Tokens of all words, the place of each word's first one [words + 1], counts. A word without any token (a lone
-    control character) becomes [UNK], for it is scored like any other; one with more than a row holds is cut."""
+    control character) becomes [UNK], for it is scored like any other; one with more than a sequence holds is cut."""
     ids, lengths = tokenizer.encode_words(words)
     kept = np.minimum(lengths, budget)
     starts = np.concatenate([[0], np.cumsum(np.maximum(kept, 1))]).astype(np.int64)
@@ -326,7 +326,7 @@ def _document_ranges(sentences: TaggedSentences, ends: Ints) -> list[tuple[int, 
 
 
 def _pieces(starts: Ints, first: int, last: int, budget: int) -> Iterator[tuple[int, int]]:
-    """Words first..last in runs that fit a row; nearly always one."""
+    """Words first..last in runs that fit a sequence; nearly always one."""
     while first < last:
         end = min(last, int(np.searchsorted(starts, starts[first] + budget, side="right")) - 1)
         yield first, end

@@ -1,7 +1,7 @@
 """Tagging data in CoNLL columns or conllu (entities, chunks, parts of speech), as tokens or as features.
 
-Features are a frozen encoder's outputs: computed once, kept on disk, read by every run. One pass over the rows of a
-split writes all layers' outputs for the scored words to memory-mapped files, one a layer: fp32, in the order of the
+Features are a frozen encoder's outputs: computed once, kept on disk, read by every run. One pass over a split's
+sequences writes all layers' outputs for the scored words to memory-mapped files, one a layer: fp32, in the order of the
 words, below a name made of the text, the tokenizer, the window and the encoder's weights.
 Other choices of layers, other seeds and other processes find them there; a process that comes while they are being
 written waits. With document context a word's neighbours are encoded around it and not kept.
@@ -26,11 +26,26 @@ from numpy.typing import NDArray
 from clozelab.corpus.files import file_sha256
 from clozelab.datamodules.baselines import of_tags
 from clozelab.datamodules.cache import Arrays, Facts, cached_folder, content_key, one_at_a_time
-from clozelab.datamodules.examples import Ints, Preview, Rows, TaskPreview, TokenRows, ragged_positions, subset
+from clozelab.datamodules.examples import (
+    Ints,
+    Preview,
+    Sequences,
+    TaskPreview,
+    TokenSequences,
+    ragged_positions,
+    subset,
+)
 from clozelab.datamodules.files import Scores
 from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, make_batch
 from clozelab.datamodules.loading import token_budget_batches
-from clozelab.datamodules.tagged import ColumnFormat, TaggedRows, TaggedSentences, TaggedSplit, build_rows, read_conll
+from clozelab.datamodules.tagged import (
+    ColumnFormat,
+    TaggedSentences,
+    TaggedSequences,
+    TaggedSplit,
+    build_sequences,
+    read_conll,
+)
 from clozelab.metrics.entities import OUTSIDE, scheme_of, split_tag, to_iob2
 from clozelab.models.encoder import Encoder
 from clozelab.models.features import feature_layers
@@ -45,7 +60,7 @@ class TagDataModule(FinetuningDataModule):
         file_format: columns | conllu.
         word_column, tag_column: counted from 0, negative from the end.
         entity_tags: tags are those of entities, in any scheme (converted to IOB2); False: every tag is a class.
-        document_context: neighbouring sentences of the document fill each row up to `max_seq_length`.
+        document_context: neighbouring sentences of the document fill each sequence up to `max_seq_length`.
         the others: as FinetuningDataModule's; `.zst` files are read as they are, `max_train_examples` counts sentences.
     """
 
@@ -77,8 +92,8 @@ class TagDataModule(FinetuningDataModule):
     def read_splits(self) -> Iterable[tuple[str, Path, TaggedSplit]]:
         self.train = self._load(self.train_path, None, self.plan.max_train_examples)
         self.validation = self._load(self.validation_path, self.train.label_names, None)
-        self.train_rows, self.train_targets = self.train.rows, {}
-        self.validation_rows = self.validation.rows
+        self.train_sequences, self.train_targets = self.train.sequences, {}
+        self.validation_sequences = self.validation.sequences
         if self.entity_tags and self.inputs.tokenizer.lowercase:
             log.warning("the encoder's vocabulary is lower-cased: entities lose the letter case that tells them apart")
         if self.document_context and not self.train.counts["has_documents"]:
@@ -119,10 +134,10 @@ class TagDataModule(FinetuningDataModule):
             "max_seq_length": self.max_seq_length,
         }
 
-    def read_test(self, path: Path) -> tuple[Rows, TaggedSplit]:
+    def read_test(self, path: Path) -> tuple[Sequences, TaggedSplit]:
         split = self._load(path, self.train.label_names, None, require_tags=False)
         self.refuse_damaged(path, split.num_bad_rows, "sentences")
-        return split.rows, split
+        return split.sequences, split
 
     def _load(
         self, path: Path, label_names: list[str] | None, max_examples: int | None, require_tags: bool = True
@@ -140,9 +155,9 @@ class TagDataModule(FinetuningDataModule):
 
         settings = {"labels": label_names, "max_examples": max_examples, "require_tags": require_tags}
         arrays, facts, key = self.cached(path, self._reading | settings, build)
-        rows = TokenRows(arrays["input_ids"], arrays["offsets"], np.diff(arrays["offsets"]).astype(np.int32))
+        sequences = TokenSequences(arrays["input_ids"], arrays["offsets"], np.diff(arrays["offsets"]).astype(np.int32))
         return TaggedSplit(
-            rows=TaggedRows(rows, arrays["word_offsets"], arrays["word_positions"], arrays["labels"]),
+            sequences=TaggedSequences(sequences, arrays["word_offsets"], arrays["word_positions"], arrays["labels"]),
             sentence_offsets=arrays["sentence_offsets"],
             words=arrays["words"].tobytes().decode().split("\n"),
             ids=arrays["ids"],
@@ -161,7 +176,7 @@ class TagDataModule(FinetuningDataModule):
         names = label_names if label_names is not None else self._label_names(tags)
         index = {name: number for number, name in enumerate(names)}
         chosen = subset(len(sentences), max_examples)
-        arrays, counts = build_rows(
+        arrays, counts = build_sequences(
             sentences,
             chosen,
             self.inputs.tokenizer,
@@ -204,11 +219,11 @@ def _label_indices(where: str, tags: Sequence[str], index: dict[str, int]) -> li
 
 
 FEATURES_VERSION = 3
-"""Raised when this code makes other features of the same rows: older cache folders are then not found."""
+"""Raised when this code makes other features of the same sequences: older cache folders are then not found."""
 
 
 @dataclass(frozen=True)
-class FeatureRows:
+class FeatureSequences:
     """Sentences as vectors of their words."""
 
     layers: Sequence[NDArray[np.float32]]
@@ -263,11 +278,11 @@ class FeatureDataModule(TagDataModule):
         """As TagDataModule's, and computes their features where that was not done before."""
         read = super().read_splits()
         encoders: list[Encoder] = []
-        self.train_rows = self._features("train", self.train, encoders)
-        self.validation_rows = self._features("validation", self.validation, encoders)
+        self.train_sequences = self._features("train", self.train, encoders)
+        self.validation_sequences = self._features("validation", self.validation, encoders)
         return read
 
-    def read_test(self, path: Path) -> tuple[Rows, TaggedSplit]:
+    def read_test(self, path: Path) -> tuple[Sequences, TaggedSplit]:
         split = super().read_test(path)[1]
         return self._features(path.stem, split, []), split
 
@@ -275,56 +290,56 @@ class FeatureDataModule(TagDataModule):
     def facts(self) -> dict[str, Any]:
         return super().facts | {"features": self.features, "feature_cache": self.feature_facts}
 
-    def _features(self, name: str, split: TaggedSplit, encoders: list[Encoder]) -> FeatureRows:
+    def _features(self, name: str, split: TaggedSplit, encoders: list[Encoder]) -> FeatureSequences:
         """`encoders` keeps the loaded encoder from one split to the next; empty where none was needed."""
-        key = content_key({"version": FEATURES_VERSION, "rows": split.key, "encoder": self.source.fingerprint})
+        key = content_key({"version": FEATURES_VERSION, "sequences": split.key, "encoder": self.source.fingerprint})
         folder = self.inputs.cache_dir / "features" / f"{self.inputs.name}-{key}"
 
         def write(target: Path) -> Facts:
             if not encoders:
                 encoders.append(self.source.load())
-            return write_features(target, split.rows, encoders[0], self.source.device, self.evaluation_tokens)
+            return write_features(target, split.sequences, encoders[0], self.source.device, self.evaluation_tokens)
 
         with one_at_a_time(folder.parent):
             facts = cached_folder(folder, write)
         self.feature_facts[name] = facts
         chosen = feature_layers(self.features, facts["num_hidden_layers"])
         layers = [np.load(folder / f"layer_{number:02d}.npy", mmap_mode="r") for number in chosen]
-        return FeatureRows(layers, split.sentence_offsets, split.labels)
+        return FeatureSequences(layers, split.sentence_offsets, split.labels)
 
 
 @torch.inference_mode()
 def write_features(
-    folder: Path, rows: TaggedRows, encoder: Encoder, device: torch.device, max_tokens: int
+    folder: Path, sequences: TaggedSequences, encoder: Encoder, device: torch.device, max_tokens: int
 ) -> dict[str, Any]:
-    """One pass of `encoder` over `rows`: layer_00.npy ... layer_LL.npy, fp32 [W, H] each, in batches of `max_tokens`.
+    """One pass of `encoder`: layer_00.npy ... layer_LL.npy, fp32 [W, H] each, in batches of `max_tokens`.
 
     fp32 on every device, without dropout: the features are the encoder's, whatever precision training has.
     """
     config = encoder.config
     encoder = encoder.to(device).eval()
-    shape = (len(rows.labels), config.hidden_size)
+    shape = (len(sequences.labels), config.hidden_size)
     files = [
         open_memmap(folder / f"layer_{number:02d}.npy", mode="w+", dtype=np.float32, shape=shape)
         for number in range(config.num_hidden_layers + 1)
     ]
-    batches = token_budget_batches(rows.lengths, max_tokens)
+    batches = token_budget_batches(sequences.lengths, max_tokens)
     began = time.perf_counter()
-    log.info("computing features of %d words in %d rows, %d batches", shape[0], len(rows), len(batches))
+    log.info("computing features of %d words in %d sequences, %d batches", shape[0], len(sequences), len(batches))
     with torch.autocast(device.type, enabled=False):
         for index in batches:
-            batch = make_batch(rows, index, {})
+            batch = make_batch(sequences, index, {})
             ids = (batch[name].to(device) for name in ("input_ids", "token_type_ids", "position_ids"))
             hidden_states = encoder(*ids, batch["layout"].to(device), output_hidden_states=True).hidden_states
-            words, word_rows = batch["word_index"].numpy(), batch["word_rows"].to(device)
+            words, word_slots = batch["word_index"].numpy(), batch["word_slots"].to(device)
             for file, hidden in zip(files, hidden_states, strict=True):
-                file[words] = hidden.index_select(0, word_rows).float().cpu().numpy()
+                file[words] = hidden.index_select(0, word_slots).float().cpu().numpy()
     for file in files:
         file.flush()
     return {
         "num_hidden_layers": config.num_hidden_layers,
         "words": shape[0],
-        "encoded_tokens": int(rows.lengths.sum()),
+        "encoded_tokens": int(sequences.lengths.sum()),
         "encoder_calls": len(batches),
         "seconds": round(time.perf_counter() - began, 3),
     }

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clozelab.datamodules.examples import LabelledRows
+from clozelab.datamodules.examples import LabelledSplit
 from clozelab.metrics import glue
 from clozelab.metrics.glue import prediction_lines
 from clozelab.models.encoder import Encoder
@@ -49,7 +49,7 @@ class SequenceClassification(FineTuning):
         self,
         *,
         encoder: Encoder,
-        validation: LabelledRows,
+        validation: LabelledSplit,
         metrics: Sequence[str],
         metric: str,
         number_range: Sequence[float] | None,
@@ -133,7 +133,7 @@ class SequenceClassification(FineTuning):
         """[N]: class indices, or the numbers themselves."""
         return logits[:, 0] if self.validation.is_regression else logits.argmax(axis=1)
 
-    def _records(self, split: LabelledRows, logits: np.ndarray) -> list[dict[str, Any]]:
+    def _records(self, split: LabelledSplit, logits: np.ndarray) -> list[dict[str, Any]]:
         found = zip(split.ids, self._predicted(logits), split.labels, logits, strict=True)
         if split.is_regression:
             return [{"id": str(i), "prediction": round(float(p), 5), "label": float(t)} for i, p, t, _ in found]

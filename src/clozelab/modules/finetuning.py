@@ -144,6 +144,14 @@ class FineTuning(TrainingModule):
     def evaluate(self, parts: Sequence[Part]) -> Evaluation:
         """Scores of the validation split from the outputs of all its batches."""
 
+    def result_files(self, best: Evaluation) -> dict[str, Iterable[str]]:
+        """What is kept of the best evaluation: file name -> lines."""
+        sets = {"": best.predictions, **{f"_{name}": records for name, records in best.extra_predictions.items()}}
+        return {
+            f"predictions{suffix}.jsonl": [json.dumps(record, ensure_ascii=False) for record in records]
+            for suffix, records in sets.items()
+        }
+
     def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
         """Predictions for a test file in the benchmark's format: file name -> lines.
 

@@ -17,7 +17,6 @@ from typing import Any
 from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
 from clozelab.models.folders import read_config, read_config_dict, save_encoder_folder, verify_checksums
 from clozelab.modules.finetuning import FineTuning
-from clozelab.modules.spans import SpanExtraction
 
 log = logging.getLogger(__name__)
 
@@ -40,15 +39,8 @@ def write_results(folder: Path, module: FineTuning, task: Mapping[str, Any]) -> 
         "majority_baseline": module.baseline(),
         "collapsed": best.is_collapsed,
     }
-    if isinstance(module, SpanExtraction):
-        _write_json(folder / "predictions.json", {row["id"]: row["prediction"] for row in best.predictions})
-        _write_json(folder / "nbest_predictions.json", {row["id"]: row["nbest"] for row in best.predictions})
-        odds = {row["id"]: row["null_odds"] for row in best.predictions if "null_odds" in row}
-        if odds:
-            _write_json(folder / "null_odds.json", odds)
-    else:
-        for suffix, rows in {"": best.predictions, **{f"_{k}": v for k, v in best.extra_predictions.items()}}.items():
-            _write(folder / f"predictions{suffix}.jsonl", (json.dumps(row, ensure_ascii=False) for row in rows))
+    for name, lines in module.result_files(best).items():
+        _write(folder / name, lines)
     _write_json(folder / "scores.json", scores)
     if best.is_collapsed:
         log.warning("collapsed run: the same answer for every validation example; never average it in silence")

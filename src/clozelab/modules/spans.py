@@ -61,10 +61,10 @@ def predict_answers(
 ) -> Answers:
     """Texts, n-best lists (text, probability, start_logit, end_logit) and null odds.
 
-    `start_logits` and `end_logits` are [T]: one number a token of all windows, in the order of `features.rows`.
+    `start_logits` and `end_logits` are [T]: one number a token of all windows, in the order of `features.sequences`.
     """
     windows_of = np.searchsorted(features.question, np.arange(len(examples) + 1))
-    cls = features.rows.offsets[:-1]
+    cls = features.sequences.offsets[:-1]
     answers = Answers({}, {}, {})
     for index, question in enumerate(examples.questions):
         low, high = windows_of[index], windows_of[index + 1]
@@ -93,7 +93,7 @@ def window_candidates(
     features: SquadFeatures, window: int, start_logits: Floats, end_logits: Floats, settings: NBestSettings
 ) -> NDArray[np.float64]:
     """Allowed spans of one window, [number, 4]: start logit, end logit, first and last token of the passage."""
-    low, high = features.rows.offsets[window], features.rows.offsets[window + 1]
+    low, high = features.sequences.offsets[window], features.sequences.offsets[window + 1]
     begin = int(features.passage_starts[window])
     starts = _best_positions(start_logits[low:high], settings.n_best_size)
     ends = _best_positions(end_logits[low:high], settings.n_best_size)
@@ -196,6 +196,15 @@ class SpanExtraction(FineTuning):
         padded = pad_tokens(logits, batch)  # [B, S, 2]
         return F.cross_entropy(padded, targets, reduction="sum") / 2
 
+    def result_files(self, best: Evaluation) -> dict[str, Iterable[str]]:
+        """As the official scorer reads them: question id -> answer, n-best list and null odds."""
+        files = {"predictions": "prediction", "nbest_predictions": "nbest", "null_odds": "null_odds"}
+        found = {
+            name: {record["id"]: record[key] for record in best.predictions if key in record}
+            for name, key in files.items()
+        }
+        return {f"{name}.json": _json_lines(content) for name, content in found.items() if content}
+
     def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
         """Answers as the official scorer reads them, question id -> text, and of 2.0 the odds of "no answer".
 
@@ -206,16 +215,16 @@ class SpanExtraction(FineTuning):
         if self.settings.with_unanswerable:
             threshold = self.require_best().scores["validation/threshold"]
             files = {f"{name}.json": with_threshold(answers, threshold), f"{name}_null_odds.json": answers.null_odds}
-        return {file: [json.dumps(content, indent=1, ensure_ascii=False)] for file, content in files.items()}
+        return {file: _json_lines(content) for file, content in files.items()}
 
     def _answers(self, split: SquadSplit, parts: Sequence[Part]) -> Answers:
         features = split.features
         scored = torch.cat([index for index, _ in parts]).numpy()
         assert len(np.unique(scored)) == len(scored) == len(features.question), "each window is scored exactly once"
-        logits = np.full((2, len(features.rows.input_ids)), -np.inf, dtype=np.float32)
+        logits = np.full((2, len(features.sequences.input_ids)), -np.inf, dtype=np.float32)
         for index, values in parts:
             windows = index.numpy()
-            flat = ragged_positions(features.rows.offsets[windows], features.rows.lengths[windows])[1]
+            flat = ragged_positions(features.sequences.offsets[windows], features.sequences.lengths[windows])[1]
             logits[:, flat] = values.detach().numpy().T
         return predict_answers(features, split.require_examples(), logits[0], logits[1], self.settings)
 
@@ -252,6 +261,10 @@ class SpanExtraction(FineTuning):
             return None
         questions = self.validation.require_examples().questions
         return 100.0 * sum(not question.answers for question in questions) / len(questions)
+
+
+def _json_lines(content: Any) -> list[str]:
+    return [json.dumps(content, indent=1, ensure_ascii=False)]
 
 
 def with_threshold(answers: Answers, threshold: float) -> dict[str, str]:

@@ -8,7 +8,7 @@ Letters: T tokens of the batch, U scored words of the batch, W words of the spli
 Tagging on a frozen encoder's features (table 7): a BiLSTM over the words of a sentence, and a linear layer.
 
 Unusual: the encoder is here for its shape and for saving the model; training and evaluation never call it, the batches
-bring what it said of every word (datamodules/features.py).
+bring what it said of every word (datamodules/tags.py).
 
 Letters: U words of the batch, C chosen layers, H hidden size, K classes.
 """
@@ -70,7 +70,7 @@ class TokenClassification(FineTuning):
         hidden = self.encode(batch)  # [T, H]
         if self.bilstm is not None:
             hidden = self.bilstm(hidden, batch["layout"])
-        return self.in_fp32(self.classifier, hidden.index_select(0, batch["word_rows"]))
+        return self.in_fp32(self.classifier, hidden.index_select(0, batch["word_slots"]))
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         return F.cross_entropy(logits, batch["labels"], reduction="sum")

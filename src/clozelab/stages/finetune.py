@@ -156,6 +156,6 @@ def predict_tests(
     if tests:
         module.restore_best()
     for name, test in tests.items():
-        parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(test.rows))
+        parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(test.sequences))
         if run.is_leader:
             write_test_predictions(run.dir, module.prediction_files(name, test.split, parts))
