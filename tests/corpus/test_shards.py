@@ -50,18 +50,14 @@ def test_reads_what_was_written(tmp_path: Path, documents: list, max_shard_token
 
 
 @pytest.mark.parametrize("max_shard_tokens", [50, 10**6])
-def test_gather(tmp_path: Path, documents: list, max_shard_tokens: int) -> None:
+def test_tokens_are_taken_at_positions_of_any_shape(tmp_path: Path, documents: list, max_shard_tokens: int) -> None:
     tokens = write(tmp_path, documents, max_shard_tokens=max_shard_tokens).tokens
-    flat = tokens[:]
-    rng = np.random.default_rng(1)
-    starts = rng.integers(0, len(flat) - 10, 30)
-    lengths = rng.integers(0, 10, 30)
-    ranges = [flat[start : start + length] for start, length in zip(starts, lengths, strict=True)]
-    assert tokens.gather(starts, lengths).tolist() == np.concatenate(ranges).tolist()
-    rows = tokens.gather_rows(starts, 10)
-    assert rows.dtype == np.int64
-    assert rows.tolist() == [flat[start : start + 10].tolist() for start in starts]
-    assert tokens.gather(np.array([]), np.array([])).tolist() == []
+    flat = np.array([token for document in documents for sentence in document for token in sentence])
+    assert tokens[:].tolist() == flat.tolist()
+    starts = np.random.default_rng(1).integers(0, len(flat) - 10, 30)
+    taken = tokens.take(starts[:, None] + np.arange(10))
+    assert taken.dtype == np.int64
+    assert taken.tolist() == [flat[start : start + 10].tolist() for start in starts]
 
 
 @pytest.mark.parametrize("position", [-1, 10**6])

@@ -90,17 +90,6 @@ class TokenStream:
             ids[here] = self._files[index][positions[here] - first]
         return ids
 
-    def gather(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Ranges [starts, starts + lengths) one after the other, int64 [sum(lengths)]; starts and lengths are [B]."""
-        starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
-        ends = np.cumsum(lengths)
-        total = int(ends[-1]) if len(ends) else 0
-        return self.take(np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths))
-
-    def gather_rows(self, starts: np.ndarray, length: int) -> np.ndarray:
-        """Ranges of one common length as a rectangle, int64 [B, length]."""
-        return self.take(np.asarray(starts, dtype=np.int64)[:, None] + np.arange(length, dtype=np.int64))
-
 
 @dataclass(frozen=True)
 class TokenShards:

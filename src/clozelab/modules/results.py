@@ -92,7 +92,6 @@ def _write(path: Path, lines: Iterable[str]) -> None:
     temporary.replace(path)
 
 
-INITIALISATIONS = ("pretrained", "random")
 MAX_PADDED_ENTRIES = 127
 """Some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary."""
 
@@ -127,9 +126,3 @@ def max_positions(folder: Path) -> int:
             "%s: trained on rows of up to %d tokens (of %d positions), longer ones are cut", folder, trained, positions
         )
     return min(positions, trained)
-
-
-def check_initialisation(initialisation: str) -> None:
-    """ValueError for a way of initialising that does not exist."""
-    if initialisation not in INITIALISATIONS:
-        raise ValueError(f"initialisation={initialisation!r} is unknown; choose {' or '.join(INITIALISATIONS)}")

@@ -30,7 +30,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.folders import CONFIG_FILE, load_encoder, load_head, read_config, read_config_dict, read_tensors
 from clozelab.modules.finetuning import check_metric
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_phases, check_validation
-from clozelab.modules.results import check_initialisation, open_tokenizer
+from clozelab.modules.results import open_tokenizer
 from clozelab.objectives.objective import Objective
 from clozelab.report.tracked import tracked_job, tracker_nodes
 from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder
@@ -233,7 +233,6 @@ def check_finetuning(cfg: DictConfig) -> None:
     module = locate(cfg.task.module["_target_"], "task.module")
     module.check_head(cfg.head)
     module.check_settings(cfg.task.module)
-    check_initialisation(cfg.initialisation)
     check_metric(cfg.task.metric, module.score_keys(cfg.task.module, cfg.task.data))
     _check_optimizer(cfg, 1)
 
