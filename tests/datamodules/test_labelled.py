@@ -520,7 +520,7 @@ def test_long_documents_in_windows(make: Callable[..., LabelledDataModule]) -> N
         ({"long_documents": "split"}, "long_documents='split' is unknown; known: truncate, windows"),
         ({"window_pooling": "sum"}, "window_pooling='sum' is unknown; known: mean, max"),
         ({"text_columns": ["sentence", "label"]}, "long_documents=windows is for single texts"),
-        ({"window_stride": 15}, r"window_stride=15 tokens: rows of 16 hold 14 .* give 1 to 14"),
+        ({"window_stride": 15}, r"window_stride=15 tokens: sequences of 16 hold 14 .* give 1 to 14"),
         ({"window_stride": 0}, "window_stride=0 tokens"),
     ],
 )

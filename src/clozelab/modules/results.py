@@ -2,7 +2,7 @@
 
 Each file is written beside its place and renamed. Scores keep their scorer's own unit: shares, SQuAD's in percent.
 
-What fine-tuning needs to know of an encoder folder before it loads the weights: tokenizer and longest row.
+What fine-tuning needs to know of an encoder folder before it loads the weights: tokenizer and longest sequence.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ def open_tokenizer(folder: Path) -> Tokenizer:
 
 
 def max_positions(folder: Path) -> int:
-    """Longest row in tokens that the encoder has seen in training, or has positions for where that is not recorded."""
+    """Longest sequence in tokens that the encoder has seen in training, or has positions for where that is not recorded."""
     positions = read_config(folder).max_position_embeddings
     trained = max(read_config_dict(folder).get("clozelab", {}).get("trained_seq_lengths", [positions]))
     if trained < positions:
         log.info(
-            "%s: trained on rows of up to %d tokens (of %d positions), longer ones are cut", folder, trained, positions
+            "%s: trained on sequences of up to %d tokens (of %d positions), longer ones are cut", folder, trained, positions
         )
     return min(positions, trained)
