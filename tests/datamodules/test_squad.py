@@ -218,7 +218,7 @@ def test_settings_follow_the_length_of_rows(length: int) -> None:
 
 
 def test_rows_too_short_for_any_question() -> None:
-    with pytest.raises(ValueError, match=r"sequences of 7 tokens are too short.*trained on longer rows"):
+    with pytest.raises(ValueError, match=r"sequences of 7 tokens are too short.*trained on longer sequences"):
         WindowSettings.fitted(7, 128, 64)
 
 

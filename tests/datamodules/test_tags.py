@@ -352,7 +352,7 @@ def test_test_file_needs_no_tags(make_tags: Callable[..., TagDataModule], tmp_pa
 
 def test_cut_words_are_said_aloud(make_tags: Callable[..., TagDataModule], caplog: pytest.LogCaptureFixture) -> None:
     make_tags("a" + "b" * 40 + " B-PER\nc O\n", "a O\n").setup()
-    assert "toy, training: 1 words are longer than a row and were cut" in caplog.text
+    assert "toy, training: 1 words are longer than a sequence and were cut" in caplog.text
 
 
 def test_refusals(make_tags: Callable[..., TagDataModule]) -> None:
