@@ -128,6 +128,9 @@ STYLES = {
     "interrupted": "yellow",
     "failed": "bold red",
     "damaged": "bold red",
+    "ok": "green",
+    "warning": "yellow",
+    "error": "bold red",
 }
 
 

@@ -10,10 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from clozelab.checks.instances import check_masks, check_pairs, sample_pairs
 from clozelab.checks.machine import Fact, check_disk, check_schedule, check_time
@@ -21,6 +18,7 @@ from clozelab.checks.subject import ERROR, OK, WARNING, Arm, Corpus, Finding, Su
 from clozelab.checks.tasks import check_canary, check_contamination, check_labels, check_text, sample_texts
 from clozelab.checks.text import NgramIndex, check_duplicates, check_vocabulary, search
 from clozelab.checks.visibility import check_visibility
+from clozelab.terminal import Heading, make_table
 
 
 def examine(subject: Subject) -> Iterator[Finding]:
@@ -78,47 +76,29 @@ def _tried(check: str, name: str, run: Callable[[], Iterator[Finding]]) -> Itera
     try:
         yield from run()
     except (ValueError, IndexError, RuntimeError) as error:
-        message = " ".join(str(error).split())
-        remedy = "see the message; the same would have stopped the run"
-        yield Finding(
-            check, ERROR, f"{name}: the check could not be run: {message[:200]}", type(error).__name__, remedy
-        )
-
-
-STYLES = {OK: "green", WARNING: "yellow", ERROR: "bold red"}
+        what = f"{name}: the check could not be run: {' '.join(str(error).split())[:200]}"
+        yield Finding(check, ERROR, what, type(error).__name__, "see the message; the same would have stopped the run")
 
 
 def print_findings(findings: Sequence[Finding], console: Console) -> None:
-    """One row a finding, what went wrong last and with its remedy."""
-    table = Table(box=box.SIMPLE)
-    table.add_column("check", no_wrap=True)
-    table.add_column("result", no_wrap=True)
-    table.add_column("what", overflow="fold", ratio=3)
-    table.add_column("figure", overflow="fold", ratio=2)
+    """One line a finding, what went wrong last and with its remedy."""
     order = (OK, WARNING, ERROR)
+    lines = []
     for one in sorted(findings, key=lambda one: order.index(one.level)):
-        table.add_row(one.check, f"[{STYLES[one.level]}]{one.level}[/]", escape(one.what), escape(one.figure))
+        lines.append([one.check, one.level, one.what, one.figure])
         if one.remedy:
-            table.add_row("", "", f"[italic]-> {escape(one.remedy)}[/]", "")
-    console.print(table)
+            lines.append(["", "", f"-> {one.remedy}", ""])
+    headings = [Heading("check"), Heading("result"), Heading("what", folds=True), Heading("figure", folds=True)]
+    console.print(make_table(headings, lines, console.width))
     counts = Counter(one.level for one in findings)
-    console.print(", ".join(f"[{STYLES[level]}]{counts[level]} {level}[/]" for level in order if counts[level]))
+    console.print(", ".join(f"{counts[level]} {level}" for level in order if counts[level]))
 
 
 def print_facts(facts: Iterable[Fact], versions: Mapping[str, str], console: Console) -> None:
     """Groups of facts as they come, and the versions."""
-    table = Table(box=box.SIMPLE, show_header=False)
-    for _ in range(4):
-        table.add_column(overflow="fold")
-    group = ""
-    for fact in facts:
-        table.add_row(
-            fact.group if fact.group != group else "",
-            escape(fact.name),
-            escape(fact.value),
-            f"[dim]{escape(fact.note)}[/]",
-        )
-        group = fact.group
-    for number, (name, version) in enumerate(versions.items()):
-        table.add_row("versions" if not number else "", name, version, "")
-    console.print(table)
+    lines = [[fact.group, fact.name, fact.value, fact.note] for fact in facts]
+    lines += [["versions", name, version, ""] for name, version in versions.items()]
+    for after, before in zip(reversed(lines[1:]), reversed(lines[:-1]), strict=True):
+        after[0] = "" if after[0] == before[0] else after[0]  # a group is named once
+    headings = [Heading("group"), Heading("what"), Heading("found", folds=True), Heading("note", folds=True)]
+    console.print(make_table(headings, lines, console.width))

@@ -1,10 +1,10 @@
-"""A task's files: labels against the configuration, a canary for exchanged labels, unknown words, cut rows.
+"""A task's files: labels against the configuration, a canary for exchanged labels, unknown words, cut texts.
 
-The canary is the bag of words, fitted on training rows and tried on validation rows: far too weak to be a result, but
-where it has learnt anything, the names of the classes must mean the same in both files. If another assignment of
-names fits clearly better than the given one, a label map is wrong.
+The canary is the bag of words, fitted on training examples and tried on validation examples. It is far too weak to be a
+result. But where it has learnt anything, the names of the classes must mean the same in both files: if another
+assignment of names fits clearly better than the given one, a label map is wrong.
 
-Whether the texts a task is scored on stand in the corpus that its encoders are trained on.
+The last check looks whether the texts that a task is scored on stand in the corpus of its encoders.
 """
 
 from __future__ import annotations
@@ -113,14 +113,11 @@ def _check_answers(task: Task) -> tuple[list[tuple[str, str, str, str]], str]:
         without = found.counts.get("question_without_answer", 0)
         figure = f"{split}: {repaired} offsets repaired, {lost} answers not in their passage, {without} without answer"
         figures.append(figure)
+        misplaced = f"answers of the {split} file are not where it says"
         if lost > MANY_LOST * number or repaired > MANY_LOST * number:
-            wrong.append(
-                (ERROR, f"answers of the {split} file are not where it says", figure, "take an undamaged file")
-            )
+            wrong.append((ERROR, misplaced, figure, "take an undamaged file"))
         elif lost > MAX_REPAIRED * number or repaired > MAX_REPAIRED * number:
-            wrong.append(
-                (WARNING, f"answers of the {split} file are not where it says", figure, "see where it is from")
-            )
+            wrong.append((WARNING, misplaced, figure, "see where it is from"))
         if bool(without) != bool(task.preview.expects_unanswerable):
             what = f"the {split} file has {'questions' if without else 'no question'} without an answer"
             wrong.append((ERROR, what, figure, "is it 1.1 or 2.0? Set task.data.with_unanswerable, or another file"))
@@ -153,9 +150,8 @@ def check_canary(task: Task) -> Iterator[Finding]:
         pairs = ", ".join(f"{names[i]} -> {names[j]}" for i, j in enumerate(best) if i != j)
         what = f"{task.name}: labels of the training and the validation file are exchanged ({pairs})"
         figure += f", {100 * other / len(truth):.0f} % after exchanging"
-        yield Finding(
-            "label map", ERROR, what, figure, "one of both files has another label map: see where each is from"
-        )
+        remedy = "one of both files has another label map: see where each is from"
+        yield Finding("label map", ERROR, what, figure, remedy)
     else:
         balanced = float(np.mean([table[k, k] / max(1, table[:, k].sum()) for k in range(len(names))]))
         told = balanced > 1 / len(names) + 2 / len(truth) ** 0.5
@@ -199,7 +195,7 @@ def sample(number: int, limit: int) -> np.ndarray:
 
 
 def check_text(task: Task) -> Iterator[Finding]:
-    """Unknown words, rows longer than the encoder's training, and validation examples that stand in training."""
+    """Unknown words, texts longer than the encoder's training, and validation examples that stand in training."""
     if task.tokenizer is not None:
         unknown = tokens = 0
         parts: dict[str, np.ndarray] = {}
@@ -209,13 +205,13 @@ def check_text(task: Task) -> Iterator[Finding]:
             unknown, tokens = unknown + int((ids == task.tokenizer.unk_id).sum()), tokens + len(ids)
             parts[name] = lengths
         yield unknown_tokens(task.name, unknown, tokens)
-        yield _cut_rows(task, parts)
+        yield _cut_texts(task, parts)
     if task.preview.aligned:
         yield _seen_examples(task)
 
 
-def _cut_rows(task: Task, parts: dict[str, np.ndarray]) -> Finding:
-    """Rows are cut at what the encoder's training reached, whatever the task asks for."""
+def _cut_texts(task: Task, parts: dict[str, np.ndarray]) -> Finding:
+    """Inputs are cut at what the encoder's training reached, whatever the task asks for."""
     limit = min(task.max_seq_length, task.trained_length)
     if task.preview.aligned:
         lengths = np.sum(list(parts.values()), axis=0) + 1 + len(parts)
@@ -224,10 +220,10 @@ def _cut_rows(task: Task, parts: dict[str, np.ndarray]) -> Finding:
     cut = int((lengths > limit).sum())
     figure = f"{share(cut, len(lengths))} longer than {limit} tokens"
     if cut <= MAX_CUT * len(lengths):
-        return Finding("lengths", OK, f"{task.name}: rows fit", figure)
+        return Finding("lengths", OK, f"{task.name}: texts fit", figure)
     why = "max_seq_length" if task.max_seq_length <= task.trained_length else "the longest phase of pre-training"
-    remedy = f"raise {why}, or know that these rows are cut (passages: seen in windows)"
-    return Finding("lengths", WARNING, f"{task.name}: many texts do not fit a row", figure, remedy)
+    remedy = f"raise {why}, or know that these are cut (passages: seen in windows)"
+    return Finding("lengths", WARNING, f"{task.name}: many texts do not fit", figure, remedy)
 
 
 def _seen_examples(task: Task) -> Finding:
@@ -240,8 +236,8 @@ def _seen_examples(task: Task) -> Finding:
     return Finding("task overlap", level, f"{task.name}: {what}", share(both, number), remedy)
 
 
-SAMPLED_TEXTS_contamination = 1000
-"""Of each part of a task (question, passage, ...)."""
+LOCATED_TEXTS = 1000
+"""Of each part of a task (question, passage, ...), looked for in the corpus."""
 MAX_TEXT_NGRAMS = 64
 """Of a long text that many, evenly spread: so that a thousand passages stay a small table."""
 FOUND_FRACTION = 0.8
@@ -267,7 +263,7 @@ def sample_texts(task: Task, corpus: Corpus) -> Iterator[TextSample]:
     """One sample a part of the task."""
     assert corpus.tokenizer is not None
     for part, texts in task.preview.validation.texts.items():
-        chosen = [texts[i] for i in sample(len(texts), SAMPLED_TEXTS_contamination)]
+        chosen = [texts[i] for i in sample(len(texts), LOCATED_TEXTS)]
         hashes, owner, number = [], [], 0
         for ids in corpus.tokenizer.encode_batch(chosen):
             if len(ids) < NGRAM:

@@ -36,7 +36,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> list[Arm]:
 def test_parameters_are_those_of_built_models(demo: list[Arm]) -> None:
     for arm in demo:
         torch.manual_seed(0)
-        encoder = Encoder(arm.encoder)
+        encoder = Encoder(arm.config)
         assert arm.parameters == sum(value.numel() for value in encoder.parameters())
         hidden, vocab = 128, 2048
         token_head = hidden * hidden + hidden + 2 * hidden + vocab
