@@ -223,13 +223,13 @@ def test_windows_of_a_text_give_one_prediction(make: Any, split: LabelledSplit, 
     ],
 )
 def test_each_family_has_its_own_output_layer(
-    tiny_module: Any, split: LabelledRows, family: dict[str, Any], head: str, reads_pooler: bool, output: str
+    tiny_module: Any, split: LabelledSplit, family: dict[str, Any], head: str, reads_pooler: bool, output: str
 ) -> None:
     """And what is trained gets a gradient, all of it: DDP would wait for the rest."""
     settings = {"metrics": ["accuracy"], "metric": "validation/accuracy", "number_range": None, "head": head}
     module = tiny_module(SequenceClassification, family, validation=split, **settings)
     assert type(module.classifier).__name__ == output
     assert all(parameter.requires_grad is reads_pooler for parameter in module.encoder.pooler.parameters())
-    batch = make_batch(split.rows, np.arange(8), {"labels": split.labels})
+    batch = make_batch(split.sequences, np.arange(8), {"labels": split.labels})
     module.loss(module.logits(batch), batch).backward()
     assert [name for name, value in module.named_parameters() if value.requires_grad and value.grad is None] == []

@@ -118,11 +118,14 @@ def open_tokenizer(folder: Path) -> Tokenizer:
 
 
 def max_positions(folder: Path) -> int:
-    """Longest sequence in tokens that the encoder has seen in training, or has positions for where that is not recorded."""
+    """The longest sequence that the encoder was trained on or, where that is not recorded, has positions for."""
     positions = read_config(folder).max_position_embeddings
     trained = max(read_config_dict(folder).get("clozelab", {}).get("trained_seq_lengths", [positions]))
     if trained < positions:
         log.info(
-            "%s: trained on sequences of up to %d tokens (of %d positions), longer ones are cut", folder, trained, positions
+            "%s: trained on sequences of up to %d tokens (of %d positions), longer ones are cut",
+            folder,
+            trained,
+            positions,
         )
     return min(positions, trained)
