@@ -13,6 +13,7 @@ from omegaconf.errors import MissingMandatoryValue
 from clozelab.config import CONF_DIR, check_config, fallback
 from clozelab.launch import sweep
 from clozelab.launch.mistakes import explain
+from clozelab.models.config import EncoderConfig
 from clozelab.runs.fingerprint import canonical
 from clozelab.targets import check_targets
 
@@ -45,6 +46,7 @@ def composed(stage: str, *overrides: str) -> DictConfig:
         ("prepare", "scale"),
         ("pretrain", "corpus"),
         ("pretrain", "model"),
+        ("pretrain", "architecture"),
         ("pretrain", "objective"),
         ("pretrain", "objective/input"),
         ("pretrain", "objective/token"),
@@ -157,6 +159,17 @@ def test_a_typo_below_a_target_is_refused(tmp_path: Path) -> None:
     whole = sweep.compose("pretrain", ["objective=mine"], folder=tmp_path)
     with pytest.raises(ValueError, match=r"objective\.token\.predict_probb.*did you mean 'predict_prob'"):
         check_targets(sweep.without_hydra(whole))
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "electra"])
+def test_an_architecture_is_what_its_family_writes_and_reads(name: str) -> None:
+    """Its YAML and its file of models/families agree: a folder needs no word of ours to be read again."""
+    config = composed("pretrain", f"architecture={name}", "model=base")
+    check_targets(config)
+    plain = {key: OmegaConf.to_container(config[key], resolve=True) for key in ("model", "architecture")}
+    encoder = EncoderConfig(**plain["model"], **plain["architecture"], vocab_size=100)
+    written = encoder.family.to_hf(encoder)
+    assert written["model_type"] == name and encoder.family.from_hf(written) == encoder
 
 
 def test_finetuning_values_come_from_the_scale_or_else_the_task() -> None:

@@ -1,7 +1,7 @@
 """Attention inside each sequence of a token stream: one entry, `attention`, that picks the kernel.
 
 A `Mask` says what a token may see, a pattern which mask each layer has. Other masks (prefix, permutation order) are
-further fields of `Mask` and a line in `_hidden`.
+further fields of `Mask` and a line in `_out_of_sight`.
 
 Which kernel:
 - stream viewable as [B, S], CPU: batched matmul and softmax, which has dropout and took half the time of the CPU flash
@@ -165,7 +165,7 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, mask
     out = torch.zeros_like(q)
     for start, length in zip(layout.first_rows.tolist(), layout.lengths_list, strict=True):
         q_i, k_i, v_i = (x[start : start + length].transpose(0, 1) for x in (q, k, v))  # [N, length, D]
-        seen = ~_hidden(length, mask, q.device)
+        seen = ~_out_of_sight(length, mask, q.device)
         attended = F.scaled_dot_product_attention(q_i, k_i, v_i, attn_mask=seen)
         out = out.index_copy(
             0, torch.arange(start, start + length, device=q.device), attended.transpose(0, 1).to(out.dtype)
@@ -245,16 +245,16 @@ def _dense_bias(
     )
 
 
-def _hidden(width: int, mask: Mask, device: torch.device) -> Tensor:
+def _out_of_sight(width: int, mask: Mask, device: torch.device) -> Tensor:
     """bool [S, S]: True where the token of a row may not see that of a column."""
     slots = torch.arange(width, device=device)
     ahead = slots[None, :] - slots[:, None]
-    hidden = torch.zeros(width, width, dtype=torch.bool, device=device)
+    unseen = torch.zeros(width, width, dtype=torch.bool, device=device)
     if mask.is_causal:
-        hidden |= ahead > 0
+        unseen |= ahead > 0
     if mask.window is not None:
-        hidden |= ahead.abs() > mask.window
-    return hidden
+        unseen |= ahead.abs() > mask.window
+    return unseen
 
 
 def _causal_bias(width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -269,7 +269,7 @@ def _window_bias(
 
     A padding slot sees itself: far from all real tokens it would see nothing, and its NaN would reach gradients.
     """
-    hidden = _hidden(width, mask, device)[None]
+    hidden = _out_of_sight(width, mask, device)[None]
     if padding is not None:
         hidden = hidden | (padding[:, None, :] & ~torch.eye(width, dtype=torch.bool, device=device))
     bias = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)

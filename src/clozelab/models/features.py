@@ -1,18 +1,17 @@
-"""What a frozen encoder's layers give a tagger: which of them, and how they become one vector a token.
+"""What stands between an encoder and a tagger: a mix of its layers, and a bidirectional LSTM.
 
-The six choices of table 7 of the paper. Layer 0 is the embedding output (positions and LayerNorm included), layer L the
-last. The paper does not say how its weighted sums are weighted; here as in ELMo (Peters et al. 2018, equation 1): a
-softmax over one learned number a layer, times one learned scale. "All 12 layers" leaves layer 0 out, as the name says.
+The mixes are the six choices of table 7 of the paper. Layer 0 is the embedding output (positions and LayerNorm
+included), layer L the last. The paper does not say how its weighted sums are weighted; here as in ELMo (Peters et al.
+2018, equation 1): a softmax over one learned number a layer, times one learned scale. "All 12 layers" leaves layer 0
+out, as the name says. The LSTM is what table 5 puts on top of a left-to-right encoder.
 
-Letters: U tokens, L layers of the encoder, C chosen layers, H hidden size.
+Unusual: the LSTM packs nothing. Sequences are padded behind their end, and the backward direction is an ordinary LSTM
+over each sequence reversed within its own length, so neither direction sees padding before it has seen all tokens.
+torch's packed LSTM gives the same numbers and takes 6 times as long on the CPU (16 sequences of 150-256 tokens, 128
+wide).
 
-A bidirectional LSTM over a token stream: what table 5 of the paper puts on top of a left-to-right encoder.
-
-Unusual: nothing is packed. Sequences are padded behind their end, and the backward direction is an ordinary LSTM over
-each sequence reversed within its own length, so neither direction sees padding before it has seen all tokens. torch's
-packed LSTM gives the same numbers and takes 6 times as long on the CPU (16 sequences of 150-256 tokens, 128 wide).
-
-Letters: T tokens in the stream, B sequences, S steps, H input size, G hidden size of one direction.
+Letters: U tokens, L layers of the encoder, C chosen layers, H hidden or input size, T tokens in the stream, B
+sequences, S steps, G hidden size of one direction.
 """
 
 from __future__ import annotations

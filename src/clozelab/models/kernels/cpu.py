@@ -1,17 +1,15 @@
-"""Dropout that does not cost more than the layer it follows.
+"""Dropout and attention on the CPU that do not cost more than what they stand beside.
 
-Unusual: on the CPU torch draws one random number an element from a slow serial generator (4.5 ms for a million
-elements, a third of a small model's step); here one 64-bit draw of a fast one serves four elements, and what is dropped
+Dropout. On the CPU torch draws one random number an element from a slow serial generator (4.5 ms for a million
+elements, a third of a small model's step). Here one 64-bit draw of a fast one serves four elements, and what is dropped
 is blanked by a bitwise "and" with 16 or 32 ones or zeros, because torch converts and multiplies booleans one by one.
 The probability is then a multiple of 2^-16 (0.1 becomes 0.100006), the rescaling uses that very value, so the
 expectation is exact. The fast generator is seeded by a draw from torch's, so torch's state decides everything.
 Elsewhere than on the CPU: torch's own.
 
-Attention of equal rows on the CPU, forward and backward by hand around torch's batched matmul and softmax.
-
-What it saves over the same operations under autograd is memory traffic: query, key and value are brought into matmul's
-order by one copy, and so are their gradients; the scale costs nothing; dropout's mask is drawn in place. Together a
-tenth of a small model's step.
+Attention of equal rows, forward and backward by hand around torch's batched matmul and softmax. It saves memory
+traffic: query, key and value are brought into matmul's order by one copy, and so are their gradients; the scale costs
+nothing; dropout's mask is drawn in place. Together a tenth of a small model's step.
 
 Letters: B rows, S slots a row, N heads, D head dimension, T = B * S.
 """
