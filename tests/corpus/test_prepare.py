@@ -211,8 +211,6 @@ def test_mistakes_are_found_before_anything_slow(tmp_path: Path, data: Path, mon
         run(tmp_path, sources=[Source("one", "one.txt"), Source("picture", "picture.txt")])
     with pytest.raises(ValueError, match=r"vocab_size is 5: .*special tokens"):
         run(tmp_path, vocab_size=5)
-    with pytest.raises(ValueError, match=r"validation_fraction must lie between 0 and 1, not 0"):
-        run(tmp_path, validation_fraction=0.0)
 
 
 def test_a_vocabulary_of_another_language_is_refused(tmp_path: Path, data: Path) -> None:

@@ -415,12 +415,6 @@ def test_fingerprint_follows_content_and_settings(make: Callable[..., LabelledDa
     assert make().fingerprint != first
 
 
-@pytest.mark.parametrize("name", ["global_batch_size", "epochs", "evaluations_per_epoch", "max_train_examples"])
-def test_plan_refuses_nothing_to_do(make: Callable[..., LabelledDataModule], name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}=0 must be above 0"):
-        make(plan={name: 0})
-
-
 def test_facts_count_what_was_used(make: Callable[..., LabelledDataModule]) -> None:
     data = make(plan={"max_train_examples": 20})
     data.setup()

@@ -20,7 +20,9 @@ arms:
 columns: [mnli, mrpc]
 rows:
   - {row: rate15, arm: rate15, floor: random}
-  - {row: half, arm: rate30, set: {encoder_fraction: 0.5, recipe: papers}}
+  - row: half
+    arm: rate30
+    set: {encoder_fraction: 0.5, learning_rate: "${task.learning_rate}", max_train_examples: null}
   - {row: random, arm: null}
 sweeps:
   pretrain: {model: tiny, seed: "7,8", gradient_clip_norm: 0.5}

@@ -104,24 +104,24 @@ def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) ->
     folder = tmp_path / "mine"
     shutil.copytree(EXPERIMENT, folder)
     for row, old, new in (
-        ("ltr", "head: linear", "head: liner"),
-        ("random", "initialisation: random", "initialisation: randm"),
+        ("ltr", "set: {head: linear}", "set: {head: liner}"),
+        ("random", "head: linear", "initialisation: randm"),
     ):
-        path = folder / "row" / f"{row}.yaml"
-        text = path.read_text()
-        assert old in text
-        path.write_text(text.replace(old, new))
+        path = folder / "paper.yaml"
+        before, start, rest = path.read_text().partition(f"{{row: {row},")
+        assert old in rest.splitlines()[0]
+        path.write_text(before + start + rest.replace(old, new, 1))
     words = ["scale=demo", *places, "finetune.task=mrpc,sst2"]
     refusals = gather(folder, words).refusals
     assert [what for what, _ in refusals] == [
         f"fine-tuning row={row} task=mrpc and 1 more" for row in ("ltr", "random")
     ]
-    assert "head='liner' is unknown" in refusals[0][1] and "choose pretrained or random" in refusals[1][1]
+    assert "head='liner' is unknown" in refusals[0][1] and "choose one of pretrained, random" in refusals[1][1]
     assert gather(EXPERIMENT, words).refusals == []
     table7 = tmp_path / "features"
     shutil.copytree(EXPERIMENTS_DIR / "table7_feature_based_ner", table7)
-    path = table7 / "row" / "last.yaml"
-    path.write_text(path.read_text().replace("features: last", "features: lastt"))
+    path = table7 / "paper.yaml"
+    path.write_text(path.read_text().replace("features: last}", "features: lastt}"))
     ((what, reason),) = gather(table7, ["scale=demo", *places]).refusals
     assert "row=last" in what and "features='lastt' is unknown" in reason
 

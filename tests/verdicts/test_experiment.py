@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from clozelab.launch import sweep
+from clozelab.launch.experiments import inline_configs
 from clozelab.modules.pretraining import validation_metrics
 from clozelab.suggestions import EXPERIMENTS_DIR
 from clozelab.targets import locate
@@ -251,8 +253,15 @@ BESIDE = [
 
 @pytest.fixture
 def table5(tmp_path: Path) -> Path:
-    """Table 5 with files of its own."""
-    return Path(shutil.copytree(EXPERIMENTS_DIR / "table5_pretraining_tasks", tmp_path / "experiment"))
+    """Table 5 with a file for each arm and row."""
+    folder = Path(shutil.copytree(EXPERIMENTS_DIR / "table5_pretraining_tasks", tmp_path / "experiment"))
+    for name, config in inline_configs(folder).items():
+        if "/" in name:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / f"{name}.yaml").write_text("# @package _global_\n" + yaml.safe_dump(config))
+    text = (folder / "paper.yaml").read_text()
+    text = re.sub(r"arms:\n(  .*\n)*", "", re.sub(r", set: {.*}}", "}", text))
+    return write(folder, text)
 
 
 @pytest.mark.parametrize(("file", "old", "new", "message"), BESIDE)

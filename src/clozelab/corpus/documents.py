@@ -263,8 +263,6 @@ class SplitRule:
     """Document hash -> train or validation: a share of the hash range, moved just so far that no side is empty."""
 
     def __init__(self, validation_fraction: float) -> None:
-        if not 0 < validation_fraction < 1:
-            raise ValueError(f"validation_fraction must lie between 0 and 1, not {validation_fraction}")
         self.threshold = int(validation_fraction * 2**64)
         self._smallest, self._largest = 2**64, -1
 

@@ -33,7 +33,6 @@ COMPRESSIONS = (".gz", ".zst")
 JSONL_SUFFIXES = (".jsonl", ".ndjson")
 TEXT_SUFFIXES = (".txt", ".text", "")
 """What a folder is searched for besides jsonl; a file or glob may have any suffix."""
-FORMATS = ("auto", "text", "jsonl")
 CHUNK_BYTES = 2**20
 SNIFFED_BYTES = 8192
 """A NUL byte among the first ones means a binary file; a later one, a bad row."""
@@ -107,9 +106,7 @@ class RowCounts:
 
 
 def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
-    """Files of one source in the order of their names; ValueError where there are none or the format is unknown."""
-    if source.format not in FORMATS:
-        raise ValueError(f"source {source.name}: format is one of {', '.join(FORMATS)}, not {source.format!r}")
+    """Files of one source in the order of their names; ValueError where there are none."""
     found, num_left_out = matching_files(source.path, data_dir)
     if num_left_out:
         text = "%s: %d files with other suffixes than text or jsonl are left out"

@@ -86,13 +86,6 @@ class TrainingPlan:
     seed: int
     num_workers: int
 
-    def __post_init__(self) -> None:
-        for name in ("global_batch_size", "epochs", "evaluations_per_epoch"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be above 0")
-        if self.max_train_examples is not None and self.max_train_examples < 1:
-            raise ValueError(f"max_train_examples={self.max_train_examples} must be above 0 (null: all)")
-
 
 @dataclass(frozen=True)
 class PredictionSet:

@@ -115,13 +115,16 @@ def tasks_of(said: Mapping[str, Any]) -> str:
 
 def _config(delta: Mapping[str, Any], place: Path) -> dict[str, Any]:
     """A delta as a file would say it: choices in its defaults list, all else nested."""
-    before, after, body = [], [], OmegaConf.create()
+    before: list[Any] = []
+    after: list[Any] = []
+    body = OmegaConf.create()
     for key, value in delta.items():
         group = key.lstrip("+")
         if not is_group(group, value, place):
             OmegaConf.update(body, group, value, merge=False)
-        elif key.startswith("+"):
-            before.append({f"/{group}": value})
+        elif key.startswith("+"):  # "task/format@task: features" is the file task/format/features laid over the task
+            name, _, package = group.partition("@")
+            before.append(f"/{name}/{value}@{package}" if package else {f"/{name}": value})
         else:
             after.append({f"override /{group}": value})
     plain: Any = OmegaConf.to_container(body)

@@ -1,114 +1,20 @@
-"""What a row's or an arm's own file says that its runs are: the values it spells out and the parts it is made of.
+"""Overrides that are possible and cannot be meant: refused as soon as a job is composed.
 
-What it leaves open is not of it: null, to be given, and `${...}`, another key's to say.
-
-Overrides that are possible and cannot be meant: refused as soon as a job is composed.
-
-A row or an arm that has a file is what its file says, and its results are judged as that. Whatever differs from it
-needs a name of its own, which no file has.
+A row or an arm is what its own delta says, and its results are judged as that. Whatever differs from it needs a name
+of its own. What the delta leaves open (null, `${...}`, nothing) may be overridden for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.config import scaled_phases
-from clozelab.launch.experiments import ExperimentSource
-from clozelab.runs.fingerprint import is_of_no_account
+from clozelab.runs.record import read_delta
 from clozelab.terminal import key_of
-
-TARGET = "_target_"
-Stated = Mapping[str, Any]
-"""Dotted key -> value; "/group" -> choice."""
-
-
-def read_stated(folders: Sequence[Path], kind: str, name: str) -> Stated:
-    """What the file says; nothing where there is none.
-
-    Of a part that it replaces (`override /objective: mlm`), the classes and choices: its settings are the part's.
-    """
-    return _stated(folders, kind, name, "")
-
-
-def contradictions(stated: Stated, config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Key -> (what the configuration has, what the file says), where they differ.
-
-    A key that a recorded configuration does not have says nothing.
-    """
-    found = {}
-    for key, value in stated.items():
-        if key.startswith("/") or (key != "encoder" and is_of_no_account(key)):
-            continue
-        known, other = _look_up(config, key)
-        if known and not _fits(other, value, key):
-            found[key] = (other, value)
-    return found
-
-
-def _fits(found: Any, said: Any, key: str) -> bool:
-    """Whether a value is what was said; of a mapping in a list what counts and was said, whatever else it has."""
-    if isinstance(said, Mapping) and isinstance(found, Mapping):
-        counting = {name: value for name, value in said.items() if not is_of_no_account(f"{key}.{name}")}
-        return all(_fits(found.get(name), value, f"{key}.{name}") for name, value in counting.items())
-    if isinstance(said, list) and isinstance(found, list):
-        pairs = zip(found, said, strict=False)
-        return len(found) == len(said) and all(_fits(*pair, f"{key}.{place}") for place, pair in enumerate(pairs))
-    return bool(found == said) or str(found) == str(said)
-
-
-def _look_up(config: Mapping[str, Any], key: str) -> tuple[bool, Any]:
-    """(whether the configuration says anything of a dotted key, what)."""
-    node: Any = config
-    for part in key.split("."):
-        if not isinstance(node, Mapping):
-            return True, None  # what it is a part of has been taken out
-        if part not in node:
-            return False, None
-        node = node[part]
-    return True, node
-
-
-def _stated(folders: Sequence[Path], group: str, name: str, package: str) -> dict[str, Any]:
-    plain = _said_of(folders, f"{group}/{name}")
-    found: dict[str, Any] = {}
-    for part, choice in _choices(plain.get("defaults", ()), group):
-        inner = _stated(folders, part, choice, part.replace("/", "."))
-        found |= {f"/{part}": choice}
-        found |= {key: value for key, value in inner.items() if key.startswith("/") or key.endswith(TARGET)}
-    own = {key: value for key, value in plain.items() if key not in ("defaults", "hydra")}
-    return found | dict(_literals(own, package))
-
-
-def _said_of(folders: Iterable[Path], name: str) -> dict[str, Any]:
-    for source in (ExperimentSource("", str(folder)) for folder in folders):
-        if source.is_config(name):
-            plain = OmegaConf.to_container(source.load_config(name).config, resolve=False)
-            return {str(key): value for key, value in plain.items()} if isinstance(plain, dict) else {}
-    return {}
-
-
-def _choices(defaults: Iterable[Any], group: str) -> Iterator[tuple[str, str]]:
-    """(group, choice) of a defaults list; an entry that lays a file over another part is that part's matter."""
-    for entry in defaults:
-        for text, choice in entry.items() if isinstance(entry, Mapping) else ():
-            part = str(text).removeprefix("override ").strip()
-            if isinstance(choice, str) and "@" not in part and "${" not in choice:
-                yield (part.removeprefix("/") if part.startswith("/") else f"{group}/{part}"), choice
-
-
-def _literals(node: Mapping[Any, Any], where: str) -> Iterator[tuple[str, Any]]:
-    for key, value in node.items():
-        path = f"{where}.{key}" if where else str(key)
-        if isinstance(value, Mapping):
-            yield from _literals(value, path)
-        elif value is not None and "${" not in str(value) and value != "???":
-            yield path, value
-
 
 SCALE_OWNED = ("learning_rate", "epochs", "global_batch_size")
 """Keys of a task that a scale may replace."""
@@ -183,7 +89,7 @@ def _refuse_misfiled_encoder(config: DictConfig, words: Collection[str]) -> None
         )
     if "row" not in HydraConfig.get().runtime.choices:
         return
-    takes_any = bool(_said_of(_folders(), f"row/{GIVEN_ROW}"))
+    takes_any = bool(read_delta("row", GIVEN_ROW))
     if config.row == config.encoder_arm or not takes_any:
         instead = f"take row={GIVEN_ROW}" if takes_any else "`clozelab finetune encoder=FOLDER row=NAME` scores another"
         raise ValueError(
@@ -196,14 +102,15 @@ def _refuse_undone(config: DictConfig, kind: str, words: Mapping[str, str]) -> N
     """A row or an arm is what its own delta says, and its results are judged as that."""
     choices = HydraConfig.get().runtime.choices
     choice, name = choices.get(kind), str(config[kind])
-    if choice is None or (name != choice and not _said_of(_folders(), f"{kind}/{name}")):
+    if choice is None or (name != choice and not read_delta(kind, name)):
         return  # what has a name of its own may be anything
-    delta = {kind: choice} | _delta(kind, choice)
+    said = {key: value for key, value in read_delta(kind, choice).items() if not key.startswith("hydra.")}
+    delta = {kind: choice} | {key: one for key, one in said.items() if one is not None and "${" not in str(one)}
     groups = {key.removeprefix("/"): said for key, said in delta.items() if key.startswith("/")}
     inside = {key for key in choices if key not in groups and key.startswith(tuple(f"{group}/" for group in groups))}
     values = {key: OmegaConf.select(config, key) for key in delta if not key.startswith("/")}
-    undone = [f"{key}={value}" for key, value in values.items() if str(value) != str(delta[key])]
-    undone += [f"{key}={choices.get(key)}" for key, said in groups.items() if choices.get(key) != said]
+    undone = [f"{key}={one}" for key, one in values.items() if one != delta[key] and str(one) != str(delta[key])]
+    undone += [f"{key}={choices[key]}" for key, said in groups.items() if choices.get(key, said) != said]
     undone += [word for key, word in words.items() if key.replace(".", "/") in inside]
     if undone:
         says = ", ".join(f"{key.removeprefix('/')}={value}" for key, value in delta.items())
@@ -211,17 +118,3 @@ def _refuse_undone(config: DictConfig, kind: str, words: Mapping[str, str]) -> N
             f"{undone[0]}: the {kind} {choice} stands for {says}, and its results would be filed and judged as that."
             f" Leave it out, or give the experiment another {kind}"
         )
-
-
-def _delta(kind: str, choice: str) -> dict[str, Any]:
-    """Dotted key -> value, "/group" -> choice: what a row or an arm itself says and does not leave open."""
-    plain = _said_of(_folders(), f"{kind}/{choice}")
-    chosen = [entry for entry in plain.pop("defaults", ()) if isinstance(entry, Mapping)]
-    groups = {key.removeprefix("override "): value for entry in chosen for key, value in entry.items()}
-    plain.pop("hydra", None)
-    return groups | dict(_literals(plain, ""))
-
-
-def _folders() -> list[Path]:
-    """Where the files of groups are looked for."""
-    return [Path(source.path) for source in HydraConfig.get().runtime.config_sources if source.schema == "file"]

@@ -18,7 +18,7 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from clozelab.config import kept_step, total_steps
+from clozelab.config import check_config, kept_step, total_steps
 from clozelab.corpus.generated import known_loss
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
@@ -197,22 +197,18 @@ def _lengths_before(given: str | None) -> set[int]:
     return set() if given is None else set(read_config_dict(given).get("clozelab", {}).get("trained_seq_lengths", ()))
 
 
-LEAST = {"seed": 0, "gradient_clip_norm": 0, "trainer.log_interval_steps": 1, "trainer.num_workers": 0}
-"""Of every run that trains. A gradient cut to a negative norm would be turned round, without a word."""
-
-
 def check_pretraining(cfg: DictConfig, plain: dict[str, Any], hardware: Hardware) -> None:
     """Everything about a pre-training run that can be wrong without looking at the corpus.
 
     ValueError names the key; `plain` is the resolved configuration.
     """
+    check_config("pretrain", cfg)
     positions = cfg.model.max_position_embeddings
     if cfg.encoder is not None:
         positions = read_config(require_encoder(cfg.encoder)).max_position_embeddings
     check_phases(plain["phases"], positions, hardware.world_size)
     check_validation(plain["validation"], plain["phases"], positions)
     check_position_growth(cfg.position_growth, plain["phases"], hardware.strategy)
-    _check_least(cfg, LEAST | {"checkpoint_interval_steps": 1})
     EncoderConfig(**plain["model"], **plain["architecture"], vocab_size=1)
     _check_optimizer(cfg, sum(phase["steps"] for phase in plain["phases"]))
 
@@ -222,6 +218,7 @@ def check_finetuning(cfg: DictConfig) -> None:
 
     ValueError names the key.
     """
+    check_config("finetune", cfg)
     if cfg.trainer.strategy == "fsdp":
         raise ValueError("fine-tuning runs on one device or with trainer=ddp; trainer=fsdp is for pre-training")
     if cfg.trainer.precision == "bf16-true":
@@ -229,18 +226,11 @@ def check_finetuning(cfg: DictConfig) -> None:
             "trainer.precision=bf16-true is for pre-training: fine-tuning's steps are too small for weights of 8 bits,"
             " and its losses are fp32; choose bf16-mixed, or 32-true (on TPUs the only one)"
         )
-    _check_least(cfg, LEAST | {"pretrain_seed": 0})
     module = locate(cfg.task.module["_target_"], "task.module")
     module.check_head(cfg.head)
     module.check_settings(cfg.task.module)
     check_metric(cfg.task.metric, module.score_keys(cfg.task.module, cfg.task.data))
     _check_optimizer(cfg, 1)
-
-
-def _check_least(cfg: DictConfig, least: dict[str, int]) -> None:
-    for key, value in least.items():
-        if not OmegaConf.select(cfg, key) >= value:
-            raise ValueError(f"{key} is {OmegaConf.select(cfg, key)}: it must be at least {value}")
 
 
 def _check_optimizer(cfg: DictConfig, steps: int) -> None:

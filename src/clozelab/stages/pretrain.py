@@ -46,13 +46,10 @@ from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
 log = logging.getLogger(__name__)
 SCORES = ("validation/loss", "validation/perplexity", "validation/accuracy", "validation/nsp_accuracy")
 """Of a pre-training; the first is its headline."""
-MICRO_BATCH = ("as_configured", "auto")
 
 
 def check_adapting(cfg: DictConfig, hardware: Hardware) -> None:
     """ValueError for settings that contradict each other or this hardware."""
-    if cfg.trainer.micro_batch not in MICRO_BATCH:
-        raise ValueError(f"trainer.micro_batch is {cfg.trainer.micro_batch!r}: choose one of {', '.join(MICRO_BATCH)}")
     if cfg.trainer.calibrate and hardware.deterministic:
         raise ValueError("trainer.calibrate=true chooses by timing, which trainer.deterministic=true rules out")
     if cfg.trainer.calibrate and (hardware.accelerator != "cpu" or hardware.world_size > 1):
