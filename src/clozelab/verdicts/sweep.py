@@ -59,7 +59,7 @@ def sweep_table(runs: Runs) -> Table:
         matched_by="none",
     )
     # Whatever the rows are named by is what they are about.
-    about = experiment.model_copy(update={"differ_in": tuple(keys)})
+    about = experiment.model_copy(update={"differ_in": tuple(_unequal([_said(run) for run in shown]) or keys)})
     return build_table(about, replace(runs, records=[*others, *named]))
 
 
@@ -73,9 +73,9 @@ def _varying(runs: Sequence[Record]) -> list[str]:
     """The keys that the runs' overrides, or else their names or settings, say differently."""
     for values in ([_said(run) for run in runs], [_names(run) for run in runs], [settings(run) for run in runs]):
         if keys := _unequal(values):
-            by_name = [key for key in keys if key in NAMES]
-            # An arm or row that has a name is called so, whatever else its jobs say.
-            return by_name if by_name and _groups(values, by_name) == _groups(values, keys) else keys
+            # A multirun names its arms by what differs: that says more than the name.
+            said = [key for key in keys if key not in NAMES]
+            return said if said and _groups(values, said) == _groups(values, keys) else keys
     return []
 
 
