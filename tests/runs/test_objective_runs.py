@@ -108,6 +108,17 @@ def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str)
         torch.testing.assert_close(mine[name], value, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
+def test_two_processes_change_the_objective(workplace: Path, tmp_path: Path) -> None:  # noqa: F811
+    """The first phase gives the second one's heads no gradient, and nobody waits for it."""
+    phases = f"[{ONE}, objective: mlm}}, {ONE}, objective: mlm_nsp}}, {ONE}, objective: rtd}}]"
+    changes = RTD | {"phases": phases, "trainer": "ddp", "trainer.accelerator": "cpu", "position_growth": "none"}
+    words = command(workplace, tmp_path / "run", **changes)
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert {key for step, key, _ in rows(tmp_path / "run") if step == 9} >= {"train/mlm_loss", "train/rtd_loss"}
+
+
 def test_objectives_in_turn(workplace: Path, tmp_path: Path) -> None:  # noqa: F811
     """Left to right, then masked: the first phase is that of a run with its objective alone, to the last bit."""
     both = f"[{ONE}, objective: ltr}}, {ONE}, objective: {{token: {{predict_prob: 0.4}}}}}}]"

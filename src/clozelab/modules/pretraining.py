@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -103,12 +103,16 @@ class PretrainingModule(TrainingModule):
 
     def configure_model(self) -> None:
         """Shard over ranks under trainer=fsdp: each layer is a unit, the rest (tied embeddings, heads) is one more."""
-        if not isinstance(self.trainer.strategy, ModelParallelStrategy) or self._is_sharded:
+        strategy = self.trainer.strategy
+        if isinstance(strategy, DDPStrategy) and len(set(self.model.objectives)) > 1:
+            # A phase leaves heads of the other objectives without a gradient.
+            strategy._ddp_kwargs["find_unused_parameters"] = True
+        if not isinstance(strategy, ModelParallelStrategy) or self._is_sharded:
             return
         # A lazy import: seconds of start-up that no other trainer needs.
         from torch.distributed.fsdp import fully_shard
 
-        mesh = self.trainer.strategy.device_mesh["data_parallel"]
+        mesh = strategy.device_mesh["data_parallel"]
         for layer in (layer for encoder in self.model.encoders for layer in encoder.layer):
             fully_shard(layer, mesh=mesh)
         fully_shard(self.model, mesh=mesh)

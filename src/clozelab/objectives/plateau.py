@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-SHORT_ROWS = 64
+SHORT_INSTANCES = 64
 TOKENS_PER_ENTRY = {"short": 660, "long": 2300}
 """Tokens of training for each entry of the vocabulary before a model of BERT-Tiny's shape leaves its plateau: 5.4 M
-tokens at 8,192 entries when it begins with short rows; without them it was still there after 19 M."""
+tokens at 8,192 entries when it begins with short ones; without them it was still there after 19 M."""
 
 
 def plateau_tokens(*, vocab_size: int, first_seq_length: int, is_causal: bool) -> float:
@@ -13,12 +13,12 @@ def plateau_tokens(*, vocab_size: int, first_seq_length: int, is_causal: bool) -
 
     Args:
         vocab_size: of its vocabulary.
-        first_seq_length: row length of the first phase, in tokens.
+        first_seq_length: of the first phase, in tokens.
         is_causal: it predicts every token from those to its left.
     """
     if is_causal:
         return 0.0
-    return float(TOKENS_PER_ENTRY["short" if first_seq_length <= SHORT_ROWS else "long"] * vocab_size)
+    return float(TOKENS_PER_ENTRY["short" if first_seq_length <= SHORT_INSTANCES else "long"] * vocab_size)
 
 
 def context_free_loss(unigram_entropy: float, same_fraction: float) -> float:

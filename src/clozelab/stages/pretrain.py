@@ -44,7 +44,10 @@ from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
 
 log = logging.getLogger(__name__)
-SCORES = ("validation/loss", "validation/perplexity", "validation/accuracy", "validation/nsp_accuracy")
+SCORES = tuple(
+    f"validation/{name}"
+    for name in ("loss", "perplexity", "accuracy", "nsp_accuracy", "sop_accuracy", "rtd_loss", "rtd_accuracy")
+)
 """Of a pre-training; the first is its headline."""
 
 
