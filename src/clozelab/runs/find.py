@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ from clozelab.runs.record import (
     RUN_FILE,
     STATUSES,
     Record,
-    Score,
     read_record,
 )
 from clozelab.suggestions import hint
@@ -196,125 +195,7 @@ def no_match(records: Sequence[Record], experiment: str | None, filters: Mapping
     return f"none of the {len(own)} runs{whose} has all of {said}"
 
 
-# What the verdicts still read records through: goes as soon as they read records.
-
-SHARE = "share"
-
-
-def unit_of(key: str) -> str:
-    return Score.of(key, are_shares=True).unit
-
-
-@dataclass(frozen=True)
-class PretrainRun:
-    """One pre-training run: `state` is its run.json, `curves` maps a key to [(tokens, value)]."""
-
-    dir: Path
-    arm: str
-    seed: int
-    state: Mapping[str, Any]
-    curves: Mapping[str, list[tuple[int, float]]] = field(default_factory=dict)
-
-    @property
-    def is_complete(self) -> bool:
-        return bool(self.state["status"] == "complete")
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        return self.state.get("facts", {})
-
-
-@dataclass(frozen=True)
-class FinetuneRun:
-    """One fine-tuning run; `scores` in percent and empty unless it is complete."""
-
-    dir: Path
-    row: str
-    task: str
-    pretrain_seed: int
-    seed: int
-    state: Mapping[str, Any]
-    metric: str = ""
-    scores: Mapping[str, float] = field(default_factory=dict)
-    title: str = ""
-    stand_in_for: str | None = None
-    majority: float | None = None
-    collapsed: bool = False
-    num_examples: int | None = None
-    learning_rate: float | None = None
-    synthetic: str | None = None
-    """Name of the generator that wrote the task's files."""
-    says_origin: bool = True
-    num_evaluations: int = 0
-    """Of which its score is the best one."""
-    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Simple method -> metric -> its score on the same examples, in percent."""
-
-    @property
-    def is_complete(self) -> bool:
-        return bool(self.state["status"] == "complete" and self.scores)
-
-    @property
-    def max_seq_length(self) -> int | None:
-        """Tokens that its rows were cut to; None where the record does not say."""
-        length = self.state.get("facts", {}).get("data", {}).get("max_seq_length")
-        return int(length) if length else None
-
-
-AnyRun = PretrainRun | FinetuneRun
-
-
-@dataclass(frozen=True)
-class Collected:
-    root: Path
-    pretrain: list[PretrainRun]
-    finetune: list[FinetuneRun]
-    damaged: list[str]
-    """Folders whose records cannot be read, with the reason."""
-
-    @property
-    def runs(self) -> list[AnyRun]:
-        return [*self.pretrain, *self.finetune]
-
-    @property
-    def states(self) -> list[Mapping[str, Any]]:
-        return [run.state for run in self.runs]
-
-    @property
-    def synthetic(self) -> str | None:
-        """Name of the generated world, if any encoder was trained on one or any task's files came from one."""
-        corpora = (run.state["config_resolved"].get("corpus", {}) for run in self.pretrain)
-        names = [str(corpus["name"]) for corpus in corpora if corpus.get("generator")]
-        return next(iter([*names, *(run.synthetic for run in self.finetune if run.synthetic)]), None)
-
-    def world_of(self, run: FinetuneRun) -> str | None:
-        return run.synthetic
-
-
-def collect(root: Path) -> Collected:
-    found = find(root)
-    pretrain = [PretrainRun(one.folder, one.name, one.seed, _state(one), one.curves) for one in found.pretrain]
-    finetune = [
-        FinetuneRun(
-            one.folder, one.name, one.task, one.pretrain_seed, one.seed, _state(one), one.metric, one.values,
-            one.title, one.facts.get("stand_in_for") or one.config["task"].get("stand_in_for"),
-            one.scores[one.metric].majority if one.score is not None else None,
-            bool(one.facts.get("collapsed")), one.facts.get("num_examples"), one.learning_rate,
-            one.facts.get("synthetic"), True, one.facts.get("num_evaluations", 0),
-            {
-                name: {key: score.baselines[name] for key, score in one.scores.items() if name in score.baselines}
-                for name in dict.fromkeys(name for score in one.scores.values() for name in score.baselines)
-            },
-        )
-        for one in found.finetune
-    ]  # fmt: skip
-    return Collected(root, pretrain, finetune, found.damaged)
-
-
-def _state(one: Record) -> dict[str, Any]:
-    found = one.model_dump(exclude={"shared"} if one.shared is None else None)
-    return found | {
-        "command": one.command,
-        "config_resolved": one.config,
-        "status": "running" if one.status == KILLED else one.status,
-    }
+Collected = Runs
+AnyRun = Record
+collect = find
+"""What planning still calls them."""

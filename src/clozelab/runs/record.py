@@ -197,6 +197,15 @@ class Record(Said):
         return int(self.config.get("pretrain_seed", self.config["seed"]))
 
     @property
+    def arm(self) -> str:
+        return self.name
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What planning still reads a record through."""
+        return self.model_dump(exclude_none=True) | {"config_resolved": self.config}
+
+    @property
     def learning_rate(self) -> float | None:
         return self.config.get("learning_rate")
 
