@@ -46,7 +46,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_before_anything_is_there(places: list[str]) -> None:
     subject = gather(EXPERIMENT, ["scale=demo", *places, "finetune.task=mrpc"])
     assert [arm.name for arm in subject.arms] == ["mlm_nsp", "mlm", "ltr"]
-    assert [arm.num_runs for arm in subject.arms] == [2, 2, 2]
+    assert [arm.count for arm in subject.arms] == [2, 2, 2]
     assert [arm.config.is_causal for arm in subject.arms] == [False, False, True]
     assert subject.refusals == [] and subject.tasks == []
     assert list(subject.unprepared) == ["microworld", "task mrpc"]
@@ -59,15 +59,14 @@ def test_the_pre_flight_of_a_prepared_world(places: list[str], capsys: pytest.Ca
     tasks = ["finetune.task=mrpc,squad_v1,stsb"]
     subject = gather(EXPERIMENT, ["scale=demo", *places, *tasks])
     assert [task.name for task in subject.tasks] == ["mrpc", "squad_v1", "stsb"]
-    assert subject.room.num_finetunings == 6 * 3 * 2 * 2
     assert all(task.trained_length == 96 for task in subject.tasks)
     assert doctor.main([str(EXPERIMENT), "scale=demo", *places, *tasks]) == 0
     assert logging.getLogger("clozelab").isEnabledFor(logging.WARNING), "silent for the pre-flight only"
     text = capsys.readouterr().out
     assert "Pre-flight of table5_pretraining_tasks (demo)" in text and ERROR not in text
     # Nothing has been timed here, so the FLOPs have to tell.
-    assert subject.time.stages == {"pre-training": None, "fine-tuning": None}
-    assert subject.time.by_flops is not None and 0.0 < subject.time.by_flops < 36_000.0  # of a starved machine
+    assert subject.budget.stages == {"pre-training": None, "fine-tuning": None}
+    assert subject.budget.by_flops is not None and 0.0 < subject.budget.by_flops < 36_000.0  # of a starved machine
     # The training file of one task now knows one label only.
     path = Path(places[0].partition("=")[2]) / "glue" / "MRPC" / "train.tsv"
     before = path.read_text(encoding="utf-8")
@@ -87,8 +86,8 @@ def test_the_planner_s_speeds_tell_the_time(places: list[str], monkeypatch: pyte
         asked.append(measure)
         return [Speed(20_000.0, 1.0, 60_000.0)] * len(requests)
 
-    monkeypatch.setattr("clozelab.planning.costing.measured_speeds", speeds)
-    time = gather(EXPERIMENT, ["scale=demo", *places, "finetune.task=mrpc"]).time
+    monkeypatch.setattr("clozelab.planning.cost.measured_speeds", speeds)
+    time = gather(EXPERIMENT, ["scale=demo", *places, "finetune.task=mrpc"]).budget
     assert asked == [False, False], "the pre-flight times nothing"
     assert 60.0 < (time.stages["pre-training"] or 0.0) < 7200.0 and time.by_flops is None
 
@@ -140,13 +139,13 @@ def test_one_stages_sweep_and_single_run(places: list[str], capsys: pytest.Captu
     words = ["scale=demo", *places]
     subject = gather_sweep("pretrain", None, "pretrain", [*words, "objective=mlm,ltr", "seed=1,2,3"])
     assert subject.name == "pre-training (demo)" and not subject.tasks and not subject.refusals
-    assert [(arm.config.is_causal, arm.num_runs) for arm in subject.arms] == [(False, 3), (True, 3)]
+    assert [(arm.config.is_causal, arm.count) for arm in subject.arms] == [(False, 3), (True, 3)]
     subject = gather_sweep("pretrain", EXPERIMENT, "sweep_pretrain", words)
     assert subject.name == "table5_pretraining_tasks, pre-training (demo)"
     assert [arm.name for arm in subject.arms] == ["mlm_nsp", "mlm", "ltr"]
     given = ["scale=demo", *places[:3], "task=mrpc", "encoder=nowhere,elsewhere", "row=x", "seed=1,2"]
     subject = gather_sweep("finetune", None, "finetune", given)
-    assert subject.room.num_finetunings == 4 and not subject.arms
+    assert not subject.arms
     assert [what for what, _ in subject.refusals] == ["task mrpc", "task mrpc"], "each encoder is opened"
     assert doctor.main(["pretrain", "-m", *words, "objective=mlm", "schedule.warmup_fraction=1.0"]) == 1
     assert "warmup_fraction is 1.0: it must be in" in capsys.readouterr().out
@@ -161,7 +160,7 @@ def test_jobs_of_a_cluster_need_no_accelerator_here(places: list[str], monkeypat
     here = gather_sweep("pretrain", None, "pretrain", words)
     assert not here.arms and "CUDA" in here.refusals[0][1] and here.refusals[0][0].endswith("trainer=gpu")
     there = gather_sweep("pretrain", None, "pretrain", [*words, "hydra/launcher=slurm"])
-    assert not there.refusals and [arm.num_runs for arm in there.arms] == [2] and there.time.by_flops is None
+    assert not there.refusals and [arm.count for arm in there.arms] == [2] and there.budget.by_flops is None
     (found,) = there.noticed
     assert (found.check, found.level) == ("machine", WARNING) and "CUDA" in found.what
 
@@ -178,8 +177,9 @@ def test_a_lost_encoder_is_no_fault_of_the_task(places: list[str], tmp_path: Pat
     assert [task.name for task in subject.tasks] == ["mrpc"] and not subject.refusals
     (found,) = subject.noticed
     assert (found.check, found.level, found.figure.partition(",")[0]) == ("encoder", WARNING, "6 of 8 jobs")
-    assert subject.room.num_finetunings == 8 and subject.room.used_bytes == 0, "encoders are another stage's"
-    assert subject.room.model_bytes == (there / "model.safetensors").stat().st_size
+    budget, weights = subject.budget, (there / "model.safetensors").stat().st_size
+    assert budget.used_bytes == 0, "encoders are another stage's"
+    assert 2 * weights < budget.run_bytes < 3 * weights, "each of the two jobs that can run saves a model"
     shutil.rmtree(there)
     (reason,) = (why for _, why in gather_sweep("finetune", EXPERIMENT, "sweep_finetune", words).refusals)
     assert "no encoder here" in reason and "pre-train it first" in reason

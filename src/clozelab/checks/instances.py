@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clozelab.checks.subject import ERROR, OK, PROBE_SEED, WARNING, Arm, Finding, deviation, share
-from clozelab.checks.text import NGRAM, NgramIndex, ngram_hashes
+from clozelab.checks.ngrams import NGRAM, NgramIndex, ngram_hashes
+from clozelab.checks.subject import ERROR, OK, PROBE_SEED, WARNING, Finding, deviation, share
 from clozelab.corpus.packing import I64, PackedInstances
+from clozelab.corpus.random import instance_indices
+
+if TYPE_CHECKING:
+    from clozelab.planning.jobs import Arm
 
 NUM_INSTANCES = 2048
 LENGTH_BINS = 8
@@ -24,9 +29,20 @@ MIN_LOCATED = 30
 """Pairs that must be found in the text before something is said about where they come from."""
 
 
+def sampled(arm: Arm, count: int) -> PackedInstances:
+    """The text of up to `count` instances, spread over the corpus, in epoch 0, before the objective has touched it.
+
+    Of the phase with the most instances.
+    """
+    length = max(arm.phases, key=lambda phase: phase["steps"] * phase["global_batch_size"])["seq_length"]
+    instances = arm.corpus.instances(arm.objective, length)
+    index = instance_indices(PROBE_SEED, len(instances), np.arange(min(count, len(instances))))[1]
+    return instances.pack(PROBE_SEED, 0, index)
+
+
 def check_masks(arm: Arm) -> Iterator[Finding]:
     """Share of predicted tokens, what stands in their place, special tokens, and whether masks change."""
-    token, packed = arm.objective.token, arm.packed(NUM_INSTANCES)
+    token, packed = arm.objective.token, sampled(arm, NUM_INSTANCES)
     ids = arm.corpus.ids
     found = token.arrays(packed, ids, PROBE_SEED, 0)
     where, labels, seen = found["prediction_positions"], found["prediction_labels"], found["input_ids"]
@@ -101,7 +117,7 @@ def sample_pairs(arm: Arm) -> PairSample | None:
     """None for an arm without a pair objective."""
     if arm.objective.pair is None:
         return None
-    packed, found = arm.objective.pair.arrange(arm.packed(NUM_INSTANCES), PROBE_SEED, 0)
+    packed, found = arm.objective.pair.arrange(sampled(arm, NUM_INSTANCES), PROBE_SEED, 0)
     ids = packed.input_ids.reshape(packed.num_instances, packed.width)
     a_length, b_length = packed.a_length, packed.b_length
     assert a_length is not None and b_length is not None

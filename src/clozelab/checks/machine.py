@@ -2,8 +2,6 @@
 
 Every number is measured on the spot, in a second or two; parts that need a GPU are asked of torch's answers, so that
 they can be tried without one.
-
-Disk, time, and whether the budget can teach anything.
 """
 
 from __future__ import annotations
@@ -15,11 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from clozelab.checks.subject import ERROR, OK, WARNING, Arm, Finding, Subject
 from clozelab.models.attention import FULL, attention, has_varlen_kernel, reference_attention
-from clozelab.models.cost import parameter_count
 from clozelab.models.layout import Layout
-from clozelab.objectives.plateau import plateau_tokens
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
     choose_precision,
@@ -155,92 +150,3 @@ def copy_rate(device: torch.device, repeats: int = 4) -> float:
 def flops(rate: float) -> str:
     """FLOP/s in the unit that suits them."""
     return f"{rate / 1e12:,.1f} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:,.0f} GFLOP/s"
-
-
-WEIGHT_BYTES, CHECKPOINT_BYTES = 4, 12
-"""A parameter in an encoder folder, and in a checkpoint (with both moments of AdamW), fp32."""
-FINETUNING_BYTES = 3_000_000
-"""Predictions, scores and log of one fine-tuning, generously."""
-DISK_MARGIN = 1.2
-LONG_SECONDS = 86_400.0
-"""Nobody starts a day by mistake without being told."""
-MAX_WARMUP_FRACTION = 0.3
-
-
-def check_disk(subject: Subject) -> Iterator[Finding]:
-    """Free space against what all runs leave, and one checkpoint more while it is written."""
-    room, arms = subject.room, subject.arms
-    sizes = [parameter_count(arm.config) for arm in arms]
-    kept = sum(
-        (CHECKPOINT_BYTES + WEIGHT_BYTES * arm.num_encoders) * size * arm.num_runs
-        for size, arm in zip(sizes, arms, strict=True)
-    )
-    largest = max(sizes, default=0)
-    kept += room.num_finetunings * (FINETUNING_BYTES + room.model_bytes)
-    wanted = DISK_MARGIN * (max(0, kept - room.used_bytes) + CHECKPOINT_BYTES * largest)
-    figure = f"{_size(wanted)} wanted, {_size(room.free_bytes)} free in {room.folder}"
-    if room.free_bytes < wanted:
-        remedy = "free space, or set runs_dir to a larger disk"
-        yield Finding("disk", ERROR, "the disk cannot hold the checkpoints of all runs", figure, remedy)
-    else:
-        yield Finding("disk", OK, "the disk holds all runs", figure)
-
-
-def _size(number: float) -> str:
-    for size, unit in ((1e9, "GB"), (1e6, "MB")):
-        if number >= size:
-            return f"{number / size:.1f} {unit}"
-    return f"{number / 1e3:.0f} kB"
-
-
-def check_time(subject: Subject) -> Iterator[Finding]:
-    """Hours of what is left, by measured speeds; where there is none, what the FLOPs alone say."""
-    stages, by_flops = subject.time.stages, subject.time.by_flops
-    if not subject.arms and not stages:
-        return
-    said = [f"{name} {_hours(seconds)}" for name, seconds in stages.items() if seconds is not None]
-    seconds = sum(seconds or 0.0 for seconds in stages.values()) + (by_flops or 0.0)
-    unknown = [name for name, seconds in stages.items() if seconds is None]
-    if unknown or not stages:
-        guess = "" if by_flops is None else f", roughly {_hours(by_flops)} by FLOPs"
-        said.append(f"{' and '.join(unknown) or 'all'}: no speed is known here yet (clozelab plan measures it){guess}")
-    tokens = sum(arm.num_runs * arm.tokens for arm in subject.arms)
-    figure = f"{tokens / 1e6:,.1f} M tokens in {sum(arm.num_runs for arm in subject.arms)} pre-training runs"
-    if seconds > LONG_SECONDS:
-        name = subject.experiment
-        remedy = f"clozelab plan {name} budget=TIME says what a budget affords" if name else "fewer seeds or tokens"
-        yield Finding("time", WARNING, f"what is left takes days: {'; '.join(said)}", figure, remedy)
-    else:
-        yield Finding("time", OK, f"what is left takes: {'; '.join(said)}", figure)
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:,.1f} h" if seconds < LONG_SECONDS else f"{seconds / 86_400:,.1f} days"
-
-
-def check_schedule(arm: Arm) -> Iterator[Finding]:
-    """Warm-up, rows against positions, and the plateau of masked models."""
-    steps = sum(phase["steps"] for phase in arm.phases)
-    figure = f"{steps:,} steps, {arm.tokens / 1e6:,.1f} M tokens"
-    longest, positions = arm.longest, arm.config.max_position_embeddings
-    if longest > positions:
-        remedy = "shorten the phase or raise model.max_position_embeddings"
-        what = f"{arm.name}: a phase has rows of {longest} tokens, the model {positions} positions"
-        yield Finding("lengths", ERROR, what, figure, remedy)
-    if arm.warmup_fraction >= 1:
-        what = f"{arm.name}: the warm-up is as long as the training: its learning rate never reaches the peak"
-        yield Finding("schedule", ERROR, what, f"warmup_fraction {arm.warmup_fraction:g}", "lower it below 0.1")
-    elif arm.warmup_fraction > MAX_WARMUP_FRACTION:
-        what = f"{arm.name}: the warm-up takes {100 * arm.warmup_fraction:.0f} % of the training"
-        yield Finding("schedule", WARNING, what, figure, "0.01 to 0.1 is usual")
-    elif (needed := _plateau(arm)) > arm.tokens:
-        what = f"{arm.name}: the budget may end before the masked model leaves its plateau"
-        remedy = "a rule of thumb: more steps, or short rows first (a phase of 32 or 64 tokens)"
-        yield Finding("schedule", WARNING, what, f"{figure}, about {needed / 1e6:,.1f} M to leave it", remedy)
-    else:
-        yield Finding("schedule", OK, f"{arm.name}: warm-up and budget are usual", figure)
-
-
-def _plateau(arm: Arm) -> float:
-    first, is_causal = arm.phases[0]["seq_length"], arm.objective.is_causal
-    return plateau_tokens(vocab_size=arm.config.vocab_size, first_seq_length=first, is_causal=is_causal)

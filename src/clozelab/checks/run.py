@@ -1,24 +1,27 @@
-"""All checks of an experiment, in the order in which they are told.
-
-Findings and facts as rich tables.
-"""
+"""All checks of an experiment, in the order in which they are told; findings and facts as tables."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 
+from clozelab.checks.budget import check_disk, check_schedule, check_time
 from clozelab.checks.instances import check_masks, check_pairs, sample_pairs
-from clozelab.checks.machine import Fact, check_disk, check_schedule, check_time
-from clozelab.checks.subject import ERROR, OK, WARNING, Arm, Corpus, Finding, Subject
+from clozelab.checks.machine import Fact
+from clozelab.checks.ngrams import NgramIndex, search
+from clozelab.checks.subject import ERROR, OK, WARNING, Finding, Subject
 from clozelab.checks.tasks import check_canary, check_contamination, check_labels, check_text, sample_texts
-from clozelab.checks.text import NgramIndex, check_duplicates, check_vocabulary, search
+from clozelab.checks.text import check_duplicates, check_vocabulary
 from clozelab.checks.visibility import check_visibility
 from clozelab.terminal import Heading, make_table
+
+if TYPE_CHECKING:
+    from clozelab.planning.jobs import Arm, Corpus
 
 
 def examine(subject: Subject) -> Iterator[Finding]:
@@ -26,7 +29,7 @@ def examine(subject: Subject) -> Iterator[Finding]:
     for what, why in subject.refusals:
         yield Finding("settings", ERROR, f"{what}: {why}", "", "the same would stop the run")
     for name in subject.unprepared:
-        remedy = "run the prepare stage first; until then rows are checked on made-up text"
+        remedy = "run the prepare stage first; until then instances are checked on made-up text"
         yield Finding("corpus", WARNING, f"{name}: not prepared yet, so its text is not checked", "", remedy)
     yield from subject.noticed
     for arm in subject.arms:

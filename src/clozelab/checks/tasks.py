@@ -13,14 +13,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clozelab.checks.subject import ERROR, OK, WARNING, Corpus, Finding, Task, share
-from clozelab.checks.text import NGRAM, NgramIndex, ngram_hashes, unknown_tokens
+from clozelab.checks.ngrams import NGRAM, NgramIndex, ngram_hashes
+from clozelab.checks.subject import ERROR, OK, WARNING, Finding, Task, share
+from clozelab.checks.text import unknown_tokens
 from clozelab.corpus.random import uniform_u64
 from clozelab.datamodules.baselines import guess_classes
 from clozelab.datamodules.examples import Preview
+
+if TYPE_CHECKING:
+    from clozelab.planning.jobs import Corpus
 
 CANARY_TRAIN, CANARY_VALIDATION = 4000, 2000
 CANARY_SIGMAS = 5.0

@@ -11,18 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from clozelab.checks.subject import ERROR, OK, PROBE_SEED, Arm, Finding, deviation, share
+from clozelab.checks.subject import ERROR, OK, PROBE_SEED, Finding, deviation, share
 from clozelab.corpus.packing import I64, PackedInstances
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Arrays, EncoderWithHeads, Sight, build_models, to_torch
+
+if TYPE_CHECKING:
+    from clozelab.planning.jobs import Arm
 
 NUM_INSTANCES = 32
 MAX_SLOTS = 128

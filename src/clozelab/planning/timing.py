@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from clozelab.runs.fingerprint import digest
 from clozelab.runs.record import write_json
@@ -29,6 +29,11 @@ BUSY_SHARE = 0.8
 """Processor time over wall time below which the machine was busy with something else."""
 USUAL_SHARE = 0.4
 """Of the speed of a matrix product: what training a large model reaches."""
+KEPT = ("tokens_per_second", "share", "forward")
+"""Of a speed, in the cache."""
+WORKER = "clozelab.planning.timing_worker"
+ANSWER = "answer: "
+"""Before each line of the worker that is one; anything else is a library's talk."""
 MAX_STEP_SECONDS = 30.0
 """Shapes whose steps take longer, by their FLOPs, are not timed."""
 
@@ -64,15 +69,9 @@ class Request:
 def machine_key(at_once: int, threads: int) -> dict[str, Any]:
     """What a speed belongs to, besides the shape."""
     facts = host_facts()
-    return {
-        "version": TIMING_VERSION,
-        "cpu": facts["host"]["cpu"],
-        "cores": facts["host"]["cores"],
-        "gpus": facts["host"]["gpus"],
-        "torch": facts["versions"].get("torch"),
-        "at_once": at_once,
-        "threads": threads,
-    }
+    host = {key: facts["host"][key] for key in ("cpu", "cores", "gpus")}
+    pool = {"at_once": at_once, "threads": threads}
+    return {"version": TIMING_VERSION, **host, "torch": facts["versions"].get("torch"), **pool}
 
 
 def measured_speeds(
@@ -89,7 +88,8 @@ def measured_speeds(
     Each is kept as soon as it is there. `say` gets a line before each measurement.
     """
     machine = machine_key(at_once, threads)
-    paths = [_place(cache_dir, machine, one.question) for one in requests]
+    keys = [digest({"machine": machine, "request": dict(one.question)})[:16] for one in requests]
+    paths = [cache_dir / "speeds" / f"{key}.json" for key in keys]
     found = {path: _read(path) for path in paths}
     missing = {path: one for path, one in zip(paths, requests, strict=True) if found[path] is None}
     if missing and measure:
@@ -102,13 +102,6 @@ def measured_speeds(
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_json(path, {**kept, "machine": machine, "request": dict(one.question)})
     return [found[path] for path in paths]
-
-
-KEPT = ("tokens_per_second", "share", "forward")
-
-
-def _place(cache_dir: Path, machine: Mapping[str, Any], question: Mapping[str, Any]) -> Path:
-    return cache_dir / "speeds" / f"{digest({'machine': machine, 'request': dict(question)})[:16]}.json"
 
 
 def _read(path: Path) -> Speed | None:
@@ -157,24 +150,16 @@ def _until_one_dies(requests: Sequence[Request], at_once: int, threads: int) -> 
             for one in requests:
                 answers = [_answer(worker) for worker in workers]
                 if None in answers:
-                    yield Speed(0.0, 1.0, problem=_last_line(errors[answers.index(None)]))
+                    said = errors[answers.index(None)]
+                    said.seek(0)
+                    lines = said.read().strip().splitlines() or ["its process was killed"]
+                    yield Speed(0.0, 1.0, problem=lines[-1])
                     return
                 yield _speed([answer for answer in answers if answer], one, threads)
         finally:
             for worker in workers:
                 worker.kill()
                 worker.wait()
-
-
-def _last_line(errors: TextIO) -> str:
-    """What a process said last."""
-    errors.seek(0)
-    return (errors.read().strip().splitlines() or ["its process was killed"])[-1]
-
-
-WORKER = "clozelab.planning.timing_worker"
-ANSWER = "answer: "
-"""Before each line of the worker that is one; anything else is a library's talk."""
 
 
 def _answer(worker: subprocess.Popen[str]) -> dict[str, Any] | None:

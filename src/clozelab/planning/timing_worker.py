@@ -2,9 +2,9 @@
 
 Reads requests as JSON from standard input and writes as many answers, each as soon as it is known: {"wall": tokens/s,
 "processor": tokens a second of processor time}, {"step_seconds": ...} where a step would take too long to be timed, or
-{"problem": ...}. Pre-training goes through the same modules, loaders and trainer as a run; fine-tuning is timed as
-forward, backward and update of encoder and head on rows of the length that the task has; on a frozen encoder's features
-it is the BiLSTM that is trained, and the encoder only passes.
+{"problem": ...}. Pre-training goes through the same modules, loaders and trainer as a run. Fine-tuning is timed as
+forward, backward and update of encoder and head on inputs of the length that the task has; on a frozen encoder's
+features it is the BiLSTM that is trained, and the encoder only passes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import torch
 from hydra.utils import instantiate
 from lightning.pytorch.loggers.logger import DummyLogger
 
-from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
@@ -34,6 +33,7 @@ from clozelab.models.heads import SequenceClassificationHead
 from clozelab.models.layout import Layout
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.objectives.objective import Objective
+from clozelab.planning.jobs import made_up_corpus
 from clozelab.planning.timing import ANSWER, USUAL_SHARE
 from clozelab.training.measuring import TOKENS_KEY
 from clozelab.training.runtime import matmul_ceiling
@@ -45,8 +45,8 @@ MIN_TICKS, SLOW_TICKS = 4, 2
 """Steps that are timed at least; the first step of a large model is hardly slower than its second."""
 MAX_SECONDS = 180.0
 """Of one shape on a machine that is much slower than its matrix products, or busy."""
-NUM_DOCUMENTS, SENTENCES, SENTENCE_TOKENS = 400, 40, 25
-"""Of the made-up corpus."""
+NUM_DOCUMENTS, NUM_SENTENCES = 400, 40
+"""Of the made-up corpus; sentences a document."""
 
 
 def main() -> int:
@@ -109,34 +109,17 @@ def speeds(ticks: list[Tick]) -> dict[str, float]:
     return {"wall": tokens / wall, "processor": tokens / processor if processor > 0 else tokens / wall}
 
 
-def synthetic_corpus(vocab_size: int) -> Any:
-    """What a CorpusDataModule needs of a prepared corpus, with sentences of random tokens."""
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(SENTENCE_TOKENS // 2, 3 * SENTENCE_TOKENS // 2, NUM_DOCUMENTS * SENTENCES)
-    shards = TokenShards(
-        tokens=TokenStream(
-            [rng.integers(5, vocab_size, lengths.sum()).astype(np.uint16 if vocab_size < 2**16 else int)]
-        ),
-        sentence_offsets=np.append(0, np.cumsum(lengths)),
-        document_offsets=np.arange(NUM_DOCUMENTS + 1) * SENTENCES,
-        document_source=np.zeros(NUM_DOCUMENTS, dtype=np.uint8),
-        source_names=("made-up",),
-        vocab_size=vocab_size,
-        unigram_entropy=0.0,
-        fingerprint="",
-    )
-    ids = SimpleNamespace(pad_id=0, unk_id=1, cls_id=2, sep_id=3, mask_id=4, vocab_size=vocab_size)
-    ids.pair_separators, ids.has_token_types, ids.undrawn_ids = 1, True, ()
-    return SimpleNamespace(tokenizer=ids, train=shards, validation=shards)
-
-
 def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
     """Train one phase's steps on the made-up corpus for as long as the request says."""
     objective = Objective(**instantiate(request["objective"], _convert_="all"))
     config = EncoderConfig(**request["model"])
     phase = request["phase"] | {"steps": 1_000_000}
+    text = made_up_corpus(config.vocab_size, NUM_DOCUMENTS, NUM_SENTENCES)
+    ids = SimpleNamespace(pad_id=0, unk_id=1, cls_id=2, sep_id=3, mask_id=4, vocab_size=config.vocab_size)
+    ids.pair_separators, ids.has_token_types, ids.undrawn_ids = 1, True, ()
+    prepared: Any = SimpleNamespace(tokenizer=ids, train=text.train, validation=text.validation)
     data = CorpusDataModule(
-        synthetic_corpus(config.vocab_size), [objective], phases=[phase], seed=1, validation_instances=1,
+        prepared, [objective], phases=[phase], seed=1, validation_instances=1,
         validation_seq_length=phase["seq_length"], num_workers=0,
     )  # fmt: skip
     data.setup("fit")
@@ -163,10 +146,11 @@ def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]
 
 
 def finetuning_ticks(request: dict[str, Any], hardware: Hardware, *, is_evaluation: bool = False) -> list[Tick]:
-    """Forward, backward and update on one batch of rows of the request's mean length; or a larger one's forward."""
-    config = EncoderConfig(**request["model"])
-    encoder, step = _finetuning_step(config, request, hardware, is_evaluation)
-    optimizer = instantiate(request["optimizer"], _convert_="all")(encoder)
+    """Forward, backward and update on one batch of inputs of the request's mean length; or a larger one's forward."""
+    is_features = request["kind"] == "features" and not is_evaluation
+    modules, step = (_features_step if is_features else _encoder_step)(request, hardware, is_evaluation)
+    named = [(name, value) for part in modules for name, value in part.named_parameters()]
+    optimizer = instantiate(request["optimizer"], _convert_="all")(named)
     ticks: list[Tick] = []
     end, tokens = time.process_time() + request["seconds"], 0
     while time.process_time() < end or len(ticks) < request["ticks"]:
@@ -179,58 +163,57 @@ def finetuning_ticks(request: dict[str, Any], hardware: Hardware, *, is_evaluati
     return ticks
 
 
-def _finetuning_step(
-    config: EncoderConfig, request: dict[str, Any], hardware: Hardware, is_evaluation: bool
-) -> tuple[list[tuple[str, Any]], Callable[[], int]]:
-    """(named parameters, a function that computes one batch's gradients and returns its tokens)."""
-    if request["kind"] == "features" and not is_evaluation:
-        return _features_step(config, request, hardware)
-    device = hardware.device
+Step = tuple[list[torch.nn.Module], Callable[[], int]]
+"""The modules that are trained, and a function that computes one batch's gradients and returns its tokens."""
+
+
+def _encoder_step(request: dict[str, Any], hardware: Hardware, is_evaluation: bool) -> Step:
+    config, device = EncoderConfig(**request["model"]), hardware.device
+    is_frozen = request["kind"] == "features"
     encoder = Encoder(config).to(device)
-    has_lstm = request["head"] == "bilstm" and request["kind"] != "features"
+    has_lstm = request["head"] == "bilstm" and not is_frozen
     lstm = BiLSTM(config.hidden_size, config.hidden_size, 1, 0.0).to(device) if has_lstm else None
     head = SequenceClassificationHead(config, 2, 2 * config.hidden_size if lstm else None).to(device)
     rng = np.random.default_rng(0)
-    mean = request["tokens_per_row"]
-    rows = max(1, round(request["evaluation_tokens"] / mean)) if is_evaluation else request["rows"]
-    lengths = np.clip(rng.normal(mean, mean / 5, rows).round().astype(np.int64), 4, request["max_tokens"])
+    mean = request["tokens_each"]
+    number = max(1, round(request["evaluation_tokens"] / mean)) if is_evaluation else request["batch_size"]
+    lengths = np.clip(rng.normal(mean, mean / 5, number).round().astype(np.int64), 4, request["max_tokens"])
     ids = torch.from_numpy(rng.integers(5, config.vocab_size, lengths.sum())).to(device)
     positions = torch.from_numpy(np.concatenate([np.arange(length) for length in lengths])).to(device)
-    labels = torch.zeros(len(ids), dtype=torch.int64, device=device)
-    modules = [encoder, head, *([lstm] if lstm else [])]
+    # Features are computed in fp32 on every device.
+    is_half = hardware.precision == "bf16-mixed" and not is_frozen
 
     def step() -> int:
-        # Features are computed in fp32 on every device.
-        is_half = hardware.precision == "bf16-mixed" and request["kind"] != "features"
         half = torch.autocast(device.type, torch.bfloat16, enabled=is_half)
         with half, torch.set_grad_enabled(not is_evaluation):
             layout = Layout.ragged(lengths)
             hidden = encoder(ids, torch.zeros_like(ids), positions, layout).sequence_output
             hidden = lstm(hidden, layout) if lstm else hidden
         if not is_evaluation:
-            torch.nn.functional.cross_entropy(head(hidden.float()), labels).backward()
+            _backward(head(hidden.float()))
         return int(lengths.sum())
 
-    named = [(name, value) for part in modules for name, value in part.named_parameters()]
-    return named, step
+    return [encoder, head, *([lstm] if lstm else [])], step
 
 
-def _features_step(
-    config: EncoderConfig, request: dict[str, Any], hardware: Hardware
-) -> tuple[list[tuple[str, Any]], Callable[[], int]]:
-    """As above: the BiLSTM's training in fp32 on made-up features, in words."""
+def _features_step(request: dict[str, Any], hardware: Hardware, is_evaluation: bool) -> Step:  # noqa: ARG001
+    """The BiLSTM's training in fp32 on made-up features, in words."""
     device, sizes = hardware.device, request["bilstm"]
     lstm = BiLSTM(sizes["input_size"], sizes["hidden_size"], sizes["num_layers"], 0.0).to(device)
-    head = SequenceClassificationHead(config, 2, 2 * sizes["hidden_size"]).to(device)
-    lengths = np.full(request["rows"], request["words_per_row"], dtype=np.int64)
+    head = SequenceClassificationHead(EncoderConfig(**request["model"]), 2, 2 * sizes["hidden_size"]).to(device)
+    lengths = np.full(request["batch_size"], request["words_each"], dtype=np.int64)
     features = torch.randn(int(lengths.sum()), sizes["input_size"], device=device)
-    labels = torch.zeros(len(features), dtype=torch.int64, device=device)
 
     def step() -> int:
-        torch.nn.functional.cross_entropy(head(lstm(features, Layout.ragged(lengths))), labels).backward()
+        _backward(head(lstm(features, Layout.ragged(lengths))))
         return len(features)
 
-    return [(name, value) for part in (lstm, head) for name, value in part.named_parameters()], step
+    return [lstm, head], step
+
+
+def _backward(logits: torch.Tensor) -> None:
+    labels = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+    torch.nn.functional.cross_entropy(logits, labels).backward()
 
 
 if __name__ == "__main__":

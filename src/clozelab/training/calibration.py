@@ -15,13 +15,14 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from clozelab.models.attention import KERNELS, Context, DenseRows, Mask, attention, dense_rows
+from clozelab.models.attention import KERNELS, Context, DenseRows, attention, dense_rows
 from clozelab.models.config import EncoderConfig
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS, linear_cross_entropy
 from clozelab.models.layout import Layout
@@ -37,7 +38,7 @@ COMPILE_PAYBACK = 2.0
 """Compiling has to save this many times its own cost over the run."""
 SECONDS_A_CANDIDATE = 0.25
 MAX_ROWS = 16
-"""Rows of a trial: what decides is the shape of one row."""
+"""Instances of a trial: what decides is the shape of one."""
 
 
 def calibrate(
@@ -55,7 +56,7 @@ def calibrate(
     Args:
         config: the encoder's shape.
         precision: of the run, resolved.
-        rows: rows of a micro-batch by their length S.
+        rows: instances of a micro-batch by their length S.
         steps_of_rows: micro-batches of that length in the whole run.
         predicted_fraction: share of slots with a vocabulary projection.
         compile: trainer.compile; "auto" lets the timing decide.
@@ -138,50 +139,46 @@ def _measure(
 ) -> dict[str, Any]:
     """Seconds by question and candidate."""
     widest = max(rows)
-    found: dict[str, Any] = {
-        "attention": {
-            str(width): _time_attention(config, dtype, min(count, MAX_ROWS), width) for width, count in rows.items()
-        },
-        "chunk_logits": _time_chunks(config, dtype, max(1, round(fraction * rows[widest] * widest))),
-    }
+    predictions = max(1, round(fraction * rows[widest] * widest))
+    attention_times = {str(width): _time_attention(config, dtype, count, width) for width, count in rows.items()}
+    found: dict[str, Any] = {"attention": attention_times, "chunk_logits": _time_chunks(config, dtype, predictions)}
     if with_compile:
         found["compile"] = _time_compile(config, dtype, rows)
     log.info("calibration took these seconds a call: %s", found)
     return found
 
 
-def _padded_rows(config: EncoderConfig, dtype: torch.dtype, count: int, width: int, kernel: str | None) -> DenseRows:
-    """`count` rows of which one is short, as nearly every batch has one."""
+def _step(forward: Callable[[], torch.Tensor], dtype: torch.dtype = torch.float32) -> Callable[[], None]:
+    """Forward and backward, with products in `dtype`."""
+
+    def call() -> None:
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            out = forward().sum()
+        out.backward()
+
+    return call
+
+
+def _padded(config: EncoderConfig, dtype: torch.dtype, count: int, width: int, kernel: str | None) -> DenseRows:
+    """`count` instances of which one is short, as nearly every batch has one; masked as in the first layer."""
     layout = Layout.rectangle([width] * (count - 1) + [max(1, width - 1)], width)
-    cpu = torch.device("cpu")
-    found = dense_rows(
-        layout, num_heads=config.num_attention_heads, dtype=dtype, device=cpu, mask=_mask(config), kernel=kernel
-    )
+    where: dict[str, Any] = {"dtype": dtype, "device": torch.device("cpu"), "kernel": kernel}
+    mask = config.attention.build(config).mask(0)
+    found = dense_rows(layout, num_heads=config.num_attention_heads, mask=mask, **where)
     assert found is not None
     return found
 
 
-def _mask(config: EncoderConfig) -> Mask:
-    """Of the first layer."""
-    return config.attention.build(config).mask(0)
-
-
 def _time_attention(config: EncoderConfig, dtype: torch.dtype, count: int, width: int) -> dict[str, float]:
+    count = min(count, MAX_ROWS)
     shape = (count * width, config.num_attention_heads, config.head_dim)
     q, k, v = (torch.randn(shape).to(dtype).requires_grad_() for _ in range(3))
-    options: dict[str, Any] = {
-        "dropout_prob": config.attention_probs_dropout_prob,
-        "mask": _mask(config),
-        "training": True,
-    }
-
-    def call_of(rows: DenseRows) -> Callable[[], None]:
-        def call() -> None:
-            attention(q, k, v, rows, **options).sum().backward()
-
-        return call
-
-    calls = {kernel: call_of(_padded_rows(config, dtype, count, width, kernel)) for kernel in KERNELS}
+    dropout = config.attention_probs_dropout_prob
+    calls = {}
+    for kernel in KERNELS:
+        where = _padded(config, dtype, count, width, kernel)
+        forward = partial(attention, q, k, v, where, dropout_prob=dropout, mask=where.mask, training=True)
+        calls[kernel] = _step(forward)
     return time_in_turns(calls, SECONDS_A_CANDIDATE)
 
 
@@ -192,18 +189,15 @@ def _time_chunks(config: EncoderConfig, dtype: torch.dtype, count: int) -> dict[
     weight = torch.randn(config.vocab_size, config.embedding_size).mul_(0.02).requires_grad_()
     bias, labels = torch.zeros(config.vocab_size, requires_grad=True), torch.randint(config.vocab_size, (count,))
 
-    def call_of(chunk: int) -> Callable[[], None]:
-        def call() -> None:
-            with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-                linear_cross_entropy(hidden, weight, bias, labels, chunk).loss_sum.backward()
+    def loss(chunk: int) -> torch.Tensor:
+        return linear_cross_entropy(hidden, weight, bias, labels, chunk).loss_sum
 
-        return call
-
-    return time_in_turns({str(chunk): call_of(chunk) for chunk in CHUNKS}, SECONDS_A_CANDIDATE)
+    calls = {str(chunk): _step(partial(loss, chunk), dtype) for chunk in CHUNKS}
+    return time_in_turns(calls, SECONDS_A_CANDIDATE)
 
 
 def _time_compile(config: EncoderConfig, dtype: torch.dtype, rows: dict[int, int]) -> dict[str, Any]:
-    """Seconds of compiling one layer, and of one layer's step plain and compiled, by row length."""
+    """Seconds of compiling one layer, and of one layer's step plain and compiled, by length."""
     import torch._dynamo  # a second of start-up that only a calibration pays
 
     layers: dict[str, nn.Module] = {name: config.block.build(config) for name in ("plain", "compiled")}
@@ -211,25 +205,17 @@ def _time_compile(config: EncoderConfig, dtype: torch.dtype, rows: dict[int, int
         for parameter in layer.parameters():
             nn.init.normal_(parameter, std=0.02)
     layers["compiled"].compile(dynamic=False)
-    start, taken, found = time.perf_counter(), 0.0, {}
+    taken, found = 0.0, {}
     for width, count in rows.items():
-        hidden = torch.randn(min(count, MAX_ROWS) * width, config.hidden_size).requires_grad_()
-        where = _padded_rows(config, dtype, min(count, MAX_ROWS), width, None)
+        tried = min(count, MAX_ROWS)
+        hidden = torch.randn(tried * width, config.hidden_size).requires_grad_()
+        where = _padded(config, dtype, tried, width, None)
         context = Context(where, where.mask, None)
-        calls = {name: _layer_call(layer, hidden, context, dtype) for name, layer in layers.items()}
+        calls = {name: _step(partial(layer, hidden, context), dtype) for name, layer in layers.items()}
         start = time.perf_counter()
         calls["compiled"]()
         taken += time.perf_counter() - start
         seconds = time_in_turns(calls, SECONDS_A_CANDIDATE)
-        scale = count / min(count, MAX_ROWS)
-        found[str(width)] = {name: value * scale for name, value in seconds.items()}
+        found[str(width)] = {name: value * count / tried for name, value in seconds.items()}
     torch._dynamo.reset()
     return {"seconds": taken / len(rows), "layer": found}
-
-
-def _layer_call(layer: nn.Module, hidden: torch.Tensor, context: Context, dtype: torch.dtype) -> Callable[[], None]:
-    def call() -> None:
-        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-            layer(hidden, context).sum().backward()
-
-    return call

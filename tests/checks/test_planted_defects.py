@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.checks.machine import check_time
+from clozelab.checks.budget import check_time
 from clozelab.checks.run import examine
-from clozelab.checks.subject import ERROR, OK, WARNING, Arm, Corpus, Finding, Room, Subject, Time
+from clozelab.checks.subject import ERROR, OK, WARNING, Budget, Finding, Subject
 from clozelab.corpus.instances import PairInstances, SegmentPairs
 from clozelab.corpus.packing import Masking, PackedInstances
 from clozelab.corpus.shards import TokenShards, TokenStream
@@ -20,6 +20,7 @@ from clozelab.models import attention
 from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Objective
 from clozelab.objectives.rtd import ReplacedTokenDetection
+from clozelab.planning.jobs import Arm, Corpus
 
 Make = Callable[..., Any]
 
@@ -333,16 +334,14 @@ def test_answers_that_are_not_there(subject: Subject, make: Make, tokenizer: Any
 
 
 def test_no_disk(subject: Subject) -> None:
-    assert caught(replace(subject, room=Room("runs", 100_000))) == {"disk"}
+    assert caught(replace(subject, budget=Budget("runs", 100_000))) == {"disk"}
     # What earlier runs hold already is not wanted a second time.
-    largest = replace(subject, room=Room("runs", 2_000_000, used_bytes=10**9, num_finetunings=100))
-    assert caught(largest) == set()
-    saved = replace(subject, room=Room("runs", 2 * 10**9, num_finetunings=100, model_bytes=440 * 10**6))
-    assert caught(saved) == {"disk"}
+    assert caught(replace(subject, budget=Budget("runs", 2_000_000, run_bytes=10**9))) == {"disk"}
+    assert caught(replace(subject, budget=Budget("runs", 2_000_000, run_bytes=10**9, used_bytes=10**9))) == set()
 
 
 def told_of_time(subject: Subject, stages: dict[str, float | None], by_flops: float | None = None) -> Finding:
-    return next(check_time(replace(subject, time=Time(stages, by_flops))))
+    return next(check_time(replace(subject, budget=replace(subject.budget, stages=stages, by_flops=by_flops))))
 
 
 def test_days_of_work(subject: Subject) -> None:
@@ -367,7 +366,7 @@ def test_rows_longer_than_positions(subject: Subject, corpus: Corpus, make: Make
 
 @pytest.mark.parametrize(("fraction", "level"), [(1.0, ERROR), (0.5, WARNING)])
 def test_warm_up_that_never_ends(subject: Subject, corpus: Corpus, make: Make, fraction: float, level: str) -> None:
-    arm = make("arm", "mlm", corpus, warmup_fraction=fraction)
+    arm = make("arm", "mlm", corpus, settings={"schedule": {"warmup_fraction": fraction}})
     assert levels(list(examine(replace(subject, arms=[arm]))), level) == {"schedule"}
 
 

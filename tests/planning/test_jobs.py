@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,17 +10,19 @@ from typing import Any
 
 import pytest
 import torch
-import zstandard
 
+from clozelab.datamodules.examples import Preview
 from clozelab.launch.plan import make_steps
 from clozelab.metrics.statistics import smallest_detectable_difference
+from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.planning import timing
-from clozelab.planning.costing import Share, cost, divide, makespan, parse_budget, pretraining_seconds
-from clozelab.planning.jobs import ADAM_COPIES, Arm, arms, timing_requests
-from clozelab.planning.sweeps import History, Sample, sample_rows, sweep_plan
+from clozelab.planning.cost import Share, analyse, divide, makespan, seconds_of, timing_requests, with_speeds
+from clozelab.planning.jobs import ADAM_COPIES, Arm, Past
+from clozelab.planning.tasks import Sample, TaskFiles
 from clozelab.planning.timing import Request, Speed, measured_speeds
-from clozelab.stages.plan import main
+from clozelab.stages.plan import main, parse_budget
+from clozelab.stages.subject import Corpora
 from clozelab.verdicts.experiment import find_experiment
 
 FOLDER = find_experiment("table5_pretraining_tasks")
@@ -29,8 +30,13 @@ FOLDER = find_experiment("table5_pretraining_tasks")
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> list[Arm]:
-    steps = make_steps(FOLDER, ["scale=demo"])
-    return arms(sweep_plan(next(step for step in steps if step.verb == "pretrain")), tmp_path_factory.mktemp("cache"))
+    return arms_of("demo", tmp_path_factory.mktemp("cache"))
+
+
+def arms_of(scale: str, root: Path) -> list[Arm]:
+    words = [f"scale={scale}", f"cache_dir={root}/cache", f"data_dir={root}/data"]
+    steps = [step for step in make_steps(FOLDER, words) if step.verb == "pretrain"]
+    return list(analyse(steps, Corpora(strict=False)).arms)
 
 
 def test_parameters_are_those_of_built_models(demo: list[Arm]) -> None:
@@ -42,6 +48,12 @@ def test_parameters_are_those_of_built_models(demo: list[Arm]) -> None:
         token_head = hidden * hidden + hidden + 2 * hidden + vocab
         pair_head = 2 * hidden + 2 if arm.name == "mlm_nsp" else 0
         assert arm.trained_parameters == arm.parameters + token_head + pair_head
+
+
+def test_parameters_of_bert_base_without_its_memory(demo: list[Arm]) -> None:
+    base = EncoderConfig(30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 512, 2, 0.02, 1e-12, "normal")
+    arm = replace(next(arm for arm in demo if arm.name == "mlm_nsp"), config=base)
+    assert arm.trained_parameters == 110_106_428  # transformers' BertForPreTraining
 
 
 def test_tokens_and_flops_by_hand(demo: list[Arm]) -> None:
@@ -56,36 +68,20 @@ def test_tokens_and_flops_by_hand(demo: list[Arm]) -> None:
 
 def test_the_papers_recipe_costs_what_is_published(tmp_path: Path) -> None:
     """2.38e19 by our formula, 6.43e19 by ELECTRA's (their table 1 has 6.4e19)."""
-    step = next(step for step in make_steps(FOLDER, ["scale=paper"]) if step.verb == "pretrain")
-    arm = next(arm for arm in arms(sweep_plan(step), tmp_path) if arm.name == "mlm_nsp")
+    arm = next(arm for arm in arms_of("paper", tmp_path) if arm.name == "mlm_nsp")
     assert arm.flops == pytest.approx(2.38e19, rel=0.002) and arm.electra_flops == pytest.approx(6.43e19, rel=0.001)
 
 
-def test_vocabulary_of_a_prepared_corpus(tmp_path: Path) -> None:
-    step = next(step for step in make_steps(FOLDER, ["scale=demo"]) if step.verb == "pretrain")
-    plan = sweep_plan(step)
-    folder = tmp_path / "corpora/microworld-abc"
-    folder.mkdir(parents=True)
-    tokenizer = {"kind": "wordpiece", "vocab_size": 2048, "lowercase": True}
-    settings = {"tokenizer": tokenizer, "validation_fraction": 0.02}
-    (folder / "manifest.json").write_text(json.dumps({"settings": settings, "vocab_size": 1322}))
-    assert arms(plan, tmp_path)[0].parameters == 648_320
-    (folder / "manifest.json").write_text(
-        json.dumps({"settings": settings | {"tokenizer": tokenizer | {"lowercase": False}}, "vocab_size": 1322})
-    )
-    assert arms(plan, tmp_path)[0].encoder.vocab_size == 2048
-
-
-def with_speeds(arm: Arm, *speeds: float) -> Arm:
+def timed(arm: Arm, *speeds: float) -> Arm:
     return replace(arm, speeds=list(speeds))
 
 
 def test_time_of_a_run_by_hand(demo: list[Arm]) -> None:
-    arm = with_speeds(demo[1], 10_000.0, 5_000.0)
+    arm = timed(demo[1], 10_000.0, 5_000.0)
     training = 2200 * 1024 / 10_000 + 200 * 1536 / 5_000
     validation = 12 * 512 * 64 / 3 * training / arm.tokens
-    assert pretraining_seconds(arm) == pytest.approx(2.5 + training + validation)
-    assert pretraining_seconds(demo[1]) is None
+    assert seconds_of(arm) == pytest.approx(2.5 + training + validation)
+    assert seconds_of(demo[1]) is None
 
 
 def test_wall_time_of_a_pool() -> None:
@@ -109,7 +105,7 @@ def test_wrong_budgets(text: str) -> None:
 
 @pytest.mark.parametrize("matched_by", ["steps", "tokens", "flops", "time"])
 def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None:
-    shapes = [with_speeds(arm, speed, speed) for arm, speed in zip(demo, (50_000.0, 60_000.0, 24_000.0), strict=True)]
+    shapes = [timed(arm, speed, speed) for arm, speed in zip(demo, (50_000.0, 60_000.0, 24_000.0), strict=True)]
     found = divide(shapes, 7200.0, 1, matched_by)
     assert sum(arm.count * share.seconds for arm, share in zip(shapes, found, strict=True)) == pytest.approx(7200.0)
     for at_once in (2, 4, 100):  # whole jobs: of six runs the last two go on alone
@@ -123,35 +119,33 @@ def test_a_budget_is_spent_and_matched(demo: list[Arm], matched_by: str) -> None
     assert [quantity[matched_by](one) for one in found] == pytest.approx([quantity[matched_by](found[0])] * 3)
     # What an arm has to say of the scale's 2,400 steps, also where it says something already.
     assert [2400 * one.steps_factor for one in found] == pytest.approx([one.steps for one in found], abs=1)
-    shorter = [replace(arm, config={**arm.config, "steps_factor": 0.5}) for arm in shapes]
+    shorter = [replace(arm, settings={**arm.settings, "steps_factor": 0.5}) for arm in shapes]
     again = divide(shorter, 7200.0, 1, matched_by)
     assert [one.steps_factor for one in again] == pytest.approx([one.factor / 2 for one in found])
     if matched_by == "time":
         assert found[1].tokens > found[2].tokens
-    with pytest.raises(ValueError, match="matched_by=epochs"):
-        divide(shapes, 7200.0, 1, "epochs")
     with pytest.raises(ValueError, match="no speed"):
         divide(demo, 7200.0, 1, matched_by)
     with pytest.raises(ValueError, match="starting the runs alone"):
         divide(shapes, 15.0, 1, matched_by)
-    instant = [replace(shapes[0], speeds=[], history=History(1, 2.0)), *shapes[1:]]
+    instant = [replace(shapes[0], speeds=[], past=Past(1, 2.0)), *shapes[1:]]
     with pytest.raises(ValueError, match=f"a run of {shapes[0].name} takes no longer than its start"):
         divide(instant, 7200.0, 1, matched_by)
 
 
-def test_rows_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "train.tsv").write_text("id\tsentence\tlabel\n1\tabcd\t0\n2\tabcdefgh\t1\n")
-    assert sample_rows(tmp_path / "train.tsv", ("sentence",), None) == Sample(2, 6.0)
-    question = {"question": "who?", "answers": []}
-    content = {"data": [{"paragraphs": [{"context": "x" * 96, "qas": [question, question]}]}]}
-    (tmp_path / "dev.json").write_text(json.dumps(content))
-    assert sample_rows(tmp_path / "dev.json", (), None) == Sample(2, 100.0)
-    (tmp_path / "ner.conll").write_text("ab O\ncde B-X\n\nf O\n")
-    assert sample_rows(tmp_path / "ner.conll", (), 0) == Sample(2, 4.5, 1.5)
-    packed = zstandard.compress(b"# text = ab cde\n1\tab\tX\n2\tcde\tX\n\n1\tf\tX\n")
-    (tmp_path / "tags.conllu.zst").write_bytes(packed)
-    assert sample_rows(tmp_path / "tags.conllu.zst", (), 1) == Sample(2, 4.5, 1.5)
-    assert sample_rows(tmp_path / "none.tsv", (), None) is None
+def test_what_task_files_hold() -> None:
+    aligned = Preview({"first": ["abcd", "abcdefgh"], "second": ["ab", "ab"]}, None, 2)
+    assert Sample.of(aligned) == Sample(2, 1.0, 8.0, 2.0)
+    questions = Preview({"question": ["who?", "why?"], "passage": ["x" * 96]}, None, 2)
+    assert Sample.of(questions) == Sample(2, 1.0, 100.0, 2.0)
+    choices = Preview({"context": ["a b c"], "ending": ["d", "e", "f", "g"]}, None, 1)
+    assert Sample.of(choices) == Sample(1, 4.0, 6.0, 4.0), "each ending is an input of its own"
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    step = next(step for step in make_steps(FOLDER, ["scale=demo", f"data_dir={tmp_path}"]) if step.verb == "finetune")
+    settings = step.sweep.settings(step.sweep.jobs[0])
+    assert TaskFiles().of(settings) is None and TaskFiles().of(settings | {"hub": True}) is None
 
 
 class Worker:
@@ -189,12 +183,11 @@ def test_a_shape_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clozelab.launch.launcher.usable_cores", lambda: 2)
     Worker(monkeypatch)
-    steps = make_steps(FOLDER, ["scale=demo", f"data_dir={tmp_path}"])
-    found = cost(steps, tmp_path, measure=True)
-    assert found.pretrain is not None and found.finetune is not None
-    assert (found.pretrain.num_jobs, found.finetune.num_jobs, found.num_seeds) == (6, 120, 2)
+    steps = make_steps(FOLDER, ["scale=demo", f"data_dir={tmp_path}", f"cache_dir={tmp_path}"])
+    found = with_speeds(analyse(steps, Corpora(strict=False)), tmp_path, measure=True)
+    assert ([pool.num_jobs for pool in found.pools.values()], found.num_seeds) == ([6, 120], 2)
     # Six equal runs, two at a time: three in a row.
-    assert found.wall("pretrain") == pytest.approx(3 * (pretraining_seconds(found.arms[0]) or 0.0))
+    assert found.wall("pretrain") == pytest.approx(3 * (seconds_of(found.arms[0]) or 0.0))
     assert sum(job.count for job in found.tasks) == 120 and not any(job.is_counted for job in found.tasks)
     assert found.run_bytes > 2 * sum(arm.checkpoint_bytes for arm in found.arms)
     kept = 5  # encoders on the way, beside the last one
@@ -232,6 +225,8 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert main([*words, "budget=20min", "matched_by=time"]) == 0
     out = capsys.readouterr().out
     assert "equal steps" not in out and "steps_factor" in out
+    with pytest.raises(ValueError, match="matched_by=epochs"):
+        main([*words, "budget=20min", "matched_by=epochs"])
     with pytest.raises(ValueError, match="fine-tuning alone takes"):
         main([*words, "budget=1s"])
     with pytest.raises(ValueError, match="did you mean 'seed'"):

@@ -9,8 +9,9 @@ import pytest
 
 from clozelab.launch.plan import make_steps
 from clozelab.models.cost import training_flops_per_token
-from clozelab.planning.costing import FORWARD_SHARE, START_SECONDS, analyse, finetuning_seconds
-from clozelab.planning.jobs import TaskJob, task_request
+from clozelab.planning.cost import FORWARD_SHARE, START_SECONDS, analyse, seconds_of, task_request
+from clozelab.planning.tasks import TaskJob
+from clozelab.stages.subject import Corpora
 from clozelab.verdicts.experiment import find_experiment
 
 
@@ -23,7 +24,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[TaskJob]:
     words = ["scale=demo", "finetune.task=ner_conll2003", "finetune.row=mlm_nsp,last,embeddings,concat_last_four",
              "model.num_hidden_layers=4", f"data_dir={root}", f"cache_dir={root}/cache",
              "finetune.task.data.train_file=train.conll", "finetune.task.data.validation_file=dev.conll"]  # fmt: skip
-    return analyse(make_steps(find_experiment("table7_feature_based_ner"), words), root / "cache").tasks
+    return analyse(make_steps(find_experiment("table7_feature_based_ner"), words), Corpora(strict=False)).tasks
 
 
 def by_size(jobs: list[TaskJob], size: int) -> TaskJob:
@@ -40,7 +41,7 @@ def test_shapes(jobs: list[TaskJob]) -> None:
 
 def test_every_arms_encoder_passes_for_itself(tmp_path: Path) -> None:
     words = ["scale=demo", "finetune.task=ner_features_conll2003", f"data_dir={tmp_path}", f"cache_dir={tmp_path}"]
-    found = analyse(make_steps(find_experiment("table8_masking"), words), tmp_path).tasks
+    found = analyse(make_steps(find_experiment("table8_masking"), words), Corpora(strict=False)).tasks
     passes = sum(job.features.pass_share * job.count for job in found if job.features)
     assert passes == pytest.approx((6 + 1) * 2)  # six arms and fresh weights, two pre-training seeds
 
@@ -51,7 +52,7 @@ def test_flops_by_hand(jobs: list[TaskJob]) -> None:
     per_word = 2 * 4 * 2 * 128 * ((512 + 128) + (256 + 128))
     training = 3 * per_word * 10 * 300 * 2  # ten epochs of 300 sentences of two words
     per_token = training_flops_per_token(job.encoder, round(job.tokens_per_example), 0.0) / 3
-    seeds = {one.name.seeds.partition("/")[0] for one in job.jobs}
+    seeds = {word for words in job.jobs for word in words if word.startswith("pretrain_seed=")}
     runs = sum(len(one.jobs) for one in jobs if one.features)
     encoding = 400 * job.tokens_per_example * per_token * len(seeds) / runs  # both splits, once an encoder
     assert job.flops == pytest.approx(training + encoding)
@@ -63,15 +64,15 @@ def test_seconds_by_hand(jobs: list[TaskJob]) -> None:
     training = 10 * 300 * 2 / 1000.0
     evaluation = job.passes * 100 * 2 / 1000.0 * FORWARD_SHARE
     expected = START_SECONDS["finetune"] + training + evaluation + job.pass_tokens / 50_000.0
-    assert finetuning_seconds(job) == pytest.approx(expected)
+    assert seconds_of(job) == pytest.approx(expected)
 
 
 def test_what_is_timed(jobs: list[TaskJob]) -> None:
     """The BiLSTM as configured, on sentences of words; a fine-tuned encoder's question is what it was."""
     asked = task_request(by_size(jobs, 512)).question
-    assert asked["kind"] == "features" and asked["words_per_row"] == 2
+    assert asked["kind"] == "features" and asked["words_each"] == 2
     assert asked["bilstm"] == {"input_size": 512, "hidden_size": 128, "num_layers": 2}
-    assert {"bilstm", "words_per_row"}.isdisjoint(task_request(jobs[0]).question)
+    assert {"bilstm", "words_each"}.isdisjoint(task_request(jobs[0]).question)
 
 
 def test_the_worker_trains_the_bilstm_alone(jobs: list[TaskJob]) -> None:
@@ -80,7 +81,7 @@ def test_the_worker_trains_the_bilstm_alone(jobs: list[TaskJob]) -> None:
 
     request = task_request(by_size(jobs, 128))
     asked = {"seconds": 0.01, "step_flops": request.step_flops, "max_step_seconds": 1e9, **request.question}
-    small = {"bilstm": {"input_size": 8, "hidden_size": 8, "num_layers": 2}, "rows": 2, "evaluation_tokens": 200}
+    small = {"bilstm": {"input_size": 8, "hidden_size": 8, "num_layers": 2}, "batch_size": 2, "evaluation_tokens": 200}
     hardware = choose_hardware(**asked["hardware"])
     found = answer(asked | small, hardware)
     assert set(found) == {"wall", "processor", "forward_wall", "forward_processor"} and min(found.values()) > 0

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.checks.subject import Arm, Corpus, Room, Subject, Task
+from clozelab.checks.subject import Budget, Subject, Task
 from clozelab.corpus.instances import SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
@@ -20,6 +20,7 @@ from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction
 from clozelab.objectives.objective import Objective
+from clozelab.planning.jobs import Arm, Corpus
 
 WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in "bdgklmnrst"]
 PHASES = [{"seq_length": 48, "steps": 1000, "global_batch_size": 64, "micro_batch_size": 64}]
@@ -79,7 +80,8 @@ def make_arm(name: str, corpus: Corpus, **changes: Any) -> Arm:
         position_embedding_init="normal",
         is_causal=objective.is_causal,
     )
-    return replace(Arm(name, objective, config, PHASES, 0.05, corpus), **changes)
+    settings = {"schedule": {"warmup_fraction": 0.05}}
+    return replace(Arm(name, objective, config, PHASES, corpus, settings), **changes)
 
 
 def make_split(seed: int, number: int, *, names: Sequence[str]) -> Preview:
@@ -119,7 +121,7 @@ def make_questions(tokenizer: WordPieceTokenizer, **counts: int) -> Task:
 def subject(corpus: Corpus, tokenizer: WordPieceTokenizer) -> Subject:
     arms = [make_arm(name, corpus) for name in ("mlm_nsp", "mlm", "ltr")]
     tasks = [make_task(tokenizer), make_numbers(tokenizer), make_questions(tokenizer)]
-    return Subject("sound", arms, tasks, Room("runs", 10**12))
+    return Subject("sound", arms, tasks, Budget("runs", 10**12))
 
 
 @pytest.fixture

@@ -1,0 +1,89 @@
+"""What is done is not planned again, and finished runs speak where nothing was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from clozelab.launch.plan import Step, make_steps
+from clozelab.planning.cost import Costing, analyse, seconds_of
+from clozelab.runs.find import find
+from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical
+from clozelab.stages.plan import sums
+from clozelab.stages.subject import Corpora
+from clozelab.training.host import host_facts
+from clozelab.verdicts.experiment import find_experiment
+
+FOLDER = find_experiment("table5_pretraining_tasks")
+WORDS = ["scale=demo", "finetune.task=mrpc", "finetune.row=mlm,ltr", "finetune.seed=1"]
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> dict[str, Step]:
+    places = [f"runs_dir={tmp_path}", f"data_dir={tmp_path}", f"cache_dir={tmp_path}/cache"]
+    return {step.verb: step for step in make_steps(FOLDER, [*WORDS, *places])}
+
+
+def plan(steps: dict[str, Step], root: Path) -> Costing:
+    place = root / FOLDER.name / "demo"
+    return analyse(list(steps.values()), Corpora(strict=False), find(place) if place.is_dir() else None)
+
+
+def finish(step: Step, words: tuple[str, ...], seconds: float, **changes: Any) -> None:
+    """A complete run of a job, as its stage records it."""
+    config = step.sweep.settings(words) | changes
+    folder = Path(config["run_dir"])
+    folder.mkdir(parents=True)
+    state = {"status": "complete", "stage": step.verb, "seconds": seconds, "host": host_facts()["host"], "inputs": {},
+             "scale": "demo", "watched": {}, "started": "",
+             "fingerprint": "f" * 64, "facts": {}, "results_version": RESULTS_VERSIONS[step.verb],
+             "config": canonical(OmegaConf.create(config))}  # fmt: skip
+    state |= {"metric": "m", "scores": {"m": {"unit": "percent", "better": "higher", "value": 70.0}}}
+    (folder / "run.json").write_text(json.dumps(state))
+    (folder / "scores.json").write_text("{}")
+
+
+def jobs(step: Step, *said: str) -> list[tuple[str, ...]]:
+    return [words for words in step.sweep.jobs if all(word in words for word in said)]
+
+
+def test_done_jobs_and_their_times(steps: dict[str, Step], tmp_path: Path) -> None:
+    before = plan(steps, tmp_path)
+    assert "left" not in " ".join(sums(before)) and before.wall("pretrain") is None
+    for words, seconds in zip(jobs(steps["pretrain"], "arm=mlm"), (100.0, 200.0), strict=True):
+        finish(steps["pretrain"], words, seconds)
+    finish(steps["pretrain"], jobs(steps["pretrain"], "arm=ltr")[0], 50.0, phases=[{"steps": 1}])  # another training
+    for words in jobs(steps["finetune"]):
+        finish(steps["finetune"], words, 10.0)
+    after = plan(steps, tmp_path)
+    arms = {arm.name: arm for arm in after.arms}
+    assert (arms["mlm"].past.done, seconds_of(arms["mlm"])) == (2, pytest.approx(150.0))
+    assert (arms["ltr"].past.done, seconds_of(arms["ltr"])) == (0, None)
+    assert (after.left("pretrain"), after.left("finetune")) == (4, 0)
+    assert seconds_of(after.tasks[0]) == pytest.approx(10.0)
+    assert after.wall("finetune") is not None and after.wall("finetune", only_left=True) == 0.0
+    text = " ".join(sums(after))
+    assert "left: 4 jobs, time unknown" in text and "left: nothing, all are complete or shared" in text
+
+
+def test_a_run_of_other_settings_is_not_done_and_may_say_how_long_it_takes(
+    steps: dict[str, Step], tmp_path: Path
+) -> None:
+    for words in jobs(steps["finetune"], "row=mlm"):
+        finish(steps["finetune"], words, 10.0, gradient_clip_norm=9.0)
+    after = plan(steps, tmp_path)
+    assert after.left("finetune") == 4 and seconds_of(after.tasks[0]) == pytest.approx(10.0)
+
+
+def test_times_of_another_machine_are_not_this_ones(
+    steps: dict[str, Step], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish(steps["pretrain"], jobs(steps["pretrain"])[0], 100.0)
+    elsewhere = host_facts() | {"host": host_facts()["host"] | {"cpu": "Another"}}
+    monkeypatch.setattr("clozelab.planning.cost.host_facts", lambda: elsewhere)
+    found = plan(steps, tmp_path).arms[0]
+    assert found.past == (1, None) and seconds_of(found) is None
