@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clozelab.config import CONF_DIR
-from clozelab.suggestions import hint
+from clozelab.suggestions import CONF_DIR, hint
 
 
 @dataclass(frozen=True)
