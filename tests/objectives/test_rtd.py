@@ -17,6 +17,7 @@ from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import to_hf_tensors
+from clozelab.models.layout import Layout
 from clozelab.objectives.objective import EncoderWithHeads, Objective, build_models, pad_predictions, to_torch
 from clozelab.objectives.rtd import ReplacedTokenDetection
 
@@ -168,3 +169,20 @@ def test_padded_predictions_change_nothing(
     for mine, other in zip(plain["terms"], padded["terms"], strict=True):
         torch.testing.assert_close(mine.loss_sum, other.loss_sum, atol=1e-4, rtol=1e-5)
         assert mine.count == other.count and int(mine.num_correct) == int(other.num_correct)
+
+
+def test_both_models_are_counted(objective: Objective, models: dict[str, EncoderWithHeads]) -> None:
+    """Against torch's counter on a whole step: forward and backward of both, and one more projection for the draw."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config, generator = models["encoder"].encoder.config, models["generator"].encoder.config
+    with FlopCounterMode(display=False) as counter:
+        for part, kind, positions in (("generator", "lm", 5), ("encoder", "rtd", SLOTS)):
+            stream = torch.zeros(SLOTS, dtype=torch.int64)
+            layout = Layout.rectangle([SLOTS], SLOTS)
+            states = models[part].encoder(stream, stream, torch.arange(SLOTS), layout).sequence_output
+            models[part].heads[kind](states[:positions])
+    projection = 5 * 2 * (generator.hidden_size * 16 + 16 * generator.vocab_size)
+    wanted = 3 * counter.get_total_flops() + projection
+    found = objective.token.flops_per_token(config, SLOTS, 5 / SLOTS) * SLOTS
+    assert found == pytest.approx(wanted, rel=1e-6)

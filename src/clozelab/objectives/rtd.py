@@ -62,11 +62,11 @@ class ReplacedTokenDetection(MaskedLanguageModel):
             models["generator"].add_head("lm")
 
     def flops_per_token(self, config: EncoderConfig, seq_length: int, predicted_fraction: float) -> float:
-        """The generator with its vocabulary projection (and once more forward, for the draw), and the encoder."""
-        generator = narrower(config, self.generator_width)
-        trained = training_flops_per_token(generator, seq_length, predicted_fraction)
-        projection = trained - training_flops_per_token(generator, seq_length, 0.0)
-        return trained + projection / 3 + training_flops_per_token(config, seq_length, 0.0, ("rtd",))
+        """The generator with its vocabulary projection, which runs forward once more for the draw, and the encoder."""
+        config_of_it = narrower(config, self.generator_width)
+        generator = training_flops_per_token(config_of_it, seq_length, predicted_fraction)
+        projection = generator - training_flops_per_token(config_of_it, seq_length, 0.0)
+        return generator + projection / 3 + training_flops_per_token(config, seq_length, 0.0, heads=("rtd",))
 
     def counts(self, batch: TorchBatch) -> dict[str, int]:
         return super().counts(batch) | {"rtd": batch["layout"].num_tokens}
