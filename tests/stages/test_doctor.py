@@ -179,7 +179,7 @@ def test_a_lost_encoder_is_no_fault_of_the_task(places: list[str], tmp_path: Pat
     assert (found.check, found.level, found.figure.partition(",")[0]) == ("encoder", WARNING, "6 of 8 jobs")
     budget, weights = subject.budget, (there / "model.safetensors").stat().st_size
     assert budget.used_bytes == 0, "encoders are another stage's"
-    assert 2 * weights < budget.run_bytes < 3 * weights, "each of the two jobs that can run saves a model"
+    assert 4 * weights < budget.run_bytes < 5 * weights, "every job of the row that can run saves a model"
     shutil.rmtree(there)
     (reason,) = (why for _, why in gather_sweep("finetune", EXPERIMENT, "sweep_finetune", words).refusals)
     assert "no encoder here" in reason and "pre-train it first" in reason
