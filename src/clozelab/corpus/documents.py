@@ -263,6 +263,8 @@ class SplitRule:
     """Document hash -> train or validation: a share of the hash range, moved just so far that no side is empty."""
 
     def __init__(self, validation_fraction: float) -> None:
+        if not 0.0 < validation_fraction < 1.0:
+            raise ValueError(f"validation_fraction is {validation_fraction}: it has to be between 0 and 1")
         self.threshold = int(validation_fraction * 2**64)
         self._smallest, self._largest = 2**64, -1
 
