@@ -220,7 +220,7 @@ def test_loss_is_normalised_by_the_whole_global_batch(tmp_path: Path) -> None:
     token, pair = objective.terms(models, collate(global_batch(0)))
     expected = token.loss_sum / token.count + 0.5 * pair.loss_sum / pair.count
     for run in runs:
-        logged = {(step, key): float(value) for step, key, value in run.sequences()}
+        logged = {(step, key): float(value) for step, key, value in run.rows()}
         assert logged[1, "train/loss"] == pytest.approx(float(expected.detach()), abs=1e-6)
 
 
@@ -245,7 +245,7 @@ def test_a_whole_run_equals_a_plain_loop(tmp_path: Path) -> None:
         norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.05)))
         plain.step()
     assert min(norms) > 0.05, "clipping is in force"
-    logged = [float(value) for _, key, value in run.sequences() if key == "train/gradient_norm"]
+    logged = [float(value) for _, key, value in run.rows() if key == "train/gradient_norm"]
     assert logged == pytest.approx(norms, rel=1e-4)
     expected = dict(model.named_parameters())
     found = {name.removeprefix("model."): value for name, value in ours.named_parameters()}
@@ -258,7 +258,7 @@ def test_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path: Path)
     runs = [ToyRun(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))]
     first, second, third = (run.fit() for run in runs)
     assert_same_bits(first, second)
-    assert runs[0].sequences() == runs[1].sequences() != runs[2].sequences()
+    assert runs[0].rows() == runs[1].rows() != runs[2].rows()
     assert not torch.equal(weights(first)[0], weights(third)[0])
 
 
@@ -274,8 +274,8 @@ def test_stopped_run_goes_on_with_the_same_bits(tmp_path: Path, stop: int) -> No
     assert caught.value.code == 143 and caught.value.step == stop
     parts.fit()
     assert_same_bits(whole.module, parts.module)
-    assert whole.sequences() == parts.sequences()
-    assert [step for step, key, _ in whole.sequences() if key == "validation/loss"] == [4, 8]
+    assert whole.rows() == parts.rows()
+    assert [step for step, key, _ in whole.rows() if key == "validation/loss"] == [4, 8]
 
 
 def test_sums_of_a_checkpoint_follow_the_module_to_its_device(tmp_path: Path) -> None:
@@ -323,24 +323,24 @@ def test_crash_goes_back_to_the_last_checkpoint(tmp_path: Path, step: int, in_va
         parts.fit(CrashAt(step, in_validation))
     parts.fit()
     assert_same_bits(whole.module, parts.module)
-    assert whole.sequences() == parts.sequences()
+    assert whole.rows() == parts.rows()
 
 
 def test_finished_checkpoint_trains_no_further(tmp_path: Path) -> None:
     run = ToyRun(tmp_path, validation=4)
     first = run.fit()
-    rows = run.sequences()
+    rows = run.rows()
     second = run.fit()
     assert_same_bits(first, second)
-    assert run.sequences() == rows and second.latest_validation == first.latest_validation
+    assert run.rows() == rows and second.latest_validation == first.latest_validation
 
 
 def test_averages_between_log_points(tmp_path: Path) -> None:
     each, some = ToyRun(tmp_path / "1", log=1), ToyRun(tmp_path / "4", log=4)
     each.fit()
     some.fit()
-    every = {(step, key): float(value) for step, key, value in each.sequences()}
-    pooled = {(step, key): float(value) for step, key, value in some.sequences()}
+    every = {(step, key): float(value) for step, key, value in each.rows()}
+    pooled = {(step, key): float(value) for step, key, value in some.rows()}
     mean = sum(every[step, "train/nsp_loss"] for step in (1, 2, 3, 4)) / 4  # six pairs in each step
     assert pooled[4, "train/nsp_loss"] == pytest.approx(mean, abs=1e-9)
     assert pooled[8, "train/learning_rate"] == every[8, "train/learning_rate"] == pytest.approx(0.01 / 8)
@@ -351,7 +351,7 @@ def test_averages_between_log_points(tmp_path: Path) -> None:
 def test_validates_at_each_interval_and_once_at_the_end(tmp_path: Path, interval: int, expected: list[int]) -> None:
     run = ToyRun(tmp_path, validation=interval)
     run.fit()
-    assert [step for step, key, _ in run.sequences() if key == "validation/loss"] == expected
+    assert [step for step, key, _ in run.rows() if key == "validation/loss"] == expected
 
 
 def test_validation_between_log_points_stands_at_its_own_tokens(tmp_path: Path) -> None:
