@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.corpus.packing import Masking, Spans, SpecialIds, pack_pairs, pack_ragged
+from clozelab.corpus.packing import Masking, PackedInstances, Spans, SpecialIds, pack_pairs
 from clozelab.corpus.shards import TokenStream
 from clozelab.corpus.tokenizers import (
     SPECIAL_TOKENS,
@@ -405,8 +405,11 @@ def test_pairs_of_pre_training_have_two_separators_and_no_token_types() -> None:
 
 def test_masking_draws_every_token_but_the_special_ones() -> None:
     ids = replace(SpecialIds.of(train_bpe()), vocab_size=12, undrawn=(0, 1, 2, 3, 11))
-    rows = pack_ragged([np.full(500, 6)], instance=[1])
-    seen, _, _ = Masking(1.0, 0.0, 1.0, 0.0).apply(rows, ids, seed=1, epoch=0)
+    tokens, zeros = np.full(500, 6), np.zeros(500, dtype=np.int64)
+    packed = PackedInstances(
+        tokens, zeros, np.arange(500), np.array([500]), 500, np.array([1], dtype=np.uint64), zeros.astype(bool)
+    )
+    seen, _, _ = Masking(1.0, 0.0, 1.0, 0.0).apply(packed, ids, seed=1, epoch=0)
     assert set(seen.tolist()) == set(range(4, 11))
-    seen, _, _ = Masking(1.0, 0.0, 1.0, 0.0).apply(rows, replace(ids, undrawn=()), seed=1, epoch=0)
+    seen, _, _ = Masking(1.0, 0.0, 1.0, 0.0).apply(packed, replace(ids, undrawn=()), seed=1, epoch=0)
     assert set(seen.tolist()) == set(range(12))

@@ -38,7 +38,7 @@ MARGIN = 1.0
 COLUMNS = """  - {name: RTE, metric: validation/accuracy, task: rte, stand_ins: [], benchmarks: []}
   - {name: perplexity, from: pretrain, metric: validation/perplexity}
   - {name: Average, mean_of: [MNLI-m, QNLI, MRPC, SST-2]}
-rows:
+arms:
 """
 CLAIMS = """
   - {id: chain, text: t, paper_delta: null, rows: [mlm_nsp, mlm, ltr], column: SST-2, direction: decreasing}
@@ -75,7 +75,8 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     folder = tmp_path_factory.mktemp("rates") / "table"
     folder.mkdir()
     text = (find_experiment("table5_pretraining_tasks") / "paper.yaml").read_text().rstrip() + CLAIMS
-    text = re.sub(r"cells: \[(.*?)\]", r"cells: [\1, null, null, null]", text.replace("rows:\n", COLUMNS, 1))
+    text = re.sub(r", set: \{.*?\}|(?<=: )\{objective: \w+\}", lambda found: "" if found[0][0] == "," else "{}", text)
+    text = re.sub(r"cells: \[(.*?)\]", r"cells: [\1, null, null, null]", text.replace("arms:\n", COLUMNS, 1))
     (folder / "paper.yaml").write_text(text)
     return load_experiment(folder)
 
