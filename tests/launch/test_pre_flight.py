@@ -13,8 +13,8 @@ from omegaconf import DictConfig
 
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, look_before
-from clozelab.launch.plan import Step
 from clozelab.launch.sweep import compose
+from clozelab.planning.steps import Step
 from clozelab.stages.reproduce import run_step
 
 JOB = ("objective=mlm", "seed=1")

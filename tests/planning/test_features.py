@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clozelab.launch.plan import make_steps
 from clozelab.models.cost import training_flops_per_token
 from clozelab.planning.cost import FORWARD_SHARE, START_SECONDS, analyse, seconds_of, task_request
+from clozelab.planning.steps import make_steps
 from clozelab.planning.tasks import TaskJob
 from clozelab.stages.subject import Corpora
 from clozelab.verdicts.experiment import find_experiment

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from clozelab.launch.plan import Step, make_steps
 from clozelab.planning.cost import Costing, analyse, seconds_of
+from clozelab.planning.steps import Step, make_steps
 from clozelab.runs.find import find
 from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical
 from clozelab.stages.plan import sums

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from clozelab.datamodules.examples import Preview
-from clozelab.launch.plan import make_steps
 from clozelab.metrics.statistics import smallest_detectable_difference
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.planning import timing
 from clozelab.planning.cost import Share, analyse, divide, makespan, seconds_of, timing_requests, with_speeds
 from clozelab.planning.jobs import ADAM_COPIES, Arm, Past
+from clozelab.planning.steps import make_steps
 from clozelab.planning.tasks import Sample, TaskFiles
 from clozelab.planning.timing import Request, Speed, measured_speeds
 from clozelab.stages.plan import main, parse_budget

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from clozelab.launch.plan import Step
 from clozelab.launch.sweep import PlannedJob
+from clozelab.planning.steps import Step
 from clozelab.stages import doctor, reproduce
 
 STEPS = [

@@ -23,7 +23,7 @@ from clozelab.training.host import host_facts
 from clozelab.verdicts.wording import duration
 
 if TYPE_CHECKING:
-    from clozelab.launch.plan import Step
+    from clozelab.planning.steps import Step
     from clozelab.runs.find import Runs
 
 START_SECONDS = {"pretrain": 2.5, "finetune": 0.9}

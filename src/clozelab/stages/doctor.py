@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozelab.launch.plan import SWEEPS
+from clozelab.planning.steps import SWEEPS
 from clozelab.terminal import Words, parse, wants_help
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import numpy as np
 from rich.console import Console
 from scipy import stats
 
-from clozelab.launch.plan import runs_root, sweep_names
 from clozelab.metrics.statistics import ONE_RUN, PRETRAINING_SEEDS
+from clozelab.planning.steps import runs_root, sweep_names
 from clozelab.runs.find import find
 from clozelab.runs.fingerprint import SEED_KEYS, flatten
 from clozelab.runs.record import Record

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from clozelab.config import EXPERIMENTS_DIR
-from clozelab.launch.plan import runs_root, sweep_names
+from clozelab.planning.steps import runs_root, sweep_names
 from clozelab.runs.find import find
 from clozelab.runs.progress import read_launches
 from clozelab.terminal import make_console, parse, wants_help

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from clozelab.launch.plan import make_steps, runs_root
+from clozelab.planning.steps import make_steps, runs_root
 from clozelab.terminal import Heading, make_console, make_table, parse, say, wants_help
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 from clozelab.verdicts.wording import DASH, duration, rough

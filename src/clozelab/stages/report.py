@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from clozelab.launch.plan import runs_root, sweep_names
 from clozelab.launch.sweep import compose
+from clozelab.planning.steps import runs_root, sweep_names
 from clozelab.report.latex import write_latex
 from clozelab.report.tracked import track_report
 from clozelab.terminal import parse, say, wants_help

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, STOPPED
-from clozelab.launch.plan import SWEEPS, Step, make_steps, require_task_files, runs_root
 from clozelab.launch.sweep import LIKELY_SHARED, job_names
+from clozelab.planning.steps import SWEEPS, Step, make_steps, require_task_files, runs_root
 from clozelab.runs.progress import write_launch
 from clozelab.stages.report import show, track
 from clozelab.terminal import parse, wants_help

@@ -14,11 +14,11 @@ from clozelab.checks.subject import WARNING, Budget, Finding, Subject, Task
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
-from clozelab.launch.plan import Step, make_steps, runs_root
 from clozelab.launch.sweep import Sweep
 from clozelab.models.folders import read_config_dict
 from clozelab.planning.cost import assemble, with_speeds
 from clozelab.planning.jobs import Arm, Corpus, Words, kinds, made_up_corpus, make_arm
+from clozelab.planning.steps import Step, make_steps, runs_root
 from clozelab.planning.tasks import Kind, TaskFiles, read_preview
 from clozelab.planning.timing import USUAL_SHARE
 from clozelab.runs.find import find

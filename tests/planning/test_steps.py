@@ -9,7 +9,7 @@ import pytest
 
 from clozelab.config import EXPERIMENTS_DIR
 from clozelab.launch import sweep
-from clozelab.launch.plan import make_steps, require_task_files
+from clozelab.planning.steps import make_steps, require_task_files
 
 TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"
 
