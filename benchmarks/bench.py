@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import families
 import inference
 import memory
 import overhead
@@ -40,6 +41,12 @@ def bench_pretraining(effort: Effort) -> list[str]:
     return pretraining.compare(sizes, peers, effort.threads, effort.rounds, effort.seconds)
 
 
+def bench_families(effort: Effort) -> list[str]:
+    sizes = ("smoke",) if effort.smoke else families.SIZES
+    peers = ("bf16",) if effort.smoke else families.PEERS
+    return families.compare(sizes, peers, effort.threads, effort.rounds, effort.seconds)
+
+
 def bench_memory(effort: Effort) -> list[str]:
     size, rows = ("smoke", 2) if effort.smoke else ("base", memory.ROWS)
     return memory.compare(size, rows, effort.threads)
@@ -57,6 +64,7 @@ def bench_inference(effort: Effort) -> list[str]:
 
 PARTS: dict[str, tuple[str, Callable[[Effort], list[str]]]] = {
     "pretraining": (pretraining.TITLE, bench_pretraining),
+    "families": (families.TITLE, bench_families),
     "memory": (memory.TITLE, bench_memory),
     "overhead": (overhead.TITLE, bench_overhead),
     "inference": (inference.TITLE, bench_inference),

@@ -33,5 +33,13 @@ def test_all_parts(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     text = bench(tmp_path / "report.md")
-    for words in ("transformers trainer-fp32", "transformers trainer-bf16", "nested tensors, fp32", "share of"):
+    for words in (
+        "roberta L1 H128",
+        "albert L1 H128",
+        "electra L1 H128",
+        "transformers trainer-fp32",
+        "transformers trainer-bf16",
+        "nested tensors, fp32",
+        "share of",
+    ):
         assert words in text
