@@ -77,7 +77,7 @@ def pretraining_module(size: str) -> Any:
 
 def real_trainer(folder: Path, answer: Any) -> Any:
     """With all callbacks of the stage, and `answer`."""
-    from clozelab.training.measuring import MetricsCsv
+    from clozelab.training.tracking import MetricsCsv
     from clozelab.training.trainer import build_trainer, choose_hardware, stage_callbacks
 
     hardware = choose_hardware(

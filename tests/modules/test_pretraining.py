@@ -25,7 +25,7 @@ from clozelab.objectives.objective import LossTerm, build_models
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
 from clozelab.training.callbacks import TrainingInterruptedError
-from clozelab.training.measuring import MetricsCsv
+from clozelab.training.tracking import MetricsCsv
 from clozelab.training.trainer import build_trainer, choose_hardware, stage_callbacks
 
 VOCAB, HIDDEN, ROWS, SLOTS, TOTAL = 23, 8, 6, 7, 8

@@ -12,9 +12,9 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical, encoder_fingerprint
-from clozelab.runs.locks import process_rank
 from clozelab.runs.record import is_settled, read_record
 from clozelab.runs.store import Interrupted, Run, RunBusyError, RunConflictError
+from clozelab.training.host import process_rank
 
 
 def config(**changes: Any) -> DictConfig:

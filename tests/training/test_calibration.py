@@ -1,4 +1,4 @@
-"""Tests of clozelab.training.calibration: a choice is made once, never flips, and noise does not make it."""
+"""Calibration of kernels: a choice is made once, never flips, and noise does not make it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from clozelab.models.config import EncoderConfig
-from clozelab.training import calibration
-from clozelab.training.calibration import CHUNKS, calibrate, choose, fastest, once, time_in_turns
+from clozelab.training import runtime
+from clozelab.training.runtime import CHUNKS, calibrate, choose, once, time_in_turns
 
 CONFIG = EncoderConfig(
     vocab_size=50,
@@ -27,13 +27,14 @@ CONFIG = EncoderConfig(
     layer_norm_eps=1e-12,
     position_embedding_init="normal",
 )
+CHUNK = {str(CHUNKS[1]): 1.0}
 
 
 def run(folder: Path, **changes):
     settings = {
         "precision": "32-true",
-        "rows": {8: 4, 16: 2},
-        "steps_of_rows": {8: 10, 16: 10},
+        "instances": {8: 4, 16: 2},
+        "steps": {8: 10, 16: 10},
         "predicted_fraction": 0.15,
         "compile": "false",
         "folder": folder,
@@ -42,7 +43,7 @@ def run(folder: Path, **changes):
 
 
 def test_a_choice_stands_even_when_the_clock_would_say_otherwise(tmp_path, monkeypatch):
-    monkeypatch.setattr(calibration, "SECONDS_A_CANDIDATE", 0.01)
+    monkeypatch.setattr(runtime, "SECONDS_A_CANDIDATE", 0.01)
     torch.manual_seed(4)
     before = torch.random.get_rng_state()
     first = run(tmp_path)
@@ -52,7 +53,7 @@ def test_a_choice_stands_even_when_the_clock_would_say_otherwise(tmp_path, monke
     (file,) = tmp_path.glob("*.json")
     record = json.loads(file.read_text())
     slow, fast = ("bmm", "sdpa") if first["attention_kernels"][8] == "bmm" else ("sdpa", "bmm")
-    monkeypatch.setattr(calibration, "time_in_turns", lambda calls, seconds: pytest.fail("measured again"))
+    monkeypatch.setattr(runtime, "time_in_turns", lambda calls, seconds: pytest.fail("measured again"))
     assert run(tmp_path) == first
     # What is in the file decides: turned over there, the choice turns over.
     record["seconds"]["attention"]["8"] = {slow: 2.0, fast: 1.0}
@@ -61,9 +62,9 @@ def test_a_choice_stands_even_when_the_clock_would_say_otherwise(tmp_path, monke
 
 
 def test_another_shape_is_another_question(tmp_path, monkeypatch):
-    monkeypatch.setattr(calibration, "_measure", lambda *_: {"attention": {}, "chunk_logits": {str(CHUNKS[1]): 1.0}})
+    monkeypatch.setattr(runtime, "time_in_turns", lambda calls, seconds: dict.fromkeys(calls, 1.0))
     run(tmp_path)
-    run(tmp_path, rows={8: 4, 16: 4})
+    run(tmp_path, instances={8: 4, 16: 4})
     run(tmp_path, precision="bf16-mixed")
     assert len(list(tmp_path.iterdir())) == 3
 
@@ -78,14 +79,14 @@ def test_the_first_of_two_at_once_wins(tmp_path):
 
 
 def test_a_hair_is_no_reason():
-    assert fastest({"bmm": 1.0, "sdpa": 0.97}, "bmm") == "bmm"
-    assert fastest({"bmm": 1.0, "sdpa": 0.90}, "bmm") == "sdpa"
+    times = {"attention": {"8": {"bmm": 1.0, "sdpa": 0.97}, "16": {"bmm": 1.0, "sdpa": 0.90}}, "chunk_logits": CHUNK}
+    assert choose(times, {}, 2, "false")["attention_kernels"] == {8: "bmm", 16: "sdpa"}
 
 
 def test_compiling_has_to_pay_over_the_run():
     times = {
         "attention": {},
-        "chunk_logits": {str(CHUNKS[1]): 1.0},
+        "chunk_logits": CHUNK,
         "compile": {"seconds": 10.0, "layer": {"8": {"plain": 0.02, "compiled": 0.01}}},
     }
     assert choose(times, {8: 10_000}, 2, "auto")["compile"] is True

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clozelab.training.measuring import MetricsCsv
-from clozelab.training.metrics_rows import Row, read_rows
+from clozelab.training.measuring import Row, read_rows
+from clozelab.training.tracking import MetricsCsv
 
 ROWS = [Row(step, 10 * step, step / 4, 'validation/f1/books, "old" \u2028', 1 / step) for step in range(1, 200)]
 
@@ -47,7 +47,7 @@ def test_no_file_has_no_rows(tmp_path: Path) -> None:
 
 
 def test_reading_starts_without_lightning() -> None:
-    code = "import sys, clozelab.training.metrics_rows; sys.exit('lightning' in sys.modules or 'torch' in sys.modules)"
+    code = "import sys, clozelab.training.measuring; sys.exit('lightning' in sys.modules or 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

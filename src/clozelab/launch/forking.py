@@ -26,7 +26,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any, Protocol
 
-from clozelab.runs.locks import process_rank
+from clozelab.training.host import process_rank
 
 PR_SET_PDEATHSIG = 1
 TERMINATED = 128 + signal.SIGTERM

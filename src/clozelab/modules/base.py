@@ -19,8 +19,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from clozelab.training.callbacks import leave_quietly_unless_first
-from clozelab.training.checkpoints import forget_loops, set_position
-from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, MetricsCsv, Throughput
+from clozelab.training.checkpoints import set_position
+from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Throughput
+from clozelab.training.tracking import MetricsCsv
 
 OptimizerFactory = Callable[[Iterator[tuple[str, nn.Parameter]]], Optimizer]
 """`build_adamw` with its settings bound; called with named_parameters()."""
@@ -129,7 +130,7 @@ class TrainingModule(LightningModule):
             self.throughput.start()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        forget_loops(checkpoint)
+        checkpoint.pop("loops", None)
         checkpoint["throughput"] = self.throughput.state()
         checkpoint["latest_validation"] = dict(self.latest_validation)
 

@@ -1,4 +1,4 @@
-"""Who holds which folder, and which rank this process is: what keeps two processes out of one run.
+"""Who holds which folder: what keeps two processes out of one run.
 
 A lock is the kernel's (flock, through `filelock`): a killed process loses it, and a forked child does not keep it.
 """
@@ -90,19 +90,3 @@ def owned(lock_file: Path) -> Iterator[bool]:
         yield True
     finally:
         lock.release()
-
-
-def process_rank() -> int:
-    """0 for the first process of a job (and outside one), by the launcher's environment; above 0 for all others.
-
-    SLURM_PROCID counts only in a step of several tasks (srun): children of a batch script's one process inherit its 0.
-    Where only LOCAL_RANK and NODE_RANK are known (Lightning's own launcher), their sum stands in for the rank.
-    """
-    named = ["RANK"]
-    if os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
-        named.append("SLURM_PROCID")
-    for name in named:
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    texts = (os.environ.get(name, "") for name in ("LOCAL_RANK", "NODE_RANK"))
-    return sum(int(text) for text in texts if text.isdigit())

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from clozelab.runs.fingerprint import redacted_words
 from clozelab.runs.record import DAMAGED, KILLED, STATUSES, JobName, Record, command_line, write_json
-from clozelab.training.metrics_rows import read_rows
+from clozelab.training.measuring import read_rows
 
 LAUNCH_FILE = Path("launcher") / "launch.json"
 """Below the folder of an experiment's runs at one scale."""

@@ -31,7 +31,7 @@ from clozelab.runs.fingerprint import (
     watched_files,
 )
 from clozelab.training.host import host_facts
-from clozelab.training.metrics_rows import read_rows
+from clozelab.training.measuring import read_rows
 
 RUN_FILE, CONFIG_FILE, LOG_FILE = "run.json", "config.yaml", "log.txt"
 DAMAGED, KILLED = "damaged", "killed"

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
 from clozelab.runs.fingerprint import UNWATCHED, encoder_fingerprint
-from clozelab.runs.locks import BUSY_STATUS, LOCK_FILE, process_rank
+from clozelab.runs.locks import BUSY_STATUS, LOCK_FILE
 from clozelab.runs.record import (
     CONFIG_FILE,
     LOG_FILE,
@@ -38,6 +38,7 @@ from clozelab.runs.record import (
     write_record,
 )
 from clozelab.runs.sharing import find_equal_run, shared_run_is_there
+from clozelab.training.host import process_rank
 
 LEFT_BY_RUNS = ("checkpoints", "encoder", "encoders", "metrics.csv", "scores.json")
 LINKED = ("encoder", "encoders", "metrics.csv")

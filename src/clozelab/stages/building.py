@@ -38,9 +38,8 @@ from clozelab.runs.store import Run
 from clozelab.targets import check_targets, locate
 from clozelab.training.callbacks import check_position_growth
 from clozelab.training.checkpoints import seed_initialisation
-from clozelab.training.measuring import MetricsCsv
 from clozelab.training.runtime import matmul_ceiling
-from clozelab.training.tracking import TrackedJob
+from clozelab.training.tracking import MetricsCsv, TrackedJob
 from clozelab.training.trainer import Hardware, choose_hardware
 
 log = logging.getLogger(__name__)

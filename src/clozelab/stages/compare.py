@@ -14,7 +14,7 @@ from clozelab.runs.find import open_folder
 from clozelab.runs.fingerprint import flatten
 from clozelab.runs.record import DAMAGED, PERCENT, Record, Score
 from clozelab.terminal import Heading, make_console, make_table, parse, say, wants_help
-from clozelab.training.metrics_rows import read_rows
+from clozelab.training.measuring import read_rows
 from clozelab.verdicts.wording import rough, signed
 
 HELP = """clozelab compare RUN RUN [data_dir=FOLDER] [--plot FILE]

@@ -37,9 +37,8 @@ from clozelab.stages.building import (
 )
 from clozelab.stages.prepare import prepared_corpus
 from clozelab.targets import check_targets
-from clozelab.training.calibration import calibrate
 from clozelab.training.callbacks import KeepEncoders, PositionGrowth, growth_steps
-from clozelab.training.runtime import largest_that_fits, try_step
+from clozelab.training.runtime import calibrate, largest_that_fits, try_step
 from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
 
@@ -88,8 +87,8 @@ def _kernels(cfg: DictConfig, hardware: Hardware, module: PretrainingModule, dat
     return calibrate(
         module.model.encoder.config,
         precision=hardware.precision,
-        rows={phase.seq_length: phase.micro_batch_size for phase in data.phases},
-        steps_of_rows=steps,
+        instances={phase.seq_length: phase.micro_batch_size for phase in data.phases},
+        steps=steps,
         predicted_fraction=max(one.predicted_fraction for one in module.model.objectives),
         compile=hardware.compile,
         folder=Path(cfg.cache_dir) / "calibration",

@@ -78,16 +78,15 @@ class GracefulStop(AfterStep):
         self._previous: dict[int, Any] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        def request(number: int, _frame: FrameType | None) -> None:
+            if number == signal.SIGINT and self.requested:
+                raise KeyboardInterrupt
+            self.requested = number
+
         # Not earlier: Lightning installs a handler of its own between on_fit_start and here.
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._previous[number] = signal.signal(number, self._request)
+            self._previous = {one: signal.signal(one, request) for one in (signal.SIGTERM, signal.SIGINT)}
         pl_module.stop_requested = lambda: self.requested  # type: ignore[assignment]
-
-    def _request(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self.requested:
-            raise KeyboardInterrupt
-        self.requested = number
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         if pl_module.automatic_optimization:
@@ -120,8 +119,7 @@ class LastCheckpoint(AfterStep):
 
     def __init__(self, path: Path, interval_steps: int, least_seconds: float = 0.0) -> None:
         self.path, self.interval_steps, self.least_seconds = path, interval_steps, least_seconds
-        self._saved_step = -1
-        self._saved_at = 0.0
+        self._saved_step, self._saved_at = -1, 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_at = time.monotonic()
@@ -132,18 +130,17 @@ class LastCheckpoint(AfterStep):
         super().on_train_batch_end(trainer, pl_module)
 
     def after_step(self, trainer: Trainer, module: LightningModule) -> None:
-        step, stop = trainer.global_step, int(getattr(module, "stop_agreed", 0))
-        is_mark = step % self.interval_steps == 0 or step == trainer.max_steps
-        if step != self._saved_step and (stop or (is_mark and self._is_time(trainer))):
+        step = trainer.global_step
+        if step == self._saved_step:
+            return
+        is_due = step % self.interval_steps == 0 or step == trainer.max_steps
+        if is_due and self.least_seconds:
+            # The same on all ranks: saving is something they do together, and their clocks differ.
+            is_late = time.monotonic() - self._saved_at >= self.least_seconds
+            is_due = bool(trainer.strategy.reduce_boolean_decision(is_late, all=False))
+        if is_due or int(getattr(module, "stop_agreed", 0)):
             trainer.save_checkpoint(self.path, weights_only=False)
             self._saved_step, self._saved_at = step, time.monotonic()
-
-    def _is_time(self, trainer: Trainer) -> bool:
-        """The same on all ranks: saving is something they do together, and their clocks differ."""
-        if not self.least_seconds:
-            return True
-        is_late = time.monotonic() - self._saved_at >= self.least_seconds
-        return bool(trainer.strategy.reduce_boolean_decision(is_late, all=False))
 
 
 class SameConfig(Callback):
@@ -189,7 +186,6 @@ class TrainingProgress(Callback):
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
         self._bar: Progress | None = None
-        self._task: Any = None
         self._printed_step = -1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -198,32 +194,28 @@ class TrainingProgress(Callback):
             return
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bar = Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[facts]}"), console=console)
-        self._task = self._bar.add_task("training", total=trainer.max_steps, completed=trainer.global_step, facts="")
+        self._bar.add_task("training", total=trainer.max_steps, completed=trainer.global_step, facts="")
         self._bar.start()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
-        facts = self._facts(trainer, pl_module)
+        step = trainer.global_step
+        facts: dict[str, Any] = {}
+        if getattr(pl_module, "latest_metrics_step", -1) == step != self._printed_step:
+            self._printed_step = step
+            facts["facts"] = self._line(pl_module.latest_metrics, "train/")
         if self._bar is not None:
-            self._bar.update(self._task, completed=trainer.global_step)
-            if facts:
-                self._bar.update(self._task, facts=facts)
+            self._bar.update(self._bar.task_ids[0], completed=step, **facts)
         elif facts and trainer.is_global_zero:
-            log.info("step %d/%d  %s", trainer.global_step, trainer.max_steps, facts)
+            log.info("step %d/%d  %s", step, trainer.max_steps, facts["facts"])
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        latest: dict[str, float] = getattr(pl_module, "latest_validation", {})
+        latest = getattr(pl_module, "latest_validation", {})
         if latest and trainer.is_global_zero:
-            facts = "  ".join(f"{key.removeprefix('validation/')} {value:.4g}" for key, value in latest.items())
-            log.info("step %d validation  %s", trainer.global_step, facts)
+            log.info("step %d validation  %s", trainer.global_step, self._line(latest, "validation/"))
 
-    def _facts(self, trainer: Trainer, module: LightningModule) -> str:
-        """What was published at this very step, in one line; empty between log points."""
-        latest: dict[str, float] = getattr(module, "latest_metrics", {})
-        step = trainer.global_step
-        if getattr(module, "latest_metrics_step", -1) != step or self._printed_step == step:
-            return ""
-        self._printed_step = step
-        shown = {key.removeprefix("train/"): value for key, value in latest.items()}
+    @staticmethod
+    def _line(metrics: Any, prefix: str) -> str:
+        shown = {key.removeprefix(prefix): value for key, value in metrics.items()}
         return "  ".join(f"{key} {value:.4g}" for key, value in shown.items() if key not in ("tokens", "seconds"))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -262,10 +254,9 @@ class PositionGrowth(Callback):
     def __init__(self, growth: Mapping[int, tuple[int, int]]) -> None:
         self.growth = growth
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
         if trainer.global_step in self.growth:
-            module: Any = pl_module
-            module.model.encoder.embeddings.tile_positions(*self.growth[trainer.global_step])
+            pl_module.model.encoder.embeddings.tile_positions(*self.growth[trainer.global_step])
 
 
 class KeepEncoders(Callback):
@@ -277,16 +268,13 @@ class KeepEncoders(Callback):
     """
 
     def __init__(self, steps: Collection[int], save: Callable[[int], None]) -> None:
-        self.steps, self.save = frozenset(steps), save
-        self._saved_step = -1
+        self.left, self.save = set(steps), save
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
         step = trainer.global_step
-        if step not in self.steps or step == self._saved_step:
-            return
-        module: Any = pl_module
-        module.gather_weights()
-        if trainer.is_global_zero:
-            self.save(step)
-        module.release_weights()
-        self._saved_step = step
+        if step in self.left:
+            self.left.remove(step)
+            pl_module.gather_weights()
+            if trainer.is_global_zero:
+                self.save(step)
+            pl_module.release_weights()

@@ -39,20 +39,13 @@ class _HashingWriter:
     """The write-only file torch.save needs, hashing what passes."""
 
     def __init__(self, stream: IO[bytes]) -> None:
-        self.stream, self.sha256, self.length = stream, hashlib.sha256(), 0
+        self.stream, self.sha256, self.length, self.flush = stream, hashlib.sha256(), 0, stream.flush
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         self.sha256.update(view)
         self.length += view.nbytes
-        self.stream.write(view)
-        return view.nbytes
-
-    def flush(self) -> None:
-        self.stream.flush()
-
-    def tail(self) -> bytes:
-        return _TAIL.pack(_MAGIC, self.length, self.sha256.digest())
+        return self.stream.write(view)
 
 
 def save_file(content: dict[str, Any], path: Path) -> None:
@@ -66,19 +59,18 @@ def save_file(content: dict[str, Any], path: Path) -> None:
         with temporary.open("wb") as stream:
             writer = _HashingWriter(stream)
             torch.save(content, writer)  # type: ignore[arg-type]
-            stream.write(writer.tail())
+            stream.write(_TAIL.pack(_MAGIC, writer.length, writer.sha256.digest()))
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    if os.name == "posix":
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):  # of a process that was killed
         leftover.unlink(missing_ok=True)
 
@@ -97,21 +89,15 @@ def load_file(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
 def verify_file(path: Path) -> None:
     """Raise CheckpointCorruptError unless the file's tail is there and its checksum is right."""
     advice = "; delete the file to start this run from its beginning, or restore it from a copy"
-    size = path.stat().st_size
-    if size < _TAIL.size:
-        raise CheckpointCorruptError(f"{path} is truncated ({size} bytes){advice}")
+    length, sha256 = path.stat().st_size - _TAIL.size, hashlib.sha256()
     with path.open("rb") as stream:
-        stream.seek(size - _TAIL.size)
-        magic, length, expected = _TAIL.unpack(stream.read(_TAIL.size))
-        if magic != _MAGIC or length != size - _TAIL.size:
-            raise CheckpointCorruptError(f"{path} is truncated or was not written by clozelab{advice}")
-        stream.seek(0)
-        sha256 = hashlib.sha256()
-        while length:
-            chunk = stream.read(min(_CHUNK, length))
-            sha256.update(chunk)
-            length -= len(chunk)
-    if sha256.digest() != expected:
+        for start in range(0, length, _CHUNK):
+            sha256.update(stream.read(min(_CHUNK, length - start)))
+        tail = stream.read()
+    expected = _TAIL.pack(_MAGIC, max(0, length), sha256.digest())
+    if tail[:-32] != expected[:-32]:
+        raise CheckpointCorruptError(f"{path} is truncated or was not written by clozelab{advice}")
+    if tail != expected:
         raise CheckpointCorruptError(f"{path}: the checksum differs from the one it was saved with{advice}")
 
 
@@ -119,8 +105,6 @@ class AtomicCheckpointIO(CheckpointIO):
     """Lightning's door to `save_file` and `load_file`; only rank zero is asked to save."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
-        if storage_options is not None:
-            raise TypeError("storage_options are for remote file systems; checkpoints go to a local folder")
         save_file(checkpoint, Path(path))
 
     def load_checkpoint(
@@ -130,11 +114,6 @@ class AtomicCheckpointIO(CheckpointIO):
 
     def remove_checkpoint(self, path: str | Path) -> None:
         Path(path).unlink(missing_ok=True)
-
-
-def forget_loops(checkpoint: dict[str, Any]) -> None:
-    """Leave Lightning's loop counters out of a checkpoint."""
-    checkpoint.pop("loops", None)
 
 
 def set_position(trainer: Trainer, step: int) -> None:
@@ -190,12 +169,7 @@ def _seed_generators(value: int) -> None:
     For each kind of them it notes the seed and formats a stack trace, again at every call: 1 to 2 ms, as much as a
     tenth of a small model's step.
     """
-    if _has_accelerator():
-        torch.manual_seed(value)
-    else:
-        torch.default_generator.manual_seed(value)
+    (torch.manual_seed if has_accelerator() else torch.default_generator.manual_seed)(value)
 
 
-@cache
-def _has_accelerator() -> bool:
-    return torch.accelerator.is_available()
+has_accelerator = cache(torch.accelerator.is_available)

@@ -1,19 +1,5 @@
-"""What the processor says of itself. Imports nothing heavy: the ledger asks too.
-
-glibc keeps the memory it has: 1.1-1.8 x faster training steps on a CPU, for nothing. Imports no torch.
-
-A training step frees and asks for the same large blocks again and again. By default glibc hands blocks above a
-threshold back to the kernel each time, and every new one costs page faults. Must run before torch allocates; peak
-memory stays taken.
-
-Start-up: keep out what lightning's dependency torchmetrics imports and no training here uses. Imports nothing heavy.
-
-Unusual: torchmetrics imports scipy.signal only to patch an old name into it (0.5 s), matplotlib and transformers for
-metrics that draw or embed (up to 1 s where they are installed). While it is imported, the first is an empty stand-in,
-gone afterwards; of the others it is told that they are not installed. In a process that has torchmetrics already,
-nothing happens. Whoever wants its BERTScore or plots imports torchmetrics before clozelab's stages.
-
-Facts about the machine and the code of a run, gathered without importing anything heavy.
+"""The machine, the code and this process, gathered without importing anything heavy; and two ways to start and run
+faster that must act before torch or torchmetrics are imported.
 """
 
 from __future__ import annotations
@@ -30,110 +16,73 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-
-def cpu_model() -> str:
-    """The processor's name, as /proc/cpuinfo or the platform gives it."""
-    return _first("model name") or platform.processor() or platform.machine()
-
-
-def cpu_flags() -> frozenset[str]:
-    """Instruction-set flags of the processor from /proc/cpuinfo; empty where there is none."""
-    return frozenset(_first("flags", "Features").split())
-
-
-def _first(*names: str) -> str:
-    """What stands behind the first of the lines that begin so; "" where there is none."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith(names)), "")
-
-
+PACKAGES = ("clozelab", "torch", "lightning", "hydra-core", "omegaconf", "numpy", "tokenizers", "safetensors")
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 """Parameter numbers of mallopt(3), from malloc.h."""
-
-
-def tune_allocator() -> bool:
-    """Tell glibc never to use mmap for blocks, never to trim, and to grow by 64 MiB; False where there is no glibc."""
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):  # musl or another libc
-        return False
-    settings = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 64 * 2**20}
-    answers = [mallopt(parameter, value) for parameter, value in settings.items()]
-    return answers == [1, 1, 1]
-
-
-FLAGS = (
+OPTIONAL_OF_TORCHMETRICS = (
     "_MATPLOTLIB_AVAILABLE",
     "_SCIENCEPLOT_AVAILABLE",
     "_TRANSFORMERS_AVAILABLE",
     "_TRANSFORMERS_GREATER_EQUAL_4_4",
     "_TRANSFORMERS_GREATER_EQUAL_4_10",
 )
-_IMPORTS = "torchmetrics.utilities.imports"
-_SIGNAL = "scipy.signal"
-
-
-def import_torchmetrics_quickly() -> bool:
-    """Import torchmetrics without its optional parts; False where it is imported already, or absent."""
-    if "torchmetrics" in sys.modules or importlib.util.find_spec("torchmetrics") is None:
-        return False
-    _preload_flags()
-    stand_in = None
-    if _SIGNAL not in sys.modules:
-        stand_in = types.ModuleType(_SIGNAL)
-        stand_in.hamming = None  # type: ignore[attr-defined]  # the name it looks for
-        sys.modules[_SIGNAL] = stand_in
-    try:
-        import torchmetrics  # noqa: F401
-    finally:
-        if stand_in is not None:
-            del sys.modules[_SIGNAL]
-            scipy = sys.modules.get("scipy")
-            if scipy is not None and vars(scipy).get("signal") is stand_in:
-                del scipy.signal
-    return True
-
-
-def _preload_flags() -> None:
-    """torchmetrics' list of what is installed, with FLAGS off, in place before the package itself."""
-    spec = importlib.util.find_spec("torchmetrics")
-    assert spec is not None and spec.submodule_search_locations is not None
-    path = f"{spec.submodule_search_locations[0]}/utilities/imports.py"
-    found = importlib.util.spec_from_file_location(_IMPORTS, path)
-    if found is None or found.loader is None:
-        return
-    module = importlib.util.module_from_spec(found)
-    try:
-        found.loader.exec_module(module)
-    except (ImportError, OSError):  # another version keeps it elsewhere: then it starts as it always does
-        return
-    for name in FLAGS:
-        if hasattr(module, name):
-            setattr(module, name, False)
-    sys.modules[_IMPORTS] = module
-
-
-PACKAGES = ("clozelab", "torch", "lightning", "hydra-core", "omegaconf", "numpy", "tokenizers", "safetensors")
 
 
 @cache
 def host_facts() -> dict[str, Any]:
     """{"versions": ..., "git": {"commit", "dirty"} or None, "host": {"cpu", "cores", "platform", "gpus"}}."""
+    installed = {one.name: one.version for one in map(_distribution, PACKAGES) if one is not None}
+    gpus = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    git, here = ("git", "-C", str(Path(__file__).resolve().parent)), Path(__file__).name
+    commit = _output(*git, "rev-parse", "HEAD")
+    # Installed into an environment inside somebody's repository, the code is not part of that repository.
+    is_ours = commit is not None and _output(*git, "ls-files", "--error-unmatch", here) is not None
+    dirty = bool(is_ours and _output(*git, "status", "--porcelain", "--untracked-files=no"))
     return {
-        "versions": {"python": platform.python_version(), **_versions()},
-        "git": git_facts(Path(__file__).resolve().parent),
+        "versions": {"python": platform.python_version(), **installed},
+        "git": {"commit": commit, "dirty": dirty} if is_ours else None,
         "host": {
             "cpu": cpu_model(),
             "cores": usable_cores(),
             "platform": platform.platform(terse=True),
-            "gpus": _gpus(),
+            "gpus": gpus.splitlines() if gpus else [],
         },
     }
+
+
+def _distribution(name: str) -> metadata.Distribution | None:
+    try:
+        return metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _output(*command: str) -> str | None:
+    """What a command prints; None where it fails or does not exist."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def cpu_model() -> str:
+    """The processor's name, as /proc/cpuinfo or the platform gives it."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def cpu_flags() -> frozenset[str]:
+    """Instruction-set flags of the processor from /proc/cpuinfo; empty where there is none."""
+    return frozenset(_cpuinfo("flags", "Features").split())
+
+
+def _cpuinfo(*names: str) -> str:
+    """What stands behind the first of the lines that begin so; "" where there is none."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith(names)), "")
 
 
 def usable_cores() -> int:
@@ -146,38 +95,64 @@ def usable_cores() -> int:
     return cores if quota == "max" else max(1, min(cores, round(int(quota) / int(period))))
 
 
-def git_facts(folder: Path) -> dict[str, Any] | None:
-    """Commit of the checkout that holds the code, and whether tracked files differ from it; None outside a checkout."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    # Installed into an environment inside somebody's repository, the code is not part of that repository.
-    if commit is None or _git(folder, "ls-files", "--error-unmatch", Path(__file__).name) is None:
-        return None
-    return {"commit": commit, "dirty": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
+def process_rank() -> int:
+    """0 for the first process of a job (and outside one), by the launcher's environment; above 0 for all others.
+
+    SLURM_PROCID counts only in a step of several tasks (srun): children of a batch script's one process inherit its 0.
+    Where only LOCAL_RANK and NODE_RANK are known (Lightning's own launcher), their sum stands in for the rank.
+    """
+    is_step = os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1"
+    for name in ("RANK", "SLURM_PROCID") if is_step else ("RANK",):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    texts = (os.environ.get(name, "") for name in ("LOCAL_RANK", "NODE_RANK"))
+    return sum(int(text) for text in texts if text.isdigit())
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def tune_allocator() -> bool:
+    """Tell glibc never to use mmap for blocks, never to trim, and to grow by 64 MiB; False where there is no glibc.
+
+    1.1 to 1.8 times faster training steps on a CPU: a step frees and asks for the same large blocks again and again,
+    and by default each new one costs page faults. Must run before torch allocates; peak memory stays taken.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):  # musl or another libc
+        return False
+    settings = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 64 * 2**20}
+    return [mallopt(parameter, value) for parameter, value in settings.items()] == [1, 1, 1]
 
 
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+def import_torchmetrics_quickly() -> bool:
+    """Import torchmetrics, which Lightning needs, without its optional parts; False where it is imported, or absent.
 
-
-def _gpus() -> list[str]:
+    Unusual: torchmetrics imports scipy.signal only to patch an old name into it (0.5 s), matplotlib and transformers
+    for metrics that draw or embed (up to 1 s). While it is imported, the first is an empty stand-in, gone afterwards;
+    of the others it is told that they are not installed.
+    """
+    package = None if "torchmetrics" in sys.modules else importlib.util.find_spec("torchmetrics")
+    if package is None or not package.submodule_search_locations:
+        return False
+    name, path = "torchmetrics.utilities.imports", f"{package.submodule_search_locations[0]}/utilities/imports.py"
+    found = importlib.util.spec_from_file_location(name, path)
     try:
-        done = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=10
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return done.stdout.split("\n")[:-1] if done.returncode == 0 else []
+        assert found is not None and found.loader is not None
+        flags = importlib.util.module_from_spec(found)
+        found.loader.exec_module(flags)
+        vars(flags).update(dict.fromkeys(vars(flags).keys() & set(OPTIONAL_OF_TORCHMETRICS), False))
+        sys.modules[name] = flags
+    except (ImportError, OSError):  # another version keeps it elsewhere: then it starts as it always does
+        pass
+    stand_in = types.ModuleType("scipy.signal")
+    stand_in.hamming = None  # type: ignore[attr-defined]  # the name it looks for
+    is_real = sys.modules.setdefault("scipy.signal", stand_in) is not stand_in
+    try:
+        import torchmetrics  # noqa: F401
+    finally:
+        if not is_real:
+            del sys.modules["scipy.signal"]
+            if (scipy := sys.modules.get("scipy")) is not None:
+                vars(scipy).pop("signal", None)
+    return True

@@ -1,27 +1,27 @@
-"""Tokens, floating-point operations and seconds of training, and metrics.csv: every logged number of a run.
+"""Tokens, floating-point operations and seconds of training, and the rows of metrics.csv that tell them.
 
-The counters are kept so that a log line costs no device sync. Validation is outside the clock. Totals count all ranks
-and survive a resume; what was counted since the last reading is this rank's share, until it is read and reduced.
+No Lightning here and no torch: commands that only look at runs must start at once.
 """
 
 from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities import rank_zero_only
-
-from clozelab.training.metrics_rows import COLUMNS, parse
+TOKENS_KEY, SECONDS_KEY = "train/tokens", "train/seconds"
 
 
 @dataclass
 class Throughput:
-    """What was done since the last reading (this rank), and since the run began (all ranks)."""
+    """What was done since the last reading (this rank), and since the run began (all ranks).
+
+    Counted so that a log line costs no device sync; validation is outside the clock. Totals survive a resume; what was
+    counted since the last reading is this rank's share, until it is read and reduced.
+    """
 
     total_tokens: int = 0
     total_flops: float = 0.0
@@ -51,24 +51,24 @@ class Throughput:
         """Move the interval into the totals, with `tokens` and `flops` summed over ranks; returns its seconds."""
         was_running = self._started is not None
         self.stop()
-        seconds, self.seconds = self.seconds, 0.0
+        seconds = self.seconds
         self.total_tokens += tokens
         self.total_flops += flops
         self.total_seconds += seconds
-        self.tokens, self.flops = 0, 0.0
+        self.tokens, self.flops, self.seconds = 0, 0.0, 0.0
         if was_running:
             self.start()
         return seconds
 
     def facts(self, world_size: int, matmul_ceiling: float) -> dict[str, float | None]:
         """Totals for run.json; `mfu` is the share of `matmul_ceiling` (FLOP/s of one device), None where that is 0."""
-        speed, ceiling = self.total_flops / self.total_seconds, matmul_ceiling * world_size
+        ceiling = matmul_ceiling * world_size
         return {
             "tokens": self.total_tokens,
             "flops": self.total_flops,
             "training_seconds": self.total_seconds,
             "tokens_per_second": self.total_tokens / self.total_seconds,
-            "mfu": speed / ceiling if ceiling else None,
+            "mfu": self.total_flops / self.total_seconds / ceiling if ceiling else None,
         }
 
     def state(self) -> dict[str, float]:
@@ -87,59 +87,36 @@ class Throughput:
         self.total_seconds, self.seconds = float(state["total_seconds"]), float(state["seconds"])
 
 
-TOKENS_KEY, SECONDS_KEY = "train/tokens", "train/seconds"
+class Row(NamedTuple):
+    """One logged number: `step` optimizer steps, `tokens` read and `seconds` trained when it was logged."""
+
+    step: int
+    tokens: int
+    seconds: float
+    key: str
+    value: float
 
 
-class MetricsCsv(Logger):
-    """Appends to `folder/metrics.csv` on rank zero, in long form: step, tokens, seconds, key, value.
+def parse_row(line: str) -> Row | None:
+    """A whole line of metrics.csv; None of the header, and of a line of other columns."""
+    cells = next(csv.reader([line]), [])  # a source's name, and so a key, may hold a comma
+    if len(cells) != len(Row._fields) or not cells[0].isdigit():
+        return None
+    step, tokens, seconds, key, value = cells
+    return Row(int(step), int(tokens), float(seconds), key, float(value))
 
-    A Lightning logger, so it hears what `self.log` and `publish` say. The keys train/tokens and train/seconds fill the
-    columns of the lines that follow and get no line themselves.
+
+def read_rows(path: Path, last_bytes: int | None = None) -> Iterator[Row]:
+    """The whole rows of a metrics.csv, or those in its last bytes; none where there is no file.
+
+    A last line without an end is being written, or its writer was killed: half of its number would be another number.
     """
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.path = Path(folder) / "metrics.csv"
-        self._tokens, self._seconds = 0, 0.0
-
-    @property
-    def name(self) -> str:
-        return "metrics"
-
-    @property
-    def version(self) -> str:
-        return ""
-
-    @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        self._tokens = int(metrics.get(TOKENS_KEY, self._tokens))
-        self._seconds = float(metrics.get(SECONDS_KEY, self._seconds))
-        rows = [
-            (step, self._tokens, f"{self._seconds:.3f}", key, repr(float(value)))
-            for key, value in metrics.items()
-            if key not in (TOKENS_KEY, SECONDS_KEY, "epoch")
-        ]
-        is_new = not self.path.exists()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", newline="", encoding="utf-8") as stream:
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerows([COLUMNS, *rows] if is_new else rows)
-
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """The configuration is in config.yaml and run.json, not here."""
-
-    @rank_zero_only
-    def truncate_after(self, step: int) -> None:
-        """Drop what a resumed run will write again: lines of later steps, and a last one that was cut in the middle."""
-        if not self.path.exists():
-            return
-        temporary = self.path.with_name(".metrics.csv.tmp")
-        with (
-            self.path.open(newline="", encoding="utf-8") as source,
-            temporary.open("w", newline="", encoding="utf-8") as target,
-        ):
-            target.write(",".join(COLUMNS) + "\n")
-            for line in source:
-                if line.endswith("\n") and (row := parse(line)) and row.step <= step:
-                    target.write(line)
-        temporary.replace(self.path)
+    try:
+        with path.open("rb") as file:
+            if last_bytes is not None and path.stat().st_size > last_bytes:
+                file.seek(-last_bytes, 2)
+                file.readline()  # where the cut fell
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return
+    yield from (row for line in text.split("\n")[:-1] if (row := parse_row(line)))

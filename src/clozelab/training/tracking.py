@@ -1,4 +1,4 @@
-"""Trackers as guests: Weights & Biases (one run per job, offline without a key) and TensorBoard.
+"""Where a run's numbers go: metrics.csv, and two guests, Weights & Biases (offline without a key) and TensorBoard.
 
 Unusual: whatever a tracker raises is logged once and switches it off; it is never the end of a training, and
 metrics.csv has every number anyway. A W&B run stays open after the Trainer is done, for the final scores: `tracked`
@@ -7,6 +7,7 @@ closes it.
 
 from __future__ import annotations
 
+import csv
 import logging
 import netrc
 import os
@@ -20,6 +21,8 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Row, parse_row
+
 log = logging.getLogger(__name__)
 
 MODES = ("auto", "online", "offline", "disabled")
@@ -30,6 +33,50 @@ WANDB_SETTINGS = {
     "disable_code": True,
     "finish_timeout": 300.0,  # a network that has gone must not hold a finished job
 }
+
+
+class MetricsCsv(Logger):
+    """Appends to `folder/metrics.csv` on rank zero, in long form: step, tokens, seconds, key, value.
+
+    A Lightning logger, so it hears what `self.log` and `publish` say. The keys train/tokens and train/seconds fill the
+    columns of the lines that follow and get no line themselves.
+    """
+
+    name, version = "metrics", ""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.path = Path(folder) / "metrics.csv"
+        self._tokens, self._seconds = 0, 0.0
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        self._tokens = int(metrics.get(TOKENS_KEY, self._tokens))
+        self._seconds = float(metrics.get(SECONDS_KEY, self._seconds))
+        rows = [
+            (step, self._tokens, f"{self._seconds:.3f}", key, repr(float(value)))
+            for key, value in metrics.items()
+            if key not in (TOKENS_KEY, SECONDS_KEY, "epoch")
+        ]
+        is_new = not self.path.exists()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", newline="", encoding="utf-8") as stream:
+            csv.writer(stream, lineterminator="\n").writerows([Row._fields, *rows] if is_new else rows)
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """The configuration is in config.yaml and run.json, not here."""
+
+    @rank_zero_only
+    def truncate_after(self, step: int) -> None:
+        """Drop what a resumed run will write again: lines of later steps, and a last one that was cut in the middle."""
+        if not self.path.exists():
+            return
+        with self.path.open(newline="", encoding="utf-8") as source:
+            kept = [line for line in source if line.endswith("\n") and (row := parse_row(line)) and row.step <= step]
+        temporary = self.path.with_name(".metrics.csv.tmp")
+        with temporary.open("w", newline="", encoding="utf-8") as target:
+            target.writelines([",".join(Row._fields) + "\n", *kept])
+        temporary.replace(self.path)
 
 
 @dataclass(frozen=True)
@@ -57,15 +104,22 @@ def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: Trac
 
     Args:
         project, entity: of W&B.
-        mode: auto (online with an API key, else offline) | online | offline | disabled. WANDB_MODE has the last word.
+        mode: auto (online with an API key in the environment or netrc, else offline: `wandb sync` uploads later) |
+            online | offline | disabled. WANDB_MODE has the last word.
     """
     if mode not in MODES:
         raise ValueError(f"logger.mode is {mode!r}: choose one of {', '.join(MODES)}")
-    resolved = os.environ.get("WANDB_MODE") or (choose_mode() if mode == "auto" else mode)
+    if mode == "auto":
+        has_key = bool(os.environ.get("WANDB_API_KEY"))
+        try:
+            has_key = has_key or netrc.netrc().authenticators("api.wandb.ai") is not None
+        except (OSError, netrc.NetrcParseError):
+            log.debug("no netrc that can be read")
+        mode = "online" if has_key else "offline"
     settings = {
         "project": project,
         "entity": entity,
-        "mode": resolved,
+        "mode": os.environ.get("WANDB_MODE") or mode,
         "dir": str(job.folder),
         "group": f"{job.experiment}/{job.arm}",
         "job_type": job.stage,
@@ -79,19 +133,10 @@ def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: Trac
     return WandbTracker(settings, job.command)
 
 
-def choose_mode() -> str:
-    """online where a key for W&B is at hand (environment or netrc), else offline; `wandb sync` uploads later."""
-    if os.environ.get("WANDB_API_KEY"):
-        return "online"
-    try:
-        known = netrc.netrc().authenticators("api.wandb.ai")
-    except (OSError, netrc.NetrcParseError):
-        known = None
-    return "online" if known else "offline"
-
-
 class WandbTracker(Logger):
     """A Lightning logger that starts its W&B run at the first number; `close` ends it."""
+
+    name = "wandb"
 
     def __init__(self, settings: dict[str, Any], command: Sequence[str] = ()) -> None:
         super().__init__()
@@ -100,17 +145,13 @@ class WandbTracker(Logger):
         self.is_broken = False
 
     @property
-    def name(self) -> str:
-        return "wandb"
-
-    @property
     def version(self) -> str:
         return str(self.settings["id"])
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         values = {key: float(value) for key, value in metrics.items()}
-        self._guarded(lambda: self._started_run().log({**values, "step": step}))
+        self._tell(lambda _, run: run.log({**values, "step": step}))
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """The configuration goes along when the run starts."""
@@ -118,30 +159,23 @@ class WandbTracker(Logger):
     @rank_zero_only
     def summarise(self, scores: Mapping[str, Any]) -> None:
         """Final numbers, in the run's summary."""
-        self._guarded(lambda: self._started_run().summary.update(dict(scores)))
+        self._tell(lambda _, run: run.summary.update(dict(scores)))
 
     def log_table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """A table that W&B can sort, filter and plot."""
-
-        def act() -> None:
-            import wandb
-
-            self._started_run().log({name: wandb.Table(columns=list(columns), data=[list(row) for row in rows])})
-
-        self._guarded(act)
+        data = [list(row) for row in rows]
+        self._tell(lambda wandb, run: run.log({name: wandb.Table(columns=list(columns), data=data)}))
 
     def log_files(self, name: str, kind: str, paths: Sequence[Path]) -> None:
         """Files as one version of an artifact."""
 
-        def act() -> None:
-            import wandb
-
+        def act(wandb: Any, run: Any) -> None:
             artifact = wandb.Artifact(name, type=kind)
             for path in paths:
                 artifact.add_file(str(path), name=path.name)
-            self._started_run().log_artifact(artifact)
+            run.log_artifact(artifact)
 
-        self._guarded(act)
+        self._tell(act)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
@@ -154,34 +188,30 @@ class WandbTracker(Logger):
         """End the W&B run, and say how an offline one gets there."""
         if self.run is None:
             return
-        run, self.run = self.run, None
-
-        def act() -> None:
-            import wandb
-
-            run.finish(exit_code=exit_code)
-            # Its service writes on behind our back, and a forked job ends without the clean-up that would wait for it.
-            wandb.teardown()
-
-        self._guarded(act)
+        self._tell(lambda _, run: run.finish(exit_code=exit_code))
+        # Its service writes on behind our back, and a forked job ends without the clean-up that would wait for it.
+        self._tell(lambda wandb, _: wandb.teardown())
         if self.settings["mode"] == "offline":
-            log.info("W&B offline; to upload: wandb sync %s", Path(str(getattr(run, "dir", ""))).parent)
+            log.info("W&B offline; to upload: wandb sync %s", Path(str(getattr(self.run, "dir", ""))).parent)
+        self.run = None
 
-    def _started_run(self) -> Any:
-        if self.run is None:
-            import wandb  # a second of start-up that only tracked runs pay
-
-            with _command_line(self.command):
-                self.run = wandb.init(**self.settings)
-            # A resumed run repeats steps that W&B has seen; its own counter must not refuse them.
-            self.run.define_metric("*", step_metric="step")
-        return self.run
-
-    def _guarded(self, action: Callable[[], Any]) -> None:
+    def _tell(self, action: Callable[[Any, Any], Any]) -> None:
+        """Do something with the package and its run, which the first such call starts."""
         if self.is_broken:
             return
         try:
-            action()
+            import wandb  # a second of start-up that only tracked runs pay
+
+            if self.run is None:
+                # W&B copies sys.argv when it starts, and has no setting for it.
+                original, sys.argv = sys.argv, [*sys.argv[:1], *self.command]
+                try:
+                    self.run = wandb.init(**self.settings)
+                finally:
+                    sys.argv = original
+                # A resumed run repeats steps that W&B has seen; its own counter must not refuse them.
+                self.run.define_metric("*", step_metric="step")
+            action(wandb, self.run)
         except Exception as error:
             self.is_broken = True
             log.warning("the tracker failed and is off for the rest of this run: %s: %s", type(error).__name__, error)
@@ -220,17 +250,6 @@ def summarise(loggers: Sequence[Logger], scores: Mapping[str, Any]) -> None:
     for logger in loggers:
         if isinstance(logger, WandbTracker | TensorBoardTracker):
             logger.summarise(scores)
-
-
-@contextmanager
-def _command_line(words: Sequence[str]) -> Iterator[None]:
-    """W&B copies sys.argv when it starts, and has no setting for it."""
-    original = sys.argv
-    sys.argv = [*original[:1], *words]
-    try:
-        yield
-    finally:
-        sys.argv = original
 
 
 @contextmanager

@@ -25,7 +25,6 @@ from clozelab.training.checkpoints import AtomicCheckpointIO, verify_file
 from clozelab.training.runtime import (
     check_compile,
     choose_precision,
-    set_threads,
     use_deterministic_algorithms,
     use_onednn_fp32,
 )
@@ -89,19 +88,23 @@ def choose_hardware(
         cluster_environment(devices, num_nodes)
     wanted = check_compile(compile, kind)
     chosen = choose_precision(precision, kind)
-    threads = set_threads(threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
     if kind == "cpu" and chosen == "32-true":
         use_onednn_fp32()
     if kind == "gpu":
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
     if deterministic:
         use_deterministic_algorithms()
-    log.info("training on %s x %d, strategy %s, precision %s, %d threads", kind, devices, strategy, chosen, threads)
+    said = "training on %s x %d, strategy %s, precision %s, %d threads"
+    log.info(said, kind, devices, strategy, chosen, torch.get_num_threads())
     return Hardware(kind, devices, num_nodes, strategy, chosen, wanted, deterministic)
 
 
 def resolve_accelerator(requested: str, devices: int) -> str:
     """cpu, gpu or tpu; `auto` is gpu where CUDA is there. Raises ValueError for what this machine cannot give."""
+    if devices < 1:
+        raise ValueError(f"trainer.devices is {devices}: give 1 or more")
     if requested == "auto":
         requested = "gpu" if torch.cuda.is_available() else "cpu"
     if requested == "gpu" and not torch.cuda.is_available():
@@ -190,7 +193,11 @@ def build_trainer(
     `validation_interval_steps` None: no validation during training. `overrides` go to Lightning as they are
     (max_epochs...).
     """
-    _quieten()
+    # Advice of Lightning's that does not apply: our loaders need no workers, our loops no length.
+    for pattern in (".*does not have many workers.*", ".*IterableDataset.*has `__len__`.*", ".*LeafSpec.*"):
+        warnings.filterwarnings("ignore", pattern)
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     environment = cluster_environment(hardware.devices, hardware.num_nodes) if hardware.accelerator != "tpu" else None
     options: dict[str, Any] = {
         "accelerator": hardware.accelerator,
@@ -215,14 +222,6 @@ def build_trainer(
         "use_distributed_sampler": False,
     }
     return Trainer(**(options | overrides))
-
-
-def _quieten() -> None:
-    """Drop Lightning's advice that does not apply: our loaders need no workers, our loops no length."""
-    for pattern in (".*does not have many workers.*", ".*IterableDataset.*has `__len__`.*", ".*LeafSpec.*"):
-        warnings.filterwarnings("ignore", pattern)
-    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def stage_callbacks(

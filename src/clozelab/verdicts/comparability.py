@@ -384,7 +384,7 @@ def _equal_answers(runs: Sequence[Record]) -> Iterator[list[Record]]:
 
 def _predictions(run: Record) -> Mapping[str, str]:
     """Name -> sha256 of the files that hold its answers and what they came from; nothing without answers."""
-    from clozelab.training.metrics_rows import read_rows  # only where two runs look alike
+    from clozelab.training.measuring import read_rows  # only where two runs look alike
 
     files: list[Any] = [path for pattern in ANSWERS for path in sorted(run.folder.glob(pattern)) if path.is_file()]
     if not files:

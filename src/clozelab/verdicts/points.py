@@ -142,7 +142,7 @@ def _name(arm: str, others: frozenset[tuple[str, str]], lines: Sequence[tuple[st
 
 def _tokens(runs: Sequence[Record], fractions: Sequence[float]) -> dict[float, float]:
     """Seen after each fraction of the steps, as a mean over the complete runs; empty where one is not known."""
-    from clozelab.training.metrics_rows import read_rows  # only for points of a run
+    from clozelab.training.measuring import read_rows  # only for points of a run
 
     found: dict[float, list[float]] = {fraction: [] for fraction in fractions}
     for run in runs:
