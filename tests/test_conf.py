@@ -10,11 +10,12 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 
-from clozelab.config import CONF_DIR, check_config, fallback
+from clozelab.config import check_config, fallback
 from clozelab.launch import sweep
 from clozelab.launch.mistakes import explain
 from clozelab.models.config import EncoderConfig
 from clozelab.runs.fingerprint import canonical
+from clozelab.suggestions import CONF_DIR
 from clozelab.targets import check_targets
 
 

@@ -21,7 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from clozelab.config import CONF_DIR, EXPERIMENTS_DIR, ScaleConfig, check_config, kept_step, scaled
+from clozelab.config import check_config, kept_step, scaled
 from clozelab.launch import sweep
 from clozelab.launch.experiments import ExperimentSource
 from clozelab.models.config import EncoderConfig
@@ -29,6 +29,8 @@ from clozelab.runs.fingerprint import canonical, flatten
 from clozelab.runs.record import Record, what_was_said
 from clozelab.runs.sharing import kept_steps, training_key
 from clozelab.runs.store import Run
+from clozelab.schema import ScaleConfig
+from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR
 from clozelab.targets import check_targets
 from clozelab.verdicts.comparability import MAY_DIFFER, is_within, meant_to_differ
 from clozelab.verdicts.experiment import find_experiment, list_experiments, load_experiment

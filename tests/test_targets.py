@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from clozelab.config import CONF_DIR
 from clozelab.launch import sweep
+from clozelab.suggestions import CONF_DIR
 from clozelab.targets import GIVEN_BY_STAGE, check_targets, locate, parameters_of
 
 GOOD = {"_target_": "clozelab.optim.schedule.LinearWarmupDecay", "_partial_": True, "warmup_fraction": 0.1}

@@ -44,7 +44,7 @@ def run(site: Path, cwd: Path, *words: str) -> str:
 
 
 def test_the_wheel_is_what_runs(site: Path, tmp_path: Path) -> None:
-    code = "import clozelab.config as c; print(c.CONF_DIR, c.EXPERIMENTS_DIR)"
+    code = "import clozelab.suggestions as c; print(c.CONF_DIR, c.EXPERIMENTS_DIR)"
     environment = os.environ | {"PYTHONPATH": str(site)}
     out = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True

@@ -196,6 +196,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     from clozelab import config
     from clozelab.launch import experiments, launcher, plugins
     from clozelab.report.tracked import track_sweep
+    from clozelab.suggestions import CONF_DIR
 
     if {"-h", "--help"} & set(words):
         print(f"clozelab {verb}: {HYDRA_VERBS[verb]}\n\n{HYDRA_HELP[verb]}\n")
@@ -225,7 +226,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     if modes[-1:] == ["hydra.mode=RUN"]:  # a sweep's job: Hydra would compose everything to find that out
         app.get_mode = lambda *_, **__: RunMode.RUN
     try:
-        hydra.main(version_base="1.3", config_path=str(config.CONF_DIR), config_name=verb)(task)()
+        hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name=verb)(task)()
     finally:
         sys.argv, hydra_utils.run_and_report, app.get_mode = original, report, get_mode
     return status or launcher.Launched.check()

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from clozelab.config import EXPERIMENTS_DIR
 from clozelab.launch.experiments import ExperimentSource, inline_configs, sweeps_in, take_one_file
 from clozelab.launch.sweep import Sweep, compose, make_loader
+from clozelab.suggestions import EXPERIMENTS_DIR
 
 ABLATION = """
 arms:

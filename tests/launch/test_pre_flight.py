@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig
 
-from clozelab.config import EXPERIMENTS_DIR
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, look_before
 from clozelab.launch.sweep import compose
 from clozelab.planning.steps import Step
 from clozelab.stages.reproduce import run_step
+from clozelab.suggestions import EXPERIMENTS_DIR
 
 JOB = ("objective=mlm", "seed=1")
 

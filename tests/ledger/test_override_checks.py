@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clozelab.config import EXPERIMENTS_DIR
 from clozelab.launch import sweep
 from clozelab.launch.overrides import check_overrides
+from clozelab.suggestions import EXPERIMENTS_DIR
 
 
 @pytest.mark.parametrize(("key", "value"), [("learning_rate", "7.0"), ("epochs", "7.0"), ("global_batch_size", "7")])

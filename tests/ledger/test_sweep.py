@@ -12,10 +12,10 @@ from hydra._internal.config_repository import ConfigRepository
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.config import EXPERIMENTS_DIR
 from clozelab.launch.mistakes import CONFIGURATION_ERRORS
 from clozelab.launch.sweep import ReadOnce, Sweep, hydra_config, plan_job, without_hydra
 from clozelab.runs.fingerprint import canonical
+from clozelab.suggestions import EXPERIMENTS_DIR
 
 
 def opened(experiment: str, name: str, *words: str) -> Sweep:

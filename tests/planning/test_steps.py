@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clozelab.config import EXPERIMENTS_DIR
 from clozelab.launch import sweep
 from clozelab.planning.steps import make_steps, require_task_files
+from clozelab.suggestions import EXPERIMENTS_DIR
 
 TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"
 

@@ -16,6 +16,7 @@ from clozelab.corpus.tokenizers import WordPieceTokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.stages.finetune import main
+from clozelab.suggestions import CONF_DIR
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +59,7 @@ def finetune(world: Path, tmp_path: Path) -> Callable[..., Path]:
             "trainer.progress_bar": "false",
             "trainer.log_interval_steps": 4,
         }
-        with initialize_config_dir(str(schema.CONF_DIR), version_base=None):
+        with initialize_config_dir(str(CONF_DIR), version_base=None):
             cfg = compose("finetune", [f"{key}={value}" for key, value in settings.items()] + list(overrides))
         main(cfg)
         return tmp_path / name

@@ -276,7 +276,7 @@ def test_saved_model_predicts_the_same_in_transformers(finetune: Any) -> None:
         (["gradient_clip_norm=-1"], "gradient_clip_norm is -1"),
         (["trainer.num_workers=-1"], r"trainer\.num_workers is -1"),
         (["schedule.warmup_fraction=2"], r"schedule\.warmup_fraction is 2"),
-        (["max_train_examples=0"], "max_train_examples is 0: it must be at least 1"),
+        (["max_train_examples=0"], "max_train_examples is 0: it must be greater than or equal to 1"),
         (["+schedule.total_steps=3"], r"schedule\.total_steps: the stage sets this itself"),
         (["+task.module.bilstm_layers=3"], r"task\.module\.bilstm_layers.*did you mean 'bilstm_num_layers'"),
         (["head=crf"], "known heads: linear, bilstm"),

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from clozelab.config import EXPERIMENTS_DIR
 from clozelab.launch import sweep
 from clozelab.report.tracked import tracked_config
 from clozelab.runs.fingerprint import HIDDEN, canonical, flatten, redacted, redacted_words, watched_files
 from clozelab.runs.store import Run
+from clozelab.suggestions import EXPERIMENTS_DIR
 
 WANDB_KEY = "0123456789abcdef" * 2 + "01234567"
 

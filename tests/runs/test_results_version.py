@@ -37,6 +37,7 @@ from clozelab.objectives.objective import Objective
 from clozelab.runs.fingerprint import RESULTS_VERSIONS
 from clozelab.stages import finetune as stage
 from clozelab.stages import pretrain
+from clozelab.suggestions import CONF_DIR
 
 PINNED_VERSIONS = {"pretrain": 4, "finetune": 5}
 BATCHES = {
@@ -284,7 +285,7 @@ def test_order_of_finetuning() -> None:
 def test_losses_of_pretraining(world: Path, tmp_path: Path, objective: str) -> None:
     places = {"data_dir": world, "cache_dir": world / "cache", "run_dir": tmp_path / "run", "objective": objective}
     schema.register()
-    with initialize_config_dir(version_base="1.3", config_dir=str(schema.CONF_DIR)):
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF_DIR)):
         words = [f"{key}={value}" for key, value in (PRETRAINING | places).items()]
         pretrain.main(compose("pretrain", [*words, "arm=test"]))
     require_losses(objective, losses(tmp_path / "run"))

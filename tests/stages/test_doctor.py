@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from clozelab.checks.subject import ERROR, WARNING
-from clozelab.config import EXPERIMENTS_DIR
 from clozelab.launch.sweep import Sweep, compose, without_hydra
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
@@ -20,6 +19,7 @@ from clozelab.planning.timing import Request, Speed
 from clozelab.stages import doctor, reproduce
 from clozelab.stages.prepare import find_corpus, prepared_corpus
 from clozelab.stages.subject import gather, gather_sweep
+from clozelab.suggestions import EXPERIMENTS_DIR
 
 EXPERIMENT = EXPERIMENTS_DIR / "table5_pretraining_tasks"
 WORLD = [

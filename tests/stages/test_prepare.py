@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.config import CorpusConfig, TokenizerConfig
+from clozelab.schema import CorpusConfig, TokenizerConfig
 from clozelab.stages.prepare import main, prepared_corpus
 
 NUM_DOCUMENTS = 30

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from clozelab.config import EXPERIMENTS_DIR
 from clozelab.runs.find import Runs
 from clozelab.runs.record import Record, Score
+from clozelab.suggestions import EXPERIMENTS_DIR
 from clozelab.verdicts.experiment import load_experiment
 from clozelab.verdicts.judging import HOLDS, NOT_COMPARABLE, ONE_SEED, judge
 from clozelab.verdicts.table import Cell, Table, build_table

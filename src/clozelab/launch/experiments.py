@@ -28,7 +28,7 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from clozelab.config import CONF_DIR
+from clozelab.suggestions import CONF_DIR
 
 PAPER = "paper.yaml"
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune"}

@@ -16,9 +16,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from clozelab.config import CONF_DIR, SCHEMAS
 from clozelab.runs.fingerprint import no_value
-from clozelab.suggestions import nearest
+from clozelab.schema import SCHEMAS
+from clozelab.suggestions import CONF_DIR, nearest
 
 CONFIGURATION_ERRORS: tuple[type[Exception], ...] = (HydraException, OmegaConfBaseException, YAMLError)
 WRONG_IN_FILE = re.compile(r"In '([^']+)': \w+ raised while composing config:\s*Key '[^']+' .*\s+full_key: (\S+)")
@@ -35,7 +35,7 @@ def explain(error: BaseException, verb: str, *, config_name: str | None = None, 
     text = str(error).strip()
     if (choice := _wrong_choice(text)) is not None:
         return choice
-    stage = verb if f"{verb}_schema" in SCHEMAS else "pretrain"  # which the verbs without a configuration ask
+    stage = verb if verb in SCHEMAS else "pretrain"  # which the verbs without a configuration ask
     if (wrong := WRONG_IN_FILE.match(text)) is not None:
         name, key = wrong.groups()
         files = [place / f"{name}.yaml" for place in (folder, CONF_DIR) if place is not None]

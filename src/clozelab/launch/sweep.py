@@ -41,6 +41,7 @@ from clozelab.launch.experiments import KINDS
 from clozelab.launch.overrides import check_overrides
 from clozelab.runs.record import JobName, is_record_of, read_record
 from clozelab.runs.sharing import find_equal_run, find_likely_run, is_done
+from clozelab.suggestions import CONF_DIR
 from clozelab.terminal import key_of
 
 LIKELY_SHARED = "shared?"
@@ -68,7 +69,7 @@ def make_loader(folder: Path | None = None) -> ConfigLoader:
     schema.register()
     experiments.register()
     setup_globals()
-    search_path = create_config_search_path(str(schema.CONF_DIR))
+    search_path = create_config_search_path(str(CONF_DIR))
     if folder is not None:
         if not folder.exists():
             raise ValueError(f"{folder} is no folder")

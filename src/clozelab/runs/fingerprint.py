@@ -21,8 +21,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-from clozelab.config import Kind, meaning_of, meanings
 from clozelab.corpus.files import matching_files
+from clozelab.schema import IDENTITY, LAYOUT, NEUTRAL, meaning_of, meanings
 
 HIDDEN = "***"
 """Also inside an interpolation a value that can be read back."""
@@ -110,7 +110,7 @@ CONDITIONAL_KEYS = {key: meaning.option for key, meaning in meanings().items() i
 
 
 def canonical(config: DictConfig, *, hides: bool = True) -> dict[str, Any]:
-    """The configuration as plain values, resolved, without what changes nothing (config.meanings).
+    """The configuration as plain values, resolved, without what changes nothing (schema.meanings).
 
     Args:
         hides: what comes from the environment and what looks like a secret is a hash.
@@ -129,14 +129,14 @@ def no_value(key: str) -> str:
 
 def is_of_no_account(key: str) -> bool:
     """Whether a difference in this dotted key leaves two runs the same experiment."""
-    return meaning_of(key).kind in (Kind.NEUTRAL, Kind.LAYOUT)
+    return meaning_of(key) in (NEUTRAL, LAYOUT)
 
 
 def _mapping(node: DictConfig, where: str, off: frozenset[str], hides: bool) -> dict[str, Any]:
     plain = {}
     for key in node:
         path = f"{where}.{key!s}" if where else str(key)
-        if path not in off and meaning_of(path).kind is not Kind.NEUTRAL:
+        if path not in off and meaning_of(path) != NEUTRAL:
             plain[str(key)] = _value(node, key, path, off, hides)
     return plain
 
@@ -148,7 +148,7 @@ def _value(node: DictConfig | ListConfig, key: Any, where: str, off: frozenset[s
         value = node[key]
     except MissingMandatoryValue as error:
         raise ValueError(no_value(where)) from error
-    if meaning_of(where).kind is Kind.IDENTITY and not (isinstance(text, str) and "oc.env" in text):
+    if meaning_of(where) == IDENTITY and not (isinstance(text, str) and "oc.env" in text):
         return value
     if hides and isinstance(text, str) and _is_from_environment(node, key, text, value):
         return f"{text} {digested(value)}"

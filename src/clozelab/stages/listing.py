@@ -8,10 +8,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from clozelab.config import EXPERIMENTS_DIR
 from clozelab.planning.steps import runs_root, sweep_names
 from clozelab.runs.find import find
 from clozelab.runs.progress import read_launches
+from clozelab.suggestions import EXPERIMENTS_DIR
 from clozelab.terminal import make_console, parse, wants_help
 from clozelab.verdicts.experiment import list_experiments, load_experiment
 from clozelab.verdicts.judging import judge, summarise

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clozelab.config import CONF_DIR
-from clozelab.suggestions import hint
+from clozelab.suggestions import CONF_DIR, hint
 from clozelab.targets import locate
 from clozelab.terminal import parse, wants_help
 

@@ -1,0 +1,400 @@
+"""The schema of every stage's configuration: names, types, ranges, and what a key means for a run.
+
+A root dataclass per stage refuses a misspelt key wherever it stands. Values live in `conf/`, so nearly every field is
+MISSING here. A free-form node carries a `_target_`, which `check_targets` looks at. Hydra reads the types, pydantic
+their ranges (config.check_config).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, is_dataclass
+from functools import cache
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
+
+from omegaconf import MISSING
+from pydantic import AfterValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+
+class Meaning(NamedTuple):
+    """What a difference in a key means for two runs; with `option`, only while that key is set."""
+
+    kind: str
+    """protocol: another experiment; so is a key that says nothing. neutral: no other result. identity: what a run is
+    found by, written down as it is. layout: the same work laid out otherwise on a machine, with other rounding and
+    other draws of dropout; in a fingerprint, since a resumed run goes on to the bit; two runs may be compared."""
+    option: str = ""
+
+
+PROTOCOL, LAYOUT, NEUTRAL, IDENTITY = map(Meaning, ("protocol", "layout", "neutral", "identity"))
+
+
+def one_of(*choices: str) -> AfterValidator:
+    """Refuse any other text."""
+
+    def check(value: str) -> str:
+        # YAML's `false` reads 'False' in a field that holds text.
+        if {"True": "true", "False": "false"}.get(value, value) not in choices:
+            raise PydanticCustomError("one_of", "no choice", {"choices": choices})
+        return value
+
+    return AfterValidator(check)
+
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+@dataclass
+class PhaseConfig:
+    """One stretch of pre-training at one sequence length."""
+
+    seq_length: Count = MISSING
+    steps: Count = MISSING
+    global_batch_size: Count = MISSING
+    """Sequences per optimizer step, over all devices."""
+    micro_batch_size: Annotated[Count, LAYOUT] = MISSING
+    """Sequences per forward and device."""
+    objective: Any = None
+    """None: the run's; the name of another one in conf/objective; or settings in which it differs from the run's."""
+
+
+@dataclass
+class ScaleSizeConfig:
+    """The middle size where sizes are compared: depth a multiple of 4, heads of 12, width of 3."""
+
+    num_hidden_layers: int = MISSING
+    hidden_size: int = MISSING
+    num_attention_heads: int = MISSING
+
+
+@dataclass
+class ScaleModelConfig(ScaleSizeConfig):
+    intermediate_size: int = MISSING
+    hidden_dropout_prob: float = MISSING
+    attention_probs_dropout_prob: float = MISSING
+    initializer_range: float = MISSING
+    position_embedding_init: str = MISSING
+
+
+@dataclass
+class ModelConfig(ScaleModelConfig):
+    """Encoder shape, in Hugging Face's spelling; the vocabulary size comes from the prepared corpus."""
+
+    hidden_act: str = MISSING
+    max_position_embeddings: int = MISSING
+    type_vocab_size: int = MISSING
+    layer_norm_eps: float = MISSING
+    embedding_size: int | None = MISSING
+    """None: the hidden size."""
+    num_hidden_groups: int | None = MISSING
+    """Sets of weights that the layers share; None: each has its own."""
+
+
+@dataclass
+class ScalePretrainConfig:
+    phases: list[PhaseConfig] = MISSING
+    position_growth: str = MISSING
+    learning_rate: float = MISSING
+    warmup_fraction: float = MISSING
+    adam_betas: list[float] = MISSING
+    validation_interval_steps: int = MISSING
+    validation_instances: int = MISSING
+    validation_seq_length: int = MISSING
+    checkpoint_interval_steps: int = MISSING
+    dupe_factor: int | None = None
+    """Static masking in so many copies of each instance; None: a new mask every epoch."""
+    keep_encoders: list[float] = MISSING
+    """Fractions of the steps after which experiments about the course of training keep the encoder."""
+    seeds: str = MISSING
+    """Comma-separated, as a Hydra sweep wants them."""
+
+
+@dataclass
+class ScaleFinetuneConfig:
+    learning_rate: float | None = MISSING
+    """None, as for epochs and global_batch_size: each task keeps its own (the paper's)."""
+    epochs: float | None = MISSING
+    global_batch_size: int | None = MISSING
+    max_train_examples: int | None = MISSING
+    evaluations_per_epoch: int = MISSING
+    seeds: str = MISSING
+    tasks: str = MISSING
+    """Comma-separated: the tasks an experiment is judged on at this scale."""
+    glue_tasks: str = MISSING
+    """What the experiment on the whole benchmark uses at this scale."""
+    benchmarks: dict[str, str] = MISSING
+    """Benchmark -> the task that is it, or stands in for it, at this scale: `${scale.finetune.benchmarks.mnli}`."""
+
+
+@dataclass
+class ScaleConfig:
+    """The budget, orthogonal to the arm: sizes and step counts that no arm may name; judged where they are used."""
+
+    name: Annotated[str, IDENTITY] = MISSING
+    vocab_size: int = MISSING
+    model: ScaleModelConfig = field(default_factory=ScaleModelConfig)
+    size_base: ScaleSizeConfig = field(default_factory=ScaleSizeConfig)
+    pretrain: ScalePretrainConfig = field(default_factory=ScalePretrainConfig)
+    finetune: ScaleFinetuneConfig = field(default_factory=ScaleFinetuneConfig)
+
+
+@dataclass
+class ArchitectureConfig:
+    """What an encoder is made of: parts, each a node with `_target_` (models/config.py)."""
+
+    model_type: str = MISSING
+    """The family whose names a saved encoder has: a file of models/families."""
+    positions: dict[str, Any] = MISSING
+    block: dict[str, Any] = MISSING
+    attention: dict[str, Any] = MISSING
+    pooler: dict[str, Any] | None = MISSING
+    projects_embeddings: bool = MISSING
+
+
+@dataclass
+class SizeConfig:
+    """An encoder's size as ratios ("4/3") of the scale's `size_base`; read by model=ratio alone."""
+
+    depth: str = MISSING
+    width: str = MISSING
+    heads: str = MISSING  # of those that keep the base's head size at this width
+
+
+@dataclass
+class SourceConfig:
+    name: str = MISSING
+    path: str = MISSING
+    """A file, a folder or a glob; relative paths start at data_dir."""
+    format: Annotated[str, one_of("auto", "text", "jsonl")] = "auto"
+    text_field: str = "text"
+
+
+@dataclass
+class CorpusConfig:
+    name: str = MISSING
+    sources: list[SourceConfig] = MISSING
+    generator: dict[str, Any] | None = None
+    """A node with `_target_` that writes the sources' files below data_dir first (embedded corpora)."""
+    validation_fraction: Share = MISSING
+
+
+@dataclass
+class TokenizerConfig:
+    """How text becomes ids (corpus/tokenizers.py)."""
+
+    kind: Annotated[str, one_of("wordpiece", "byte_bpe")] = MISSING
+    vocab_size: Count = MISSING
+    lowercase: bool = MISSING
+    vocab_file: str | None = None
+    add_prefix_space: bool | None = None
+
+
+@dataclass
+class TrainerConfig:
+    accelerator: Annotated[str, one_of("auto", "cpu", "gpu", "tpu"), LAYOUT] = MISSING
+    devices: Annotated[Count, LAYOUT] = MISSING
+    """Of one node."""
+    num_nodes: Annotated[Count, LAYOUT] = MISSING
+    strategy: Annotated[str, one_of("auto", "ddp", "fsdp", "xla"), LAYOUT] = MISSING
+    precision: Annotated[str, one_of("auto", "bf16-mixed", "bf16-true", "32-true")] = MISSING
+    """auto: bf16 where the processor multiplies it natively, else fp32."""
+    threads: Annotated[Count | None, NEUTRAL] = MISSING
+    """Intra-op CPU threads of one process; None: what the machine or the launcher gives."""
+    num_workers: Annotated[int, Field(ge=0), NEUTRAL] = MISSING
+    log_interval_steps: Annotated[Count, NEUTRAL] = MISSING
+    progress_bar: Annotated[bool, NEUTRAL] = MISSING
+    compile: Annotated[str, one_of("auto", "true", "false"), LAYOUT] = MISSING
+    """auto: in pre-training on a GPU, and where a calibration found that it pays."""
+    calibrate: Annotated[bool, LAYOUT] = MISSING
+    """Pre-training on one CPU process: time the kernels that compete, and keep the winners."""
+    deterministic: Annotated[bool, LAYOUT] = MISSING
+    """Only algorithms whose bits do not depend on timing, on a GPU too; never calibrates."""
+    tf32: bool = MISSING
+    """fp32 matrix products on a GPU may round their factors to 10 bits."""
+    gradient_checkpointing: Annotated[bool, NEUTRAL] = MISSING
+    """Pre-training: compute activations twice instead of keeping them; less memory, a third more work."""
+    micro_batch: Annotated[str, one_of("as_configured", "auto"), NEUTRAL] = MISSING
+    """Pre-training, auto: halve phases.*.micro_batch_size until a step fits; the choice is recorded and kept."""
+
+
+@dataclass
+class StageConfig:
+    """What every training stage has."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    experiment: Annotated[str, IDENTITY] = MISSING
+    seed: Annotated[int, Field(ge=0), IDENTITY] = MISSING
+    data_dir: Annotated[str, NEUTRAL] = MISSING
+    cache_dir: Annotated[str, NEUTRAL] = MISSING
+    runs_dir: Annotated[str, NEUTRAL] = MISSING
+    run_dir: Annotated[str, NEUTRAL] = MISSING
+    scale: Annotated[ScaleConfig, NEUTRAL] = field(default_factory=ScaleConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    optimizer: dict[str, Any] = MISSING
+    schedule: dict[str, Any] = MISSING
+    gradient_clip_norm: Annotated[float, Field(ge=0)] = MISSING
+    """0: gradients are not cut."""
+    logger: Annotated[dict[str, Any] | None, NEUTRAL] = None
+
+
+@dataclass
+class PrepareConfig:
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    data_dir: str = MISSING
+    cache_dir: str = MISSING
+    runs_dir: str = MISSING
+    """Only a sweep's logs lie there; here so that one list of paths suits every stage."""
+    scale: ScaleConfig = field(default_factory=ScaleConfig)
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+
+
+@dataclass
+class ObjectiveConfig:
+    """A composition: how rows are laid out, what is predicted per token, what per pair."""
+
+    input: dict[str, Any] = MISSING
+    token: dict[str, Any] = MISSING
+    pair: dict[str, Any] | None = None
+    dupe_factor: int | None = MISSING
+    """Static masking: each instance repeats after this many epochs; None: every epoch is new."""
+
+
+@dataclass
+class ValidationConfig:
+    interval_steps: Count = MISSING
+    """More than there are: validate once, at the end."""
+    instances: Count = MISSING
+    seq_length: Count = MISSING
+
+
+@dataclass
+class PretrainConfig(StageConfig):
+    arm: Annotated[str, IDENTITY] = MISSING
+    encoder: Annotated[str | None, NEUTRAL] = MISSING
+    """A folder to go on from, instead of fresh weights; its shape counts, and what it holds is among the inputs."""
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    architecture: ArchitectureConfig = field(default_factory=ArchitectureConfig)
+    size: Annotated[SizeConfig, NEUTRAL] = field(default_factory=SizeConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    steps_factor: Annotated[float, Field(gt=0, allow_inf_nan=False), NEUTRAL] = MISSING
+    """Times the steps of every phase of the scale: how an arm trains for longer or shorter than others."""
+    phases: list[PhaseConfig] = MISSING
+    position_growth: Annotated[str, one_of("none", "tile")] = MISSING
+    """What the positions that a longer phase adds start as: their initialisation, or copies of trained ones."""
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    checkpoint_interval_steps: Annotated[Count, NEUTRAL] = MISSING
+    keep_encoders: Annotated[list[Share], NEUTRAL] = MISSING
+    """Fractions of the steps after which the encoder is kept as well, in encoders/step-N."""
+    needs_kept_encoders: Annotated[bool, NEUTRAL] = MISSING
+    """A run without them is of no use here: it is neither shared nor taken for complete."""
+    share_runs: Annotated[bool, NEUTRAL] = MISSING
+    """Take an equal, complete run of another experiment instead of training again."""
+
+
+@dataclass
+class TaskAlwaysConfig:
+    """What a task wants whatever the scale's fine-tuning recipe is; None: the scale's, the row's."""
+
+    head: str | None = None
+    learning_rate: float | None = None
+    epochs: float | None = None
+    global_batch_size: int | None = None
+
+
+TEST = Meaning("protocol", "predict_test")
+PARTS_OF_DATA = {"how_to_get": NEUTRAL, "evaluation_tokens": LAYOUT, "test_files": TEST, "test_id_column": TEST}
+
+
+@dataclass
+class TaskConfig:
+    """One downstream task: a YAML, never a class."""
+
+    name: Annotated[str, IDENTITY] = MISSING
+    title: Annotated[str, NEUTRAL] = MISSING
+    stand_in_for: str | None = None
+    """Name of the benchmark this data set stands in for; shown in every table, never beside the paper's number."""
+    metric: str = MISSING
+    """The key that selects the best checkpoint and stands in the table, e.g. validation/accuracy."""
+    hub: Annotated[dict[str, Any] | None, Meaning("protocol", "hub")] = None
+    """Where the `datasets` library finds the same data (data/readers/hub.py); read only with hub=true."""
+    module: dict[str, Any] = MISSING
+    data: Annotated[dict[str, Any], PARTS_OF_DATA] = MISSING
+    learning_rate: float = MISSING
+    epochs: float = MISSING
+    global_batch_size: int = MISSING
+    always: Annotated[TaskAlwaysConfig, NEUTRAL] = field(default_factory=TaskAlwaysConfig)
+
+
+@dataclass
+class FinetuneConfig(StageConfig):
+    row: Annotated[str, IDENTITY] = MISSING
+    """Row of the experiment's table: an encoder and a head."""
+    encoder: Annotated[str | None, NEUTRAL] = MISSING
+    """Folder in the Hugging Face layout; what it holds is among the inputs."""
+    encoder_arm: Annotated[str | None, IDENTITY] = MISSING
+    encoder_fraction: Annotated[float, Field(gt=0, le=1)] = MISSING
+    """After which fraction of its steps the arm's encoder is taken; below 1 it has to have been kept."""
+    pretrain_seed: Annotated[int, Field(ge=0), IDENTITY] = MISSING
+    initialisation: Annotated[str, one_of("pretrained", "random")] = MISSING
+    """random: the no-pre-training floor, of the same shape and vocabulary, with fresh weights."""
+    head: str = MISSING
+    task: TaskConfig = field(default_factory=TaskConfig)
+    learning_rate: Annotated[Positive, IDENTITY] = MISSING
+    epochs: Positive = MISSING
+    global_batch_size: Count = MISSING
+    max_train_examples: Count | None = MISSING
+    evaluations_per_epoch: Count = MISSING
+    save_model: bool = MISSING
+    """Also write the fine-tuned model, in the Hugging Face layout."""
+    hub: bool = MISSING
+    """Take the task's files from the Hugging Face hub instead of data_dir."""
+    predict_test: bool = MISSING
+    """Also predict the task's test files, as `clozelab submit` wants them."""
+
+
+SCHEMAS: dict[str, type] = {"prepare": PrepareConfig, "pretrain": PretrainConfig, "finetune": FinetuneConfig}
+
+
+@cache
+def meanings() -> dict[str, Meaning]:
+    """Dotted key (with `*` for a list's places) -> what it means for a run, where that is not part of the protocol.
+
+    A key that is not here means what the nearest key above it does.
+    """
+    found = (pair for schema in SCHEMAS.values() for pair in _meanings(schema))
+    return {"hydra": NEUTRAL} | {name: meaning for name, meaning in found if meaning != PROTOCOL}
+
+
+@cache
+def meaning_of(name: str) -> Meaning:
+    """What a dotted key means for a run: its own meaning, or that of the nearest key above it."""
+    key = re.sub(r"\.\d+\b", ".*", name)
+    while key and key not in meanings():
+        key = key.rpartition(".")[0]
+    return meanings().get(key, PROTOCOL)
+
+
+def _meanings(schema: type, where: str = "", *, named_alone: bool = False) -> Iterator[tuple[str, Meaning]]:
+    """Every dotted key of a dataclass with its meaning, parents first.
+
+    Below a neutral part only what a run is named by has one: the other values are judged where they are used.
+    """
+    for name, hint in get_type_hints(schema, include_extras=True).items():
+        said = getattr(hint, "__metadata__", ())
+        meaning = next((one for one in said if isinstance(one, Meaning)), PROTOCOL)
+        if named_alone and meaning != IDENTITY:
+            continue
+        yield f"{where}{name}", meaning
+        for inner in (one for one in said if isinstance(one, dict)):
+            yield from ((f"{where}{name}.{part}", of_part) for part, of_part in inner.items())
+        kind = get_args(hint)[0] if said else hint
+        for part, below in [(kind, f"{where}{name}."), *((one, f"{where}{name}.*.") for one in get_args(kind))]:
+            if is_dataclass(part) and isinstance(part, type):
+                yield from _meanings(part, below, named_alone=meaning == NEUTRAL)
