@@ -15,7 +15,6 @@ import zstandard
 from clozelab.corpus.documents import (
     MAX_DOCUMENT_CHARACTERS,
     MAX_SENTENCE_CHARACTERS,
-    CorpusCounts,
     Document,
     SeenHashes,
     SplitRule,
@@ -25,7 +24,7 @@ from clozelab.corpus.documents import (
     read_documents,
     split_paragraph,
 )
-from clozelab.corpus.files import Source, check_head, find_files
+from clozelab.corpus.files import CorpusCounts, Source, check_head, find_files
 
 
 def read(folder: Path, path: str, **options: str) -> tuple[list[list[str]], CorpusCounts]:
@@ -77,7 +76,7 @@ def test_compression_changes_nothing(tmp_path: Path, suffix: str, name: str) -> 
     (tmp_path / f"{name}{suffix}").write_bytes(packed)
     documents, counts = read(tmp_path, f"{name}*")
     assert documents == [[text] for text in texts]
-    assert counts.rows.rows == (2000 if name == "rows.jsonl" else 3999)
+    assert counts.rows == (2000 if name == "rows.jsonl" else 3999)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -201,9 +200,9 @@ def test_few_bad_rows_are_skipped_counted_and_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(content)
     documents, counts = read(tmp_path, "a.jsonl")
     assert len(documents) == 500
-    assert counts.rows.rows == 504
-    assert counts.rows.bad == {"undecodable bytes": 1, "no text in field 'text'": 2, "invalid JSON": 1}
-    assert counts.rows.first_bad[0] == "a.jsonl:100: undecodable bytes"
+    assert counts.rows == 504
+    assert counts.bad == {"undecodable bytes": 1, "no text in field 'text'": 2, "invalid JSON": 1}
+    assert counts.first_bad[0] == "a.jsonl:100: undecodable bytes"
 
 
 def test_many_bad_rows_are_an_error_that_names_the_first(tmp_path: Path) -> None:
@@ -220,7 +219,7 @@ def test_undecodable_lines_of_plain_text_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"Good.\nBad \xe9\xe8.\nGood again.\n")
     documents, counts = read(tmp_path, "a.txt")
     assert documents == [["Good.", "Good again."]]
-    assert counts.rows.first_bad == ["a.txt:2: undecodable bytes"]
+    assert counts.first_bad == ["a.txt:2: undecodable bytes"]
 
 
 def test_a_binary_file_is_an_error(tmp_path: Path) -> None:

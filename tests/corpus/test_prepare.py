@@ -79,7 +79,7 @@ def test_the_shards_hold_the_text(tmp_path: Path, data: Path) -> None:
     assert 0 < corpus.validation.num_documents < corpus.train.num_documents
     counts = np.bincount(corpus.train.tokens[:])
     share = counts[counts > 0] / counts.sum()
-    assert corpus.unigram_entropy == pytest.approx(-(share * np.log(share)).sum())
+    assert corpus.train.unigram_entropy == pytest.approx(-(share * np.log(share)).sum())
 
 
 def test_one_corpus_has_one_result(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,7 +239,12 @@ def test_every_word_is_scored_once(tokenizer: WordPieceTokenizer, length: int, c
     words = np.array(["the", "cat", "zzz", "aaaaaaa", "sat"])
     texts = [[" ".join(rng.choice(words, rng.integers(1, 15))) for _ in range(4)] for _ in range(3)]
     rows_of_texts, tokens, scored, counts = make(tokenizer, texts, length, context)
-    expected = [tokenizer.tokenize(w)[0] for document in texts for text in document for w in text.split()]
+    expected = [
+        tokenizer.vocabulary[tokenizer.encode_batch([w])[0][0]]
+        for document in texts
+        for text in document
+        for w in text.split()
+    ]
     assert [token for row in scored for token in row] == expected
     assert rows_of_texts.sequences.lengths.max() <= length
     assert (counts["split_sentences"] > 0) == (length < 120)

@@ -14,13 +14,14 @@ import html
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import sentencex
 
-from clozelab.corpus.files import RowCounts, TextFile, read_rows
+from clozelab.corpus.files import CorpusCounts, TextFile, read_rows
 
 LANGUAGE = "en"
 """Rules of the sentence splitter; abbreviations differ, most rules are shared between languages."""
@@ -33,10 +34,6 @@ MAX_PIECE_CHARACTERS = 8000
 MAX_DOCUMENT_CHARACTERS = 4_000_000
 """A text file without blank lines becomes several documents of this size instead of one that fills the memory."""
 
-_INVISIBLE = re.compile(
-    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffd\ud800-\udfff]"
-)
-_SEPARATORS = re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
 _TAG_NAMES = (
     "a|abbr|b|big|blockquote|br|center|cite|code|dd|del|dfn|div|dl|dt|em|font|gallery|h[1-6]|hr|i|id|imagemap|includeonly|ins|kbd|"
     "li|math|noinclude|nowiki|ol|onlyinclude|p|poem|pre|q|rb|ref|rp|rt|ruby|s|score|small|span|strike|strong|sub|sup|table|tbody|"
@@ -47,9 +44,24 @@ _TAG = re.compile(
     rf"<!--[^<>]{{0,1000}}-->|</?(?:{_TAG_NAMES})(?:\s+[\w:-]{{1,40}}\s*=\s*(?:\"[^\"<>]{{0,300}}\"|'[^'<>]{{0,300}}'|[^\s<>\"']{{1,300}}))*\s*/?>",
     re.IGNORECASE,
 )
-_ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});")
-_HEADING = re.compile(r"^[ \t]*#{1,6}[ \t]+", re.MULTILINE)
-_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3})(?=\S)([^*_\n]{1,400})(?<=\S)\1(?![\w*])")
+_INVISIBLE = (
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffd\ud800-\udfff]"
+)
+_EMPHASIS = r"(?<![\w*])(\*{1,3}|_{1,3})(?=\S)([^*_\n]{1,400})(?<=\S)\1(?![\w*])"
+_CLEANING: Sequence[tuple[str, str, re.Pattern[str], str | Callable[[re.Match[str]], str]]] = (
+    (
+        "HTML entities decoded",
+        "&",
+        re.compile(r"&(?:#\d{1,7}|#x[0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});"),
+        lambda found: html.unescape(found[0]),
+    ),
+    ("invisible characters removed", "", re.compile(_INVISIBLE), ""),
+    ("", "", re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]"), "\n"),
+    ("HTML tags removed", "<", _TAG, " "),
+    ("Markdown headings unmarked", "#", re.compile(r"^[ \t]*#{1,6}[ \t]+", re.MULTILINE), ""),
+    ("Markdown emphasis unmarked", "*_", re.compile(_EMPHASIS), r"\2"),
+)
+"""In this order: what is counted ("" is not), characters without which there is nothing to do, what becomes what."""
 _QUOTES = str.maketrans('"“”„«»‘', " " * 7)
 _WORD = re.compile(r"[^\W_]")
 
@@ -67,18 +79,6 @@ class Document:
         return sum(map(len, self.sentences))
 
 
-@dataclass
-class CorpusCounts:
-    """What a pass over the corpus met."""
-
-    rows: RowCounts = field(default_factory=RowCounts)
-    documents: int = 0
-    sentences: int = 0
-    characters: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    cleaned: Counter[str] = field(default_factory=Counter)
-
-
 def read_documents(
     files: Sequence[TextFile], counts: CorpusCounts, advance: Callable[[int], None] = lambda _: None
 ) -> Iterator[Document]:
@@ -89,7 +89,8 @@ def read_documents(
     seen = SeenHashes()
     for file in files:
         split = split_paragraph if file.format == "jsonl" else _whole_line
-        for text in _texts(file, counts, advance):
+        rows = read_rows(file, counts, advance)
+        for text in rows if file.format == "jsonl" else _paragraphs(rows, counts.cleaned):
             sentences = [sentence for line in clean(text, counts.cleaned) for sentence in split(line, counts.cleaned)]
             document = Document(file.source, sentences, hash_of("\n".join(sentences)))
             if not sentences:
@@ -101,27 +102,21 @@ def read_documents(
                 counts.sentences += len(sentences)
                 counts.characters += document.num_characters
                 yield document
-    counts.rows.check()
+    counts.check_rows()
 
 
-def _texts(file: TextFile, counts: CorpusCounts, advance: Callable[[int], None]) -> Iterator[str]:
-    """Raw text of each document of one file."""
-    rows = read_rows(file, counts.rows, advance)
-    if file.format == "jsonl":
-        yield from (text for _, text in rows)
-        return
+def _paragraphs(rows: Iterable[str], cleaned: Counter[str]) -> Iterator[str]:
+    """Documents of a text file: what stands between blank lines."""
     lines: list[str] = []
     size = 0
-    for _, line in rows:
+    for line in chain(rows, [""]):
         if lines and (not line or size + len(line) > MAX_DOCUMENT_CHARACTERS):
-            counts.cleaned["documents cut"] += bool(line)
+            cleaned["documents cut"] += bool(line)
             yield "\n".join(lines)
             lines, size = [], 0
         if line:
             lines.append(line)
             size += len(line)
-    if lines:
-        yield "\n".join(lines)
 
 
 def hash_of(text: str) -> int:
@@ -133,36 +128,21 @@ def clean(text: str, cleaned: Counter[str]) -> list[str]:
 
     `cleaned` counts what was taken away.
     """
-    if "&" in text:
-        text = _substitute("HTML entities decoded", _ENTITY, lambda found: html.unescape(found[0]), text, cleaned)
-    text = _substitute("invisible characters removed", _INVISIBLE, "", text, cleaned)
-    text = _SEPARATORS.sub("\n", text)
-    if "<" in text:
-        text = _substitute("HTML tags removed", _TAG, " ", text, cleaned)
-    if "#" in text:
-        text = _substitute("Markdown headings unmarked", _HEADING, "", text, cleaned)
-    if "*" in text or "_" in text:
-        text = _substitute("Markdown emphasis unmarked", _EMPHASIS, r"\2", text, cleaned)
+    for what, signs, pattern, new in _CLEANING:
+        if not signs or any(sign in text for sign in signs):
+            text, count = pattern.subn(new, text)
+            if what and count:
+                cleaned[what] += count
     lines = [line.strip() for line in text.split("\n")]
     kept = [line for line in lines if _WORD.search(line)]
     cleaned["lines without a word dropped"] += sum(map(bool, lines)) - len(kept)
     return kept
 
 
-def _substitute(
-    what: str, pattern: re.Pattern[str], new: str | Callable[[re.Match[str]], str], text: str, cleaned: Counter[str]
-) -> str:
-    text, count = pattern.subn(new, text)
-    if count:
-        cleaned[what] += count
-    return text
-
-
 def split_paragraph(paragraph: str, cleaned: Counter[str]) -> list[str]:
     """Sentences of one paragraph, each with a word in it and at most MAX_SENTENCE_CHARACTERS long."""
-    pieces = [paragraph] if len(paragraph) <= MAX_PIECE_CHARACTERS else _cut(paragraph, MAX_PIECE_CHARACTERS, ". ")
     sentences = []
-    for piece in pieces:
+    for piece in _cut(paragraph, MAX_PIECE_CHARACTERS, ". "):
         for sentence in sentencex.segment(LANGUAGE, piece):
             parts = [sentence] if len(sentence) <= LONG_SENTENCE_CHARACTERS else _split_quoted(sentence)
             for part in parts:
@@ -172,13 +152,12 @@ def split_paragraph(paragraph: str, cleaned: Counter[str]) -> list[str]:
     return kept
 
 
-def _split_quoted(sentence: str) -> list[str]:
+def _split_quoted(sentence: str) -> Iterator[str]:
     """Sentences inside a quoted speech: boundaries are found without the marks, the parts keep them."""
-    parts, start = [], 0
+    start = 0
     for masked in sentencex.segment(LANGUAGE, sentence.translate(_QUOTES)):
-        parts.append(sentence[start : start + len(masked)])
+        yield sentence[start : start + len(masked)]
         start += len(masked)
-    return parts
 
 
 def _whole_line(line: str, cleaned: Counter[str]) -> list[str]:
@@ -214,17 +193,14 @@ class SeenHashes:
 
     def add(self, value: int) -> bool:
         """Whether the value is new."""
-        if value in self._recent or self._is_old(value):
+        place = bisect_left(self._sorted, value)
+        if value in self._recent or (place < len(self._sorted) and int(self._sorted[place]) == value):
             return False
         self._recent.add(value)
         if len(self._recent) >= self.RECENT:
             self._sorted = np.union1d(self._sorted, np.fromiter(self._recent, dtype=np.uint64))
             self._recent = set()
         return True
-
-    def _is_old(self, value: int) -> bool:
-        place = bisect_left(self._sorted, value)
-        return place < len(self._sorted) and int(self._sorted[place]) == value
 
 
 class TextSample:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -23,14 +22,10 @@ import numpy as np
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
-log = logging.getLogger(__name__)
-
 CACHED_CHARACTERS = 4_000_000
 """Characters of cached words, about 100 MB; then the cache starts again (frequent words are back within a batch)."""
 TEXTS_PER_BATCH = 8192
 WORDS_PER_CALL = 512
-MIN_PIECE_COUNT = 2
-"""Of an entry that is learnt."""
 SURROGATES = re.compile("[\ud800-\udfff]")
 """The library refuses them."""
 
@@ -41,6 +36,8 @@ class Tokenizer(ABC):
     kind: ClassVar[str]
     special_tokens: ClassVar[tuple[str, str, str, str, str]]
     """Padding, unknown, begin, separator, mask."""
+    smallest: ClassVar[int]
+    """Entries without which no text can be encoded."""
     pair_separators: ClassVar[int]
     """Separators between the two texts of a pair: [CLS] A [SEP] B [SEP], or <s> A </s></s> B </s>."""
     has_token_types: ClassVar[bool]
@@ -49,11 +46,16 @@ class Tokenizer(ABC):
     """Stands behind each text in a batch's list of words; no word of this kind is equal to it."""
 
     def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
-        self.vocabulary = tuple(vocabulary)
-        self.lowercase = lowercase
-        self._ids = _check_vocabulary(self.vocabulary, self.special_tokens)
-        ids = [self._ids[token] for token in self.special_tokens]
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = ids
+        self.vocabulary, self.lowercase = tuple(vocabulary), lowercase
+        self._ids = ids = {token: index for index, token in enumerate(vocabulary)}
+        if missing := [token for token in self.special_tokens if token not in ids]:
+            raise ValueError(f"the vocabulary of {len(vocabulary)} entries lacks {', '.join(missing)}")
+        if len(ids) != len(vocabulary):
+            double = next(token for index, token in enumerate(vocabulary) if ids[token] != index)
+            raise ValueError(f"entry {double!r} stands twice in the vocabulary, so ids would be ambiguous")
+        if "" in ids:
+            raise ValueError(f"entry {ids['']} of the vocabulary is empty")
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[name] for name in self.special_tokens)
         self._library = self._rules()
         self._cache: dict[str, bytes] = {}
         self._cached_characters = 0
@@ -68,13 +70,18 @@ class Tokenizer(ABC):
         return ()
 
     @property
-    @abstractmethod
     def fingerprint(self) -> str:
         """sha256 over vocabulary and rules: equal fingerprints give equal ids."""
+        said = json.dumps(self._identity(), ensure_ascii=False)
+        return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
 
     @abstractmethod
     def files(self) -> dict[str, bytes]:
         """The files by which `transformers` loads this tokenizer (`AutoTokenizer.from_pretrained(folder)`)."""
+
+    @abstractmethod
+    def _identity(self) -> list[Any]:
+        """Vocabulary and rules."""
 
     @abstractmethod
     def _rules(self) -> Library:
@@ -117,20 +124,9 @@ class Tokenizer(ABC):
         """The text of some ids; of byte-level BPE the very text that was encoded."""
         return self._library.decode([int(index) for index in ids])
 
-    def tokenize(self, text: str) -> list[str]:
-        ids, _ = self.encode_flat([text])
-        return [self.vocabulary[index] for index in ids]
-
     def _encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """As `encode_flat`, of one batch: unseen words go into the cache, then every word comes from there."""
         words = self._words(texts)
-        self._learn(words)
-        ids = np.frombuffer(bytearray().join(map(self._cache.__getitem__, words)), dtype=np.int32)
-        ends = np.flatnonzero(ids < 0)
-        lengths = np.diff(ends, prepend=-1) - 1
-        return ids[ids >= 0], lengths
-
-    def _learn(self, words: list[str]) -> None:
-        """Brings every word of a batch into the cache."""
         if self._cached_characters > CACHED_CHARACTERS:
             self._cache, self._cached_characters = {}, 0
         self._cache[self._end_of_text] = np.int32(-1).tobytes()
@@ -144,6 +140,9 @@ class Tokenizer(ABC):
             for word, start, end in zip(call, [0, *ends], ends, strict=False):
                 self._cache[word] = data[start:end]
         self._cached_characters += sum(map(len, missing))
+        ids = np.frombuffer(bytearray().join(map(self._cache.__getitem__, words)), dtype=np.int32)
+        lengths = np.diff(np.flatnonzero(ids < 0), prepend=-1) - 1
+        return ids[ids >= 0], lengths
 
     def _exported(self, library: Library, processor: Any, **config: Any) -> dict[str, bytes]:
         """tokenizer.json, which knows the special tokens, and tokenizer_config.json."""
@@ -163,15 +162,6 @@ class Tokenizer(ABC):
         }
 
 
-def sha256_of(rules: list[Any]) -> str:
-    return hashlib.sha256(json.dumps(rules, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def warn_of_fewer(found: int, wanted: int) -> None:
-    if found < wanted:
-        log.warning("the text gives a vocabulary of %d entries, %d were asked for", found, wanted)
-
-
 def read_text(path: Path, expected: str) -> str:
     if not path.is_file():
         raise ValueError(f"vocabulary file {path} does not exist; expected {expected}")
@@ -188,16 +178,3 @@ def json_or_empty(path: Path) -> dict:
         return {}
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
-
-
-def _check_vocabulary(vocabulary: Sequence[str], special_tokens: Sequence[str]) -> dict[str, int]:
-    ids = {token: index for index, token in enumerate(vocabulary)}
-    missing = [token for token in special_tokens if token not in ids]
-    if missing:
-        raise ValueError(f"the vocabulary of {len(vocabulary)} entries lacks {', '.join(missing)}")
-    if len(ids) != len(vocabulary):
-        double = next(token for index, token in enumerate(vocabulary) if ids[token] != index)
-        raise ValueError(f"entry {double!r} stands twice in the vocabulary, so ids would be ambiguous")
-    if "" in ids:
-        raise ValueError(f"entry {ids['']} of the vocabulary is empty")
-    return ids

@@ -1,6 +1,4 @@
-"""Checksums of files.
-
-Text files of a corpus: finding them, naming their content, and reading their rows in constant memory.
+"""Text files of a corpus: finding them, naming their content, and reading their rows in constant memory.
 
 A row is one line: one JSON object of a jsonl file, one sentence (or the blank between documents) of a text file. Files
 may be gzip or zstd compressed. A row that cannot be used is counted by reason and skipped; too many end the run.
@@ -13,19 +11,12 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import zstandard
-
-
-def file_sha256(path: Path) -> str:
-    """Hex sha256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +40,17 @@ HOW_TO_GET = (
     "folder your sources are relative to, or name your own text with corpus=text "
     "corpus.sources.0.path=FILE_FOLDER_OR_GLOB; corpus=microworld needs none"
 )
+
+
+def file_sha256(path: Path) -> str:
+    """Hex sha256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_facts(path: Path) -> dict[str, Any]:
+    """A file's size and checksum, as manifests name them."""
+    return {"size": path.stat().st_size, "sha256": file_sha256(path)}
 
 
 @dataclass(frozen=True)
@@ -76,24 +78,32 @@ class TextFile:
     text_field: str
 
     def identity(self) -> dict[str, Any]:
-        """Name, size and checksum: what decides the cache folder."""
-        return {"name": self.name, "size": self.path.stat().st_size, "sha256": file_sha256(self.path)}
+        """What decides the cache folder."""
+        return {"name": self.name, **file_facts(self.path), "format": self.format}
 
 
 @dataclass
-class RowCounts:
-    """What reading met; `bad` by reason, the first ones by file and line."""
+class CorpusCounts:
+    """What a pass over a corpus met, in rows and documents."""
 
     rows: int = 0
     bad: Counter[str] = field(default_factory=Counter)
+    """Unusable rows by reason."""
     first_bad: list[str] = field(default_factory=list)
+    """The first ones by file and line."""
+    documents: int = 0
+    sentences: int = 0
+    characters: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Documents by reason."""
+    cleaned: Counter[str] = field(default_factory=Counter)
 
-    def skip(self, file: TextFile, line: int, reason: str) -> None:
-        self.bad[reason] += 1
-        if len(self.first_bad) < NAMED_BAD_ROWS:
-            self.first_bad.append(f"{file.name}:{line}: {reason}")
+    @property
+    def skipped(self) -> dict[str, int]:
+        """Rows and documents that were not used, by reason."""
+        return dict(sorted({**self.dropped, **self.bad}.items()))
 
-    def check(self) -> None:
+    def check_rows(self) -> None:
         """ValueError once the unusable rows are more than dirt."""
         total = self.bad.total()
         if total > max(1, MAX_BAD_FRACTION * self.rows):
@@ -108,32 +118,37 @@ class RowCounts:
 def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
     """Files of one source in the order of their names; ValueError where there are none."""
     found, num_left_out = matching_files(source.path, data_dir)
+    place = _place(source.path, data_dir)
     if num_left_out:
-        text = "%s: %d files with other suffixes than text or jsonl are left out"
-        log.warning(text, _place(source.path, data_dir), num_left_out)
+        log.warning("%s: %d files with other suffixes than text or jsonl are left out", place, num_left_out)
     if not found:
-        raise ValueError(
-            f"source {source.name}: no text files at {_place(source.path, data_dir).absolute()}\n{HOW_TO_GET}"
-        )
-    return [
-        TextFile(path, name, index, _format(path, source.format), source.text_field)
-        for name, path in sorted(found.items())
-    ]
+        raise ValueError(f"source {source.name}: no text files at {place.absolute()}\n{HOW_TO_GET}")
+    files = []
+    for name, path in sorted(found.items()):
+        by_name = "jsonl" if file_suffix(path) in JSONL_SUFFIXES else "text"
+        text_format = by_name if source.format == "auto" else source.format
+        files.append(TextFile(path, name, index, text_format, source.text_field))
+    return files
 
 
 def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path], int]:
     """What a source's `path` stands for: a file, a folder's texts or a glob's files; opens none of them.
 
-    Returns:
-        Portable name (below a folder the relative path) to path; how many files of a folder are no texts by suffix.
+    Returns portable names (below a folder the relative path) to paths; and how many files of a folder are no texts by
+    suffix.
     """
     place = _place(pattern, data_dir)
     if place.is_file():
         return {place.name: place}, 0
     if place.is_dir():
-        below = [path for path in place.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(place))]
-        known = [path for path in below if file_suffix(path) in (*JSONL_SUFFIXES, *TEXT_SUFFIXES)]
-        return {path.relative_to(place).as_posix(): path for path in known}, len(below) - len(known)
+        below = {path.relative_to(place): path for path in place.rglob("*") if path.is_file()}
+        seen = {name: path for name, path in below.items() if not any(part.startswith(".") for part in name.parts)}
+        known = {
+            name.as_posix(): path
+            for name, path in seen.items()
+            if file_suffix(path) in (*JSONL_SUFFIXES, *TEXT_SUFFIXES)
+        }
+        return known, len(seen) - len(known)
     base = Path(place.anchor if Path(pattern).expanduser().is_absolute() else data_dir).expanduser()
     files = [path for path in base.glob(str(place.relative_to(base))) if path.is_file()]
     unique = len({path.name for path in files}) == len(files)
@@ -145,40 +160,28 @@ def _place(pattern: str, data_dir: str | Path) -> Path:
     return Path(data_dir).expanduser() / Path(pattern).expanduser()
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
-
-
 def file_suffix(path: Path) -> str:
     """The last suffix that is not a compression."""
     return (path.with_suffix("") if path.suffix in COMPRESSIONS else path).suffix.lower()
 
 
-def _format(path: Path, wanted: str) -> str:
-    if wanted != "auto":
-        return wanted
-    return "jsonl" if file_suffix(path) in JSONL_SUFFIXES else "text"
+def read_rows(file: TextFile, counts: CorpusCounts, advance: Callable[[int], None]) -> Iterator[str]:
+    """Text of each usable row. jsonl: the document's text. text: the line, "" between documents.
 
-
-def read_rows(file: TextFile, counts: RowCounts, advance: Callable[[int], None]) -> Iterator[tuple[int, str]]:
-    """Line number (from 1) and text of each usable row.
-
-    jsonl: the document's text. text: the line, "" between documents. `advance` is told the bytes of the file on disk
-    that were read since the last call. ValueError for a binary or damaged file.
+    `advance` is told the bytes of the file on disk that were read since the last call. ValueError for a binary or
+    damaged file.
     """
-    parse = _json_text if file.format == "jsonl" else _plain_text
-    with file.path.open("rb") as raw:
+
+    def lines() -> Iterator[bytes]:
         done = 0
-        for number, line in enumerate(lines_of(file.path, raw, _require_text), start=1):
+        for line in lines_of(file.path, raw):
             if raw.tell() != done:
                 advance(raw.tell() - done)
                 done = raw.tell()
-            text, reason = parse(line, file.text_field)
-            counts.rows += file.format == "text" or bool(line.strip())
-            if reason:
-                counts.skip(file, number, reason)
-            elif text is not None:
-                yield number, text
+            yield line
+
+    with file.path.open("rb") as raw:
+        yield from _usable(lines(), file, counts)
 
 
 def check_head(file: TextFile) -> None:
@@ -187,58 +190,54 @@ def check_head(file: TextFile) -> None:
     ValueError for a binary or damaged file, and where more than half of its first rows are unusable: such a file is
     not dirty, it is another kind of file, even if it is a small part of the corpus.
     """
-    counts = RowCounts()
-    parse = _json_text if file.format == "jsonl" else _plain_text
     with file.path.open("rb") as raw:
-        chunk = next(_chunks(file.path, raw), b"")
-        _require_text(file.path, chunk)
-        *lines, _ = chunk.split(b"\n")  # the last one may be cut
-    for number, line in enumerate(lines, start=1):
-        _, reason = parse(line, file.text_field)
-        counts.rows += bool(line.strip())
-        if reason:
-            counts.skip(file, number, reason)
-    if counts.rows >= MIN_HEAD_ROWS and 2 * counts.bad.total() > counts.rows:
+        *lines, _ = next(_chunks(file.path, raw), b"").split(b"\n")  # the last one may be cut
+    counts = CorpusCounts()
+    usable = sum(bool(text) for text in _usable(lines, file, counts))
+    num_bad = counts.bad.total()
+    if num_bad + usable >= MIN_HEAD_ROWS and num_bad > usable:
         reasons = ", ".join(f"{number} x {reason}" for reason, number in counts.bad.most_common())
         raise ValueError(
-            f"{file.path}: {counts.bad.total()} of its first {counts.rows} rows cannot be read ({reasons}; first: "
+            f"{file.path}: {num_bad} of its first {num_bad + usable} rows cannot be read ({reasons}; first: "
             f"{counts.first_bad[0]}); check the encoding (UTF-8), the format ({file.format}) and the text_field of "
             "this source, or leave the file out"
         )
 
 
-def _plain_text(line: bytes, _: str) -> tuple[str | None, str]:
-    if b"\0" in line:
-        return None, "NUL byte"
-    try:
-        return line.decode("utf-8-sig").strip(), ""
-    except UnicodeDecodeError:
-        return None, "undecodable bytes"
+def _usable(lines: Iterable[bytes], file: TextFile, counts: CorpusCounts) -> Iterator[str]:
+    """Texts of the rows that have one; the others are counted, and blank lines of jsonl are none."""
+    for number, line in enumerate(lines, start=1):
+        if file.format == "jsonl" and not line.strip():
+            continue
+        counts.rows += 1
+        text, problem = _text_of(line, file)
+        if not problem:
+            yield text
+            continue
+        counts.bad[problem] += 1
+        if len(counts.first_bad) < NAMED_BAD_ROWS:
+            counts.first_bad.append(f"{file.name}:{number}: {problem}")
 
 
-def _json_text(line: bytes, text_field: str) -> tuple[str | None, str]:
-    """The text and "", or None and why not; a blank line is neither."""
-    if not line.strip():
-        return None, ""
+def _text_of(line: bytes, file: TextFile) -> tuple[str, str]:
+    """A row's text and "", or "" and why it has none."""
     try:
-        row = json.loads(line.decode("utf-8-sig"))
+        text = line.decode("utf-8-sig")
+        if file.format == "text":
+            return ("", "NUL byte") if "\0" in text else (text.strip(), "")
+        row = json.loads(text)
     except UnicodeDecodeError:
-        return None, "undecodable bytes"
+        return "", "undecodable bytes"
     except (ValueError, RecursionError):
-        return None, "invalid JSON"
-    text = row.get(text_field) if isinstance(row, dict) else None
-    return (text, "") if isinstance(text, str) else (None, f"no text in field {text_field!r}")
+        return "", "invalid JSON"
+    found = row.get(file.text_field) if isinstance(row, dict) else None
+    return (found, "") if isinstance(found, str) else ("", f"no text in field {file.text_field!r}")
 
 
-def lines_of(path: Path, raw: BinaryIO, check_head: Callable[[Path, bytes], None] | None = None) -> Iterator[bytes]:
-    """Lines of a file whatever its compression, without line ends; `check_head` sees the first bytes.
-
-    ValueError for a damaged or incomplete file.
-    """
+def lines_of(path: Path, raw: BinaryIO) -> Iterator[bytes]:
+    """Lines of a file whatever its compression, without line ends; ValueError for a binary or damaged one."""
     rest: list[bytes] = []
-    for number, chunk in enumerate(_chunks(path, raw)):
-        if number == 0 and check_head is not None:
-            check_head(path, chunk)
+    for chunk in _chunks(path, raw):
         head, *lines = chunk.split(b"\n")
         rest.append(head)
         if lines:  # joined once per line, so a line of many chunks costs its length, not its square
@@ -249,20 +248,14 @@ def lines_of(path: Path, raw: BinaryIO, check_head: Callable[[Path, bytes], None
         yield last
 
 
-def _require_text(path: Path, chunk: bytes) -> None:
-    if b"\0" in chunk[:SNIFFED_BYTES]:
-        raise ValueError(f"{path} is binary (or UTF-16): a corpus file is UTF-8 text")
-
-
 def _chunks(path: Path, raw: BinaryIO) -> Iterator[bytes]:
     try:
-        if path.suffix == ".zst":
-            yield from _zstd_chunks(raw)
-        elif path.suffix == ".gz":
-            with gzip.open(raw) as stream:
-                yield from iter(lambda: stream.read(CHUNK_BYTES), b"")
-        else:
-            yield from iter(lambda: raw.read(CHUNK_BYTES), b"")
+        stream = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+        chunks = _zstd_chunks(raw) if path.suffix == ".zst" else iter(lambda: stream.read(CHUNK_BYTES), b"")
+        for number, chunk in enumerate(chunks):
+            if number == 0 and b"\0" in chunk[:SNIFFED_BYTES]:
+                raise ValueError(f"{path} is binary (or UTF-16): UTF-8 text was expected")
+            yield chunk
     except (OSError, EOFError, zstandard.ZstdError) as error:
         raise ValueError(f"{path} is damaged or incomplete ({error}); fetch it again") from error
 

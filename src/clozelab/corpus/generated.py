@@ -1,6 +1,4 @@
-"""What a generator says of the files that it wrote: `generated.json` in `data_dir`.
-
-Any generator may write one. Readers of real tasks ask it one thing: was this file generated, and by what name?
+"""What a generator says of the files that it wrote: `generated.json` in `data_dir`, which any generator may leave.
 
     {"generator": "microworld",
      "sha256": {"glue/RTE/dev.tsv": "9f86d0...", ...},
@@ -10,10 +8,9 @@ Any generator may write one. Readers of real tasks ask it one thing: was this fi
        {"reader": "masked", "view": "the unmasked words of 62 on end",
         "nats_per_word": 0.53, "standard_error": 0.05, "hidden_fraction": 0.135, "max_seq_length": 64}]}
 
-`known_loss` lists losses below which no model can be on average, the tightest first; it is empty where none is known.
-`view` says in words what the reader of that bound sees. A masked bound holds for models that hide at least
-`hidden_fraction` of the words, in instances of at most `max_seq_length` tokens (any length where it is missing).
-Other keys are the generator's own.
+`known_loss` lists losses below which no model can be on average, the tightest first. `view` says in words what the
+reader of that bound sees. A masked bound holds for models that hide at least `hidden_fraction` of the words, in
+instances of at most `max_seq_length` tokens (any length where it is missing). Other keys are the generator's own.
 """
 
 from __future__ import annotations
@@ -82,7 +79,7 @@ def known_loss(
     for bound in _manifest(data_dir)["known_loss"]:
         holds = bound.get("hidden_fraction", 0.0) <= hidden and bound.get("max_seq_length", seq_length) >= seq_length
         if bound["reader"] == reader and holds:
-            nats, error = share * bound["nats_per_word"], share * bound["standard_error"]
+            nats, error = (share * bound[key] for key in ("nats_per_word", "standard_error"))
             return {"nats": nats, "standard_error": error, "reader": reader, "view": bound["view"]}
     return None
 

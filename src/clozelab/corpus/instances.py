@@ -20,45 +20,57 @@ stored.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.packing import I64, PackedInstances, Spans, SpecialIds, TokenSource, pack_pairs, pack_windows
+from clozelab.corpus.packing import I64, Epoch, PackedInstances, Spans, SpecialIds, column_of, pack_pairs, pack_windows
 from clozelab.corpus.random import uniform01
+
+if TYPE_CHECKING:
+    from clozelab.corpus.shards import TokenShards
 
 _BLOCK_SENTENCES = 1 << 20
 _TRIES = (1, 3, 12, 48)
 """Candidates for a random next segment in each round, where there is still none. The released code tries ten times; an
 instance that finds none stays IsNext, which would tie the label to its lengths, so this tries longer."""
-
-Epoch = int | NDArray[np.int64]
-
-
-class Shards(Protocol):
-    """What the builders read of a token store; see TokenShards."""
-
-    tokens: Any
-    sentence_offsets: Any
-    document_offsets: Any
-    document_source: Any
-    source_names: Any
+_THREE = np.arange(3)
 
 
-class Instances(Protocol):
-    """An input format bound to a token store and a sequence length."""
+class Instances(ABC):
+    """An input format bound to a token store and a sequence length; `pack` is a pure function of its arguments."""
 
-    seq_length: int
-    ids: SpecialIds
+    shortest: ClassVar[int] = 8
+    """Sequence length."""
 
+    def __init__(self, layout: Any, shards: TokenShards, ids: SpecialIds, seq_length: int) -> None:
+        if seq_length < self.shortest:
+            least = f"use at least {self.shortest}."
+            raise ValueError(f"seq_length {seq_length} is too short for this input format; {least}")
+        self._arguments = (layout, shards, ids, seq_length)
+        self.ids, self.seq_length = ids, seq_length
+        self._tokens = shards.tokens
+        self._sentences = np.asarray(shards.sentence_offsets)
+        self._documents = np.asarray(shards.document_offsets)
+        self._sources = np.asarray(shards.document_source)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Worker processes that are not forked find the instances again instead of copying memory maps."""
+        return type(self), self._arguments
+
+    @abstractmethod
     def __len__(self) -> int: ...
 
+    @abstractmethod
     def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
-        """The instances named by `index` [B]; `epoch` is one number or [B]. A pure function of its arguments."""
-        ...
+        """The instances named by `index` [B]; `epoch` is one number or [B]."""
+
+    def _document_of(self, sentence: I64) -> I64:
+        return np.searchsorted(self._documents, sentence, side="right") - 1
 
 
 class InputFormat(Protocol):
@@ -66,20 +78,15 @@ class InputFormat(Protocol):
 
     has_pairs: bool
 
-    def bind(self, shards: Any, ids: SpecialIds, seq_length: int) -> Instances: ...
-
-
-_THREE = np.arange(3)
-
-
-def _column(epoch: Epoch) -> Epoch:
-    return epoch if isinstance(epoch, int) else epoch[:, None]
+    def bind(self, shards: Any, ids: SpecialIds, seq_length: int) -> Instances:
+        """Finds the instances. ValueError where there are none."""
+        ...
 
 
 def walk(num_sentences: int, following: Callable[[int, int], I64]) -> I64:
     """Starts of the greedy chunks; `following(low, high)` gives each sentence's next chunk start. Constant memory
     beside them."""
-    parts: list[I64] = []
+    parts: list[I64] = [np.zeros(0, dtype=np.int64)]
     sentence = 0
     for low in range(0, num_sentences, _BLOCK_SENTENCES):
         high = min(low + _BLOCK_SENTENCES, num_sentences)
@@ -89,14 +96,7 @@ def walk(num_sentences: int, following: Callable[[int, int], I64]) -> I64:
             starts.append(sentence)
             sentence = jump[sentence - low]
         parts.append(np.array(starts, dtype=np.int64))
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-
-
-def check_length(shards: Shards, seq_length: int, minimum: int) -> tuple[I64, I64]:
-    """Offsets of sentences in tokens and of documents in sentences; ValueError for instances that are too short."""
-    if seq_length < minimum:
-        raise ValueError(f"seq_length {seq_length} is too short for this input format; use at least {minimum}.")
-    return np.asarray(shards.sentence_offsets), np.asarray(shards.document_offsets)
+    return np.concatenate(parts)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class SegmentPairs:
     def bind(self, shards: Any, ids: SpecialIds, seq_length: int) -> PairInstances:
         """Finds the instances: a second or two for 100 million tokens. ValueError where the corpus cannot give
         pairs."""
-        return PairInstances(shards, ids, seq_length, self.random_next_prob, self.negative_scope)
+        return PairInstances(self, shards, ids, seq_length)
 
 
 @dataclass(frozen=True)
@@ -149,36 +149,25 @@ class _Pool:
         return self._members[low + (uniform * (high - low)).astype(np.int64)]
 
 
-class PairInstances:
+class PairInstances(Instances):
     """Instances of `SegmentPairs`; stores one sentence number an instance."""
 
-    def __init__(
-        self, shards: Any, ids: SpecialIds, seq_length: int, random_next_prob: float, negative_scope: str
-    ) -> None:
-        self._arguments = (shards, ids, seq_length, random_next_prob, negative_scope)
-        self._sentences, self._documents = check_length(shards, seq_length, 8)
-        self._tokens: TokenSource = shards.tokens
-        self._sources = np.asarray(shards.document_source)
-        self.ids = ids
-        self._random_next_prob = random_next_prob
-        self.seq_length = seq_length
+    def __init__(self, layout: SegmentPairs, shards: TokenShards, ids: SpecialIds, seq_length: int) -> None:
+        super().__init__(layout, shards, ids, seq_length)
+        self._random_next_prob = layout.random_next_prob
         self._budget = seq_length - 2 - ids.pair_separators
         self._starts = self._find_starts()
         self.num_skipped_documents = int((np.diff(self._documents) == 1).sum())
         """Documents of a single sentence: they have no place to split."""
         document = self._document_of(self._starts)
-        self._check_negatives(np.unique(document), negative_scope, list(shards.source_names))
-        source = self._sources[document] if negative_scope == "source" else None
+        source = self._sources[document] if layout.negative_scope == "source" else None
+        self._check_negatives(np.unique(document), source is not None, list(shards.source_names))
         tails = np.flatnonzero(np.append(document[1:] != document[:-1], True))
         self._all = _Pool(np.arange(len(document)), source)
         self._tails = _Pool(tails, None if source is None else source[tails])
 
     def __len__(self) -> int:
         return len(self._starts)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Worker processes that are not forked find the instances again instead of copying memory maps."""
-        return PairInstances, self._arguments
 
     def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
         index = np.asarray(index, dtype=np.int64)
@@ -193,9 +182,6 @@ class PairInstances:
             num_fallbacks=int(wants_random.sum() - label.sum()),
         )
 
-    def _document_of(self, sentence: I64) -> I64:
-        return np.searchsorted(self._documents, sentence, side="right") - 1
-
     def _find_starts(self) -> I64:
         """First sentences of all instances; a document's last instance is moved back until it fills the budget."""
         sentences, documents = self._sentences, self._documents
@@ -208,24 +194,22 @@ class PairInstances:
         starts = walk(len(sentences) - 1, following)
         document = self._document_of(starts)
         first, end = documents[document], documents[document + 1]
-        is_last = np.append(document[1:] != document[:-1], True) if len(starts) else np.zeros(0, dtype=bool)
+        is_last = np.append(document[1:] != document[:-1], True)[: len(starts)]
         fills = np.searchsorted(sentences, sentences[end] - self._budget, side="right") - 1
         moved = np.maximum(first, np.minimum(np.minimum(starts, fills), end - 2))
         return np.where(is_last, moved, starts)[end - first > 1]
 
-    def _check_negatives(self, documents: I64, scope: str, source_names: list[str]) -> None:
+    def _check_negatives(self, documents: I64, by_source: bool, source_names: list[str]) -> None:
         """ValueError where there is nothing to pair, or where a random next segment could never be found."""
         if not len(documents):
             raise ValueError(
                 "there is no document with two sentences, so no segment pair can be made: add text (or raise "
                 "corpus.validation_fraction if this is the validation split), or use objective/input=full_sentences."
             )
-        if self._random_next_prob == 0:
-            return
-        groups = self._sources[documents] if scope == "source" else np.zeros(len(documents), dtype=np.int64)
+        groups = self._sources[documents] if by_source else np.zeros(len(documents), dtype=np.int64)
         sources, counts = np.unique(groups, return_counts=True)
-        if counts.min() < 2:
-            where = f"source {source_names[sources[counts.argmin()]]!r}" if scope == "source" else "split"
+        if self._random_next_prob and counts.min() < 2:
+            where = f"source {source_names[sources[counts.argmin()]]!r}" if by_source else "split"
             raise ValueError(
                 f"the {where} has a single document with two sentences or more, so there is no other document to draw "
                 "a random next segment from: add documents, set random_next_prob=0, or use negative_scope=corpus."
@@ -234,12 +218,16 @@ class PairInstances:
     def _split(self, seed: int, epoch: Epoch, index: I64) -> _Split:
         """A, and the true B, of each instance."""
         sentences, budget = self._sentences, self._budget
-        draw = uniform01(seed, _column(epoch), "split", index[:, None], _THREE)  # [B, 3] in [0, 1)
+        draw = uniform01(seed, column_of(epoch), "split", index[:, None], _THREE)  # [B, 3] in [0, 1)
         first = self._starts[index]
         document = self._document_of(first)
         last_sentence = self._documents[document + 1] - 1
         last, end = sentences[last_sentence], sentences[last_sentence + 1]
-        start = self._front(draw[:, 0], first, end)
+        # A begins half of the time inside the first sentence, so that chunk ends are seen in some epochs too. Not
+        # clipped to what fits: that would end instances exactly at their document's end.
+        start = sentences[first]
+        skip = (np.maximum(2 * draw[:, 0] - 1, 0) * (sentences[first + 1] - start)).astype(np.int64)
+        start = start + np.where(skip <= end - budget - start, skip, 0)
         reach = np.minimum(budget - max(1, budget // 8), last - start)
         wanted = 1 + (draw[:, 1] * reach).astype(np.int64)
         boundary = sentences[np.searchsorted(sentences, start + wanted)]
@@ -251,52 +239,38 @@ class PairInstances:
         a_length = np.minimum(a_full, budget - b_length)
         return _Split(document, Spans(boundary - a_length, a_length, boundary, b_length), room, available)
 
-    def _front(self, draw: NDArray[np.float64], first: I64, end: I64) -> I64:
-        """A's first token: half of the time inside the first sentence, so that chunk ends are seen in some epochs
-        too."""
-        start = self._sentences[first]
-        skip = (np.maximum(2 * draw - 1, 0) * (self._sentences[first + 1] - start)).astype(np.int64)
-        # Not clipped to what fits: that would end instances exactly at their document's end.
-        return start + np.where(skip <= end - self._budget - start, skip, 0)
-
     def _random_starts(
         self, seed: int, epoch: Epoch, index: I64, split: _Split, wants_random: NDArray[np.bool_]
     ) -> tuple[I64, I64]:
-        """B's first token [B] and next_sentence_label [B], from the splits of other instances."""
-        b_start = split.spans.b_start.copy()
-        label = np.zeros(len(index), dtype=np.int64)
-        still_open, tried = np.flatnonzero(wants_random), 0
-        for width in _TRIES:
-            if not still_open.size:
-                break
-            which, attempt = np.repeat(still_open, width), np.tile(np.arange(tried, tried + width), len(still_open))
-            start, good = self._try(seed, epoch, index, split, which, attempt)
-            good, start = good.reshape(-1, width), start.reshape(-1, width)
-            found, first = good.any(1), good.argmax(1)
-            b_start[still_open[found]] = start[found, first[found]]
-            label[still_open[found]] = 1
-            still_open, tried = still_open[~found], tried + width
-        return b_start, label
-
-    def _try(
-        self, seed: int, epoch: Epoch, index: I64, split: _Split, which: I64, attempt: I64
-    ) -> tuple[I64, NDArray[np.bool_]]:
-        """One candidate for each (instance, attempt): its split's position, and whether it may stand as B; all [C].
+        """B's first token [B] and next_sentence_label [B], from the splits of other instances.
 
         A full one takes any split with as much text behind it as B needs. A short one shows something of how near the
         document's end is, so its candidates must be as near: they are drawn among documents' last instances, and kept
         with the probability (up to a factor) that their own B would have been cut to this length.
         """
-        at = epoch if isinstance(epoch, int) else epoch[which]
-        draw = uniform01(seed, _column(at), "negative", index[which][:, None], 2 * attempt[:, None] + _THREE[:2])
-        source, b_length = self._sources[split.document[which]].astype(np.int64), split.spans.b_length[which]
-        is_short = split.available[which] < split.room[which]
-        candidate = np.where(is_short, self._tails.draw(draw[:, 0], source), self._all.draw(draw[:, 0], source))
-        other = self._split(seed, at, candidate)
-        kept = other.available - b_length < _cuts(other.available)
-        kept &= (other.available < split.room[which]) & (draw[:, 1] * _cuts(other.available) < _cuts(b_length))
-        good = (other.available >= b_length) & (other.document != split.document[which]) & (kept | ~is_short)
-        return other.spans.b_start, good
+        b_start, label = split.spans.b_start.copy(), np.zeros(len(index), dtype=np.int64)
+        still_open, tried = np.flatnonzero(wants_random), 0
+        for width in _TRIES:
+            if not still_open.size:
+                break
+            # One candidate C for each (instance, attempt).
+            which, attempt = np.repeat(still_open, width), np.tile(np.arange(tried, tried + width), len(still_open))
+            at = epoch if isinstance(epoch, int) else epoch[which]
+            sub = 2 * attempt[:, None] + _THREE[:2]
+            draw = uniform01(seed, column_of(at), "negative", index[which][:, None], sub)
+            source, b_length = self._sources[split.document[which]].astype(np.int64), split.spans.b_length[which]
+            is_short = split.available[which] < split.room[which]
+            candidate = np.where(is_short, self._tails.draw(draw[:, 0], source), self._all.draw(draw[:, 0], source))
+            other = self._split(seed, at, candidate)
+            kept = other.available - b_length < _cuts(other.available)
+            kept &= (other.available < split.room[which]) & (draw[:, 1] * _cuts(other.available) < _cuts(b_length))
+            good = (other.available >= b_length) & (other.document != split.document[which]) & (kept | ~is_short)
+            good, start = good.reshape(-1, width), other.spans.b_start.reshape(-1, width)
+            found, first = good.any(1), good.argmax(1)
+            b_start[still_open[found]] = start[found, first[found]]
+            label[still_open[found]] = 1
+            still_open, tried = still_open[~found], tried + width
+        return b_start, label
 
 
 def _cuts(available: I64) -> I64:
@@ -316,76 +290,55 @@ class FullSentences:
 
     def bind(self, shards: Any, ids: SpecialIds, seq_length: int) -> WindowInstances:
         """Finds the windows. ValueError where there is no text."""
-        return WindowInstances(shards, ids, seq_length)
+        return WindowInstances(self, shards, ids, seq_length)
 
 
-class WindowInstances:
+class WindowInstances(Instances):
     """Instances of `FullSentences`."""
 
-    def __init__(self, shards: Any, ids: SpecialIds, seq_length: int) -> None:
-        sentences, documents = check_length(shards, seq_length, 4)
-        self._arguments = (shards, ids, seq_length)
-        self._tokens: TokenSource = shards.tokens
-        self._sources = np.asarray(shards.document_source)
-        self.ids = ids
-        self.seq_length = seq_length
-        self._token_documents = sentences[documents]
-        self._offsets = _split_long(sentences, seq_length - 2)
-        firsts = np.searchsorted(self._offsets, np.unique(self._token_documents[:-1]))
-        self._document_firsts = firsts[firsts < len(self._offsets) - 1]
-        self._bounds = np.append(self._find_starts(seq_length - 2), len(self._offsets) - 1)
-        if not len(self):
-            raise ValueError("there is no text: add documents, or raise corpus.validation_fraction.")
+    shortest = 4
 
-    def __len__(self) -> int:
-        return len(self._bounds) - 1
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return WindowInstances, self._arguments
-
-    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:  # noqa: ARG002
-        """Windows do not depend on seed and epoch: only their order and their masks change."""
-        index = np.asarray(index, dtype=np.int64)
-        first, end = self._bounds[index], self._bounds[index + 1]
-        start = self._offsets[first]
-        packed = pack_windows(
-            self._tokens,
-            start,
-            self._offsets[end] - start,
-            self._separators(first, end, start),
-            self.ids,
-            self.seq_length,
-            index,
-        )
-        document = np.searchsorted(self._token_documents, start, side="right") - 1
-        return replace(packed, source=self._sources[document].astype(np.int64))
-
-    def _separators(self, first: I64, end: I64, start: I64) -> tuple[I64, I64]:
-        """(instance [X], text offset [X]) of documents that begin inside a window."""
-        low = np.searchsorted(self._document_firsts, first, side="right")
-        count = np.searchsorted(self._document_firsts, end) - low
-        which = np.repeat(np.arange(len(first)), count)
-        number = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        return which, self._offsets[self._document_firsts[low[which] + number]] - start[which]
-
-    def _find_starts(self, budget: int) -> I64:
-        """Greedy walk in slots: tokens plus one for each document that begins."""
-        offsets, firsts = self._offsets, self._document_firsts
+    def __init__(self, layout: FullSentences, shards: TokenShards, ids: SpecialIds, seq_length: int) -> None:
+        super().__init__(layout, shards, ids, seq_length)
+        budget, offsets = seq_length - 2, self._sentences
+        lengths = np.diff(offsets)
+        long = np.flatnonzero(lengths > budget)
+        which, number = _numbered((lengths[long] - 1) // budget)  # of the cuts inside longer sentences
+        offsets = np.sort(np.concatenate([offsets, offsets[long[which]] + (number + 1) * budget]))
+        self._token_documents = self._sentences[self._documents]
+        firsts = np.searchsorted(offsets, np.unique(self._token_documents[:-1]))
+        self._document_firsts = firsts = firsts[firsts < len(offsets) - 1]
+        # Greedy walk in slots: tokens, and one separator for each document that begins.
         begun = np.searchsorted(firsts, np.arange(len(offsets) - 1), side="right")
         slot_end = offsets[1:] + begun
 
         def following(low: int, high: int) -> I64:
             return np.searchsorted(slot_end, offsets[low:high] + begun[low:high] + budget, side="right")
 
-        return walk(len(offsets) - 1, following)
+        self._offsets = offsets
+        self._bounds = np.append(walk(len(offsets) - 1, following), len(offsets) - 1)
+        if not len(self):
+            raise ValueError("there is no text: add documents, or raise corpus.validation_fraction.")
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:  # noqa: ARG002
+        """Windows do not depend on seed and epoch: only their order and their masks change."""
+        index = np.asarray(index, dtype=np.int64)
+        first, end = self._bounds[index], self._bounds[index + 1]
+        start = self._offsets[first]
+        # A separator stands before each document that begins inside a window.
+        low = np.searchsorted(self._document_firsts, first, side="right")
+        which, number = _numbered(np.searchsorted(self._document_firsts, end) - low)
+        separators = which, self._offsets[self._document_firsts[low[which] + number]] - start[which]
+        length = self._offsets[end] - start
+        packed = pack_windows(self._tokens, start, length, separators, self.ids, self.seq_length, index)
+        document = np.searchsorted(self._token_documents, start, side="right") - 1
+        return replace(packed, source=self._sources[document].astype(np.int64))
 
 
-def _split_long(offsets: I64, limit: int) -> I64:
-    """Sentence offsets with a boundary after every `limit` tokens inside longer sentences."""
-    lengths = np.diff(offsets)
-    long = np.flatnonzero(lengths > limit)
-    if not long.size:
-        return offsets
-    count = (lengths[long] - 1) // limit
-    number = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    return np.sort(np.concatenate([offsets, np.repeat(offsets[long], count) + (number + 1) * limit]))
+def _numbered(count: I64) -> tuple[I64, I64]:
+    """`count` [N] things of each of N owners: whose each is, and its number there; [3, 0, 2] -> 00022, 01201."""
+    which = np.repeat(np.arange(len(count)), count)
+    return which, np.arange(count.sum()) - (np.cumsum(count) - count)[which]

@@ -15,25 +15,23 @@ Letters: T slots in the stream, B instances, S slots each, P predictions.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.corpus.random import integers, uniform01, uniform_u64
 
+if TYPE_CHECKING:
+    from clozelab.corpus.shards import TokenStream
+
 I64 = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+Epoch = int | I64
+"""One for all instances, or [B]."""
 
-
-class TokenSource(Protocol):
-    """What packing needs of a token store: random access by global position."""
-
-    def take(self, positions: I64) -> NDArray[Any]:
-        """Tokens at `positions`: any shape, same shape back."""
-        ...
-
-    def __len__(self) -> int: ...
+_SLOT_BITS = 16
+_NEVER = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @dataclass(frozen=True)
@@ -55,16 +53,9 @@ class SpecialIds:
     @classmethod
     def of(cls, tokenizer: Any) -> SpecialIds:
         """Reads them off anything with the tokenizer's attributes."""
-        return cls(
-            cls=tokenizer.cls_id,
-            sep=tokenizer.sep_id,
-            pad=tokenizer.pad_id,
-            mask=tokenizer.mask_id,
-            vocab_size=tokenizer.vocab_size,
-            pair_separators=tokenizer.pair_separators,
-            has_token_types=tokenizer.has_token_types,
-            undrawn=tokenizer.undrawn_ids,
-        )
+        ids = {name: getattr(tokenizer, f"{name}_id") for name in ("cls", "sep", "pad", "mask")}
+        rules = {name: getattr(tokenizer, name) for name in ("vocab_size", "pair_separators", "has_token_types")}
+        return cls(**ids, **rules, undrawn=tokenizer.undrawn_ids)
 
 
 @dataclass(frozen=True)
@@ -116,8 +107,8 @@ class Spans:
     b_length: I64
 
 
-def pack_pairs(tokens: TokenSource, spans: Spans, ids: SpecialIds, width: int, names: I64) -> PackedInstances:
-    """[CLS] A [SEP] B [SEP] [PAD]... in `width` slots each; a + b fit beside the special tokens.
+def pack_pairs(tokens: TokenStream, spans: Spans, ids: SpecialIds, width: int, names: I64) -> PackedInstances:
+    """[CLS] A [SEP] B [SEP] [PAD]... in `width` slots each; A and B fit beside the special tokens.
 
     With two `ids.pair_separators` it is <s> A </s></s> B </s>. One gather for the whole batch; special slots read a
     neighbouring token first and are overwritten.
@@ -141,7 +132,7 @@ def pack_pairs(tokens: TokenSource, spans: Spans, ids: SpecialIds, width: int, n
 
 
 def pack_windows(
-    tokens: TokenSource,
+    tokens: TokenStream,
     start: I64,
     length: I64,
     separators: tuple[I64, I64],
@@ -177,11 +168,16 @@ def pack_windows(
     return _rectangle(input_ids, np.zeros_like(input_ids), special, last_sep + 1, names)
 
 
-def _take(tokens: TokenSource, positions: I64) -> I64:
+def column_of(epoch: Epoch) -> Epoch:
+    """As it broadcasts against [B, ...]."""
+    return epoch if isinstance(epoch, int) else epoch[:, None]
+
+
+def _take(tokens: TokenStream, positions: I64) -> I64:
     """int64, of the same shape; special slots at the ends of the store may point outside it."""
     np.maximum(positions, 0, out=positions)
     np.minimum(positions, len(tokens) - 1, out=positions)
-    return np.asarray(tokens.take(positions)).astype(np.int64, copy=False)
+    return tokens.take(positions)
 
 
 def _rectangle(input_ids: I64, token_type_ids: I64, special: BoolArray, lengths: I64, names: I64) -> PackedInstances:
@@ -195,12 +191,6 @@ def _rectangle(input_ids: I64, token_type_ids: I64, special: BoolArray, lengths:
         names=np.asarray(names).astype(np.uint64),
         special=special.reshape(-1),
     )
-
-
-Epoch = int | NDArray[np.int64]
-
-_SLOT_BITS = 16
-_NEVER = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @dataclass(frozen=True)
@@ -246,8 +236,7 @@ def choose_positions(packed: PackedInstances, predict_prob: float, seed: int, ep
     Keys carry the slot in their low bits, so no two are equal and the number is exact.
     """
     slot = np.arange(packed.width, dtype=np.uint64)
-    column = epoch if isinstance(epoch, int) else epoch[:, None]
-    keys = uniform_u64(seed, column, "mask position", packed.names[:, None], slot[None, :])
+    keys = uniform_u64(seed, column_of(epoch), "mask position", packed.names[:, None], slot[None, :])
     keys &= ~np.uint64((1 << _SLOT_BITS) - 1)
     keys |= slot
     special = packed.special.reshape(keys.shape)

@@ -8,24 +8,24 @@ written beside its place and renamed: who finds the folder finds it whole. A kil
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from clozelab.corpus.documents import CorpusCounts, Document, SplitRule, TextSample, read_documents
-from clozelab.corpus.files import Source, TextFile, check_head, find_files
+from clozelab.corpus.documents import Document, SplitRule, TextSample, read_documents
+from clozelab.corpus.files import CorpusCounts, Source, TextFile, check_head, file_facts, find_files
 from clozelab.corpus.shards import (
     FORMAT_VERSION,
     MANIFEST_FILE,
@@ -54,37 +54,32 @@ WARNED_UNKNOWN_FRACTION = 0.01
 """A vocabulary made for a text leaves far less than this unknown."""
 
 
-def prepare_corpus(
-    *,
-    name: str,
-    sources: Sequence[Source],
-    data_dir: str | Path,
-    cache_dir: str | Path,
-    tokenizer: TokenizerSettings,
-    validation_fraction: float,
-) -> Path:
+def prepare_corpus(**arguments: Any) -> Path:
     """Prepares a corpus unless the cache has it, and returns its folder.
 
     Args:
         name: leads the folder's name.
         sources: what to read; relative paths start at data_dir.
-        cache_dir: the folder is `cache_dir/corpora/<name>-<hash>`.
-        tokenizer: its kind and rules; where it names no vocabulary, one is learnt.
+        data_dir, cache_dir: the folder is `cache_dir/corpora/<name>-<hash>`.
+        tokenizer: TokenizerSettings, its kind and rules; where it names no vocabulary, one is learnt.
         validation_fraction: share of the documents, by hash of their text, that goes to validation.
 
     Raises:
         ValueError: no files, a binary or damaged file, too many unusable rows, fewer than two documents, a vocabulary
             that does not fit the text, a cache folder that cannot be written.
     """
-    place = _place(name, sources, data_dir, cache_dir, tokenizer, validation_fraction)
-    folder = place.folder
-    with _lock(folder):
-        if not _is_prepared(folder):
-            temporary = folder.with_name(f".{folder.name}.tmp")
-            shutil.rmtree(temporary, ignore_errors=True)  # what a killed run left; the lock says nobody else writes it
-            _write_corpus(temporary, name, place, sources, tokenizer)
-            temporary.rename(folder)
-    return folder
+    plan = _plan(**arguments)
+    with _lock(plan.folder):
+        if plan.folder.exists():
+            try:
+                return PreparedCorpus.open(plan.folder).folder
+            except CorpusFolderError as problem:
+                log.warning("%s; preparing it again", problem)
+                shutil.rmtree(plan.folder)
+        temporary = plan.folder.with_name(f".{plan.folder.name}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)  # what a killed run left; the lock says nobody else writes it
+        _write_corpus(temporary, plan)
+        return temporary.rename(plan.folder)
 
 
 def find_prepared_corpus(**arguments: Any) -> Path | None:
@@ -92,30 +87,37 @@ def find_prepared_corpus(**arguments: Any) -> Path | None:
 
     Raises as `prepare_corpus` does for missing files and wrong settings.
     """
-    folder = _place(**arguments).folder
+    folder = _plan(**arguments).folder
     return folder if folder.exists() else None
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Plan:
     """Where a corpus goes, and what decides it."""
 
+    name: str
     folder: Path
     settings: dict[str, Any]
     files: list[TextFile]
+    tokenizer: TokenizerSettings
     given: Tokenizer | None
     """Of a vocabulary that is not to be learnt."""
 
 
-def _place(
+def _plan(
+    *,
     name: str,
     sources: Sequence[Source],
     data_dir: str | Path,
     cache_dir: str | Path,
     tokenizer: TokenizerSettings,
     validation_fraction: float,
-) -> _Place:
-    _check_names(name, sources)
+) -> _Plan:
+    if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
+        raise ValueError(f"corpus name {name!r} names a folder: use letters, digits, '_', '-' and '.'")
+    names = [source.name for source in sources]
+    if not 1 <= len(set(names)) == len(names) <= 255:
+        raise ValueError(f"corpus {name} needs 1 to 255 sources with different names, not {names}")
     SplitRule(validation_fraction)
     files = [file for index, source in enumerate(sources) for file in find_files(source, index, Path(data_dir))]
     for file in files:
@@ -124,94 +126,84 @@ def _place(
     settings = {
         "preparation_version": PREPARATION_VERSION,
         "format_version": FORMAT_VERSION,
-        "sources": _source_identities(sources, files),
+        "sources": [
+            {
+                "name": source.name,
+                "text_field": source.text_field,
+                "files": [file.identity() for file in files if file.source == index],
+            }
+            for index, source in enumerate(sources)
+        ],
         "tokenizer": tokenizer.identity(given),
         "validation_fraction": validation_fraction,
     }
     key = hashlib.sha256(canonical_json(settings).encode()).hexdigest()[:12]
-    return _Place(Path(cache_dir).expanduser() / "corpora" / f"{name}-{key}", settings, files, given)
-
-
-def _check_names(name: str, sources: Sequence[Source]) -> None:
-    if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
-        raise ValueError(f"corpus name {name!r} names a folder: use letters, digits, '_', '-' and '.'")
-    names = [source.name for source in sources]
-    if not names or len(set(names)) != len(names) or len(names) > 255:
-        raise ValueError(f"corpus {name} needs 1 to 255 sources with different names, not {names}")
-
-
-def _source_identities(sources: Sequence[Source], files: Sequence[TextFile]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": source.name,
-            "text_field": source.text_field,
-            "files": [{**file.identity(), "format": file.format} for file in files if file.source == index],
-        }
-        for index, source in enumerate(sources)
-    ]
+    folder = Path(cache_dir).expanduser() / "corpora" / f"{name}-{key}"
+    return _Plan(name, folder, settings, files, tokenizer, given)
 
 
 @contextlib.contextmanager
 def _lock(folder: Path) -> Iterator[None]:
     """One process at a time per folder; the others wait and then find it prepared."""
-    with _open_lock(folder) as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log.info("another process is preparing %s; waiting for it", folder)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-def _open_lock(folder: Path) -> IO[str]:
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        return folder.with_name(f".{folder.name}.lock").open("w")
+        lock.acquire(blocking=False)
+    except Timeout:
+        log.info("another process is preparing %s; waiting for it", folder)
+        lock.acquire()
     except OSError as error:
         raise ValueError(
             f"cannot write below {folder.parent} ({error.strerror}): set cache_dir, or the environment variable "
             "CLOZELAB_CACHE, to a folder that can be written"
         ) from error
-
-
-def _is_prepared(folder: Path) -> bool:
-    if not folder.exists():
-        return False
     try:
-        PreparedCorpus.open(folder)
-    except CorpusFolderError as problem:
-        log.warning("%s; preparing it again", problem)
-        shutil.rmtree(folder)
-        return False
-    return True
+        yield
+    finally:
+        lock.release()
 
 
-def _write_corpus(folder: Path, name: str, place: _Place, sources: Sequence[Source], wanted: TokenizerSettings) -> None:
-    settings, files, given = place.settings, place.files, place.given
-    if given is not None:
-        _check_fit(given, files)
-    split = SplitRule(settings["validation_fraction"])
-    counts, sample = _survey(files, split, learn=given is None)
-    _log_skipped(counts)
-    tokenizer = given or wanted.learn(sample)
+def _write_corpus(folder: Path, plan: _Plan) -> None:
+    if plan.given is not None:
+        _check_fit(plan.given, plan.files)
+    split = SplitRule(plan.settings["validation_fraction"])
+    counts, sample = _survey(plan.files, split, learn=plan.given is None)
+    tokenizer = plan.given or plan.tokenizer.learn(sample)
     (folder / "tokenizer").mkdir(parents=True)
     for file_name, content in tokenizer.files().items():
         (folder / "tokenizer" / file_name).write_bytes(content)
-    written, facts, unknown = _write_splits(folder, [source.name for source in sources], files, tokenizer, split)
+    written = CorpusCounts()
+    source_names = [source["name"] for source in plan.settings["sources"]]
+    with contextlib.ExitStack() as stack:
+        writers = [
+            stack.enter_context(ShardWriter(folder / name, vocab_size=tokenizer.vocab_size, source_names=source_names))
+            for name in SPLITS
+        ]
+        for batch in _batches(_read(plan.files, written, "tokenising"), BATCH_CHARACTERS):
+            _write_batch(batch, tokenizer, split, writers, written)
     if (written.documents, written.characters) != (counts.documents, counts.characters):
-        raise ValueError(f"the text of corpus {name} changed while it was read; run the prepare stage again")
-    for split_name in SPLITS:
-        if not facts[split_name]["num_tokens"]:
-            raise ValueError(f"corpus {name} is too small: its {split_name} documents hold no tokens")
+        raise ValueError(f"the text of corpus {plan.name} changed while it was read; run the prepare stage again")
+    for name, writer in zip(SPLITS, writers, strict=True):
+        if not writer.num_tokens:
+            raise ValueError(f"corpus {plan.name} is too small: its {name} documents hold no tokens")
+    tokens = sum(writer.num_tokens for writer in writers)
+    unknown = sum(int(writer.token_counts[tokenizer.unk_id]) for writer in writers) / tokens
+    if unknown > WARNED_UNKNOWN_FRACTION:
+        log.warning("%.1f %% of the tokens are [UNK]: does the vocabulary fit the text and its case?", 100 * unknown)
+    facts = {name: writer.facts for name, writer in zip(SPLITS, writers, strict=True)}
+    sizes = ("rows", "documents", "sentences", "characters")
     manifest = {
         "format_version": FORMAT_VERSION,
-        "name": name,
-        "settings": settings,
+        "name": plan.name,
+        "settings": plan.settings,
         "versions": {package: version(package) for package in ("tokenizers", "sentencex")},
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
         "unknown_fraction": unknown,
-        **_count_facts(written),
+        "counts": {size: getattr(written, size) for size in sizes},
+        "skipped": written.skipped,
+        "first_unusable_rows": written.first_bad,
+        "cleaned": dict(sorted(written.cleaned.items())),
         "splits": {split: {key: value for key, value in facts[split].items() if key != "files"} for split in SPLITS},
         "unigram_entropy": facts["train"]["unigram_entropy"],
         **_checksums(folder, facts),
@@ -221,14 +213,8 @@ def _write_corpus(folder: Path, name: str, place: _Place, sources: Sequence[Sour
 
 def _check_fit(given: Tokenizer, files: Sequence[TextFile]) -> None:
     """ValueError where a given vocabulary does not know most of the text's beginning."""
-    sentences: list[str] = []
-    size = 0
-    for document in read_documents(files, CorpusCounts()):
-        sentences += document.sentences
-        size += document.num_characters
-        if size >= FIT_CHARACTERS:
-            break
-    ids, _ = given.encode_flat(sentences)
+    beginning = next(_batches(read_documents(files, CorpusCounts()), FIT_CHARACTERS), [])
+    ids, _ = given.encode_flat([sentence for document in beginning for sentence in document.sentences])
     unknown = float((ids == given.unk_id).mean()) if len(ids) else 0.0
     if unknown > MAX_UNKNOWN_FRACTION:
         raise ValueError(
@@ -239,7 +225,7 @@ def _check_fit(given: Tokenizer, files: Sequence[TextFile]) -> None:
 
 
 def _survey(files: Sequence[TextFile], split: SplitRule, learn: bool) -> tuple[CorpusCounts, list[str]]:
-    """Counts, and text to learn a vocabulary from (none unless `learn`); settles the split."""
+    """Counts, and text to learn a vocabulary from (none unless `learn`); settles the split and logs what was met."""
     counts = CorpusCounts()
     sample = TextSample(VOCABULARY_SAMPLE_CHARACTERS)
     for document in _read(files, counts, "reading"):
@@ -247,42 +233,37 @@ def _survey(files: Sequence[TextFile], split: SplitRule, learn: bool) -> tuple[C
         if learn:
             sample.add(document)
     if counts.documents < 2:
-        met = {"rows": counts.rows.rows, **counts.dropped, **counts.rows.bad}
+        met = {"rows": counts.rows, **counts.skipped}
         raise ValueError(
             f"the corpus has {counts.documents} usable documents ({', '.join(f'{key}: {n}' for key, n in met.items())})"
             "; at least 2 are needed, one on each side of the train/validation split. In a text file, a blank line "
             "separates documents"
         )
     split.settle()
+    log.info("%d documents, %d sentences, %d characters", counts.documents, counts.sentences, counts.characters)
+    for reason, number in counts.skipped.items():
+        log.warning("skipped: %d x %s", number, reason)
+    for row in counts.first_bad:
+        log.warning("unusable row %s", row)
+    if counts.characters > MAX_MEAN_SENTENCE_CHARACTERS * counts.sentences:
+        log.warning(
+            "sentences have %d characters on average: plain text needs one sentence a line (only jsonl is split into "
+            "sentences), or segments will begin and end at paragraphs",
+            counts.characters / counts.sentences,
+        )
+    for what, number in sorted(counts.cleaned.items()):
+        if number:
+            log.info("cleaned: %d x %s", number, what)
     return counts, sample.texts()
 
 
-def _write_splits(
-    folder: Path, source_names: list[str], files: Sequence[TextFile], tokenizer: Tokenizer, split: SplitRule
-) -> tuple[CorpusCounts, dict[str, dict[str, Any]], float]:
-    """Counts, what each split's `shards.json` says, and the share of [UNK] among all tokens."""
-    counts = CorpusCounts()
-    with contextlib.ExitStack() as stack:
-        writers = [
-            stack.enter_context(ShardWriter(folder / name, vocab_size=tokenizer.vocab_size, source_names=source_names))
-            for name in SPLITS
-        ]
-        for batch in _batches(_read(files, counts, "tokenising")):
-            _write_batch(batch, tokenizer, split, writers, counts)
-    tokens = sum(writer.num_tokens for writer in writers)
-    unknown = sum(int(writer.token_counts[tokenizer.unk_id]) for writer in writers) / max(1, tokens)
-    if unknown > WARNED_UNKNOWN_FRACTION:
-        log.warning("%.1f %% of the tokens are [UNK]: does the vocabulary fit the text and its case?", 100 * unknown)
-    return counts, {writer.folder.name: writer.facts() for writer in writers}, unknown
-
-
-def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
+def _batches(documents: Iterable[Document], num_characters: int) -> Iterator[list[Document]]:
     batch: list[Document] = []
     size = 0
     for document in documents:
         batch.append(document)
         size += document.num_characters
-        if size >= BATCH_CHARACTERS:
+        if size >= num_characters:
             yield batch
             batch, size = [], 0
     if batch:
@@ -311,67 +292,16 @@ def _write_batch(
 
 
 def _read(files: Sequence[TextFile], counts: CorpusCounts, what: str) -> Iterator[Document]:
-    """The documents, with a progress bar: bytes on disk (their total is known) and characters per second."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(what, total=sum(file.path.stat().st_size for file in files), rate="")
-        started = progress.get_time()
-
-        def advance(num_bytes: int) -> None:
-            seconds = max(1e-3, progress.get_time() - started)
-            rate = f"{counts.characters / seconds / 1e6:.1f} M characters/s"
-            progress.update(task, advance=num_bytes, rate=rate)
-
-        yield from read_documents(files, counts, advance)
-
-
-def _log_skipped(counts: CorpusCounts) -> None:
-    log.info("%d documents, %d sentences, %d characters", counts.documents, counts.sentences, counts.characters)
-    for reason, number in sorted({**counts.dropped, **counts.rows.bad}.items()):
-        log.warning("skipped: %d x %s", number, reason)
-    for row in counts.rows.first_bad:
-        log.warning("unusable row %s", row)
-    mean = counts.characters / max(1, counts.sentences)
-    if mean > MAX_MEAN_SENTENCE_CHARACTERS:
-        log.warning(
-            "sentences have %d characters on average: plain text needs one sentence a line (only jsonl is split into "
-            "sentences), or segments will begin and end at paragraphs",
-            mean,
-        )
-    for what, number in sorted(counts.cleaned.items()):
-        if number:
-            log.info("cleaned: %d x %s", number, what)
-
-
-def _count_facts(counts: CorpusCounts) -> dict[str, Any]:
-    return {
-        "counts": {
-            "rows": counts.rows.rows,
-            "documents": counts.documents,
-            "sentences": counts.sentences,
-            "characters": counts.characters,
-        },
-        "skipped": dict(sorted({**counts.dropped, **counts.rows.bad}.items())),
-        "first_unusable_rows": counts.rows.first_bad,
-        "cleaned": dict(sorted(counts.cleaned.items())),
-    }
+    """The documents, with a progress bar over the bytes on disk."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+        task = progress.add_task(what, total=sum(file.path.stat().st_size for file in files))
+        yield from read_documents(files, counts, lambda num_bytes: progress.advance(task, num_bytes))
 
 
 def _checksums(folder: Path, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Size and checksum of every file, and one fingerprint over them."""
     files = {f"{split}/{name}": entry for split in SPLITS for name, entry in facts[split]["files"].items()}
-    small = [folder / split / SHARDS_FILE for split in SPLITS] + sorted((folder / "tokenizer").iterdir())
-    for path in small:
-        content = path.read_bytes()
-        files[path.relative_to(folder).as_posix()] = {
-            "size": len(content),
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
-    fingerprint = hashlib.sha256(canonical_json(files).encode()).hexdigest()
-    return {"files": files, "fingerprint": fingerprint}
+    for path in [folder / split / SHARDS_FILE for split in SPLITS] + sorted((folder / "tokenizer").iterdir()):
+        files[path.relative_to(folder).as_posix()] = file_facts(path)
+    return {"files": files, "fingerprint": hashlib.sha256(canonical_json(files).encode()).hexdigest()}

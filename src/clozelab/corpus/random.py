@@ -1,23 +1,20 @@
-"""Counter-based random numbers: every draw is a pure function of (seed, epoch, stream, index, sub).
+"""Counter-based random numbers, and the order of an epoch: every draw is a pure function of (seed, epoch, stream, ...).
 
 Unusual: there is no generator object and no state. An instance's randomness depends on its name alone, so resuming,
 worker count, batch size and world size change nothing, and a batch is drawn with a handful of array operations. The
-mixing function is the finaliser of splitmix64 (Steele, Lea, Flood 2014), applied once per coordinate.
+mixing function is the finaliser of splitmix64 (Steele, Lea, Flood 2014), applied once per coordinate. `epoch` may be an
+array as long as `index`: a batch that straddles two epochs is drawn in one call.
 
-`epoch` may be an array as long as `index`: a batch that straddles two epochs is drawn in one call.
-
-Which instance stands where: an epoch's order without storing it.
-
-A keyed Feistel network over Z_a x Z_b with a * b just above the size (Black and Rogaway 2002, "generalized Feistel")
-permutes the instances; the few values at or above the size walk on along their cycle until they are inside. So the
-order of an epoch is a bijection that costs O(1) memory, any position is addressable (resume = start counting
-elsewhere), and a batch that runs over the end of an epoch goes on in the next one.
+The order of an epoch is not stored either. A keyed Feistel network over Z_a x Z_b with a * b just above the size (Black
+and Rogaway 2002, "generalized Feistel") permutes the instances; the few values at or above the size walk on along their
+cycle until they are inside. So it is a bijection that costs O(1) memory, any position is addressable (resume = start
+counting elsewhere), and a batch that runs over the end of an epoch goes on in the next one.
 """
 
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import isqrt
 
 import numpy as np
@@ -28,13 +25,9 @@ Ints = int | NDArray[np.integer]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 0xFFFFFFFFFFFFFFFF
-
-
-def _mix_int(value: int) -> int:
-    value &= _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
+_ROUNDS = 6
+_WALKS = 10_000
+"""Bound of the cycle walk; fewer than one value in sqrt(size) needs more than one step."""
 
 
 def _mix(value: U64) -> U64:
@@ -57,9 +50,9 @@ def _as_u64(value: Ints) -> U64:
     return np.atleast_1d(value).astype(np.uint64, copy=False)
 
 
-def _step(state: U64, coordinate: U64) -> U64:
+def _step(state: U64, coordinate: Ints) -> U64:
     """Mixes one more coordinate into the state; broadcasts; always returns a fresh array."""
-    counter = coordinate + np.uint64(1)
+    counter = _as_u64(coordinate) + np.uint64(1)
     counter *= np.uint64(_GOLDEN)
     return _mix(state + counter)
 
@@ -68,7 +61,13 @@ def _step(state: U64, coordinate: U64) -> U64:
 def _stream_key(seed: int, stream: str | int) -> int:
     if isinstance(stream, str):
         stream = int.from_bytes(hashlib.blake2b(stream.encode(), digest_size=8).digest(), "little")
-    return _mix_int(_mix_int(seed + _GOLDEN) + (stream & _MASK) * _GOLDEN)
+    first = int(_mix(_as_u64(seed + _GOLDEN))[0])
+    return int(_mix(_as_u64(first + (stream & _MASK) * _GOLDEN))[0])
+
+
+def _bits(seed: int, stream: str | int, *coordinates: Ints) -> U64:
+    """64 random bits for each combination of the coordinates, which broadcast against each other; never a 0-d array."""
+    return reduce(_step, coordinates, np.array([_stream_key(int(seed), stream)], dtype=np.uint64))
 
 
 def derive_seed(seed: int, name: str | int) -> int:
@@ -76,20 +75,9 @@ def derive_seed(seed: int, name: str | int) -> int:
     return _stream_key(seed, name) >> 1
 
 
-def stream_state(seed: int, epoch: Ints, stream: str | int) -> U64:
-    """The random bits' state before the index, one an epoch; `extend` adds a coordinate. For callers that draw many
-    times."""
-    return _step(np.array([_stream_key(int(seed), stream)], dtype=np.uint64), _as_u64(epoch))
-
-
-def extend(state: U64, coordinate: Ints) -> U64:
-    """64 random bits for each (state, coordinate), which broadcast against each other."""
-    return _step(state, _as_u64(coordinate))
-
-
 def uniform_u64(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0) -> U64:
     """64 random bits for each (epoch, index, sub), which broadcast against each other; never a 0-d array."""
-    return extend(extend(stream_state(seed, epoch, stream), index), sub)
+    return _bits(seed, stream, epoch, index, sub)
 
 
 def uniform01(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0) -> NDArray[np.float64]:
@@ -99,38 +87,24 @@ def uniform01(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints 
 
 def integers(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0, *, high: Ints) -> NDArray[np.int64]:
     """Uniform integers in [0, high), int64; `high` broadcasts and is at least 1. The bias is below high / 2**53."""
-    draws = uniform01(seed, epoch, stream, index, sub)
-    return (draws * np.asarray(high)).astype(np.int64)
-
-
-_ROUNDS = 6
-_WALKS = 10_000
-"""Bound of the cycle walk; fewer than one value in sqrt(size) needs more than one step."""
+    return (uniform01(seed, epoch, stream, index, sub) * np.asarray(high)).astype(np.int64)
 
 
 def _feistel(states: list[U64], value: NDArray[np.int64], size_a: int, size_b: int) -> NDArray[np.int64]:
     left, right = np.divmod(value, size_b)
     for number, state in enumerate(states):
         if number % 2:
-            left = (left + _round(state, right, size_a)) % size_a
+            left = (left + (_step(state, right) % np.uint64(size_a)).astype(np.int64)) % size_a
         else:
-            right = (right + _round(state, left, size_b)) % size_b
+            right = (right + (_step(state, left) % np.uint64(size_b)).astype(np.int64)) % size_b
     return left * size_b + right
-
-
-def _round(state: U64, half: NDArray[np.int64], modulus: int) -> NDArray[np.int64]:
-    return (extend(state, half) % np.uint64(modulus)).astype(np.int64)
 
 
 def permute(seed: int, epoch: int | NDArray[np.int64], position: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     """Position in the epoch's order -> instance index; for each epoch a permutation of [0, size)."""
-    if size < 1:
-        raise ValueError(
-            f"A permutation needs at least one instance, not {size}; is the corpus empty at this seq_length?"
-        )
     size_a = isqrt(size - 1) + 1
     size_b = -(-size // size_a)
-    states = [np.broadcast_to(stream_state(seed, epoch, f"permutation {k}"), position.shape) for k in range(_ROUNDS)]
+    states = [np.broadcast_to(_bits(seed, f"permutation {k}", epoch), position.shape) for k in range(_ROUNDS)]
     value = _feistel(states, np.asarray(position, dtype=np.int64), size_a, size_b)
     for _ in range(_WALKS):
         outside = np.flatnonzero(value >= size)
@@ -141,10 +115,7 @@ def permute(seed: int, epoch: int | NDArray[np.int64], position: NDArray[np.int6
 
 
 def instance_indices(seed: int, size: int, position: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions counted over all epochs -> (epoch, instance index), both shaped like `position`.
-
-    Raises ValueError when there are no instances.
-    """
+    """Positions counted over all epochs -> (epoch, instance index), shaped like `position`; ValueError for none."""
     if size < 1:
         raise ValueError(f"There are {size} instances to sample from; is the corpus empty at this seq_length?")
     position = np.asarray(position, dtype=np.int64)

@@ -19,12 +19,11 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from clozelab.corpus.files import file_sha256
+from clozelab.corpus.files import file_facts, file_sha256
 from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
 
 SHARDS_FILE = "shards.json"
@@ -128,20 +127,18 @@ class TokenShards:
         for name, entry in facts["files"].items():
             _check_size(folder / name, entry["size"])
         dtype = token_dtype(facts["vocab_size"])
-        files = [_map(folder / name, dtype) for name in sorted(facts["files"]) if name.startswith("tokens-")]
+        tokens = [_map(folder / name, dtype) for name in sorted(facts["files"]) if name.startswith("tokens-")]
         return cls(
-            tokens=TokenStream(files),
-            sentence_offsets=_map(folder / "sentence_offsets.bin", np.dtype("<i8")),
-            document_offsets=_map(folder / "document_offsets.bin", np.dtype("<i8")),
-            document_source=_map(folder / "document_source.bin", np.dtype("u1")),
+            tokens=TokenStream(tokens),
+            sentence_offsets=_map(folder / "sentence_offsets.bin", "<i8"),
+            document_offsets=_map(folder / "document_offsets.bin", "<i8"),
+            document_source=_map(folder / "document_source.bin", "u1"),
             source_names=tuple(facts["source_names"]),
-            vocab_size=facts["vocab_size"],
-            unigram_entropy=facts["unigram_entropy"],
-            fingerprint=facts["fingerprint"],
+            **{name: facts[name] for name in ("vocab_size", "unigram_entropy", "fingerprint")},
         )
 
 
-def _map(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
+def _map(path: Path, dtype: np.dtype[Any] | str) -> np.ndarray:
     if path.stat().st_size == 0:  # mmap refuses an empty file
         return np.empty(0, dtype=dtype)
     # A plain ndarray over the map: np.memmap's own indexing costs a Python call per result.
@@ -168,28 +165,6 @@ def _check_size(path: Path, size: int) -> None:
         raise CorpusFolderError(f"{path} {found}; delete the prepared corpus folder and run the prepare stage again")
 
 
-class _HashedFile:
-    """A file that knows its size and checksum once it is closed."""
-
-    def __init__(self, path: Path) -> None:
-        self.name = path.name
-        self.size = 0
-        self._hash = hashlib.sha256()
-        self._handle = path.open("wb")
-
-    def write(self, array: np.ndarray) -> None:
-        data = np.ascontiguousarray(array).data.cast("B") if array.size else b""
-        self._handle.write(data)
-        self._hash.update(data)
-        self.size += len(data)
-
-    def close(self) -> None:
-        self._handle.close()
-
-    def entry(self) -> dict[str, Any]:
-        return {"size": self.size, "sha256": self._hash.hexdigest()}
-
-
 class ShardWriter:
     """Streams documents into a split's files; memory is one batch and one counter per vocabulary entry.
 
@@ -206,13 +181,14 @@ class ShardWriter:
         self.max_shard_tokens = max_shard_tokens
         self.num_tokens = self.num_sentences = self.num_documents = 0
         self.token_counts = np.zeros(vocab_size, dtype=np.int64)
+        self.facts: dict[str, Any] = {}
+        """What `shards.json` says, on leaving."""
         self._dtype = token_dtype(vocab_size)
-        self._tokens: list[_HashedFile] = []
-        self._sentences = _HashedFile(folder / "sentence_offsets.bin")
-        self._documents = _HashedFile(folder / "document_offsets.bin")
-        self._sources = _HashedFile(folder / "document_source.bin")
+        names = ("tokens-00000.bin", "sentence_offsets.bin", "document_offsets.bin", "document_source.bin")
+        tokens, self._sentences, self._documents, self._sources = ((folder / name).open("wb") for name in names)
+        self._tokens = [tokens]
         for file in (self._sentences, self._documents):
-            file.write(np.zeros(1, dtype="<i8"))
+            file.write(np.zeros(1, dtype="<i8").tobytes())
 
     def add(
         self, ids: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray, document_sources: np.ndarray
@@ -227,23 +203,28 @@ class ShardWriter:
         counts = np.bincount(ids, minlength=self.vocab_size)
         assert len(counts) == self.vocab_size, "token id outside the vocabulary"
         self.token_counts += counts
-        self._token_file().write(ids.astype(self._dtype))
-        self._sentences.write((self.num_tokens + np.cumsum(sentence_lengths)).astype("<i8"))
-        self._documents.write((self.num_sentences + np.cumsum(document_lengths)).astype("<i8"))
-        self._sources.write(document_sources.astype("u1"))
+        if self._tokens[-1].tell() >= self.max_shard_tokens * self._dtype.itemsize:
+            self._tokens.append((self.folder / f"tokens-{len(self._tokens):05d}.bin").open("wb"))
+        for file, values, dtype in (
+            (self._tokens[-1], ids, self._dtype),
+            (self._sentences, self.num_tokens + np.cumsum(sentence_lengths), "<i8"),
+            (self._documents, self.num_sentences + np.cumsum(document_lengths), "<i8"),
+            (self._sources, document_sources, "u1"),
+        ):
+            file.write(values.astype(dtype).tobytes())
         self.num_tokens += len(ids)
         self.num_sentences += len(sentence_lengths)
         self.num_documents += len(document_lengths)
 
-    def _token_file(self) -> _HashedFile:
-        if not self._tokens or self._tokens[-1].size >= self.max_shard_tokens * self._dtype.itemsize:
-            self._tokens.append(_HashedFile(self.folder / f"tokens-{len(self._tokens):05d}.bin"))
-        return self._tokens[-1]
+    def __enter__(self) -> ShardWriter:
+        return self
 
-    def facts(self) -> dict[str, Any]:
-        """What `shards.json` says."""
-        files = {file.name: file.entry() for file in [*self._tokens, self._sentences, self._documents, self._sources]}
-        return {
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        files = {}
+        for file in (*self._tokens, self._sentences, self._documents, self._sources):
+            file.close()
+            files[Path(file.name).name] = file_facts(Path(file.name))
+        self.facts = {
             "vocab_size": self.vocab_size,
             "source_names": self.source_names,
             "num_tokens": self.num_tokens,
@@ -253,19 +234,8 @@ class ShardWriter:
             "files": files,
             "fingerprint": hashlib.sha256(canonical_json([self.vocab_size, files]).encode()).hexdigest(),
         }
-
-    def __enter__(self) -> ShardWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._tokens:  # an empty split still has a token file
-            self._token_file()
-        for file in [*self._tokens, self._sentences, self._documents, self._sources]:
-            file.close()
         if kind is None:
-            (self.folder / SHARDS_FILE).write_text(json.dumps(self.facts(), indent=2) + "\n", encoding="utf-8")
+            (self.folder / SHARDS_FILE).write_text(json.dumps(self.facts, indent=2) + "\n", encoding="utf-8")
 
 
 def unigram_entropy(counts: np.ndarray) -> float:
@@ -289,11 +259,6 @@ class PreparedCorpus:
         """sha256 over the checksums of every file: what the content is, whatever it was made from."""
         return self.manifest["fingerprint"]
 
-    @property
-    def unigram_entropy(self) -> float:
-        """Nats per token of the train split's unigram distribution: the loss of a model that ignores its input."""
-        return self.train.unigram_entropy
-
     @classmethod
     def open(cls, folder: str | Path, verify: str = "sizes") -> PreparedCorpus:
         """Opens and checks a prepared corpus.
@@ -303,7 +268,17 @@ class PreparedCorpus:
         """
         folder = Path(folder)
         manifest = _read_json(folder / MANIFEST_FILE)
-        _check_manifest(folder, manifest, verify)
+        if manifest.get("format_version") != FORMAT_VERSION:
+            raise CorpusFolderError(
+                f"{folder} has format {manifest.get('format_version')}, this version reads {FORMAT_VERSION}; run the "
+                "prepare stage again"
+            )
+        for name, entry in manifest["files"].items():
+            _check_size(folder / name, entry["size"])
+            if verify == "full" and file_sha256(folder / name) != entry["sha256"]:
+                raise CorpusFolderError(
+                    f"{folder / name} has changed since it was written; delete {folder} and run the prepare stage again"
+                )
         tokenizer = read_tokenizer(folder / "tokenizer")
         train, validation = (TokenShards.open(folder / split) for split in SPLITS)
         if tokenizer.fingerprint != manifest["tokenizer_fingerprint"] or tokenizer.vocab_size != train.vocab_size:
@@ -312,19 +287,3 @@ class PreparedCorpus:
                 "and run the prepare stage again"
             )
         return cls(folder, manifest, tokenizer, train, validation)
-
-
-def _check_manifest(folder: Path, manifest: dict[str, Any], verify: str) -> None:
-    if verify not in ("sizes", "full"):
-        raise ValueError(f"verify is 'sizes' or 'full', not {verify!r}")
-    if manifest.get("format_version") != FORMAT_VERSION:
-        raise CorpusFolderError(
-            f"{folder} has format {manifest.get('format_version')}, this version reads {FORMAT_VERSION}; run the "
-            "prepare stage again"
-        )
-    for name, entry in manifest["files"].items():
-        _check_size(folder / name, entry["size"])
-        if verify == "full" and file_sha256(folder / name) != entry["sha256"]:
-            raise CorpusFolderError(
-                f"{folder / name} has changed since it was written; delete {folder} and run the prepare stage again"
-            )

@@ -1,26 +1,340 @@
-"""The tokenizer of a corpus and of a model's folder, of whichever kind."""
+"""The two kinds of tokenizers, WordPiece and byte-level BPE: learning a vocabulary, and text to ids as released.
+
+Unusual: training is deterministic. For WordPiece the library numbers the `##x` characters in hash-map order and breaks
+ties between merges by those numbers, so two runs differ; here every character gets its number first (passed in as
+special tokens), which leaves no tie open.
+
+Known differences from BERT's released code: characters that entered Unicode after the library's tables (2017), and
+private-use characters, which the library removes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clozelab.corpus.byte_bpe import ByteBpeTokenizer
-from clozelab.corpus.encoding import Tokenizer, json_or_empty
-from clozelab.corpus.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
+import numpy as np
+from tokenizers import Tokenizer as Library
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
-__all__ = (
-    "SPECIAL_TOKENS",
-    "ByteBpeTokenizer",
-    "Tokenizer",
-    "TokenizerSettings",
-    "WordPieceTokenizer",
-    "read_tokenizer",
-)
+from clozelab.corpus.encoding import SURROGATES, TEXTS_PER_BATCH, json_or_empty, read_text
+from clozelab.corpus.encoding import Tokenizer as Tokenizer
 
-KINDS: dict[str, type[Tokenizer]] = {one.kind: one for one in (WordPieceTokenizer, ByteBpeTokenizer)}
+log = logging.getLogger(__name__)
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""WordPiece's, as BERT's; byte-level BPE has RoBERTa's."""
+MIN_PIECE_COUNT = 2
+"""Of an entry that is learnt."""
+MAX_WORD_CHARACTERS = 200
+"""A longer word is [UNK], as in BERT's released code."""
+CHARACTER_COVERAGE = 0.9999
+"""Share of the text whose characters enter a trained vocabulary; scripts that are quoted once would only fill it."""
+
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
+"""BERT's cleaning removes them, but Python's split() takes some for spaces, and the library refuses surrogates."""
+_CHUNK = re.compile(" ?[^ ]+")
+_ODD_SPACE = re.compile(r"[^\S ]|\u180e|\s\s|\s$")
+"""Where a text cannot be cut before every space: byte-level BPE looks at runs of whitespace."""
+
+
+class WordPieceTokenizer(Tokenizer):
+    """BERT's rules."""
+
+    kind = "wordpiece"
+    special_tokens = SPECIAL_TOKENS
+    smallest = len(SPECIAL_TOKENS) + 1
+    pair_separators = 1
+    has_token_types = True
+    _end_of_text = "\x01"  # cleaning removes it from texts
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> WordPieceTokenizer:
+        """Learns a vocabulary of at most `vocab_size` entries; the same texts give the same vocabulary.
+
+        All texts are held in memory: the caller bounds the sample. ValueError where the characters alone exceed
+        vocab_size.
+        """
+        texts = [_CONTROLS.sub("", text) for text in texts]
+        alphabet = _alphabet(texts, lowercase, vocab_size)
+        library = _wordpiece({token: index for index, token in enumerate(SPECIAL_TOKENS)}, lowercase)
+        characters = [token for token in alphabet if len(token) == 1]
+        trainer = WordPieceTrainer(
+            vocab_size=vocab_size,
+            min_frequency=MIN_PIECE_COUNT,
+            show_progress=False,
+            special_tokens=[*SPECIAL_TOKENS, *alphabet],
+            initial_alphabet=characters,
+            limit_alphabet=len(characters),
+        )
+        library.train_from_iterator(texts, trainer)
+        ids = library.get_vocab(with_added_tokens=False)
+        return cls(sorted(ids, key=ids.__getitem__), lowercase=lowercase)
+
+    @classmethod
+    def from_vocab(cls, path: str | Path, lowercase: bool) -> WordPieceTokenizer:
+        """Reads a `vocab.txt` (one entry a line, the id is the line number); ValueError where it is not one."""
+        text = read_text(Path(path), "one entry a line, as in BERT's vocab.txt")
+        # Only "\n" ends an entry: vocabularies hold other line separators as entries.
+        lines = text.removesuffix("\n").split("\n")
+        try:
+            return cls([line.strip() for line in lines], lowercase=lowercase)
+        except ValueError as error:
+            raise ValueError(f"vocabulary file {path}: {error}") from None
+
+    @classmethod
+    def _from_folder(cls, folder: Path) -> WordPieceTokenizer:
+        """The tokenizer of a BERT folder: `vocab.txt` with `tokenizer_config.json`, or `tokenizer.json` alone.
+
+        Case comes from `do_lower_case`, else from `tokenizer.json`'s normalizer; ValueError where neither says, and
+        where the folder has other rules than BERT's for accents and Chinese characters: its model was trained on other
+        ids than this tokenizer would make.
+        """
+        config, library = (json_or_empty(folder / name) for name in ("tokenizer_config.json", "tokenizer.json"))
+        model, normalizer = (library.get(key) or {} for key in ("model", "normalizer"))
+        lowercase = config.get("do_lower_case", normalizer.get("lowercase"))
+        for name, rules, chinese in (
+            ("tokenizer_config.json", config, "tokenize_chinese_chars"),
+            ("tokenizer.json", normalizer, "handle_chinese_chars"),
+        ):
+            accents = rules.get("strip_accents")
+            other = f"{chinese}=false, but every Chinese character is a word" if rules.get(chinese) is False else ""
+            if None not in (accents, lowercase) and bool(accents) != bool(lowercase):
+                said = f"strip_accents={json.dumps(accents)} and lower case {json.dumps(bool(lowercase))}"
+                other = f"{said}, but accents are stripped with lower case and only then"
+            if other:
+                meant = "as in the released BERT: this model would read other tokens than it was trained on"
+                raise ValueError(f"{folder / name} says {other} here, {meant}")
+        if lowercase is None:
+            told = "put do_lower_case into tokenizer_config.json"
+            raise ValueError(f"{folder} does not say whether its vocabulary is lower-cased: {told}")
+        if (folder / "vocab.txt").is_file():
+            return cls.from_vocab(folder / "vocab.txt", bool(lowercase))
+        return cls(sorted(model["vocab"], key=model["vocab"].__getitem__), lowercase=bool(lowercase))
+
+    def files(self) -> dict[str, bytes]:
+        processor = processors.TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0",
+            pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", self.cls_id), ("[SEP]", self.sep_id)],
+        )
+        rules = {"do_lower_case": self.lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
+        exported = self._exported(self._rules(), processor, tokenizer_class="BertTokenizer", **rules)
+        return {"vocab.txt": "".join(f"{token}\n" for token in self.vocabulary).encode(), **exported}
+
+    def _identity(self) -> list[Any]:
+        return [self.vocabulary, self.lowercase, MAX_WORD_CHARACTERS]
+
+    def _rules(self) -> Library:
+        return _wordpiece(self._ids, self.lowercase)
+
+    def _aligned(self, texts: Sequence[str]) -> tuple[Library, list[str]]:
+        return super()._aligned([_final_sigma(text) if self.lowercase else text for text in texts])
+
+    def _words(self, texts: Sequence[str]) -> list[str]:
+        together = "".join(texts)
+        if _CONTROLS.search(together):
+            texts = [_CONTROLS.sub("", text) for text in texts]
+        if self.lowercase and "Σ" in together:
+            texts = [_final_sigma(text) for text in texts]
+        # One split and one join for the whole batch.
+        return f" {self._end_of_text} ".join([*texts, ""]).split()
+
+
+def _wordpiece(ids: dict[str, int], lowercase: bool) -> Library:
+    """BERT's rules in the library's terms, without special tokens in text."""
+    library = Library(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS))
+    library.normalizer = normalizers.BertNormalizer(strip_accents=lowercase, lowercase=lowercase)
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.decoder = decoders.WordPiece(prefix="##")
+    return library
+
+
+def _final_sigma(text: str) -> str:
+    """Capital sigma that ends a word to its final form, as Python's lower() in the released code; same length."""
+    if "Σ" not in text:
+        return text
+    # "İ" alone grows when lower-cased; as "I" it is still a cased letter, which is all that counts here. What BERT's
+    # cleaning removes must not end a word: a zero-width space does not.
+    lowered = _CONTROLS.sub("\u200b", text.replace("İ", "I")).lower()
+    return "".join("ς" if char == "Σ" and low == "ς" else char for char, low in zip(text, lowered, strict=True))
+
+
+def _alphabet(texts: Sequence[str], lowercase: bool, vocab_size: int) -> list[str]:
+    """Single characters and their `##` forms that a vocabulary learnt from `texts` starts with, in code-point order."""
+    raw = np.zeros(0x110000, dtype=np.int64)
+    for start in range(0, len(texts), TEXTS_PER_BATCH):
+        block = "".join(texts[start : start + TEXTS_PER_BATCH])
+        codes = np.frombuffer(block.encode("utf-32-le"), dtype="<u4").astype(np.int64)
+        raw += np.bincount(codes, minlength=len(raw))
+    rules = _wordpiece({"[UNK]": 0}, lowercase)
+    counts: Counter[str] = Counter()  # of what BERT's normalisation makes of each character
+    for code in np.flatnonzero(raw):
+        for char in "".join(rules.normalizer.normalize_str(chr(code)).split()):
+            counts[char] += int(raw[code])
+    ranked = sorted(counts, key=lambda char: (-counts[char], char))
+    covered = np.cumsum([counts[char] for char in ranked]) / max(1, counts.total())
+    kept = ranked[: int(np.searchsorted(covered, CHARACTER_COVERAGE)) + 1]
+    # At most half of the entries are single characters; plain ASCII is worth its few entries however rare.
+    kept = sorted({*kept[: vocab_size // 4], *(char for char in counts if char.isascii())})
+    # A character that BERT makes a word by itself has no `##` form: punctuation, and Chinese ones.
+    inside = [char for char in kept if len(rules.pre_tokenizer.pre_tokenize_str("a" + char)) == 1]
+    inside = [char for char in inside if " " not in rules.normalizer.normalize_str(char)]
+    alphabet = [*kept, *(f"##{char}" for char in inside)]
+    if (needed := len(SPECIAL_TOKENS) + len(alphabet)) > vocab_size:
+        raise ValueError(
+            f"vocab_size {vocab_size} is below the {needed} entries that special tokens and single characters of this "
+            "text need; raise it"
+        )
+    return alphabet
+
+
+class ByteBpeTokenizer(Tokenizer):
+    """RoBERTa's rules: every text has ids, and the ids give the text back.
+
+    The special ids of a trained vocabulary are RoBERTa's: <s> 0, <pad> 1, </s> 2, <unk> 3, <mask> the last. A word is
+    written with the space before it. `add_prefix_space` gives the first word of a text one, too, so that it is the same
+    word wherever it stands; RoBERTa's release has none there.
+    """
+
+    kind = "byte_bpe"
+    special_tokens = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+    smallest = len(special_tokens) + 256
+    pair_separators = 2
+    has_token_types = False
+    _end_of_text = ""  # a word has at least one character
+
+    def __init__(
+        self, vocabulary: Sequence[str], merges: Sequence[tuple[str, str]], *, lowercase: bool, add_prefix_space: bool
+    ) -> None:
+        self.merges, self.add_prefix_space = [(first, second) for first, second in merges], add_prefix_space
+        super().__init__(vocabulary, lowercase=lowercase)
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool, add_prefix_space: bool) -> ByteBpeTokenizer:
+        """Learns a vocabulary of at most `vocab_size` entries; the same texts give the same one.
+
+        Each line of a text is one for itself.
+        """
+        pad, unknown, begin, separator, mask = cls.special_tokens
+        library = _byte_bpe(models.BPE(), lowercase, add_prefix_space)
+        trainer = BpeTrainer(
+            vocab_size=vocab_size - 1,
+            min_frequency=MIN_PIECE_COUNT,
+            show_progress=False,
+            special_tokens=[begin, pad, separator, unknown],
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        )
+        lines = (SURROGATES.sub("\ufffd", line) for text in texts for line in text.split("\n"))
+        library.train_from_iterator(lines, trainer)
+        learnt = json.loads(library.to_str())["model"]
+        vocabulary = [*sorted(learnt["vocab"], key=learnt["vocab"].__getitem__), mask]
+        return cls(vocabulary, learnt["merges"], lowercase=lowercase, add_prefix_space=add_prefix_space)
+
+    @classmethod
+    def from_vocab(cls, path: str | Path, lowercase: bool, add_prefix_space: bool) -> ByteBpeTokenizer:
+        """Reads a folder's `vocab.json` (entry to id) and `merges.txt`; ValueError where they are not such files."""
+        folder = Path(path) if Path(path).is_dir() else Path(path).parent
+        entries = json.loads(read_text(folder / "vocab.json", "entries and their ids, as in RoBERTa's vocab.json"))
+        lines = read_text(folder / "merges.txt", "two pieces a line, as in RoBERTa's merges.txt").split("\n")
+        merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+        return cls._checked(folder, entries, merges, lowercase, add_prefix_space)
+
+    @classmethod
+    def _from_folder(cls, folder: Path) -> ByteBpeTokenizer:
+        """The tokenizer of a RoBERTa folder: `tokenizer.json`, or `vocab.json` with `merges.txt`.
+
+        ValueError where it has other rules than RoBERTa's: this model would read other tokens than it was trained on.
+        """
+        library = json_or_empty(folder / "tokenizer.json")
+        if not library:
+            config = json_or_empty(folder / "tokenizer_config.json")
+            return cls.from_vocab(folder, False, config.get("add_prefix_space", False))
+        model, splitter, normalizer = (library.get(key) or {} for key in ("model", "pre_tokenizer", "normalizer"))
+        if model.get("type") != "BPE" or splitter.get("type") != "ByteLevel" or not splitter.get("use_regex", True):
+            raise ValueError(f"{folder / 'tokenizer.json'} is no byte-level BPE tokenizer as RoBERTa's")
+        if normalizer.get("type") not in (None, "Lowercase"):
+            raise ValueError(
+                f"{folder / 'tokenizer.json'} normalises text ({normalizer['type']}); RoBERTa's does not, and lower "
+                "case is the only other rule known here"
+            )
+        entries = model["vocab"] | {token["content"]: token["id"] for token in library.get("added_tokens", ())}
+        merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+        return cls._checked(folder, entries, merges, bool(normalizer), splitter["add_prefix_space"])
+
+    @classmethod
+    def _checked(
+        cls, folder: Path, entries: Mapping[str, int], merges: Sequence[Sequence[str]], lowercase: bool, prefix: bool
+    ) -> ByteBpeTokenizer:
+        vocabulary = sorted(entries, key=entries.__getitem__)
+        try:
+            if [entries[token] for token in vocabulary] != list(range(len(vocabulary))):
+                raise ValueError(f"its ids are not 0 to {len(vocabulary) - 1}")
+            pairs = [(first, second) for first, second in merges]
+            return cls(vocabulary, pairs, lowercase=lowercase, add_prefix_space=prefix)
+        except Exception as error:  # the library's own is a bare one
+            raise ValueError(f"the vocabulary in {folder} is not one of byte-level BPE: {error}") from None
+
+    @property
+    def undrawn_ids(self) -> tuple[int, ...]:
+        return tuple(sorted(self._ids[token] for token in self.special_tokens))
+
+    def files(self) -> dict[str, bytes]:
+        prefix = self.add_prefix_space
+        processor = processors.RobertaProcessing(("</s>", self.sep_id), ("<s>", self.cls_id), add_prefix_space=prefix)
+        rules = {"add_prefix_space": prefix, "bos_token": "<s>", "eos_token": "</s>"}
+        # transformers' own class builds its rules anew, without a normaliser.
+        name = "PreTrainedTokenizerFast" if self.lowercase else "RobertaTokenizer"
+        merges = "".join(f"{first} {second}\n" for first, second in self.merges)
+        return {
+            "vocab.json": (json.dumps(self._ids, ensure_ascii=False) + "\n").encode(),
+            "merges.txt": f"#version: 0.2\n{merges}".encode(),
+            **self._exported(self._rules(prefix), processor, tokenizer_class=name, **rules),
+        }
+
+    def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        return self.encode_flat([_spaced(word) for word in words])
+
+    def _identity(self) -> list[Any]:
+        return [self.kind, self.vocabulary, self.merges, self.lowercase, self.add_prefix_space]
+
+    def _rules(self, add_prefix_space: bool = False) -> Library:
+        return _byte_bpe(models.BPE(self._ids, self.merges), self.lowercase, add_prefix_space)
+
+    def _aligned(self, texts: Sequence[str]) -> tuple[Library, list[str]]:
+        return self._rules(self.add_prefix_space), super()._aligned(texts)[1]
+
+    def _words(self, texts: Sequence[str]) -> list[str]:
+        words: list[str] = []
+        for text in texts:
+            text = SURROGATES.sub("\ufffd", _spaced(text) if self.add_prefix_space else text)
+            words += [text] if text and _ODD_SPACE.search(text) else _CHUNK.findall(text)
+            words.append(self._end_of_text)
+        return words
+
+
+def _byte_bpe(model: models.BPE, lowercase: bool, add_prefix_space: bool) -> Library:
+    """RoBERTa's rules in the library's terms."""
+    library = Library(model)
+    library.normalizer = normalizers.Lowercase() if lowercase else None
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    library.post_processor = processors.ByteLevel(trim_offsets=True, add_prefix_space=add_prefix_space)
+    library.decoder = decoders.ByteLevel()
+    return library
+
+
+def _spaced(text: str) -> str:
+    return f" {text}" if text and text[0] != " " else text
+
+
+KINDS: Mapping[str, Any] = {one.kind: one for one in (WordPieceTokenizer, ByteBpeTokenizer)}
 
 
 @dataclass(frozen=True)
@@ -39,11 +353,9 @@ class TokenizerSettings:
     """Of byte_bpe: whether the first word of a text has a space before it, as the others have."""
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"tokenizer.kind={self.kind!r} is unknown; known: {', '.join(KINDS)}")
         if (self.kind == ByteBpeTokenizer.kind) != (self.add_prefix_space is not None):
             raise ValueError(f"tokenizer.add_prefix_space={self.add_prefix_space}: true or false for byte_bpe alone")
-        least = ByteBpeTokenizer.SMALLEST if self.kind == ByteBpeTokenizer.kind else len(SPECIAL_TOKENS) + 1
+        least = KINDS[self.kind].smallest
         if self.vocab_file is None and self.vocab_size < least:
             raise ValueError(
                 f"tokenizer.vocab_size is {self.vocab_size}: {self.kind} needs {least} for special tokens and single "
@@ -60,15 +372,15 @@ class TokenizerSettings:
         if self.vocab_file is None:
             return None
         path = Path(data_dir, Path(self.vocab_file).expanduser())
-        if self.kind == WordPieceTokenizer.kind:
-            return WordPieceTokenizer.from_vocab(path, **self._rules)
-        return ByteBpeTokenizer.from_vocab(path, **self._rules)
+        return KINDS[self.kind].from_vocab(path, **self._rules)
 
     def learn(self, texts: Iterable[str]) -> Tokenizer:
         """A tokenizer learnt from texts."""
-        if self.kind == WordPieceTokenizer.kind:
-            return WordPieceTokenizer.train(texts, self.vocab_size, **self._rules)
-        return ByteBpeTokenizer.train(texts, self.vocab_size, **self._rules)
+        learnt: Tokenizer = KINDS[self.kind].train(texts, self.vocab_size, **self._rules)
+        if learnt.vocab_size < self.vocab_size:
+            fewer = "the text gives a vocabulary of %d entries, %d were asked for"
+            log.warning(fewer, learnt.vocab_size, self.vocab_size)
+        return learnt
 
     def identity(self, given: Tokenizer | None) -> dict[str, Any]:
         """What decides the ids, wherever the file lies."""
@@ -82,9 +394,9 @@ def read_tokenizer(folder: str | Path) -> Tokenizer:
     folder = Path(folder)
     model = (json_or_empty(folder / "tokenizer.json").get("model") or {}).get("type")
     if (folder / "vocab.txt").is_file() or model == "WordPiece":
-        return WordPieceTokenizer.from_folder(folder)
+        return WordPieceTokenizer._from_folder(folder)
     if (folder / "vocab.json").is_file() or model == "BPE":
-        return ByteBpeTokenizer.from_folder(folder)
+        return ByteBpeTokenizer._from_folder(folder)
     raise ValueError(
         f"{folder} holds no WordPiece tokenizer and no byte-level BPE: expected vocab.txt, vocab.json with merges.txt, "
         "or tokenizer.json of such a model" + (f"; its tokenizer.json is {model}" if model else "")

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clozelab.corpus.instances import Epoch
-from clozelab.corpus.packing import PackedInstances, SpecialIds
+from clozelab.corpus.packing import Epoch, PackedInstances, SpecialIds
 from clozelab.objectives.objective import Arrays, Sight, TokenObjective
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from clozelab.corpus.instances import Epoch
-from clozelab.corpus.packing import Masking, PackedInstances, SpecialIds
+from clozelab.corpus.packing import Epoch, Masking, PackedInstances, SpecialIds
 from clozelab.objectives.objective import Arrays, Sight, TokenObjective
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clozelab.corpus.instances import Epoch, InputFormat
-from clozelab.corpus.packing import I64, PackedInstances
+from clozelab.corpus.instances import InputFormat
+from clozelab.corpus.packing import I64, Epoch, PackedInstances
 from clozelab.objectives.objective import PairObjective
 
 

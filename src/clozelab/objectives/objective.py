@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clozelab.corpus.instances import Epoch, InputFormat, Instances
-from clozelab.corpus.packing import I64, PackedInstances, SpecialIds
+from clozelab.corpus.instances import InputFormat, Instances
+from clozelab.corpus.packing import I64, Epoch, PackedInstances, SpecialIds
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder, EncoderOutput

@@ -8,14 +8,13 @@ front puts long sentences first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from clozelab.corpus.instances import Epoch, InputFormat, check_length, walk
-from clozelab.corpus.packing import I64, PackedInstances, Spans, SpecialIds, TokenSource, pack_pairs
+from clozelab.corpus.instances import InputFormat, Instances, walk
+from clozelab.corpus.packing import I64, Epoch, PackedInstances, Spans, SpecialIds, pack_pairs
 from clozelab.corpus.random import uniform01
 from clozelab.objectives.objective import PairObjective
 
@@ -70,18 +69,14 @@ class SentencePairs:
 
     def bind(self, shards: Any, ids: SpecialIds, seq_length: int) -> SentencePairInstances:
         """Finds the instances. ValueError where there are none."""
-        return SentencePairInstances(shards, ids, seq_length)
+        return SentencePairInstances(self, shards, ids, seq_length)
 
 
-class SentencePairInstances:
+class SentencePairInstances(Instances):
     """Instances of `SentencePairs`: at least two sentences each, as many as fit."""
 
-    def __init__(self, shards: Any, ids: SpecialIds, seq_length: int) -> None:
-        self._sentences, self._documents = check_length(shards, seq_length, 8)
-        self._arguments = (shards, ids, seq_length)
-        self._tokens: TokenSource = shards.tokens
-        self._sources = np.asarray(shards.document_source)
-        self.ids, self.seq_length = ids, seq_length
+    def __init__(self, layout: SentencePairs, shards: Any, ids: SpecialIds, seq_length: int) -> None:
+        super().__init__(layout, shards, ids, seq_length)
         number, budget = len(self._sentences) - 1, seq_length - 2 - ids.pair_separators
         first, end = _chunks(self._sentences, self._documents, budget)
         last_end, last_first = _chunks(
@@ -102,9 +97,6 @@ class SentencePairInstances:
     def __len__(self) -> int:
         return len(self._first)
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return SentencePairInstances, self._arguments
-
     def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
         """In the order of the text; every epoch draws another boundary between A and B."""
         index = np.asarray(index, dtype=np.int64)
@@ -115,9 +107,6 @@ class SentencePairInstances:
         spans = Spans(start, middle - start, middle, stop - middle)
         packed = pack_pairs(self._tokens, spans, self.ids, self.seq_length, index)
         return replace(packed, source=self._sources[self._document_of(first)].astype(np.int64))
-
-    def _document_of(self, sentence: I64) -> I64:
-        return np.searchsorted(self._documents, sentence, side="right") - 1
 
 
 def _chunks(sentences: I64, documents: I64, budget: int) -> tuple[I64, I64]:

@@ -24,7 +24,7 @@ def main(cfg: Any) -> Path:
         sizes = f"{split.num_documents:,} documents, {split.num_sentences:,} sentences, {split.num_tokens:,} tokens"
         print(f"{name}: {sizes}")
     print(f"vocabulary: {corpus.tokenizer.vocab_size:,} entries")
-    print(f"unigram entropy: {corpus.unigram_entropy:.3f} nats per token")
+    print(f"unigram entropy: {corpus.train.unigram_entropy:.3f} nats per token")
     print(f"prepared corpus: {corpus.folder}")
     return corpus.folder
 
