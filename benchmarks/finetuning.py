@@ -84,9 +84,8 @@ def load_rows(task: str, data_dir: Path, vocab: Path) -> tuple[Any, dict[str, An
     import numpy as np
 
     from clozelab.datamodules.examples import encode_examples, subset
-    from clozelab.datamodules.files import TableFormat
-    from clozelab.datamodules.labelled import label_values
-    from clozelab.datamodules.squad_reading import WindowSettings, build_features, read_squad
+    from clozelab.datamodules.labelled import TableFormat
+    from clozelab.datamodules.squad import WindowSettings, build_features, read_squad
 
     tokenizer, length = open_tokenizer(vocab), MAX_SEQ_LENGTH[task]
     if task == "squad":
@@ -97,10 +96,10 @@ def load_rows(task: str, data_dir: Path, vocab: Path) -> tuple[Any, dict[str, An
         names = ("start_positions", "end_positions")
         return features.sequences, {name: getattr(features, name).astype(np.int64) for name in names}
     file, columns, label = GLUE[task]
-    read = TableFormat(columns, label).read(data_dir / file, check_label=lambda _: None, labels="required")
+    read = TableFormat(columns, label).read(data_dir / file)
     examples = read.select(subset(len(read), MAX_EXAMPLES))
     texts = [list(part) for part in zip(*examples.texts, strict=True)]
-    return encode_examples(tokenizer, *texts, max_seq_length=length), {"labels": label_values(examples, ["0", "1"])}
+    return encode_examples(tokenizer, *texts, max_seq_length=length), {"labels": examples.label_values(["0", "1"])}
 
 
 def clozelab_training(task: str, size: str, rows: Any, targets: dict[str, Any]) -> Callable[[], int]:

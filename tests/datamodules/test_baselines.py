@@ -15,7 +15,6 @@ import pytest
 from hydra.utils import instantiate
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules import baselines as module
 from clozelab.datamodules.baselines import (
     PhraseGuesser,
     bare_words,
@@ -26,6 +25,7 @@ from clozelab.datamodules.baselines import (
     words_of,
 )
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
+from clozelab.datamodules.labelled import LabelledDataModule
 from clozelab.launch import sweep
 
 Make = Callable[..., FinetuningDataModule]
@@ -86,15 +86,15 @@ def test_computed_once_and_again_where_it_is_damaged(
 ) -> None:
     write(tmp_path / "glue/SST-2", train=sentiment(100, 1), dev=sentiment(50, 2))
     calls: list[int] = []
-    original = module.of_labels
+    original = LabelledDataModule.compute_baselines
 
-    def counted(*arguments: Any) -> Any:
+    def counted(data: LabelledDataModule) -> Any:
         calls.append(1)
-        return original(*arguments)
+        return original(data)
 
-    monkeypatch.setattr("clozelab.datamodules.labelled.of_labels", counted)
+    monkeypatch.setattr(LabelledDataModule, "compute_baselines", counted)
     modules = [make("sst2") for _ in range(4)]
-    with ThreadPoolExecutor(4) as pool:  # flock counts by open file, so threads stand for processes
+    with ThreadPoolExecutor(4) as pool:  # the lock counts by open file, so threads stand for processes
         found = list(pool.map(lambda one: one.baselines, modules))
     assert len(calls) == 1 and all(one == found[0] for one in found)
     (meta,) = (tmp_path / "cache/baselines").glob("*/meta.json")

@@ -15,8 +15,8 @@ import torch
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
 from clozelab.datamodules.examples import TokenSequences, concatenate, encode_examples, encode_windows, longest_first
 from clozelab.datamodules.loading import DEPTH, Prefetched, bucketed_batches, for_device, pinned, token_budget_batches
-from clozelab.datamodules.squad_reading import SquadExamples, SquadQuestion, WindowSettings, build_features
-from clozelab.datamodules.tagged import TaggedSentences, build_sequences
+from clozelab.datamodules.squad import SquadExamples, SquadQuestion, WindowSettings, build_features
+from clozelab.datamodules.tags import TaggedSentences, build_sequences
 from clozelab.models.layout import Layout
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.choices import ChoiceDataModule, ChoiceFormat, Fold
-from clozelab.datamodules.examples import LabelledSplit
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
+from clozelab.datamodules.labelled import LabelledSplit
 
 HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
 ENDINGS = ["ending0", "ending1", "ending2", "ending3"]
@@ -114,7 +114,7 @@ def test_folds_share_the_file_and_no_context(tmp_path: Path) -> None:
         (HEADER.replace("sent1", "context") + row(0) + "\n", "no column 'sent1'; its columns are"),
         (
             HEADER + row(0) + "\n" + row(1, label="4") + "\n",
-            r"x.csv:3: label '4' is not the number of a choice, 0 to 3",
+            r"x.csv:3: label '4' is not one of the known labels \['0', '1', '2', '3'\]",
         ),
         (HEADER + row(0, label="entailment") + "\n", r"x.csv:2: label 'entailment'"),
         (HEADER + row(0) + ",more\n", r"(?s)x.csv:2: 13 fields, expected 12.*1 of 1 rows"),

@@ -14,8 +14,16 @@ import zstandard
 
 from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import MANIFEST
-from clozelab.datamodules.cache import cached_arrays, cached_folder, content_key, one_at_a_time
-from clozelab.datamodules.files import baselines_of, refuse_wrong_file, require_file, text_lines
+from clozelab.datamodules.files import (
+    baselines_of,
+    cached_arrays,
+    cached_folder,
+    content_key,
+    one_at_a_time,
+    refuse_wrong_file,
+    require_file,
+    text_lines,
+)
 
 
 def test_missing_file_says_what_to_do(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from clozelab.datamodules.choices import ChoiceFormat
-from clozelab.datamodules.files import TableFormat, TextExamples
-from clozelab.datamodules.hub import HubSource, hub_files
-from clozelab.datamodules.squad_reading import read_squad
+from clozelab.datamodules.files import HubSource, hub_files
+from clozelab.datamodules.labelled import TableFormat, TextExamples
+from clozelab.datamodules.squad import read_squad
 from clozelab.launch import sweep
 
 datasets = pytest.importorskip("datasets")
@@ -45,7 +45,7 @@ TEXTS = {
 
 
 def read(layout: TableFormat, path: Path, labels: str = "required") -> TextExamples:
-    return layout.read(path, check_label=lambda label: None, labels=labels)
+    return layout.read(path, labels)
 
 
 def task(name: str, *overrides: str) -> dict[str, Any]:

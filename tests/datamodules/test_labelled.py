@@ -8,7 +8,6 @@ import io
 import json
 import string
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +18,9 @@ import torch
 import zstandard
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.examples import LabelledSplit, subset
-from clozelab.datamodules.files import TableFormat, TextExamples
+from clozelab.datamodules.examples import subset
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
-from clozelab.datamodules.labelled import LabelledDataModule, what_is_wrong
+from clozelab.datamodules.labelled import LabelledDataModule, LabelledSplit, TableFormat, TextExamples
 
 PAIRS = TableFormat(["s1", "s2"], "label", "index")
 SINGLE = TableFormat(["sentence"], "label")
@@ -31,7 +29,7 @@ SINGLE = TableFormat(["sentence"], "label")
 def read_table_of(
     path: Path, layout: TableFormat, names: list[str] | None = None, labels: str = "required"
 ) -> TextExamples:
-    return layout.read(path, check_label=partial(what_is_wrong, names=names, is_number=False), labels=labels)
+    return layout.read(path, labels, names=names)
 
 
 def write_table(folder: Path, content: str | bytes) -> Path:

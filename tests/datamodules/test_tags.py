@@ -15,16 +15,17 @@ import zstandard
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.examples import TokenSequences
+from clozelab.datamodules.features import FeatureDataModule
 from clozelab.datamodules.finetuning import EncoderSource, TaskInputs, TrainingBatches, TrainingPlan
-from clozelab.datamodules.tagged import (
+from clozelab.datamodules.tags import (
     ColumnFormat,
+    TagDataModule,
     TaggedSentences,
     TaggedSequences,
     build_sequences,
     predicted_lines,
     read_conll,
 )
-from clozelab.datamodules.tags import FeatureDataModule, TagDataModule
 from clozelab.models.encoder import Encoder
 from clozelab.models.features import FEATURES, feature_layers
 from clozelab.models.layout import Layout
@@ -351,7 +352,7 @@ def test_test_file_needs_no_tags(make_tags: Callable[..., TagDataModule], tmp_pa
         test = data.load_test()["test"]
         assert test.split.words == ["a", "b", "c"] and len(test.sequences) == 2
     (tmp_path / "test.txt").write_text("a O\n\n" * 150 + "b\n")
-    with pytest.raises(ValueError, match="1 damaged sentences; predictions must be made for every row"):
+    with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):
         data.load_test()
 
 

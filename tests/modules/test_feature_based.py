@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from clozelab.datamodules.examples import TokenSequences
+from clozelab.datamodules.features import FeatureSequences
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.datamodules.tagged import TaggedSequences, TaggedSplit
-from clozelab.datamodules.tags import FeatureSequences
+from clozelab.datamodules.tags import TaggedSequences, TaggedSplit
 from clozelab.models.features import FEATURES, feature_layers
 from clozelab.modules.tags import FeatureBased
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.datamodules.examples import GroupedSequences, LabelledSplit, TokenSequences, concatenate
+from clozelab.datamodules.examples import GroupedSequences, TokenSequences, concatenate
 from clozelab.datamodules.finetuning import make_batch
+from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.modules.classification import MultipleChoice
 
 CLS, SEP, MARK, K = 2, 3, 5, 3

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.datamodules.examples import LabelledSplit, TokenSequences, Windows, concatenate, join_sequences
+from clozelab.datamodules.examples import TokenSequences, concatenate, join_sequences
 from clozelab.datamodules.finetuning import make_batch
+from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.modules.classification import SequenceClassification
 
 VOCAB_SIZE, CLS, SEP = 40, 2, 3
@@ -197,7 +198,7 @@ def test_windows_of_a_text_give_one_prediction(make: Any, split: LabelledSplit, 
     """64 rows as the windows of 24 texts: logits pooled text by text, scored and predicted once each."""
     counts = np.random.default_rng(0).permutation([1] * 8 + [2] * 4 + [4] * 12)
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    texts = replace(split, ids=split.ids[:24], labels=split.labels[:24], windows=Windows(offsets, pooling))
+    texts = replace(split, ids=split.ids[:24], labels=split.labels[:24], window_offsets=offsets, pooling=pooling)
     module = make(validation=texts).eval()
     logits = module.logits(make_batch(split.sequences, np.arange(64), {})).detach().numpy()
     expected = np.stack([getattr(logits[a:b], pooling)(axis=0) for a, b in itertools.pairwise(offsets)])

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.examples import subset
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.datamodules.squad_reading import (
+from clozelab.datamodules.squad import (
     SquadExamples,
     SquadFeatures,
     SquadQuestion,

@@ -11,7 +11,7 @@ import torch
 
 from clozelab.datamodules.examples import TokenSequences, concatenate
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.datamodules.tagged import TaggedSequences, TaggedSplit
+from clozelab.datamodules.tags import TaggedSequences, TaggedSplit
 from clozelab.modules.tags import TokenClassification
 
 NAMES = ["O", "B-X", "I-X"]

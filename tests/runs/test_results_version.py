@@ -26,8 +26,8 @@ from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.loading import bucketed_batches
-from clozelab.datamodules.squad_reading import SquadSplit
-from clozelab.datamodules.tagged import TaggedSplit
+from clozelab.datamodules.squad import SquadSplit
+from clozelab.datamodules.tags import TaggedSplit
 from clozelab.modules.finetuning import Evaluation, FineTuning
 from clozelab.modules.results import write_results
 from clozelab.objectives.ltr import LeftToRight

@@ -16,12 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.corpus.files import file_sha256
-from clozelab.datamodules.baselines import of_choices
-from clozelab.datamodules.cache import Arrays, Facts
+from clozelab.datamodules.baselines import BAG, guess_choices
 from clozelab.datamodules.examples import (
     GroupedSequences,
-    LabelledSplit,
     Preview,
     Sequences,
     TaskPreview,
@@ -29,8 +26,10 @@ from clozelab.datamodules.examples import (
     encode_examples,
     subset,
 )
-from clozelab.datamodules.files import Scores, TableFormat, TextExamples
+from clozelab.datamodules.files import Arrays, Facts, Scores
 from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.datamodules.labelled import LabelledSplit, TableFormat, TextExamples
+from clozelab.metrics import glue
 
 log = logging.getLogger(__name__)
 
@@ -51,24 +50,24 @@ class ChoiceFormat:
         if len(self.ending_columns) < 2:
             raise ValueError(f"ending_columns must name at least two columns, not {list(self.ending_columns)}")
 
+    @property
+    def label_names(self) -> list[str]:
+        """The endings' numbers."""
+        return [str(number) for number in range(len(self.ending_columns))]
+
     def read(self, path: Path, labels: str = "required") -> TextExamples:
-        """Read one file: texts are the context and its endings, each with the start; the label is an ending's number.
-
-        Raises as TableFormat.read.
-        """
-        number = len(self.ending_columns)
-
-        def make(values: dict[str, str]) -> tuple[str, ...]:
-            start = f"{values[self.start_column]} " if self.start_column else ""
-            return values[self.context_column], *((start + values[name]).strip() for name in self.ending_columns)
-
-        def check(label: str) -> str | None:
-            is_choice = label.isdecimal() and int(label) < number
-            return None if is_choice else f"is not the number of a choice, 0 to {number - 1}"
-
-        columns = [self.context_column, *self.ending_columns, *([self.start_column] if self.start_column else [])]
+        """One file: texts are the context and its endings, each with the start; otherwise as TableFormat.read."""
+        columns = [self.context_column, *([self.start_column] if self.start_column else []), *self.ending_columns]
         table = TableFormat(columns, self.label_column, None, self.columns, self.file_format)
-        return table.read(path, check_label=check, labels=labels, make=make)
+        found = table.read(path, labels, names=self.label_names)
+        if self.start_column:
+            found.texts = [
+                (context, *(f"{start} {ending}".strip() for ending in endings))
+                for context, start, *endings in found.texts
+            ]
+        else:
+            found.texts = [(context, *(ending.strip() for ending in endings)) for context, *endings in found.texts]
+        return found
 
 
 @dataclass(frozen=True)
@@ -98,9 +97,7 @@ class ChoiceDataModule(FinetuningDataModule):
         published_train_examples: how many the set's own training file has; another number is warned of, since other
             sets come in the same columns. None: not known.
         folds, held_out_fold: for a set without an official split (the same file twice); None for one that has it.
-        file_format, columns: as LabelledDataModule's.
-        context_column, ending_columns, label_column: by name; the label is the number of an ending.
-        start_column: the beginning that all endings share; None where they stand alone.
+        context_column, start_column, ending_columns, label_column, columns, file_format: see ChoiceFormat.
         the others: as FinetuningDataModule's; the batch size counts examples, not sequences.
     """
 
@@ -119,7 +116,7 @@ class ChoiceDataModule(FinetuningDataModule):
         **common: Any,
     ) -> None:
         super().__init__(**common)
-        names = list(columns) if columns is not None else None
+        names = columns and list(columns)
         self.layout = ChoiceFormat(context_column, start_column, list(ending_columns), label_column, names, file_format)
         if (folds is None) != (held_out_fold is None):
             raise ValueError(f"folds={folds} and held_out_fold={held_out_fold}: give both, or neither")
@@ -127,19 +124,14 @@ class ChoiceDataModule(FinetuningDataModule):
         self.folds = None if folds is None or held_out_fold is None else (folds, held_out_fold)
 
     @property
-    def sources(self) -> dict[str, Any]:
-        files = [file_sha256(path) for path in (self.train_path, self.validation_path)]
-        return {"files": files, "layout": asdict(self.layout), "folds": self.folds}
+    def reading(self) -> dict[str, Any]:
+        return {"layout": asdict(self.layout), "folds": self.folds}
 
     def read_splits(self) -> Iterable[tuple[str, Path, LabelledSplit]]:
         self.train = self._load(self.train_path, self._fold(True), self.plan.max_train_examples)
         self.validation = self._load(self.validation_path, self._fold(False), None)
-        number = len(self.layout.ending_columns)
-        self.train_sequences, self.train_targets = (
-            GroupedSequences(self.train.sequences, number),
-            {"labels": self.train.labels},
-        )
-        self.validation_sequences = GroupedSequences(self.validation.sequences, number)
+        self.train_sequences, self.train_targets = self._grouped(self.train), {"labels": self.train.labels}
+        self.validation_sequences = self._grouped(self.validation)
         found, published = self.train.num_available, self.published_train_examples
         if published not in (None, found):
             log.warning(
@@ -149,23 +141,13 @@ class ChoiceDataModule(FinetuningDataModule):
         yield "training", self.train_path, self.train
         yield "validation", self.validation_path, self.validation
 
-    def compute_baselines(self) -> Scores:
-        train = self._read(self.train_path, self._fold(True))
-        train = train.select(subset(len(train), self.plan.max_train_examples))
-        return of_choices(train, self._read(self.validation_path, self._fold(False)))
+    def read_test(self, path: Path) -> tuple[Sequences, LabelledSplit]:
+        """Whole whatever the folds, and without its labels."""
+        split = self._load(path, None, None, "unread")
+        return self._grouped(split), split
 
-    def preview(self) -> TaskPreview:
-        names = [str(number) for number in range(len(self.layout.ending_columns))]
-        train, validation = self._preview(self.train_path, True), self._preview(self.validation_path, False)
-        return TaskPreview(train, validation, names)
-
-    def _preview(self, path: Path, is_training: bool) -> Preview:
-        found = self._read(path, self._fold(is_training))
-        texts = {
-            "context": [context for context, *_ in found.texts],
-            "ending": [ending for _, *endings in found.texts for ending in endings],
-        }
-        return Preview(texts, found.labels, len(found), {"damaged rows": found.num_bad_rows})
+    def _grouped(self, split: LabelledSplit) -> GroupedSequences:
+        return GroupedSequences(split.sequences, len(self.layout.ending_columns))
 
     def _fold(self, is_training: bool) -> Fold | None:
         return None if self.folds is None else Fold(*self.folds, is_training=is_training)
@@ -180,32 +162,8 @@ class ChoiceDataModule(FinetuningDataModule):
             raise ValueError(f"{path}: no example falls into this fold of {fold}; take fewer folds or a larger file")
         return found
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        return {
-            "train_examples": len(self.train),
-            "train_examples_available": self.train.num_available,
-            "train_counts": self.train.counts,
-            "validation_examples": len(self.validation),
-            "validation_counts": self.validation.counts,
-            "bad_rows": self.train.num_bad_rows + self.validation.num_bad_rows,
-            "max_seq_length": self.max_seq_length,
-        }
-
-    def read_test(self, path: Path) -> tuple[Sequences, LabelledSplit]:
-        """Whole whatever the folds, and without its labels."""
-        split = self._load(path, None, None, labels="unread")
-        self.refuse_damaged(path, split.num_bad_rows, "rows")
-        return GroupedSequences(split.sequences, len(self.layout.ending_columns)), split
-
     def _load(self, path: Path, fold: Fold | None, max_examples: int | None, labels: str = "required") -> LabelledSplit:
         """One split: an example is as many sequences as it has endings; its class is an ending's number."""
-        settings = {
-            "layout": asdict(self.layout),
-            "fold": fold and asdict(fold),
-            "max_examples": max_examples,
-            "read": labels,
-        }
 
         def build() -> tuple[Arrays, Facts]:
             examples = self._read(path, fold, labels)
@@ -213,16 +171,38 @@ class ChoiceDataModule(FinetuningDataModule):
             first = [context for context, *endings in chosen.texts for _ in endings]
             second = [ending for _, *endings in chosen.texts for ending in endings]
             sequences = encode_examples(self.inputs.tokenizer, first, second, max_seq_length=self.max_seq_length)
-            known = chosen.labels or ["-1"] * len(chosen)
-            arrays = sequences.arrays() | {
-                "ids": np.array(chosen.ids, dtype=np.str_),
-                "labels": np.array([int(label) for label in known], dtype=np.int64),
-            }
-            contexts = [context for context, *_ in chosen.texts]
-            counts = sequences.cut_counts() | {"empty_texts": sum(not text.strip() for text in [*contexts, *second])}
-            names = [str(number) for number in range(len(self.layout.ending_columns))]
-            facts = {"num_available": len(examples), "num_bad_rows": examples.num_bad_rows, "counts": counts}
-            return arrays, {"label_names": names, **facts}
+            arrays = {"ids": np.array(chosen.ids), "labels": chosen.label_values(self.layout.label_names)}
+            empty = sum(not text.strip() for texts in chosen.texts for text in texts)
+            facts = {"num_available": len(examples), "num_bad_rows": examples.num_bad_rows}
+            return arrays | sequences.arrays(), facts | {"counts": sequences.cut_counts() | {"empty_texts": empty}}
 
-        arrays, facts, _ = self.cached(path, settings, build)
-        return LabelledSplit(sequences=TokenSequences.of(arrays), ids=arrays["ids"], labels=arrays["labels"], **facts)
+        settings = {"layout": [asdict(self.layout), labels], "fold": fold and asdict(fold)}
+        arrays, facts, _ = self.cached(path, settings | {"max_examples": max_examples}, build)
+        kept = TokenSequences.of(arrays), arrays["ids"], arrays["labels"], self.layout.label_names
+        return LabelledSplit(*kept, **facts)
+
+    def compute_baselines(self) -> Scores:
+        """Bag of words: the ending that looks most like a right one."""
+        train, asked = (
+            self._read(self.train_path, self._fold(True)),
+            self._read(self.validation_path, self._fold(False)),
+        )
+        train = train.select(subset(len(train), self.plan.max_train_examples))
+        pairs, asked_pairs = ([(context, endings) for context, *endings in one.texts] for one in (train, asked))
+        labels, truth = (one.label_values(self.layout.label_names) for one in (train, asked))
+        return {BAG: glue.score(["accuracy"], guess_choices(pairs, labels, asked_pairs), truth)}
+
+    def preview(self) -> TaskPreview:
+        train, validation = self._preview(self.train_path, True), self._preview(self.validation_path, False)
+        return TaskPreview(train, validation, self.layout.label_names)
+
+    def _preview(self, path: Path, is_training: bool) -> Preview:
+        found = self._read(path, self._fold(is_training))
+        contexts = [context for context, *_ in found.texts]
+        endings = [ending for _, *endings in found.texts for ending in endings]
+        counts = {"damaged rows": found.num_bad_rows}
+        return Preview({"context": contexts, "ending": endings}, found.labels, len(found), counts)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return super().facts | {"bad_rows": self.train.num_bad_rows + self.validation.num_bad_rows}

@@ -9,15 +9,19 @@ Letters: N sequences, B sequences of a batch, T tokens of a batch.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.corpus.random import uniform_u64
 from clozelab.corpus.tokenizers import Tokenizer
+
+Ints = NDArray[np.int64]
+Int32s = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -45,37 +49,38 @@ class TaskPreview:
     """Of questions: whether some may have no answer."""
 
 
-Ints = NDArray[np.int64]
-
-
-class Sequences(Protocol):
+class Sequences(ABC):
     """What batches are made of: N examples, each of one sequence or of several that belong together."""
 
+    @abstractmethod
     def __len__(self) -> int: ...
 
     @property
+    @abstractmethod
     def lengths(self) -> Ints:
         """[N] in tokens."""
 
     @property
     def num_targets(self) -> Ints:
         """[N]: how many predictions each example's loss sums over."""
+        return np.ones(len(self), dtype=np.int64)
 
+    @abstractmethod
     def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
         """The examples at `index` [B] as a batch's arrays; `lengths` are those of the stream's sequences."""
 
 
 @dataclass(frozen=True)
-class TokenSequences:
+class TokenSequences(Sequences):
     """Sequences of unequal length."""
 
-    input_ids: NDArray[np.int32]
+    input_ids: Int32s
     """[sum of lengths]."""
     offsets: Ints
     """[N + 1]."""
-    second_starts: NDArray[np.int32]
+    second_starts: Int32s
     """[N] position inside the sequence from which token type 1 is used; the sequence's length where it is not."""
-    cut_tokens: NDArray[np.int32] | None = None
+    cut_tokens: Int32s | None = None
     """[N] tokens that a sequence lost to the largest length; None where that was not counted."""
 
     def __len__(self) -> int:
@@ -85,26 +90,20 @@ class TokenSequences:
         """What the cache stores."""
         return {name: getattr(self, name) for name in ("input_ids", "offsets", "second_starts")}
 
-    def cut_counts(self) -> dict[str, int]:
-        """What was lost to the largest length."""
-        assert self.cut_tokens is not None, "the encoder counted them"
-        return {
-            "truncated_sequences": int((self.cut_tokens > 0).sum()),
-            "truncated_tokens": int(self.cut_tokens.sum()),
-        }
-
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]]) -> TokenSequences:
         """The inverse of `arrays`."""
         return cls(arrays["input_ids"], arrays["offsets"], arrays["second_starts"])
 
+    def cut_counts(self) -> dict[str, int]:
+        """What was lost to the largest length."""
+        assert self.cut_tokens is not None, "the encoder counted them"
+        cut = self.cut_tokens
+        return {"truncated_sequences": int((cut > 0).sum()), "truncated_tokens": int(cut.sum())}
+
     @property
     def lengths(self) -> Ints:
         return np.diff(self.offsets)
-
-    @property
-    def num_targets(self) -> Ints:
-        return np.ones(len(self), dtype=np.int64)
 
     def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
         """The sequences at `index` [B] behind each other: input_ids, token_type_ids, position_ids [T], lengths [B]."""
@@ -120,7 +119,7 @@ class TokenSequences:
 
 
 @dataclass(frozen=True)
-class GroupedSequences:
+class GroupedSequences(Sequences):
     """Examples of `group_size` sequences each, such as one a choice: neighbours in the same batch."""
 
     sequences: TokenSequences
@@ -134,90 +133,8 @@ class GroupedSequences:
     def lengths(self) -> Ints:
         return self.sequences.lengths.reshape(-1, self.group_size).sum(axis=1)
 
-    @property
-    def num_targets(self) -> Ints:
-        return np.ones(len(self), dtype=np.int64)
-
     def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
         return self.sequences.gather((index[:, None] * self.group_size + np.arange(self.group_size)).reshape(-1))
-
-
-POOLINGS = ("mean", "max")
-
-
-@dataclass(frozen=True)
-class WindowRule:
-    """How texts longer than a sequence are divided, and how what is said of the parts becomes one answer."""
-
-    stride: int
-    """In tokens, from one window's beginning to the next one's."""
-    pooling: str
-    """mean | max: of each logit over a text's windows."""
-
-    def __post_init__(self) -> None:
-        if self.pooling not in POOLINGS:
-            raise ValueError(f"window_pooling={self.pooling!r} is unknown; known: {', '.join(POOLINGS)}")
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Which sequences are whose: those from offsets[i] to offsets[i + 1] are windows of example i."""
-
-    offsets: Ints
-    """[N + 1]."""
-    pooling: str
-
-    def pool(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """[sequences, K] -> [N, K]."""
-        if self.pooling == "max":
-            return np.maximum.reduceat(logits, self.offsets[:-1], axis=0)
-        sums = np.add.reduceat(logits, self.offsets[:-1], axis=0)
-        return (sums / np.diff(self.offsets)[:, None]).astype(np.float32)
-
-
-@dataclass(frozen=True)
-class LabelledSplit:
-    """Examples of one split.
-
-    `labels` [N] are indices into `label_names`; the numbers themselves where `label_names` is empty (regression); -1
-    for a file without labels.
-    """
-
-    sequences: TokenSequences
-    ids: NDArray[np.str_]
-    labels: NDArray[Any]
-    label_names: list[str]
-    num_available: int
-    """Examples of the file before `max_examples` cut it."""
-    num_bad_rows: int
-    counts: dict[str, int] = field(default_factory=dict)
-    """What is unusual about those in use: truncated_sequences, truncated_tokens, empty_texts, duplicate_ids; and of
-    windows: windows, texts_in_windows."""
-    extra: dict[str, LabelledSplit] = field(default_factory=dict)
-    """Further validation sets of the same task by name, scored beside this one."""
-    windows: Windows | None = None
-    """None: an example is one input."""
-
-    @property
-    def num_inputs(self) -> int:
-        """Examples, or windows of them: as many as there are logits."""
-        return len(self) if self.windows is None else len(self.sequences)
-
-    @property
-    def input_labels(self) -> NDArray[Any]:
-        """[num_inputs]: a window has the label of its text."""
-        return self.labels if self.windows is None else np.repeat(self.labels, np.diff(self.windows.offsets))
-
-    def pool(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """[num_inputs, K] -> [N, K]."""
-        return logits if self.windows is None else self.windows.pool(logits)
-
-    @property
-    def is_regression(self) -> bool:
-        return not self.label_names
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
 
 def subset(num_examples: int, max_examples: int | None) -> list[int]:
@@ -239,23 +156,24 @@ def ragged_positions(starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
     return inside, inside + np.repeat(starts, lengths)
 
 
-def concatenate(pieces: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int32], Ints]:
+def offsets_of(lengths: Sequence[int] | Ints) -> Ints:
+    """[N + 1]: where each of N pieces begins when they lie behind each other, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def concatenate(pieces: Sequence[Int32s]) -> tuple[Int32s, Ints]:
     """Pieces behind each other and their offsets [number of pieces + 1]."""
-    offsets = np.zeros(len(pieces) + 1, dtype=np.int64)
-    np.cumsum([len(piece) for piece in pieces], out=offsets[1:])
     flat = np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int32)
-    return flat.astype(np.int32, copy=False), offsets
+    return flat.astype(np.int32, copy=False), offsets_of([len(piece) for piece in pieces])
 
 
 def join_sequences(parts: Sequence[TokenSequences]) -> TokenSequences:
     """The sequences of all parts behind each other."""
-    starts = np.cumsum([0, *(part.offsets[-1] for part in parts)])
-    offsets = [part.offsets[:-1] + start for part, start in zip(parts, starts[:-1], strict=True)]
-    return TokenSequences(
-        np.concatenate([part.input_ids for part in parts]),
-        np.concatenate([*offsets, starts[-1:]]),
-        np.concatenate([part.second_starts for part in parts]),
+    lengths = np.concatenate([part.lengths for part in parts])
+    input_ids, second_starts = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("input_ids", "second_starts")
     )
+    return TokenSequences(input_ids, offsets_of(lengths), second_starts)
 
 
 def encode_examples(
@@ -269,14 +187,22 @@ def encode_examples(
     if second is None:
         cut = [max(0, len(ids) - budget) for ids in first_ids]
         return _assemble(tokenizer, [ids[:budget] for ids in first_ids], None, cut)
-    second_ids = tokenizer.encode_batch(list(second))
-    kept = [longest_first(len(a), len(b), budget) for a, b in zip(first_ids, second_ids, strict=True)]
+    pairs = list(zip(first_ids, tokenizer.encode_batch(list(second)), strict=True))
+    kept = [longest_first(len(a), len(b), budget) for a, b in pairs]
     return _assemble(
         tokenizer,
-        [ids[:a] for ids, (a, _) in zip(first_ids, kept, strict=True)],
-        [ids[:b] for ids, (_, b) in zip(second_ids, kept, strict=True)],
-        [len(a) + len(b) - sum(both) for a, b, both in zip(first_ids, second_ids, kept, strict=True)],
+        [a[:length] for (a, _), (length, _) in zip(pairs, kept, strict=True)],
+        [b[:length] for (_, b), (_, length) in zip(pairs, kept, strict=True)],
+        [len(a) + len(b) - sum(both) for (a, b), both in zip(pairs, kept, strict=True)],
     )
+
+
+def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
+    """Lengths after taking tokens from the longer text, one by one, until both fit; of equals the second loses."""
+    if first + second <= budget:
+        return first, second
+    kept = min(first, max(budget - budget // 2, budget - second))
+    return kept, budget - kept
 
 
 def window_ranges(num_tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
@@ -310,24 +236,10 @@ def encode_windows(
         ranges = window_ranges(len(ids), room, stride) or [(0, 0)]
         pieces += [ids[start : start + length] for start, length in ranges]
         counts.append(len(ranges))
-    sequences = _assemble(tokenizer, pieces, None, [0] * len(pieces))
-    return sequences, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return _assemble(tokenizer, pieces, None, [0] * len(pieces)), offsets_of(counts)
 
 
-def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
-    """Lengths after taking tokens from the longer text, one by one, until both fit; of equals the second loses."""
-    if first + second <= budget:
-        return first, second
-    kept = min(first, max(budget - budget // 2, budget - second))
-    return kept, budget - kept
-
-
-def _assemble(
-    tokenizer: Tokenizer,
-    first: list[NDArray[np.int32]],
-    second: list[NDArray[np.int32]] | None,
-    cut: list[int],
-) -> TokenSequences:
+def _assemble(tokenizer: Tokenizer, first: list[Int32s], second: list[Int32s] | None, cut: list[int]) -> TokenSequences:
     cls, sep = (np.array([token], dtype=np.int32) for token in (tokenizer.cls_id, tokenizer.sep_id))
     if second is None:
         sequences = [np.concatenate([cls, ids, sep]) for ids in first]

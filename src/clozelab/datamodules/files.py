@@ -1,27 +1,43 @@
-"""What every benchmark reader does with files: find them or say how to get them, read their lines and their tables.
+"""Where a task's data comes from: files below data_dir, or the hub; and what is made of them, kept in the cache.
 
-A rare damaged row is skipped and counted by the reader; a file with more than `MAX_BAD_FRACTION` of them is refused.
+A name on the Hugging Face hub is fetched at a pinned revision (a commit, since a branch or a tag may move) and written
+out once as official files, so that both ways give the same examples; row numbers stand where the originals number their
+rows.
+
+A cache folder is named by what decides its content. It holds files and `meta.json` with their checksums and the facts
+that came with them, and is written beside its place and renamed: whole or absent. One that does not match its checksums
+is built anew with a warning: the cache never decides a result.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+import logging
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from clozelab.corpus.files import JSONL_SUFFIXES, file_suffix, lines_of
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from clozelab.corpus.files import file_sha256, lines_of
 from clozelab.corpus.generated import BASELINES_FILE, generator_of
 
-MAX_BAD_FRACTION = 0.01
-TABLE_FORMATS = ("auto", "tsv", "csv", "jsonl")
+log = logging.getLogger(__name__)
 
+MAX_BAD_FRACTION = 0.01
+Arrays = dict[str, NDArray[Any]]
+Facts = dict[str, Any]
 Scores = dict[str, dict[str, float]]
 """Baseline -> score's name -> value."""
-Record = dict[str, str] | str
-"""One row of a table: its values by column; or, of a damaged one, what is wrong with it."""
 
 
 def require_file(data_dir: str | Path, relative: str, how_to_get: str) -> Path:
@@ -48,8 +64,7 @@ def text_lines(path: Path) -> Iterator[tuple[int, str | None]]:
             if not raw:
                 empty += 1
                 continue
-            for skipped in range(number - empty, number):
-                yield skipped, ""
+            yield from ((skipped, "") for skipped in range(number - empty, number))
             empty = 0
             try:
                 yield number, raw.decode("utf-8")
@@ -57,178 +72,11 @@ def text_lines(path: Path) -> Iterator[tuple[int, str | None]]:
                 yield number, None
 
 
-@dataclass
-class TextExamples:
-    """Labelled texts of a table, in file order."""
-
-    ids: list[str] = field(default_factory=list)
-    texts: list[tuple[str, ...]] = field(default_factory=list)
-    """Of each example: its text, its pair, or a context and its endings."""
-    labels: list[str] | None = None
-    """None: the file has none."""
-    num_bad_rows: int = 0
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def select(self, index: Sequence[int]) -> TextExamples:
-        """The examples at `index`, in its order."""
-        labels = None if self.labels is None else [self.labels[i] for i in index]
-        return TextExamples([self.ids[i] for i in index], [self.texts[i] for i in index], labels, self.num_bad_rows)
-
-
-@dataclass(frozen=True)
-class TableFormat:
-    """Where a task's texts and labels stand in a table."""
-
-    text_columns: Sequence[str]
-    label_column: str
-    id_column: str | None = None
-    """None: the row's number is its id."""
-    columns: Sequence[str] | None = None
-    """Names for a file without a header; None: the first line names them."""
-    file_format: str = "auto"
-    """auto | tsv | csv | jsonl."""
-
-    def read(
-        self,
-        path: Path,
-        *,
-        check_label: Callable[[str], str | None],
-        labels: str,
-        make: Callable[[dict[str, str]], tuple[str, ...]] | None = None,
-    ) -> TextExamples:
-        """Read one file.
-
-        Args:
-            check_label: says what is wrong with a label. It is never skipped: the list or the column is then wrong.
-            labels: required | optional (the file may come without its column) | unread.
-            make: values by column -> texts; None: the text columns.
-
-        Raises:
-            ValueError: names the file (and line) of a missing column, a wrong label, or more than 1 % damaged rows.
-        """
-        columns, records = read_table(path, self.file_format, self.columns)
-        wanted = [*self.text_columns, *([self.id_column] if self.id_column else [])]
-        require_columns(path, columns, wanted, self.label_column, labels == "required")
-        has_labels = labels != "unread" and self.label_column in columns
-        wanted += [self.label_column] if has_labels else []
-        examples, bad, row = TextExamples(labels=[] if has_labels else None), [], -1
-        for row, (number, record) in enumerate(records):
-            if not isinstance(record, str) and (lacks := [name for name in wanted if name not in record]):
-                record = f"no value of {', '.join(lacks)}"
-            if isinstance(record, str):
-                bad.append(f"{path}:{number}: {record}")
-                continue
-            if examples.labels is not None:
-                label = record[self.label_column]
-                if problem := check_label(label):
-                    raise ValueError(f"{path}:{number}: label {label!r} {problem}")
-                examples.labels.append(label)
-            examples.ids.append(record[self.id_column] if self.id_column else str(row))
-            examples.texts.append(make(record) if make else tuple(record[name] for name in self.text_columns))
-        refuse_wrong_file(path, bad, row + 1, f"the columns {columns}")
-        examples.num_bad_rows = len(bad)
-        return examples
-
-
-def read_table(
-    path: Path, file_format: str, columns: Sequence[str] | None
-) -> tuple[list[str], Iterator[tuple[int, Record]]]:
-    """The columns of a table, and (line number, record) of its rows.
-
-    tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed. jsonl: an object a
-    line; a value that is no text stands as JSON writes it, null as a missing one. auto: by the file's name.
-
-    Args:
-        columns: names for a tsv or csv file without a header; None: the first line names them.
-
-    Raises:
-        ValueError: an unknown format, no header, or no CSV.
-    """
-    if file_format not in TABLE_FORMATS:
-        raise ValueError(f"file_format={file_format!r} is unknown; known: {', '.join(TABLE_FORMATS)}")
-    if file_format == "auto":
-        suffix = file_suffix(path)
-        file_format = "jsonl" if suffix in JSONL_SUFFIXES else "csv" if suffix == ".csv" else "tsv"
-    if file_format == "jsonl":
-        return _json_table(path)
-    lines = _csv_fields(path) if file_format == "csv" else _tsv_fields(path)
-    names = list(columns) if columns is not None else _header(path, lines)
-    return names, ((number, _named(fields, names)) for number, fields in lines)
-
-
-def require_columns(path: Path, columns: Sequence[str], wanted: Sequence[str], label: str, needs_label: bool) -> None:
-    """ValueError for a table without a column that is read; the label's is, only if it is needed."""
-    missing = [name for name in [*wanted, *([label] if needs_label else [])] if name not in columns]
-    if missing:
-        raise ValueError(
-            f"{path} has no column {', '.join(map(repr, missing))}; its columns are {list(columns)}"
-            + (" (a test file without labels can only be predicted)" if missing == [label] else "")
-        )
-
-
-def _tsv_fields(path: Path) -> Iterator[tuple[int, list[str] | None]]:
-    return ((number, None if line is None else line.split("\t")) for number, line in text_lines(path))
-
-
-def _csv_fields(path: Path) -> Iterator[tuple[int, list[str] | None]]:
-    """A quoted field may hold line breaks, so the csv module reads the file, not single lines."""
-    with path.open("rb") as file:
-        raw = (
-            line if number else line.removeprefix(b"\xef\xbb\xbf") for number, line in enumerate(lines_of(path, file))
-        )
-        reader = csv.reader((line.decode("utf-8", "surrogateescape") + "\n" for line in raw), strict=True)
-        try:
-            for fields in reader:
-                broken = any("\udc80" <= character <= "\udcff" for text in fields for character in text)
-                yield reader.line_num, None if broken else fields
-        except csv.Error as problem:
-            raise ValueError(f"{path}:{reader.line_num}: not a CSV file: {problem}") from problem
-
-
-def _header(path: Path, lines: Iterator[tuple[int, list[str] | None]]) -> list[str]:
-    number, fields = next(lines, (0, None))
-    if fields is None:
-        raise ValueError(
-            f"{path} is empty; expected a header line and one example a line"
-            if number == 0
-            else f"{path}:{number}: the header is not UTF-8 text"
-        )
-    return fields
-
-
-def _named(fields: list[str] | None, columns: Sequence[str]) -> Record:
-    if fields is None:
-        return "not UTF-8 text"
-    if len(fields) != len(columns):
-        return f"{len(fields)} fields, expected {len(columns)}"
-    return dict(zip(columns, fields, strict=True))
-
-
-def _json_table(path: Path) -> tuple[list[str], Iterator[tuple[int, Record]]]:
-    """The columns are the first object's keys."""
-    records = ((number, _json_record(line)) for number, line in text_lines(path))
-    number, first = next(records, (0, ""))
-    if isinstance(first, str):
-        raise ValueError(f"{path}:{number}: {first}" if number else f"{path} has no examples")
-    return list(first), chain([(number, first)], records)
-
-
-def _json_record(line: str | None) -> Record:
-    try:
-        found = None if line is None else json.loads(line)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        return "not UTF-8 text" if line is None else "no JSON object"
-    return {
-        key: value if isinstance(value, str) else json.dumps(value) for key, value in found.items() if value is not None
-    }
-
-
 def refuse_wrong_file(path: Path, bad: Sequence[str], num_rows: int, expected: str) -> None:
-    """ValueError for a file without rows, or with too many damaged ones; `bad` says where and what, one text a row."""
+    """ValueError for a file without rows, or with more damaged ones than are dirt.
+
+    `bad` says where and what, one text a row: a reader skips and counts a rare one.
+    """
     if num_rows == 0:
         raise ValueError(f"{path} has no examples")
     if len(bad) > MAX_BAD_FRACTION * num_rows:
@@ -248,11 +96,231 @@ def baselines_of(data_dir: str | Path, path: Path) -> Scores:
         return {}
     try:
         found = json.loads(listed.read_text(encoding="utf-8")).get(path.name, {})
-        return {
-            str(name): {str(metric): float(value) for metric, value in scores.items()} for name, scores in found.items()
-        }
+        return {name: {metric: float(value) for metric, value in scores.items()} for name, scores in found.items()}
     except (ValueError, TypeError, AttributeError) as problem:
         raise ValueError(
             f"{listed} is no list of baselines ({problem}): it holds "
             f'{{"{path.name}": {{"name of a baseline": {{"accuracy": 0.5}}}}}}; mend it or delete it'
         ) from problem
+
+
+_used: set[str] = set()
+
+
+def content_key(parts: Mapping[str, Any]) -> str:
+    """16 hex digits that name everything which decides the content."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def used_folders() -> list[str]:
+    """Names of the cache folders that this process has asked for: what a run's record may say it refers to."""
+    return sorted(_used)
+
+
+def cached_arrays(folder: Path, build: Callable[[], tuple[Arrays, Facts]]) -> tuple[Arrays, Facts]:
+    """The arrays and facts stored in `folder`, built and stored first where they are missing or damaged."""
+    built: Arrays = {}
+
+    def write(target: Path) -> Facts:
+        arrays, facts = build()
+        built.update(arrays)
+        for name, array in arrays.items():
+            np.save(target / f"{name}.npy", array, allow_pickle=False)
+        return facts
+
+    facts = cached_folder(folder, write)
+    return built or {path.stem: np.load(path, allow_pickle=False) for path in folder.glob("*.npy")}, facts
+
+
+def cached_folder(folder: Path, write: Callable[[Path], Facts]) -> Facts:
+    """The facts of `folder`, whose files are then whole; where it is missing or damaged, `write` fills an empty one."""
+    _used.add(f"{folder.parent.name}/{folder.name}")
+    if (facts := _checked_facts(folder)) is not None:
+        return facts
+    with one_at_a_time(folder.parent):
+        if (facts := _checked_facts(folder)) is not None:
+            return facts
+        if folder.is_dir():
+            log.warning("cached task data in %s is damaged; building it anew", folder)
+            shutil.rmtree(folder, ignore_errors=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            facts = write(temporary)
+            files = sorted(path for path in temporary.rglob("*") if path.is_file())
+            checksums = {path.relative_to(temporary).as_posix(): file_sha256(path) for path in files}
+            meta = json.dumps({"checksums": checksums, "facts": facts}, indent=1, sort_keys=True)
+            (temporary / "meta.json").write_text(meta, encoding="utf-8")
+            temporary.chmod(0o755)  # mkdtemp makes it private, a cache may be shared
+            temporary.rename(folder)
+            return facts
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def one_at_a_time(folder: Path) -> FileLock:
+    """Holds back other processes that want to write there: who waits finds the work of the first one done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return FileLock(folder.parent / f".{folder.name}.lock")
+
+
+def _checked_facts(folder: Path) -> Facts | None:
+    """None where the folder is missing or does not match its checksums."""
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        whole = all(file_sha256(folder / name) == checksum for name, checksum in meta["checksums"].items())
+        return meta["facts"] if whole else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+HUB_VERSION = 2
+"""Raised when this code writes other files from the same rows of the hub."""
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """Where a task's files come from.
+
+    Attributes:
+        name: on the hub, such as nyu-mll/glue.
+        config: the hub's name for a part of it; None: it has one.
+        revision: a commit of that repository; None: none is pinned, and the user has to give one.
+        format: tsv | csv | squad: of the files.
+        files: file below data_dir -> split, or config/split.
+        columns: column on the hub -> column of the file, for tsv and csv.
+        label_column: of the file; left out of test files.
+        labels: the file's spelling of the hub's class numbers, in their order; None: as they are.
+        index_column: of the file: the row's number; None: none.
+        headerless: all columns of the training and validation files, which name none themselves; None: they do.
+    """
+
+    name: str
+    config: str | None
+    revision: str | None
+    format: str
+    files: Mapping[str, str]
+    columns: Mapping[str, str]
+    label_column: str | None
+    labels: Sequence[str] | None
+    index_column: str | None
+    headerless: Sequence[str] | None
+
+    @classmethod
+    def of(cls, task: Mapping[str, Any]) -> HubSource:
+        """From a task's configuration, whose `hub.splits` says of its data's files (`train_file`, `test_files.NAME`)
+        which split each is.
+
+        Raises:
+            ValueError: the task has no source there, a key is unknown or missing, or the revision is no commit.
+        """
+        if task.get("hub") is None:
+            raise ValueError(
+                f"task {task['name']!r} has no source on the hub; set hub=false and give its files (data_dir)"
+            )
+        settings = {**task["hub"]}
+        files: dict[str, str] = {}
+        for setting, split in settings.pop("splits", {}).items():
+            key, _, name = setting.partition(".")
+            file = task["data"].get(key)
+            file = file.get(name) if isinstance(file, Mapping) else file
+            files |= {} if file is None else {file: split}
+        known = {field.name for field in fields(cls)} - {"files"}
+        if odd := sorted(set(settings) ^ known):
+            raise ValueError(
+                f"task.hub: {', '.join(odd)} unknown or missing; it takes splits, {', '.join(sorted(known))}"
+            )
+        source = cls(files=files, **settings)
+        if source.revision is None or not re.fullmatch(r"[0-9a-f]{40}", source.revision):
+            raise ValueError(
+                f"task.hub.revision={source.revision!r} is no commit of {source.name}: give one (40 hex digits; its "
+                "page on the hub lists them), since a branch or a tag may move"
+            )
+        if source.format not in ("tsv", "csv", "squad"):
+            raise ValueError(f"task.hub.format={source.format!r} is unknown; known: tsv, csv, squad")
+        return source
+
+
+def hub_files(source: HubSource, cache_dir: Path) -> Path:
+    """A data_dir with the source's files, from the cache where they were written before.
+
+    Raises:
+        ValueError: the hub cannot be reached, or has no such rows.
+    """
+
+    def write(target: Path) -> Facts:
+        for file, place in source.files.items():
+            config, _, split = place.rpartition("/")
+            rows = fetch(source.name, config or source.config, split, str(source.revision))
+            path = target / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                if source.format == "squad":
+                    _write_squad(path, rows, source)
+                else:
+                    _write_table(path, rows, source, is_test=split.startswith("test"))
+            except (KeyError, IndexError, TypeError) as problem:
+                raise ValueError(
+                    f"{source.name} at {source.revision}, {place}: the rows are not as expected ({problem!r}); another "
+                    "revision has other columns"
+                ) from problem
+            log.info("%s %s at %s: %d rows as %s", source.name, place, source.revision, len(rows), file)
+        return {}
+
+    key = content_key({"version": HUB_VERSION, **asdict(source)})
+    folder = cache_dir / "hub" / f"{source.name.replace('/', '--')}-{key}"
+    cached_folder(folder, write)
+    return folder
+
+
+def fetch(name: str, config: str | None, split: str, revision: str) -> Any:
+    """The rows of one split, a `datasets.Dataset`; ValueError where they cannot be had."""
+    import datasets  # takes a second: only who asks for the hub pays
+
+    try:
+        return datasets.load_dataset(name, config, split=split, revision=revision)
+    except Exception as problem:  # a foreign library's, of many kinds: no network, no such split, a damaged cache
+        raise ValueError(
+            f"{name} ({config or 'its only configuration'}, {split}) at revision {revision} is not to be had from the "
+            f"hub: {type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}\n"
+            "  without a network, set hub=false and give the task's files (data_dir)"
+        ) from problem
+
+
+def _write_table(path: Path, rows: Any, source: HubSource, is_test: bool) -> None:
+    """TSV is not CSV: what would break a field becomes a space there, as it has none in the originals."""
+    frame = rows.to_pandas()[list(source.columns)].rename(columns=dict(source.columns)).astype(str)
+    if is_test and source.label_column in frame:
+        frame = frame.drop(columns=source.label_column)
+    elif source.labels is not None:
+        spelling = {str(number): label for number, label in enumerate(source.labels)}
+        frame[source.label_column] = [spelling[number] for number in frame[source.label_column]]
+    if source.index_column is not None:
+        frame.insert(0, source.index_column, range(len(frame)))
+    headerless = None if is_test else source.headerless
+    if headerless:
+        frame = frame.reindex(columns=headerless, fill_value="")
+    if source.format == "csv":
+        frame.to_csv(path, index=False, header=not headerless, lineterminator="\n")
+        return
+    whole = frame.replace(r"[\t\r\n]+", " ", regex=True)
+    if changed := int((whole != frame).any(axis=1).sum()):
+        log.warning("%s: tabs or line breaks inside the texts of %d rows became spaces", path.name, changed)
+    whole.to_csv(path, sep="\t", index=False, header=not headerless, quoting=csv.QUOTE_NONE, lineterminator="\n")
+
+
+def _write_squad(path: Path, rows: Any, source: HubSource) -> None:
+    """Rows of questions become articles of passages again; neighbours with the same passage share it."""
+    articles = []
+    for title, of_title in groupby(rows, key=lambda row: row["title"]):
+        paragraphs = []
+        for context, of_context in groupby(of_title, key=lambda row: row["context"]):
+            questions = []
+            for row in of_context:
+                pairs = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
+                answers = [{"text": text, "answer_start": start} for text, start in pairs]
+                asked = {"id": row["id"], "question": row["question"]}
+                questions.append(asked | {"answers": answers, "is_impossible": not answers})
+            paragraphs.append({"context": context, "qas": questions})
+        articles.append({"title": title, "paragraphs": paragraphs})
+    content = {"version": f"{source.name} {source.revision}", "data": articles}
+    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")

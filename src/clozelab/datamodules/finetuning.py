@@ -15,11 +15,10 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,17 +28,25 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.tokenizers import Tokenizer
-from clozelab.datamodules.cache import Arrays, Facts, cached_arrays, cached_folder, content_key, one_at_a_time
 from clozelab.datamodules.examples import Ints, Sequences, TaskPreview
-from clozelab.datamodules.files import Scores, baselines_of, require_file
-from clozelab.datamodules.loading import bucketed_batches, for_device, token_budget_batches
+from clozelab.datamodules.files import (
+    Arrays,
+    Facts,
+    Scores,
+    baselines_of,
+    cached_arrays,
+    cached_folder,
+    content_key,
+    require_file,
+)
+from clozelab.datamodules.loading import as_they_are, bucketed_batches, for_device, token_budget_batches
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 
 log = logging.getLogger(__name__)
 
 Batch = dict[str, Any]
-ARRAYS_VERSION = 3
+ARRAYS_VERSION = 4
 """Raised when the readers make other arrays of the same files: older cache folders are then not found."""
 BASELINES_VERSION = 1
 """The same of the baselines' scores."""
@@ -87,8 +94,7 @@ class TrainingPlan:
     num_workers: int
 
 
-@dataclass(frozen=True)
-class PredictionSet:
+class PredictionSet(NamedTuple):
     """A file to be predicted: its sequences as batches want them, and the split as the task's module wants it."""
 
     sequences: Sequences
@@ -164,8 +170,13 @@ class FinetuningDataModule(LightningDataModule):
 
     @property
     @abstractmethod
+    def reading(self) -> dict[str, Any]:
+        """How the two files are read, and the content of all others that are read with them."""
+
+    @property
     def sources(self) -> dict[str, Any]:
-        """The files' content and how it is read: the same whatever the encoder; raises for a missing file."""
+        """The files' content and how it is read: the same whatever the encoder."""
+        return {"files": [file_sha256(path) for path in (self.train_path, self.validation_path)], **self.reading}
 
     @property
     def tokenization(self) -> dict[str, Any]:
@@ -204,32 +215,36 @@ class FinetuningDataModule(LightningDataModule):
             log.info("surface baselines of %s after %.1f CPU seconds: %s", folder.name, seconds, scores)
             return {"scores": scores, "seconds": seconds}
 
-        # A process that wants the same waits; nobody waits for the baseline of another task.
-        with nullcontext() if folder.is_dir() else one_at_a_time(folder.parent):
-            return dict(cached_folder(folder, write)["scores"])
+        return dict(cached_folder(folder, write)["scores"])
 
     @abstractmethod
     def compute_baselines(self) -> Scores:
         """The same, from the training examples that the plan allows; `setup` has run before, so the files are sound."""
 
     @property
-    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Counts worth keeping with a run: examples, skipped rows, cut lengths."""
+        found = {"max_seq_length": self.max_seq_length, "train_examples_available": self.train.num_available}
+        for name, split in (("train", self.train), ("validation", self.validation)):
+            found |= {f"{name}_examples": len(split), f"{name}_counts": split.counts}
+        return found
 
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
         """Read and tokenise both splits; does nothing the second time."""
         if not hasattr(self, "train"):
             for name, path, split in self.read_splits():
-                if number := getattr(split, "num_bad_rows", 0):
-                    # A score is over the others.
-                    log.warning("%s: %d damaged row(s) of %s left out", self.inputs.name, number, path)
-                self.say_what_is_cut(name, split.counts)
+                if split.num_bad_rows:  # a score is over the others
+                    log.warning("%s: %d damaged row(s) of %s left out", self.inputs.name, split.num_bad_rows, path)
+                self._say_what_is_cut(name, split.counts)
             log.info("%s: %s", self.inputs.name, self.facts)
 
     @abstractmethod
     def read_splits(self) -> Iterable[tuple[str, Path, Any]]:
-        """Fill `train`, `validation`, their sequences and targets; gives (name, file, split) of what was read."""
+        """Fill `train`, `validation`, their sequences and targets; gives (name, file, split) of what was read.
+
+        A split has a length, `num_available` (examples of the file before it was cut), `num_bad_rows` and `counts` of
+        what is unusual.
+        """
 
     def cached(
         self, path: Path, settings: Mapping[str, Any], build: Callable[[], tuple[Arrays, Facts]]
@@ -241,9 +256,9 @@ class FinetuningDataModule(LightningDataModule):
         key = content_key({"version": ARRAYS_VERSION, "file": file_sha256(path), **self.tokenization, **settings})
         return *cached_arrays(self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}", build), key
 
-    def preview(self) -> TaskPreview | None:
-        """Texts and labels of both splits as written, without tokenising; None where they cannot be looked at."""
-        return None
+    @abstractmethod
+    def preview(self) -> TaskPreview:
+        """Texts and labels of both splits as written, without tokenising."""
 
     @property
     def num_first_sequences(self) -> int:
@@ -278,23 +293,20 @@ class FinetuningDataModule(LightningDataModule):
     def load_test(self) -> dict[str, PredictionSet]:
         """The test sets by name; a damaged row is an error here."""
         found = {name: PredictionSet(*self.read_test(path)) for name, path in self._test_paths().items()}
-        for name, test in found.items():
-            self.say_what_is_cut(name, test.split.counts)
+        for name, (_, split) in found.items():
+            self._say_what_is_cut(name, split.counts)
+            if split.num_bad_rows:
+                raise ValueError(
+                    f"{self.test_files[name]}: {split.num_bad_rows} damaged rows; predictions must be made for every "
+                    "row of a test file, so take an undamaged copy"
+                )
         return found
 
     @abstractmethod
     def read_test(self, path: Path) -> tuple[Sequences, Any]:
         """(sequences, split) of one test file; `setup` has run before."""
 
-    def refuse_damaged(self, path: Path, number: int, what: str) -> None:
-        """ValueError for a test file of which something would be left out."""
-        if number:
-            raise ValueError(
-                f"{path}: {number} damaged {what}; predictions must be made for every row of a test file, so take an "
-                "undamaged copy"
-            )
-
-    def say_what_is_cut(self, name: str, counts: Mapping[str, Any]) -> None:
+    def _say_what_is_cut(self, name: str, counts: Mapping[str, Any]) -> None:
         """Warn of text that did not fit into the sequences of a split."""
         lost = [f"{counts[key]} {text}" for key, text in CUTS.items() if counts.get(key)]
         if lost:
@@ -311,15 +323,15 @@ class FinetuningDataModule(LightningDataModule):
 
     def evaluation_loader(self, sequences: Sequences) -> DataLoader[Batch]:
         """All sequences once, in large batches of similar length; the same on every rank."""
-        return _loader(EvaluationBatches(sequences, self.evaluation_tokens), 0)
+        return as_they_are(EvaluationBatches(sequences, self.evaluation_tokens))
 
     def train_dataloader(self) -> Any:
         """Batches from the trainer's step to the next evaluation."""
         trainer = self.trainer
         step, rank, world = (trainer.global_step, trainer.global_rank, trainer.world_size) if trainer else (0, 0, 1)
         stop = next((mark for mark in self.evaluation_steps if mark > step), step)
-        loader = _loader(TrainingBatches(self, range(step, stop), rank, world), self.plan.num_workers)
-        return for_device(loader, trainer)
+        batches = TrainingBatches(self, range(step, stop), rank, world)
+        return for_device(as_they_are(batches, self.plan.num_workers), trainer)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """All validation sequences, in large batches of similar length; the same on every rank."""
@@ -382,11 +394,3 @@ def make_batch(sequences: Sequences, index: Ints, targets: dict[str, Ints]) -> B
 def fingerprint_of(facts: dict[str, Any]) -> str:
     """sha256 of plain values."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=list).encode()).hexdigest()
-
-
-def _loader(dataset: IterableDataset[Batch], num_workers: int) -> DataLoader[Batch]:
-    return DataLoader(dataset, batch_size=None, num_workers=num_workers, collate_fn=_as_it_is)
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch

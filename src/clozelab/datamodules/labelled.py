@@ -7,53 +7,258 @@ and counted. A label outside the list is never skipped: it means that the list o
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+import csv
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.corpus.files import file_sha256
-from clozelab.datamodules.baselines import of_labels
-from clozelab.datamodules.cache import Arrays, Facts
+from clozelab.corpus.files import JSONL_SUFFIXES, file_sha256, file_suffix, lines_of
+from clozelab.datamodules.baselines import BAG, guess_classes, guess_numbers
 from clozelab.datamodules.examples import (
-    LabelledSplit,
+    Ints,
     Preview,
     Sequences,
     TaskPreview,
     TokenSequences,
-    WindowRule,
-    Windows,
     encode_examples,
     encode_windows,
     join_sequences,
     subset,
 )
-from clozelab.datamodules.files import Scores, TableFormat, TextExamples
+from clozelab.datamodules.files import Arrays, Facts, Scores, refuse_wrong_file, text_lines
 from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.metrics import glue
 
+TABLE_FORMATS = ("auto", "tsv", "csv", "jsonl")
 LONG_DOCUMENTS = ("truncate", "windows")
+POOLINGS = ("mean", "max")
+
+Record = dict[str, str] | str
+"""One row of a table: its values by column; or, of a damaged one, what is wrong with it."""
+
+
+@dataclass
+class TextExamples:
+    """Labelled texts of a table, in file order."""
+
+    ids: list[str] = field(default_factory=list)
+    texts: list[tuple[str, ...]] = field(default_factory=list)
+    """Of each example: its text, its pair, or a context and its endings."""
+    labels: list[str] | None = None
+    """None: the file has none."""
+    num_bad_rows: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def select(self, index: Sequence[int]) -> TextExamples:
+        """The examples at `index`, in its order."""
+        labels = None if self.labels is None else [self.labels[i] for i in index]
+        return TextExamples([self.ids[i] for i in index], [self.texts[i] for i in index], labels, self.num_bad_rows)
+
+    def label_values(self, names: Sequence[str]) -> NDArray[Any]:
+        """[N]: indices into `names`, or the numbers themselves where there are none; -1 for a file without labels."""
+        if self.labels is None:
+            return np.full(len(self), -1, dtype=np.int64)
+        if not names:
+            return np.array([float(label) for label in self.labels])
+        index = {label: number for number, label in enumerate(names)}
+        return np.array([index[label] for label in self.labels], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """Where a task's texts and labels stand in a table."""
+
+    text_columns: Sequence[str]
+    label_column: str
+    id_column: str | None = None
+    """None: the row's number is its id."""
+    columns: Sequence[str] | None = None
+    """Names for a tsv or csv file without a header; None: the first line names them, or a jsonl file's first object."""
+    file_format: str = "auto"
+    """tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed. jsonl: an
+    object a line; a value that is no text stands as JSON writes it, null as a missing one. auto: by the file's name."""
+
+    def read(
+        self, path: Path, labels: str = "required", *, names: Sequence[str] | None = None, are_numbers: bool = False
+    ) -> TextExamples:
+        """Read one file.
+
+        Args:
+            labels: required | optional (the file may come without its column) | unread.
+            names: the labels that there are; None: any. A wrong label is never skipped.
+            are_numbers: labels are numbers instead.
+
+        Raises:
+            ValueError: names the file (and line) of a missing column, a wrong label, or more than 1 % damaged rows.
+        """
+        columns, records = self._records(path)
+        wanted = [*self.text_columns, *([self.id_column] if self.id_column else [])]
+        needed = [*wanted, *([self.label_column] if labels == "required" else [])]
+        if missing := [name for name in needed if name not in columns]:
+            raise ValueError(
+                f"{path} has no column {', '.join(map(repr, missing))}; its columns are {columns}"
+                + (" (a test file without labels can only be predicted)" if missing == [self.label_column] else "")
+            )
+        has_labels = labels != "unread" and self.label_column in columns
+        wanted += [self.label_column] if has_labels else []
+        examples, bad, row = TextExamples(labels=[] if has_labels else None), [], -1
+        for row, (number, record) in enumerate(records):
+            if not isinstance(record, str) and (lacks := [name for name in wanted if name not in record]):
+                record = f"no value of {', '.join(lacks)}"
+            if isinstance(record, str):
+                bad.append(f"{path}:{number}: {record}")
+                continue
+            if examples.labels is not None:
+                examples.labels.append(label := record[self.label_column])
+                if are_numbers and not glue.is_number(label):
+                    raise ValueError(f"{path}:{number}: label {label!r} is not a number; this task predicts one")
+                if names is not None and not are_numbers and label not in names:
+                    raise ValueError(f"{path}:{number}: label {label!r} is not one of the known labels {list(names)}")
+            examples.ids.append(record[self.id_column] if self.id_column else str(row))
+            examples.texts.append(tuple(record[name] for name in self.text_columns))
+        refuse_wrong_file(path, bad, row + 1, f"the columns {columns}")
+        examples.num_bad_rows = len(bad)
+        return examples
+
+    def _records(self, path: Path) -> tuple[list[str], Iterator[tuple[int, Record]]]:
+        """The columns of a table, and (line number, record) of its rows."""
+        file_format = self.file_format
+        if file_format not in TABLE_FORMATS:
+            raise ValueError(f"file_format={file_format!r} is unknown; known: {', '.join(TABLE_FORMATS)}")
+        if file_format == "auto":
+            suffix = file_suffix(path)
+            file_format = "jsonl" if suffix in JSONL_SUFFIXES else "csv" if suffix == ".csv" else "tsv"
+        if file_format == "jsonl":
+            objects = ((number, _json_record(line)) for number, line in text_lines(path))
+            number, first = next(objects, (0, ""))
+            if isinstance(first, str):
+                raise ValueError(f"{path}:{number}: {first}" if number else f"{path} has no examples")
+            return list(first), chain([(number, first)], objects)
+        lines = _csv_fields(path) if file_format == "csv" else _tsv_fields(path)
+        names = self.columns
+        if names is None:
+            number, names = next(lines, (0, None))
+            if names is None:
+                wrong = f":{number}: the header is not UTF-8 text" if number else " is empty; expected a header line"
+                raise ValueError(f"{path}{wrong}")
+
+        def record(fields: list[str] | None) -> Record:
+            if fields is None:
+                return "not UTF-8 text"
+            if len(fields) != len(names):
+                return f"{len(fields)} fields, expected {len(names)}"
+            return dict(zip(names, fields, strict=True))
+
+        return list(names), ((number, record(fields)) for number, fields in lines)
+
+
+def _tsv_fields(path: Path) -> Iterator[tuple[int, list[str] | None]]:
+    return ((number, None if line is None else line.split("\t")) for number, line in text_lines(path))
+
+
+def _csv_fields(path: Path) -> Iterator[tuple[int, list[str] | None]]:
+    """A quoted field may hold line breaks, so the csv module reads the file, not single lines."""
+    with path.open("rb") as file:
+        raw = (
+            line if number else line.removeprefix(b"\xef\xbb\xbf") for number, line in enumerate(lines_of(path, file))
+        )
+        reader = csv.reader((line.decode("utf-8", "surrogateescape") + "\n" for line in raw), strict=True)
+        try:
+            for fields in reader:
+                broken = any("\udc80" <= character <= "\udcff" for text in fields for character in text)
+                yield reader.line_num, None if broken else fields
+        except csv.Error as problem:
+            raise ValueError(f"{path}:{reader.line_num}: not a CSV file: {problem}") from problem
+
+
+def _json_record(line: str | None) -> Record:
+    if line is None:
+        return "not UTF-8 text"
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        return "no JSON object"
+    return {
+        key: value if isinstance(value, str) else json.dumps(value) for key, value in found.items() if value is not None
+    }
+
+
+@dataclass(frozen=True)
+class LabelledSplit:
+    """Examples of one split.
+
+    `labels` [N] are indices into `label_names`; the numbers themselves where `label_names` is empty (regression); -1
+    for a file without labels.
+    """
+
+    sequences: TokenSequences
+    ids: NDArray[np.str_]
+    labels: NDArray[Any]
+    label_names: list[str]
+    num_available: int
+    """Examples of the file before `max_examples` cut it."""
+    num_bad_rows: int
+    counts: dict[str, int] = field(default_factory=dict)
+    """What is unusual about those in use: truncated_sequences, truncated_tokens, empty_texts, duplicate_ids; and of
+    windows: windows, texts_in_windows."""
+    extra: dict[str, LabelledSplit] = field(default_factory=dict)
+    """Further validation sets of the same task by name, scored beside this one."""
+    window_offsets: Ints | None = None
+    """[N + 1]: sequences offsets[i] to offsets[i + 1] are windows of example i; None: an example is one input."""
+    pooling: str = "mean"
+    """mean | max: of each logit over a text's windows."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def is_regression(self) -> bool:
+        return not self.label_names
+
+    @property
+    def num_inputs(self) -> int:
+        """Examples, or windows of them: as many as there are logits."""
+        return len(self) if self.window_offsets is None else len(self.sequences)
+
+    @property
+    def input_labels(self) -> NDArray[Any]:
+        """[num_inputs]: a window has the label of its text."""
+        return self.labels if self.window_offsets is None else np.repeat(self.labels, np.diff(self.window_offsets))
+
+    def pool(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """[num_inputs, K] -> [N, K]."""
+        if self.window_offsets is None:
+            return logits
+        starts = self.window_offsets[:-1]
+        if self.pooling == "max":
+            return np.maximum.reduceat(logits, starts, axis=0)
+        sums = np.add.reduceat(logits, starts, axis=0)
+        return (sums / np.diff(self.window_offsets)[:, None]).astype(np.float32)
 
 
 class LabelledDataModule(FinetuningDataModule):
     """Single texts or pairs with a class or a number each.
 
     Args:
-        file_format: auto | tsv | csv | jsonl (a .gz or .zst of it as well); auto: by each file's name.
-        columns: names for files without a header; None: the first line, or a jsonl file's first object, names them.
-        text_columns: one column, or two for pairs.
-        label_column, id_column: by name; without an id column the row number is the id.
+        file_format, columns, text_columns, label_column, id_column: see TableFormat; two text columns for pairs.
         labels: the classes in the order of their indices; None: the sorted labels of the training file.
         numeric_labels: the label is a number to be predicted; `labels` is not used.
         extra_validation_files: name -> file; further validation sets, scored beside the first (MNLI's mismatched one).
         test_id_column: as id_column, for the test files.
         long_documents: truncate | windows: what becomes of a (single) text that is longer than a sequence. Its windows
             are training examples of their own, with its label; their logits are pooled into one prediction.
-        window_stride, window_pooling: of windows, see WindowRule.
+        window_stride: in tokens, from one window's beginning to the next one's.
+        window_pooling: mean | max: of each logit over a text's windows.
         the others: as FinetuningDataModule's.
     """
 
@@ -75,8 +280,7 @@ class LabelledDataModule(FinetuningDataModule):
         **common: Any,
     ) -> None:
         super().__init__(**common)
-        names = list(columns) if columns else None
-        self.layout = TableFormat(list(text_columns), label_column, id_column, names, file_format)
+        self.layout = TableFormat(list(text_columns), label_column, id_column, columns and list(columns), file_format)
         # Test files have a header even where the others have none.
         self.test_layout = replace(self.layout, id_column=test_id_column, columns=None)
         self.labels = [str(label) for label in labels] if labels is not None else None
@@ -85,20 +289,23 @@ class LabelledDataModule(FinetuningDataModule):
             raise ValueError(f"text_columns must name one or two columns, not {list(text_columns)}")
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
             raise ValueError(f"task.data.labels names a label twice: {self.labels}")
-        if long_documents not in LONG_DOCUMENTS:
-            raise ValueError(f"long_documents={long_documents!r} is unknown; known: {', '.join(LONG_DOCUMENTS)}")
-        if long_documents == "windows" and len(text_columns) != 1:
+        for key, value, known in (
+            ("long_documents", long_documents, LONG_DOCUMENTS),
+            ("window_pooling", window_pooling, POOLINGS),
+        ):
+            if value not in known:
+                raise ValueError(f"{key}={value!r} is unknown; known: {', '.join(known)}")
+        self.windows = (window_stride, window_pooling) if long_documents == "windows" else None
+        if self.windows and len(text_columns) != 1:
             raise ValueError(f"long_documents=windows is for single texts; this task has pairs, {list(text_columns)}")
-        self.window_rule = WindowRule(window_stride, window_pooling) if long_documents == "windows" else None
         self.extra_paths = {name: self.require(file) for name, file in (extra_validation_files or {}).items()}
 
     @property
-    def sources(self) -> dict[str, Any]:
+    def reading(self) -> dict[str, Any]:
         return {
-            "files": [file_sha256(path) for path in (self.train_path, self.validation_path)],
             "layout": [asdict(self.layout), self.labels, self.numeric_labels],
             "extra_validation": {name: file_sha256(path) for name, path in self.extra_paths.items()},
-            "windows": self.window_rule and asdict(self.window_rule),
+            "windows": self.windows,
         }
 
     def read_splits(self) -> Iterable[tuple[str, Path, LabelledSplit]]:
@@ -114,17 +321,77 @@ class LabelledDataModule(FinetuningDataModule):
         yield "validation", self.validation_path, self.validation
         yield from ((name, self.extra_paths[name], split) for name, split in extra.items())
 
+    def read_test(self, path: Path) -> tuple[Sequences, LabelledSplit]:
+        split = self._load(path, self.train.label_names, None, "optional")
+        return split.sequences, split
+
+    def _load(
+        self, path: Path, names: Sequence[str] | None, max_examples: int | None, labels: str = "required"
+    ) -> LabelledSplit:
+        """One split. `names` None: the sorted labels of the file; `labels`: "optional" for a test file."""
+
+        def build() -> tuple[Arrays, Facts]:
+            examples = self._read(path, names, labels)
+            known = [] if self.numeric_labels else list(names or sorted(set(examples.labels or [])))
+            chosen = examples.select(subset(len(examples), max_examples))
+            texts = [list(part) for part in zip(*chosen.texts, strict=True)]
+            values = chosen.label_values(known)
+            values = values.astype(np.float32) if values.dtype.kind == "f" else values
+            arrays: Arrays = {"ids": np.array(chosen.ids, dtype=np.str_), "labels": values}
+            tokenizer, length = self.inputs.tokenizer, self.max_seq_length
+            counts = {
+                "empty_texts": sum(not text.strip() for part in texts for text in part),
+                "duplicate_ids": len(chosen) - len(set(chosen.ids)),
+            }
+            if self.windows is None:
+                sequences = encode_examples(tokenizer, *texts, max_seq_length=length)
+            else:
+                stride, _ = self.windows
+                sequences, offsets = encode_windows(tokenizer, texts[0], max_seq_length=length, stride=stride)
+                counts |= {"windows": len(sequences), "texts_in_windows": int((np.diff(offsets) > 1).sum())}
+                arrays["window_offsets"] = offsets
+            facts = {"label_names": known, "num_available": len(examples), "num_bad_rows": examples.num_bad_rows}
+            return arrays | sequences.arrays(), facts | {"counts": sequences.cut_counts() | counts}
+
+        settings = {
+            "layout": [asdict(self._layout(labels)), self.numeric_labels, names and list(names), labels],
+            "max_examples": max_examples,
+            "window_stride": self.windows and self.windows[0],
+        }
+        arrays, facts, _ = self.cached(path, settings, build)
+        sequences, kept = TokenSequences.of(arrays), (arrays["ids"], arrays["labels"])
+        _, pooling = self.windows or (0, "mean")
+        return LabelledSplit(sequences, *kept, **facts, window_offsets=arrays.get("window_offsets"), pooling=pooling)
+
+    def _layout(self, labels: str) -> TableFormat:
+        return self.test_layout if labels == "optional" else self.layout
+
+    def _read(self, path: Path, names: Sequence[str] | None = None, labels: str = "required") -> TextExamples:
+        """Of any label unless `names` are given: which of them belong there is for a preview's reader to say."""
+        return self._layout(labels).read(path, labels, names=names, are_numbers=self.numeric_labels)
+
     def compute_baselines(self) -> Scores:
-        paths = {"": self.validation_path, **{f"{name}_": path for name, path in self.extra_paths.items()}}
+        """Bag of words."""
+        names = self.train.label_names
         train = self._read(self.train_path)
         train = train.select(subset(len(train), self.plan.max_train_examples))
-        return of_labels(train, {name: self._read(path) for name, path in paths.items()}, self.train.label_names)
-
-    def _read(self, path: Path, names: Sequence[str] | None = None, for_prediction: bool = False) -> TextExamples:
-        """Of any label unless `names` are given: which of them belong there is for a preview's reader to say."""
-        layout, labels = (self.test_layout, "optional") if for_prediction else (self.layout, "required")
-        check = partial(what_is_wrong, names=names, is_number=self.numeric_labels)
-        return layout.read(path, check_label=check, labels=labels)
+        paths = {"": self.validation_path, **{f"{name}_": path for name, path in self.extra_paths.items()}}
+        asked = {name: self._read(path) for name, path in paths.items()}
+        learnt, labels = _pairs(train), train.label_values(names)
+        texts = [pair for examples in asked.values() for pair in _pairs(examples)]
+        guesses: NDArray[Any]
+        if names:
+            metrics = ["accuracy", "f1", "matthews"] if len(names) == 2 else ["accuracy"]
+            guesses = guess_classes(learnt, labels, texts, len(names))
+        else:
+            metrics = ["spearman", "pearson"]
+            guesses = guess_numbers(learnt, labels, texts)
+        scores: dict[str, float] = {}
+        for prefix, examples in asked.items():
+            mine, guesses = guesses[: len(examples)], guesses[len(examples) :]
+            found = glue.score(metrics, mine, examples.label_values(names))
+            scores |= {f"{prefix}{name}": value for name, value in found.items()}
+        return {BAG: scores}
 
     def preview(self) -> TaskPreview:
         train, validation = (self._preview(path) for path in (self.train_path, self.validation_path))
@@ -140,96 +407,17 @@ class LabelledDataModule(FinetuningDataModule):
     def facts(self) -> dict[str, Any]:
         splits = {"train": self.train, "validation": self.validation}
         splits |= {f"validation_{name}": split for name, split in self.validation.extra.items()}
-        return {
-            "train_examples": len(self.train),
-            "train_examples_available": self.train.num_available,
-            "train_labels": self._label_facts(),
-            "validation_examples": len(self.validation),
+        labels, names = self.train.labels, self.train.label_names
+        if self.train.is_regression:
+            found = {"least": float(labels.min()), "mean": float(labels.mean()), "largest": float(labels.max())}
+        else:
+            found = dict(zip(names, np.bincount(labels, minlength=len(names)).tolist(), strict=True))
+        return super().facts | {
+            "train_labels": found,
             "bad_rows": sum(split.num_bad_rows for split in splits.values()),
-            "max_seq_length": self.max_seq_length,
             "unusual": {name: {key: n for key, n in split.counts.items() if n} for name, split in splits.items()},
         }
 
-    def _label_facts(self) -> dict[str, Any]:
-        """How often each class occurs, or the range of the numbers."""
-        labels = self.train.labels
-        if self.train.is_regression:
-            return {"least": float(labels.min()), "mean": float(labels.mean()), "largest": float(labels.max())}
-        counts = np.bincount(labels, minlength=len(self.train.label_names))
-        return dict(zip(self.train.label_names, counts.tolist(), strict=True))
 
-    def read_test(self, path: Path) -> tuple[Sequences, LabelledSplit]:
-        split = self._load(path, self.train.label_names, None, for_prediction=True)
-        self.refuse_damaged(path, split.num_bad_rows, "rows")
-        return split.sequences, split
-
-    def _load(
-        self, path: Path, names: Sequence[str] | None, max_examples: int | None, for_prediction: bool = False
-    ) -> LabelledSplit:
-        """One split. `names` None: the sorted labels of the file; `for_prediction`: it may come without labels."""
-        layout, rule = self.test_layout if for_prediction else self.layout, self.window_rule
-        settings = {
-            "layout": [asdict(layout), self.numeric_labels],
-            "labels": names and list(names),
-            "max_examples": max_examples,
-            "for_prediction": for_prediction,
-            "window_stride": rule and rule.stride,
-        }
-
-        def build() -> tuple[Arrays, Facts]:
-            examples = self._read(path, names, for_prediction)
-            known = [] if self.numeric_labels else list(names or sorted(set(examples.labels or [])))
-            return self._tokenise(examples, known, max_examples)
-
-        arrays, facts, _ = self.cached(path, settings, build)
-        windows = Windows(arrays["window_offsets"], rule.pooling) if rule else None
-        sequences = TokenSequences.of(arrays)
-        return LabelledSplit(sequences=sequences, ids=arrays["ids"], labels=arrays["labels"], windows=windows, **facts)
-
-    def _tokenise(self, examples: TextExamples, names: list[str], max_examples: int | None) -> tuple[Arrays, Facts]:
-        chosen = examples.select(subset(len(examples), max_examples))
-        texts = [list(part) for part in zip(*chosen.texts, strict=True)]
-        tokenizer, length = self.inputs.tokenizer, self.max_seq_length
-        offsets = None
-        if self.window_rule is None:
-            sequences = encode_examples(tokenizer, *texts, max_seq_length=length)
-        else:
-            stride = self.window_rule.stride
-            sequences, offsets = encode_windows(tokenizer, texts[0], max_seq_length=length, stride=stride)
-        counts = sequences.cut_counts() | {
-            "empty_texts": sum(not text.strip() for part in texts for text in part),
-            "duplicate_ids": len(chosen) - len(set(chosen.ids)),
-        }
-        arrays = sequences.arrays() | {
-            "ids": np.array(chosen.ids, dtype=np.str_),
-            "labels": label_values(chosen, names),
-        }
-        if offsets is not None:
-            counts |= {"windows": len(sequences), "texts_in_windows": int((np.diff(offsets) > 1).sum())}
-            arrays["window_offsets"] = offsets
-        facts = {"label_names": names, "num_available": len(examples), "num_bad_rows": examples.num_bad_rows}
-        return arrays, facts | {"counts": counts}
-
-
-def what_is_wrong(label: str, names: Sequence[str] | None, is_number: bool) -> str | None:
-    """With a label that is to be a number, or one of some names (None: any)."""
-    if is_number:
-        return None if _is_number(label) else "is not a number; this task predicts one"
-    return None if names is None or label in names else f"is not one of the known labels {list(names)}"
-
-
-def label_values(examples: TextExamples, names: Sequence[str]) -> NDArray[Any]:
-    """[N]: indices into `names`, or the numbers themselves where there are none; -1 for a file without labels."""
-    if examples.labels is None:
-        return np.full(len(examples), -1, dtype=np.int64)
-    if not names:
-        return np.array([float(label) for label in examples.labels], dtype=np.float32)
-    index = {label: number for number, label in enumerate(names)}
-    return np.array([index[label] for label in examples.labels], dtype=np.int64)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
+def _pairs(examples: TextExamples) -> list[tuple[str, str]]:
+    return [(texts[0], texts[1] if len(texts) == 2 else "") for texts in examples.texts]

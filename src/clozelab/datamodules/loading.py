@@ -1,13 +1,13 @@
-"""The next batches, made and pinned by a thread while an accelerator works on this one; on a CPU nothing of it.
+"""Which examples meet in a batch, and batches made ahead for an accelerator.
 
-Unusual: one thread, not processes: batches come from memory maps and vectorised numpy, and a process would have to copy
-them. The order is the loader's own, so prefetching changes no batch.
+Which examples meet: pure functions of lengths, seed and epoch. Unusual: training batches hold examples of similar
+length. Attention and recurrent heads pad inside a batch, so on a CPU this is worth a factor of two to three; the price
+is that batches are not uniform draws. Examples are shuffled first, sorted only inside pools of `POOL_BATCHES` batches,
+and the batches are shuffled again.
 
-Which examples meet in a batch: pure functions of lengths, seed and epoch.
-
-Unusual: training batches hold examples of similar length. Attention and recurrent heads pad inside a batch, so on a CPU
-this is worth a factor of two to three; the price is that batches are not uniform draws. Examples are shuffled first,
-sorted only inside pools of `POOL_BATCHES` batches, and the batches are shuffled again.
+On a GPU one thread makes and pins the next batches while the device works on this one. Unusual: a thread, not
+processes: batches come from memory maps and vectorised numpy, and a process would have to copy them. The order is the
+loader's own, so prefetching changes no batch.
 """
 
 from __future__ import annotations
@@ -21,12 +21,74 @@ import numpy as np
 import torch
 from lightning.pytorch import Trainer
 from numpy.typing import NDArray
+from torch.utils.data import DataLoader, IterableDataset
 
 from clozelab.corpus.random import uniform_u64
 
+Ints = NDArray[np.int64]
+POOL_BATCHES = 50
 DEPTH = 2
 """Batches that wait: one to hide the making of the next, one against jitter."""
 _PATIENCE_SECONDS = 0.1
+
+
+def bucketed_batches(lengths: Ints, *, batch_size: int, seed: int, epoch: int) -> list[Ints]:
+    """All N examples once, in batches of `batch_size` (one is smaller where it does not divide N), shuffled."""
+    number, pool = len(lengths), POOL_BATCHES * batch_size
+    order = np.argsort(uniform_u64(seed, epoch, "finetune-examples", np.arange(number)), kind="stable")
+    batches: list[Ints] = []
+    for chunk in (order[i : i + pool] for i in range(0, number, pool)):
+        by_length = chunk[np.argsort(lengths[chunk], kind="stable")]
+        batches += [by_length[i : i + batch_size] for i in range(0, len(chunk), batch_size)]
+    shuffled = np.argsort(uniform_u64(seed, epoch, "finetune-batches", np.arange(len(batches))), kind="stable")
+    return [batches[i] for i in shuffled]
+
+
+def token_budget_batches(lengths: Ints, max_tokens: int) -> list[Ints]:
+    """All examples once, longest first, in batches of at most `max_tokens` tokens (a longer example has its own)."""
+    order = np.argsort(-lengths, kind="stable")
+    batches: list[Ints] = []
+    start, total = 0, 0
+    for position, length in enumerate(lengths[order].tolist()):
+        if position > start and total + length > max_tokens:
+            batches.append(order[start:position])
+            start, total = position, 0
+        total += length
+    return [*batches, order[start:]] if len(order) else batches
+
+
+def as_they_are(
+    dataset: IterableDataset[Any], num_workers: int = 0, start_method: str | None = None
+) -> DataLoader[Any]:
+    """A loader of what the data set gives, which are batches already."""
+    context = start_method if num_workers else None
+    return DataLoader(
+        dataset, batch_size=None, num_workers=num_workers, multiprocessing_context=context, collate_fn=_same
+    )
+
+
+def _same(batch: Any) -> Any:
+    return batch
+
+
+def for_device(loader: Iterable[Any], trainer: Trainer | None) -> Any:
+    """`loader`, prefetched and pinned where the trainer's device is a GPU."""
+    return Prefetched(loader, pinned) if device_type(trainer) == "cuda" else loader
+
+
+def device_type(trainer: Trainer | None) -> str:
+    """cpu, cuda or xla; cpu without a trainer."""
+    device: torch.device | None = getattr(getattr(trainer, "strategy", None), "root_device", None)
+    return device.type if device is not None else "cpu"
+
+
+def pinned(batch: Any) -> Any:
+    """The same batch in page-locked memory, from which a copy to the device runs beside the work there."""
+    if isinstance(batch, list):
+        return [pinned(part) for part in batch]
+    if isinstance(batch, dict):
+        return {key: pinned(value) for key, value in batch.items()}
+    return batch.pin_memory() if hasattr(batch, "pin_memory") else batch
 
 
 class Prefetched:
@@ -41,14 +103,10 @@ class Prefetched:
         thread = threading.Thread(target=self._fill, args=(ready, gone), name="prefetch", daemon=True)
         thread.start()
         try:
-            while True:
-                kind, value = ready.get()
-                if kind == "batch":
-                    yield value
-                elif kind == "error":
-                    raise value
-                else:
-                    return
+            while (said := ready.get())[0] == "batch":
+                yield said[1]
+            if said[0] == "error":
+                raise said[1]
         finally:
             gone.set()
             thread.join()
@@ -72,54 +130,3 @@ def _put(ready: queue.Queue[tuple[str, Any]], item: tuple[str, Any], gone: threa
         except queue.Full:
             continue
     return False
-
-
-def pinned(batch: Any) -> Any:
-    """The same batch in page-locked memory, from which a copy to the device runs beside the work there."""
-    if isinstance(batch, list):
-        return [pinned(part) for part in batch]
-    if isinstance(batch, dict):
-        return {key: pinned(value) for key, value in batch.items()}
-    return batch.pin_memory() if hasattr(batch, "pin_memory") else batch
-
-
-def for_device(loader: Iterable[Any], trainer: Trainer | None) -> Any:
-    """`loader`, prefetched and pinned where the trainer's device is a GPU."""
-    return Prefetched(loader, pinned) if device_type(trainer) == "cuda" else loader
-
-
-def device_type(trainer: Trainer | None) -> str:
-    """cpu, cuda or xla; cpu without a trainer."""
-    device: torch.device | None = getattr(getattr(trainer, "strategy", None), "root_device", None)
-    return device.type if device is not None else "cpu"
-
-
-Ints = NDArray[np.int64]
-POOL_BATCHES = 50
-
-
-def bucketed_batches(lengths: Ints, *, batch_size: int, seed: int, epoch: int) -> list[Ints]:
-    """All N examples once, in batches of `batch_size` (one is smaller where it does not divide N), shuffled."""
-    number = len(lengths)
-    order = np.argsort(uniform_u64(seed, epoch, "finetune-examples", np.arange(number)), kind="stable")
-    pool = POOL_BATCHES * batch_size
-    sorted_pools = [
-        chunk[np.argsort(lengths[chunk], kind="stable")]
-        for chunk in (order[i : i + pool] for i in range(0, number, pool))
-    ]
-    batches = [chunk[i : i + batch_size] for chunk in sorted_pools for i in range(0, len(chunk), batch_size)]
-    shuffled = np.argsort(uniform_u64(seed, epoch, "finetune-batches", np.arange(len(batches))), kind="stable")
-    return [batches[i] for i in shuffled]
-
-
-def token_budget_batches(lengths: Ints, max_tokens: int) -> list[Ints]:
-    """All examples once, longest first, in batches of at most `max_tokens` tokens (a longer example has its own)."""
-    order = np.argsort(-lengths, kind="stable")
-    batches: list[Ints] = []
-    start, total = 0, 0
-    for position, length in enumerate(lengths[order].tolist()):
-        if position > start and total + length > max_tokens:
-            batches.append(order[start:position])
-            start, total = position, 0
-        total += length
-    return [*batches, order[start:]] if len(order) else batches

@@ -1,33 +1,284 @@
-"""Span extraction data in the SQuAD formats, 1.1 and 2.0; a training example is one window of a passage."""
+"""Span extraction data in the official SQuAD formats, 1.1 and 2.0; a training example is one window of a passage.
+
+Unusual: an `answer_start` that does not point at its text is repaired to the nearest place where the text stands; where
+the text does not occur in the passage at all, a training question is skipped and counted. A question asked for scoring
+is never skipped: the scorer compares texts and needs no offset.
+
+A sequence is `[CLS] question [SEP] window of the passage [SEP]`, windows overlapping by a stride. Follows the released
+run_squad.py (windows, max-context, answers outside a window point at [CLS]) with one difference: tokens carry their
+place in the original characters, so an answer is found and cut by character offsets and no text has to be re-aligned.
+Where the released `get_final_text` succeeds it gives the same characters; where it gives up and returns whole words,
+offsets still give the exact ones. Letters: W windows, T tokens of all windows.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clozelab.corpus.files import file_sha256
-from clozelab.datamodules.baselines import of_spans
-from clozelab.datamodules.cache import Arrays, Facts
-from clozelab.datamodules.examples import Preview, Sequences, TaskPreview, join_sequences, subset
-from clozelab.datamodules.files import Scores
-from clozelab.datamodules.finetuning import FinetuningDataModule
-from clozelab.datamodules.squad_reading import (
-    SquadExamples,
-    SquadFeatures,
-    SquadSplit,
-    WindowSettings,
-    build_features,
-    read_squad,
-    refuse_other_data,
+from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.datamodules.baselines import OVERLAP, PhraseGuesser
+from clozelab.datamodules.examples import (
+    Int32s,
+    Ints,
+    Preview,
+    Sequences,
+    TaskPreview,
+    TokenSequences,
+    concatenate,
+    join_sequences,
+    offsets_of,
+    subset,
+    window_ranges,
 )
+from clozelab.datamodules.files import Arrays, Facts, Scores
+from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.metrics.squad import score_v1, score_v2
 
 log = logging.getLogger(__name__)
+
+MAX_UNUSABLE_FRACTION = 0.1
+"""More questions without a usable answer than this: another data set (2.0, say), not dirt."""
+
+
+@dataclass(frozen=True)
+class SquadQuestion:
+    """`answers` are the gold texts, `answer_start` the first one's place in the passage (-1: none that can be used)."""
+
+    id: str
+    text: str
+    passage: int
+    answers: tuple[str, ...]
+    answer_start: int
+
+
+@dataclass
+class SquadExamples:
+    """Questions in file order; `counts` says what was repaired or skipped, by reason."""
+
+    passages: list[str] = field(default_factory=list)
+    questions: list[SquadQuestion] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def select(self, index: Sequence[int]) -> SquadExamples:
+        """The questions at `index`, in its order; passages keep their numbers."""
+        return SquadExamples(self.passages, [self.questions[i] for i in index], self.counts)
+
+
+def read_squad(path: Path, *, for_training: bool, with_unanswerable: bool = False) -> SquadExamples:
+    """Read one file. `for_training` skips (and counts) what cannot be learned from, and a question's exact repeat.
+
+    `with_unanswerable` (2.0): a question without an answer is an example, too.
+
+    Raises ValueError naming the file for broken JSON, a missing key, a duplicate question id, or no usable question.
+    """
+    examples = SquadExamples()
+    seen: dict[str, Any] = {}
+    for passage, question in _questions(path, examples):
+        identifier, text = _value(path, question, "id"), examples.passages[passage]
+        if for_training and seen.get(identifier) == (text, question):
+            examples.counts["question_repeated"] += 1
+            continue
+        if identifier in seen:
+            raise ValueError(f"{path}: the question id {identifier!r} occurs twice; scores would count one of them")
+        seen[identifier] = text, question
+        answers, start = question.get("answers") or [], -1
+        golds = tuple(_value(path, answer, "text") for answer in answers)
+        if golds:
+            given = answers[0].get("answer_start")
+            if not isinstance(given, int):
+                raise ValueError(f"{path}: question {identifier!r}: answer_start is {given!r}, expected a number")
+            start = locate_answer(text, golds[0], given)
+            examples.counts["answer_offset_repaired"] += start not in (-1, given)
+            examples.counts["answer_not_in_passage"] += start == -1
+        else:
+            examples.counts["question_without_answer"] += 1
+        if not for_training or start >= 0 or (with_unanswerable and not golds):
+            asked = SquadQuestion(identifier, _value(path, question, "question"), passage, golds, start)
+            examples.questions.append(asked)
+    if not examples.questions:
+        raise ValueError(f"{path} has no usable question (skipped: {dict(examples.counts) or 'none'})")
+    return examples
+
+
+def _questions(path: Path, examples: SquadExamples) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number of its passage, question) in file order; passages are put into `examples`."""
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as problem:  # also undecodable bytes
+        raise ValueError(f"{path} is not a JSON file: {problem}") from problem
+    for article in _value(path, content, "data", list):
+        for paragraph in _value(path, article, "paragraphs", list):
+            examples.passages.append(_value(path, paragraph, "context"))
+            examples.counts["empty_passage"] += not examples.passages[-1].strip()
+            for question in _value(path, paragraph, "qas", list):
+                yield len(examples.passages) - 1, question
+
+
+def _value(path: Path, node: Any, key: str, kind: type = str) -> Any:
+    if not isinstance(node, dict) or not isinstance(node.get(key), kind):
+        what = "list" if kind is list else "text"
+        raise ValueError(f"{path} is not in the SQuAD format: expected a {what} {key!r} in {str(node)[:80]!r}")
+    return node[key]
+
+
+def locate_answer(passage: str, text: str, start: int) -> int:
+    """Where `text` stands in the passage: `start` if it is right, else the nearest occurrence, else -1."""
+    places, found = [], passage.find(text) if text else -1
+    while found >= 0:
+        places.append(found)
+        found = passage.find(text, found + 1)
+    return min(places, key=lambda place: abs(place - start), default=-1)
+
+
+@dataclass(frozen=True)
+class WindowSettings:
+    """Lengths in tokens: of a whole sequence, of the step between windows, of the question (cut at its end)."""
+
+    max_seq_length: int
+    doc_stride: int
+    max_query_length: int
+
+    @classmethod
+    def fitted(cls, max_seq_length: int, doc_stride: int, max_query_length: int) -> WindowSettings:
+        """Settings for sequences that may be shorter than the other two were chosen for.
+
+        At least half a sequence is passage, and a step between windows is at most half a sequence, so that they overlap
+        unless the question is as long as it may be. Raises ValueError for sequences too short for any question.
+        """
+        half = max_seq_length // 2
+        if half < 4:
+            raise ValueError(
+                f"sequences of {max_seq_length} tokens are too short for questions on a passage: half of one has to "
+                "hold three special tokens and a part of the question; take an encoder trained on longer sequences, "
+                "or a larger task.data.max_seq_length"
+            )
+        if doc_stride < 1 or max_query_length < 1:
+            raise ValueError(f"doc_stride={doc_stride} and max_query_length={max_query_length}: give at least 1 token")
+        return cls(max_seq_length, min(doc_stride, half), min(max_query_length, half - 3))
+
+
+@dataclass(frozen=True)
+class SquadFeatures:
+    """One sequence a window. Positions are inside the sequence; `passage_spans` [.., 2] are character ranges."""
+
+    sequences: TokenSequences
+    question: Int32s
+    """[W] index of the question in the examples."""
+    passage_starts: Int32s
+    """[W] sequence position of the window's first passage token."""
+    window_starts: Int32s
+    """[W] index of that token among the passage's tokens."""
+    start_positions: Int32s
+    """[W] sequence position of the answer's first token; 0 ([CLS]) where the answer is not wholly inside the window."""
+    end_positions: Int32s
+    max_context: NDArray[np.bool_]
+    """[T] true for the passage tokens that have no better window."""
+    passage_spans: Int32s
+    passage_offsets: Ints
+
+    def to_arrays(self) -> Arrays:
+        """What the cache stores."""
+        return {name: value for name, value in vars(self).items() if name != "sequences"} | self.sequences.arrays()
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays) -> SquadFeatures:
+        """The inverse of `to_arrays`."""
+        own = {name: arrays[name] for name in cls.__dataclass_fields__ if name != "sequences"}
+        return cls(sequences=TokenSequences.of(arrays), **own)
+
+
+def build_features(
+    examples: SquadExamples, tokenizer: Tokenizer, settings: WindowSettings
+) -> tuple[SquadFeatures, Counter[str]]:
+    """Windows of all questions in order, and counts: windows, windows_without_answer, answer_without_tokens, ..."""
+    used = sorted({question.passage for question in examples.questions})
+    encoded = dict(zip(used, tokenizer.encode_with_offsets([examples.passages[i] for i in used]), strict=True))
+    queries = tokenizer.encode_batch([question.text for question in examples.questions])
+    cls, sep = (np.array([token], dtype=np.int32) for token in (tokenizer.cls_id, tokenizer.sep_id))
+    sequences, columns, counts = [], [], Counter[str]()
+    all_flags: list[NDArray[np.bool_]] = [np.zeros(0, dtype=np.bool_)]
+    for index, (question, query) in enumerate(zip(examples.questions, queries, strict=True)):
+        passage, spans = encoded[question.passage]
+        length = len(question.answers[0]) if question.answers else 0
+        answer = answer_tokens(spans, question.answer_start, question.answer_start + length)
+        head = np.concatenate([cls, query[: settings.max_query_length], np.repeat(sep, tokenizer.pair_separators)])
+        ranges = window_ranges(len(passage), settings.max_seq_length - len(head) - 1, settings.doc_stride)
+        for (start, length), flags in zip(ranges, max_context_flags(ranges, len(passage)), strict=True):
+            sequences.append(np.concatenate([head, passage[start : start + length], sep]))
+            all_flags.append(np.concatenate([np.zeros(len(head), dtype=np.bool_), flags, [False]]))
+            inside = start <= answer[0] and answer[1] < start + length
+            shift = len(head) - start
+            first, last = (answer[0] + shift, answer[1] + shift) if inside else (0, 0)
+            columns.append((index, len(head), start, first, last))
+            counts["windows_without_answer"] += not inside
+        counts["windows"] += len(ranges)
+        counts["question_of_empty_passage"] += not ranges
+        counts["answer_without_tokens"] += bool(question.answers) and answer[0] < 0
+        counts["questions_cut"] += len(query) > settings.max_query_length
+    input_ids, offsets = concatenate(sequences)
+    owners, passage_starts, window_starts, starts, ends = np.array(columns, dtype=np.int32).reshape(-1, 5).T.copy()
+    second_starts = passage_starts if tokenizer.has_token_types else np.diff(offsets).astype(np.int32)
+    passage_lengths = [len(encoded[i][0]) if i in encoded else 0 for i in range(len(examples.passages))]
+    features = SquadFeatures(
+        TokenSequences(input_ids, offsets, second_starts),
+        *(owners, passage_starts, window_starts, starts, ends),
+        np.concatenate(all_flags),
+        np.concatenate([np.zeros((0, 2)), *(encoded[i][1] for i in used)]).astype(np.int32),
+        offsets_of(passage_lengths),
+    )
+    return features, counts
+
+
+def answer_tokens(spans: NDArray[np.integer], start: int, end: int) -> tuple[int, int]:
+    """First and last token that overlap the characters start..end; (-1, -1) where none does or there is no answer."""
+    if start < 0 or not len(spans):
+        return -1, -1
+    first = int(np.searchsorted(spans[:, 1], start, side="right"))
+    last = int(np.searchsorted(spans[:, 0], end, side="left")) - 1
+    return (first, last) if first <= last else (-1, -1)
+
+
+def max_context_flags(ranges: list[tuple[int, int]], num_tokens: int) -> list[NDArray[np.bool_]]:
+    """For each window, which of its tokens have their largest context there (the first window wins a tie).
+
+    Context of a token: min(tokens to its left, to its right) + 0.01 * window length, as released.
+    """
+    if len(ranges) <= 1:
+        return [np.ones(num_tokens, dtype=np.bool_)] * len(ranges)
+    context = np.full((len(ranges), num_tokens), -1.0)
+    for window, (start, length) in enumerate(ranges):
+        inside = np.arange(length)
+        context[window, start : start + length] = np.minimum(inside, length - 1 - inside) + 0.01 * length
+    best = context.argmax(axis=0)
+    return [best[start : start + length] == window for window, (start, length) in enumerate(ranges)]
+
+
+@dataclass(frozen=True)
+class SquadSplit:
+    """`examples` is empty for training, where no text is needed any more."""
+
+    features: SquadFeatures
+    examples: SquadExamples
+    num_questions: int
+    num_available: int
+    counts: dict[str, int]
+    num_bad_rows: int = 0
+
+    def __len__(self) -> int:
+        return self.num_questions
 
 
 class SquadDataModule(FinetuningDataModule):
@@ -62,17 +313,13 @@ class SquadDataModule(FinetuningDataModule):
         self.with_unanswerable = with_unanswerable
 
     @property
-    def sources(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {"files": [file_sha256(path) for path in (self.train_path, self.validation_path)]}
-        if self.extra_paths or self.with_unanswerable:
-            facts["train_extra"] = [file_sha256(path) for path in self.extra_paths]
-            facts["with_unanswerable"] = self.with_unanswerable
-        return facts
+    def reading(self) -> dict[str, Any]:
+        extra = [file_sha256(path) for path in self.extra_paths]
+        return {"train_extra": extra, "with_unanswerable": self.with_unanswerable}
 
     @property
     def tokenization(self) -> dict[str, Any]:
-        lengths = [self.settings.max_seq_length, self.settings.doc_stride, self.settings.max_query_length]
-        return {"settings": lengths, "tokenizer": self.inputs.tokenizer.fingerprint}
+        return super().tokenization | {"settings": asdict(self.settings)}
 
     def read_splits(self) -> Iterable[tuple[str, Path, SquadSplit]]:
         largest = self.plan.max_train_examples
@@ -88,25 +335,6 @@ class SquadDataModule(FinetuningDataModule):
         self.validation_sequences = self.validation.features.sequences
         return [("training", self.train_path, self.train), ("validation", self.validation_path, self.validation)]
 
-    def compute_baselines(self) -> Scores:
-        learnt = []
-        for path in (*self.extra_paths, self.train_path):
-            part = read_squad(path, for_training=True, with_unanswerable=self.with_unanswerable)
-            chosen = part.select(subset(len(part), self.plan.max_train_examples)).questions
-            learnt += [(question.text, question.answers) for question in chosen]
-        found = self.validation.require_examples()
-        asked = {one.id: (found.passages[one.passage], one.text, one.answers) for one in found.questions}
-        return of_spans(learnt, asked, with_unanswerable=self.with_unanswerable)
-
-    def preview(self) -> TaskPreview:
-        train, validation = (self._preview(path) for path in (self.train_path, self.validation_path))
-        return TaskPreview(train, validation, None, expects_unanswerable=self.with_unanswerable)
-
-    def _preview(self, path: Path) -> Preview:
-        found = read_squad(path, for_training=False, with_unanswerable=self.with_unanswerable)
-        texts = {"question": [question.text for question in found.questions], "passage": found.passages}
-        return Preview(texts, None, len(found), dict(found.counts))
-
     @property
     def num_first_sequences(self) -> int:
         """Windows of `train_extra`."""
@@ -120,35 +348,62 @@ class SquadDataModule(FinetuningDataModule):
         self, path: Path, for_training: bool, max_examples: int | None, for_prediction: bool = False
     ) -> SquadSplit:
         """One split; its texts only where they are scored or predicted, when the file may come without answers."""
-        loaded: list[SquadExamples] = []
+        examples: SquadExamples | None = None
+        available = 0
 
         def read() -> SquadExamples:
-            examples = read_squad(path, for_training=for_training, with_unanswerable=self.with_unanswerable)
+            nonlocal available
+            found = read_squad(path, for_training=for_training, with_unanswerable=self.with_unanswerable)
             if not for_prediction:
-                refuse_other_data(path, examples, self.with_unanswerable)
-            loaded.append(examples.select(subset(len(examples), max_examples)))
-            return examples
+                self._refuse_other_data(path, found)
+            available = len(found)
+            return found.select(subset(available, max_examples))
 
         def build() -> tuple[Arrays, Facts]:
-            available = len(read())
-            features, counts = build_features(loaded[0], self.inputs.tokenizer, self.settings)
-            total = dict(Counter(loaded[0].counts) + counts)
-            return features.to_arrays(), {"num_questions": len(loaded[0]), "num_available": available, "counts": total}
+            nonlocal examples
+            examples = read()
+            features, counts = build_features(examples, self.inputs.tokenizer, self.settings)
+            total = dict(Counter(examples.counts) + counts)
+            return features.to_arrays(), {"num_questions": len(examples), "num_available": available, "counts": total}
 
         settings = {"for_training": for_training, "max_examples": max_examples, "squad_2": self.with_unanswerable}
         arrays, facts, _ = self.cached(path, settings, build)
-        if not for_training and not loaded:
-            read()
-        return SquadSplit(SquadFeatures.from_arrays(arrays), None if for_training else loaded[0], **facts)
+        texts = SquadExamples() if for_training else examples or read()
+        return SquadSplit(SquadFeatures.from_arrays(arrays), texts, **facts)
+
+    def _refuse_other_data(self, path: Path, examples: SquadExamples) -> None:
+        unanswerable = 0 if self.with_unanswerable else examples.counts["question_without_answer"]
+        unusable = unanswerable + examples.counts["answer_not_in_passage"]
+        if unusable > MAX_UNUSABLE_FRACTION * (len(examples) + unusable):
+            wanted = "another data set?"
+            if not self.with_unanswerable:
+                wanted = "this task needs SQuAD 1.1, where every question has one"
+            raise ValueError(
+                f"{path}: {unusable} questions have no answer inside their passage ({dict(examples.counts)}); {wanted}"
+            )
+
+    def compute_baselines(self) -> Scores:
+        """Longest overlap; a question for which no phrase is known gets no answer, in 2.0 as well."""
+        learnt: list[SquadQuestion] = []
+        for path in (*self.extra_paths, self.train_path):
+            part = read_squad(path, for_training=True, with_unanswerable=self.with_unanswerable)
+            learnt += part.select(subset(len(part), self.plan.max_train_examples)).questions
+        guesser = PhraseGuesser([one.text for one in learnt], [one.answers for one in learnt])
+        found = self.validation.examples
+        guesses = {one.id: guesser.guess(found.passages[one.passage], one.text) for one in found.questions}
+        golds = {one.id: one.answers for one in found.questions}
+        scores = score_v2(golds, guesses) if self.with_unanswerable else score_v1(golds, guesses)
+        return {OVERLAP: {name: scores[name] for name in ("exact", "exact_match", "f1") if name in scores}}
+
+    def preview(self) -> TaskPreview:
+        train, validation = (self._preview(path) for path in (self.train_path, self.validation_path))
+        return TaskPreview(train, validation, None, expects_unanswerable=self.with_unanswerable)
+
+    def _preview(self, path: Path) -> Preview:
+        found = read_squad(path, for_training=False, with_unanswerable=self.with_unanswerable)
+        texts = {"question": [question.text for question in found.questions], "passage": found.passages}
+        return Preview(texts, None, len(found), dict(found.counts))
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {
-            "train_examples": self.train.num_questions,
-            "train_examples_available": self.train.num_available,
-            "train_counts": self.train.counts,
-            "train_extra_examples": sum(split.num_questions for split in self.extra),
-            "validation_examples": self.validation.num_questions,
-            "validation_counts": self.validation.counts,
-            **asdict(self.settings),
-        }
+        return super().facts | {"train_extra_examples": sum(map(len, self.extra)), **asdict(self.settings)}

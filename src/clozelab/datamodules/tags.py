@@ -1,56 +1,328 @@
-"""Tagging data in CoNLL columns or conllu (entities, chunks, parts of speech), as tokens or as features.
+"""Tagging data (entities, chunks, parts of speech): CoNLL column files, and Universal Dependencies' conllu.
 
-Features are a frozen encoder's outputs: computed once, kept on disk, read by every run. One pass over a split's
-sequences writes all layers' outputs for the scored words to memory-mapped files, one a layer: fp32, in the order of the
-words, below a name made of the text, the tokenizer, the window and the encoder's weights.
-Other choices of layers, other seeds and other processes find them there; a process that comes while they are being
-written waits. With document context a word's neighbours are encoded around it and not kept.
+A column file has one word a line, its columns between tabs (then nothing else separates) or blanks, a blank line
+between sentences and, where the set has documents, a `-DOCSTART-` line before each. In conllu `# newdoc` begins a
+document; multiword ranges (`3-4`) and empty nodes (`8.1`) are not words. Lines that hold only blanks end a sentence too
+(WNUT-17). A sentence with a damaged line is left out and counted; a file with more than 1 % of them is refused.
 
-Letters: L layers of the encoder, C chosen layers, W words of the split, U words of a batch, H hidden size.
+The first sub-token of a word stands for it. A sequence is a sentence or, with document context, a window: the sentence
+in the middle, and as much of its document on both sides as fits, whole words only. Only the middle's words are scored,
+so that every word is scored exactly once and in the largest context. A sentence longer than a sequence becomes several,
+each with its own words to score: none is lost.
+
+Letters: N sequences, S sentences, W scored words (in file order over sequences and sentences alike), B sequences, T
+tokens and U scored words of a batch.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
-import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from clozelab.corpus.files import file_sha256
-from clozelab.datamodules.baselines import of_tags
-from clozelab.datamodules.cache import Arrays, Facts, cached_folder, content_key, one_at_a_time
+from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.datamodules.baselines import TAGS, most_frequent_tags
 from clozelab.datamodules.examples import (
+    Int32s,
     Ints,
     Preview,
     Sequences,
     TaskPreview,
     TokenSequences,
+    concatenate,
+    offsets_of,
     ragged_positions,
     subset,
 )
-from clozelab.datamodules.files import Scores
-from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, make_batch
-from clozelab.datamodules.loading import token_budget_batches
-from clozelab.datamodules.tagged import (
-    ColumnFormat,
-    TaggedSentences,
-    TaggedSequences,
-    TaggedSplit,
-    build_sequences,
-    read_conll,
-)
-from clozelab.metrics.entities import OUTSIDE, scheme_of, split_tag, to_iob2
-from clozelab.models.encoder import Encoder
-from clozelab.models.features import feature_layers
+from clozelab.datamodules.files import Arrays, Facts, Scores, refuse_wrong_file, text_lines
+from clozelab.datamodules.finetuning import FinetuningDataModule
+from clozelab.metrics.entities import OUTSIDE, entity_scores, scheme_of, split_tag, tag_scores, to_iob2
 
 log = logging.getLogger(__name__)
+
+DOCUMENT_START = "-DOCSTART-"
+FILE_FORMATS = ("columns", "conllu")
+CONLLU_COLUMNS = 10
+
+Block = list[tuple[int, list[str]]]
+"""One sentence: (line number, columns) of each word; no columns for a line that is not UTF-8."""
+
+
+@dataclass(frozen=True)
+class ColumnFormat:
+    """Which columns hold word and tag, counted from 0, negative from the end."""
+
+    file_format: str
+    """columns | conllu."""
+    word_column: int
+    tag_column: int
+
+    def __post_init__(self) -> None:
+        if self.file_format not in FILE_FORMATS:
+            raise ValueError(f"file_format={self.file_format!r} is unknown; known: {', '.join(FILE_FORMATS)}")
+
+    @property
+    def is_conllu(self) -> bool:
+        return self.file_format == "conllu"
+
+    def starts_document(self, line: str) -> bool:
+        if self.is_conllu:
+            return re.match(r"#\s*newdoc\b", line) is not None
+        return line.split(maxsplit=1)[:1] == [DOCUMENT_START]
+
+    def is_comment(self, line: str) -> bool:
+        """conllu's comments, multiword ranges and empty nodes; a column file has none of them: `#` is a word there."""
+        return self.is_conllu and (line.startswith("#") or re.match(r"\d+[-.]\d+\t", line) is not None)
+
+
+@dataclass
+class TaggedSentences:
+    """Sentences in file order. `tags` is None for a file without them; `documents` [S] numbers each one's document."""
+
+    words: list[list[str]] = field(default_factory=list)
+    tags: list[list[str]] | None = None
+    documents: list[int] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    """[S] line of each sentence's first word."""
+    has_documents: bool = False
+    """False: the file marks no documents, and every sentence is one of its own."""
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+
+def read_conll(path: Path, layout: ColumnFormat, *, require_tags: bool) -> TaggedSentences:
+    """Read one file. `require_tags` False allows lines that hold only the word.
+
+    Raises ValueError naming the file and line for a missing tag column, no sentences, or too many damaged ones.
+    """
+    sentences = TaggedSentences(tags=[])
+    width: int | None = None
+    bad: list[str] = []
+    num_seen = document = 0
+    for starts_document, block in _blocks(path, layout):
+        sentences.has_documents |= starts_document
+        document += starts_document or not sentences.has_documents
+        if not block:
+            continue
+        num_seen += 1
+        expected = width or (CONLLU_COLUMNS if layout.is_conllu else len(block[0][1]))
+        if odd := next(((number, fields) for number, fields in block if len(fields) != expected), None):
+            what = f"{len(odd[1])} columns, expected {expected}" if odd[1] else "not UTF-8 text"
+            bad.append(f"{path}:{odd[0]}: {what}")
+            continue
+        width, line = len(block[0][1]), block[0][0]
+        has_tags = width >= 2 and -width <= layout.tag_column < width  # beside the word's column
+        if require_tags and not has_tags:
+            raise ValueError(
+                f"{path}:{line}: {width} columns, but the tag is looked for in tag_column={layout.tag_column} "
+                "(a test file without tags can only be predicted)"
+            )
+        sentences.words.append([fields[layout.word_column] for _, fields in block])
+        sentences.documents.append(document)
+        sentences.lines.append(line)
+        if has_tags and sentences.tags is not None:
+            sentences.tags.append([fields[layout.tag_column] for _, fields in block])
+        else:
+            sentences.tags = None
+    refuse_wrong_file(path, bad, num_seen, "one word a line with the same number of columns")
+    sentences.counts["damaged_sentences"] = len(bad)
+    return sentences
+
+
+def _blocks(path: Path, layout: ColumnFormat) -> Iterator[tuple[bool, Block]]:
+    """(whether a document begins with it, sentence); a document mark alone comes with an empty sentence."""
+    block: Block = []
+    for number, line in text_lines(path):
+        starts_document = line is not None and layout.starts_document(line)
+        if line is not None and (starts_document or not line.strip(" \t")):
+            yield False, block
+            block = []
+            if starts_document:
+                yield True, []
+        elif line is None:
+            block.append((number, []))
+        elif not layout.is_comment(line):
+            # A tab-separated word may hold blanks, and other white space is part of a word.
+            block.append((number, line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))))
+    yield False, block
+
+
+def predicted_lines(path: Path, layout: ColumnFormat, tags: Sequence[str]) -> Iterator[str]:
+    """The lines of a file without damage, with a tag for each word in file order.
+
+    Columns get one more, the last: what `conlleval` compares with the column before it. In conllu, whose columns are
+    fixed, the tag stands in its own column instead of what was there.
+    """
+    left = iter(tags)
+    for _, line in text_lines(path):
+        assert line is not None, "a damaged file is refused before it is predicted"
+        if not line.strip(" \t") or layout.is_comment(line):
+            yield line
+        elif layout.is_conllu:
+            fields = line.split("\t")
+            fields[layout.tag_column] = next(left)
+            yield "\t".join(fields)
+        else:
+            tag = OUTSIDE if layout.starts_document(line) else next(left)
+            yield f"{line}\t{tag}" if "\t" in line else f"{line.rstrip(' ')} {tag}"
+    assert next(left, None) is None, "one tag a word"
+
+
+@dataclass(frozen=True)
+class TaggedSequences(Sequences):
+    """Sequences with a target for some of their tokens."""
+
+    sequences: TokenSequences
+    """[N]."""
+    word_offsets: Ints
+    """[N + 1] into the scored words."""
+    word_positions: Int32s
+    """[W]: where in its sequence each scored word's first sub-token stands."""
+    labels: Ints
+    """[W]."""
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    @property
+    def lengths(self) -> Ints:
+        return self.sequences.lengths
+
+    @property
+    def num_targets(self) -> Ints:
+        return np.diff(self.word_offsets)
+
+    def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
+        """As TokenSequences; and of the scored words [U]: `word_slots` (place in the stream), `word_index` (place in
+        the split), `labels`."""
+        arrays = self.sequences.gather(index)
+        counts = self.word_offsets[index + 1] - self.word_offsets[index]
+        words = ragged_positions(self.word_offsets[index], counts)[1]
+        starts = np.cumsum(arrays["lengths"]) - arrays["lengths"]
+        word_slots = np.repeat(starts, counts) + self.word_positions[words]
+        return arrays | {"word_slots": word_slots, "word_index": words, "labels": self.labels[words]}
+
+
+def build_sequences(
+    sentences: TaggedSentences,
+    chosen: Sequence[int],
+    tokenizer: Tokenizer,
+    *,
+    max_seq_length: int,
+    document_context: bool,
+) -> tuple[Arrays, Counter[str]]:
+    """The arrays of the `chosen` sentences' sequences (context comes from all), and what was unusual about them."""
+    budget = max_seq_length - 2
+    if budget < 1:
+        raise ValueError(f"max_seq_length={max_seq_length} leaves no room for words beside the special tokens")
+    tokens, starts, counts = _tokenise([word for words in sentences.words for word in words], tokenizer, budget)
+    places = offsets_of([len(words) for words in sentences.words])  # [S + 1] into the words
+    documents = np.array(sentences.documents)
+    # First word and one behind the last of each sentence's document.
+    begins = places[np.searchsorted(documents, documents, side="left")]
+    ends = places[np.searchsorted(documents, documents, side="right")]
+    sequences, positions, num_words = [], [], []
+    cls, sep = (np.array([token], dtype=np.int32) for token in (tokenizer.cls_id, tokenizer.sep_id))
+    for sentence in chosen:
+        begin, last = int(places[sentence]), int(places[sentence + 1])
+        is_split = False
+        while begin < last:  # in runs that fit a sequence; nearly always one
+            end = min(last, int(np.searchsorted(starts, starts[begin] + budget, side="right")) - 1)
+            document = int(begins[sentence]), int(ends[sentence])
+            a, b = _window(starts, begin, end, document, budget) if document_context else (begin, end)
+            counts["context_tokens"] += int(starts[b] - starts[a] - (starts[end] - starts[begin]))
+            sequences.append(np.concatenate([cls, tokens[starts[a] : starts[b]], sep]))
+            positions.append((starts[begin:end] - starts[a] + 1).astype(np.int32))
+            num_words.append(end - begin)
+            is_split |= end < last
+            begin = end
+        counts["split_sentences"] += is_split
+    input_ids, offsets = concatenate(sequences)
+    arrays: Arrays = {
+        "input_ids": input_ids,
+        "offsets": offsets,
+        "word_offsets": offsets_of(num_words),
+        "word_positions": concatenate(positions)[0],
+        "sentence_offsets": offsets_of([len(sentences.words[sentence]) for sentence in chosen]),
+        "ids": np.array([str(sentences.lines[sentence]) for sentence in chosen], dtype=np.str_),
+    }
+    return arrays, counts
+
+
+def _tokenise(words: list[str], tokenizer: Tokenizer, budget: int) -> tuple[Int32s, Ints, Counter[str]]:
+    """Tokens of all words, the place of each word's first one [words + 1], counts. A word without any token (a lone
+    control character) becomes [UNK], for it is scored like any other; one with more than a sequence holds is cut."""
+    ids, lengths = tokenizer.encode_words(words)
+    kept = np.minimum(lengths, budget)
+    starts = offsets_of(np.maximum(kept, 1))
+    tokens = np.full(int(starts[-1]), tokenizer.unk_id, dtype=np.int32)
+    source = ragged_positions(np.cumsum(lengths) - lengths, kept)[1]
+    tokens[ragged_positions(starts[:-1], kept)[1]] = ids[source]
+    counts = Counter(words_without_tokens=int((lengths == 0).sum()), cut_words=int((lengths > budget).sum()))
+    return tokens, starts, counts
+
+
+def _window(starts: Ints, begin: int, end: int, document: tuple[int, int], budget: int) -> tuple[int, int]:
+    """Words begin..end with as many neighbours as fit: as much before as behind, more where one side has too few."""
+    spare = budget - int(starts[end] - starts[begin])
+    before, behind = int(starts[begin] - starts[document[0]]), int(starts[document[1]] - starts[end])
+    left = min(before, max(spare // 2, spare - behind))
+    first = int(np.searchsorted(starts, starts[begin] - left, side="left"))
+    right = min(behind, spare - int(starts[begin] - starts[first]))
+    return first, int(np.searchsorted(starts, starts[end] + right, side="right")) - 1
+
+
+@dataclass(frozen=True)
+class TaggedSplit:
+    """One split: what is encoded, and the sentences it comes from."""
+
+    sequences: TaggedSequences
+    sentence_offsets: Ints
+    """[S + 1] into the scored words."""
+    words: list[str]
+    """[W]."""
+    ids: NDArray[np.str_]
+    """[S]: the line of each sentence's first word in its file."""
+    label_names: list[str]
+    entity_tags: bool
+    counts: dict[str, Any]
+    """What is unusual about the sentences in use, and how their tags were written."""
+    key: str
+    """Names the content: what is computed from the sequences can be stored under it."""
+    path: Path | None = None
+    """The file they come from."""
+    layout: ColumnFormat | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def num_available(self) -> int:
+        """Sentences of the file."""
+        return self.counts["available"]
+
+    @property
+    def num_bad_rows(self) -> int:
+        """Sentences with a damaged line."""
+        return self.counts.get("damaged_sentences", 0)
+
+    @property
+    def labels(self) -> Ints:
+        return self.sequences.labels
+
+    def by_sentence(self, values: Sequence[Any]) -> list[list[Any]]:
+        """[W] -> one list a sentence."""
+        return [list(values[a:b]) for a, b in itertools.pairwise(self.sentence_offsets.tolist())]
 
 
 class TagDataModule(FinetuningDataModule):
@@ -81,11 +353,7 @@ class TagDataModule(FinetuningDataModule):
         self.entity_tags, self.document_context = entity_tags, document_context
 
     @property
-    def sources(self) -> dict[str, Any]:
-        return {"files": [file_sha256(path) for path in (self.train_path, self.validation_path)], **self._reading}
-
-    @property
-    def _reading(self) -> dict[str, Any]:
+    def reading(self) -> dict[str, Any]:
         rules = {"entity_tags": self.entity_tags, "document_context": self.document_context}
         return {"layout": asdict(self.layout), **rules}
 
@@ -100,15 +368,83 @@ class TagDataModule(FinetuningDataModule):
             log.warning("%s marks no documents: every sentence is encoded without neighbours", self.train_path)
         return [("training", self.train_path, self.train), ("validation", self.validation_path, self.validation)]
 
-    def compute_baselines(self) -> Scores:
-        train, asked = (self._read(path) for path in (self.train_path, self.validation_path))
-        chosen = [train[i] for i in subset(len(train), self.plan.max_train_examples)]
-        return of_tags(chosen, asked, entity_tags=self.entity_tags)
+    def read_test(self, path: Path) -> tuple[Sequences, TaggedSplit]:
+        """Its tags are not read: every word has the first label."""
+        split = self._load(path, self.train.label_names, None, require_tags=False)
+        return split.sequences, split
 
-    def _read(self, path: Path) -> list[tuple[list[str], list[str]]]:
-        """(words, tags) of each sentence, entities in IOB2."""
+    def _load(
+        self, path: Path, label_names: list[str] | None, max_examples: int | None, require_tags: bool = True
+    ) -> TaggedSplit:
+        """One split. `label_names` None: those of the file; of entities O, then B and I of every type."""
+
+        def build() -> tuple[Arrays, Facts]:
+            if require_tags:
+                sentences, tags, scheme = self._read(path)
+            else:
+                sentences = read_conll(path, self.layout, require_tags=False)
+                tags, scheme = [[(label_names or [""])[0]] * len(words) for words in sentences.words], None
+            names = label_names
+            if names is None:
+                names = sorted({tag for sentence in tags for tag in sentence})
+                if self.entity_tags:
+                    types = sorted({split_tag(tag)[1] for tag in names} - {""})
+                    names = [OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in "BI")]
+            chosen = subset(len(sentences), max_examples)
+            tokenizer, length, context = self.inputs.tokenizer, self.max_seq_length, self.document_context
+            arrays, counts = build_sequences(
+                sentences, chosen, tokenizer, max_seq_length=length, document_context=context
+            )
+            index, labels = {name: number for number, name in enumerate(names)}, []
+            for i in chosen:
+                if unknown := [tag for tag in tags[i] if tag not in index]:
+                    where = f"{path}:{sentences.lines[i]}"
+                    said = f"tag {unknown[0]!r} does not occur in the training file; its tags are {names}"
+                    raise ValueError(f"{where}: {said}")
+                labels += [index[tag] for tag in tags[i]]
+            arrays["labels"] = np.array(labels, dtype=np.int64)
+            words = "\n".join(word for i in chosen for word in sentences.words[i])
+            arrays["words"] = np.frombuffer(words.encode(), dtype=np.uint8)
+            counts.update(sentences.counts)
+            known = {"available": len(sentences), "has_documents": sentences.has_documents, "tag_scheme": scheme}
+            return arrays, {"label_names": names, "counts": known | {key: int(n) for key, n in counts.items() if n}}
+
+        settings = {"labels": label_names, "max_examples": max_examples, "require_tags": require_tags}
+        arrays, facts, key = self.cached(path, self.reading | settings, build)
+        lengths = np.diff(arrays["offsets"]).astype(np.int32)
+        sequences = TokenSequences(arrays["input_ids"], arrays["offsets"], lengths)
+        return TaggedSplit(
+            sequences=TaggedSequences(sequences, arrays["word_offsets"], arrays["word_positions"], arrays["labels"]),
+            sentence_offsets=arrays["sentence_offsets"],
+            words=arrays["words"].tobytes().decode().split("\n"),
+            ids=arrays["ids"],
+            **facts,
+            entity_tags=self.entity_tags,
+            key=key,
+            path=path,
+            layout=self.layout,
+        )
+
+    def _read(self, path: Path) -> tuple[TaggedSentences, list[list[str]], str | None]:
+        """Sentences; their tags, of entities in IOB2; and the scheme that those were written in."""
         found = read_conll(path, self.layout, require_tags=True)
-        return list(zip(found.words, self._tags(path, found)[0], strict=True))
+        tags = found.tags or []
+        if not self.entity_tags:
+            return found, tags, None
+        try:
+            scheme = scheme_of(tags)
+        except ValueError as problem:
+            raise ValueError(f"{path}: {problem}; is tag_column={self.layout.tag_column} the right one?") from problem
+        return found, [to_iob2(names) for names in tags], scheme
+
+    def compute_baselines(self) -> Scores:
+        """Each word's most frequent tag; an unknown word is no entity, or has the most frequent tag of all."""
+        (train, tags, _), (asked, golds, _) = (self._read(path) for path in (self.train_path, self.validation_path))
+        learnt = [(train.words[i], tags[i]) for i in subset(len(train), self.plan.max_train_examples)]
+        counts = Counter(name for _, names in learnt for name in names)
+        unknown = OUTSIDE if self.entity_tags else counts.most_common(1)[0][0]
+        guesses = most_frequent_tags(learnt, asked.words, unknown)
+        return {TAGS: (entity_scores if self.entity_tags else tag_scores)(guesses, golds)}
 
     def preview(self) -> TaskPreview:
         train, validation = (self._preview(path) for path in (self.train_path, self.validation_path))
@@ -123,223 +459,5 @@ class TagDataModule(FinetuningDataModule):
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {
-            "train_examples": len(self.train),
-            "train_words": len(self.train.words),
-            "train_counts": self.train.counts,
-            "validation_examples": len(self.validation),
-            "validation_words": len(self.validation.words),
-            "validation_counts": self.validation.counts,
-            "label_names": self.train.label_names,
-            "max_seq_length": self.max_seq_length,
-        }
-
-    def read_test(self, path: Path) -> tuple[Sequences, TaggedSplit]:
-        split = self._load(path, self.train.label_names, None, require_tags=False)
-        self.refuse_damaged(path, split.num_bad_rows, "sentences")
-        return split.sequences, split
-
-    def _load(
-        self, path: Path, label_names: list[str] | None, max_examples: int | None, require_tags: bool = True
-    ) -> TaggedSplit:
-        """One split. `label_names` None: those of the file.
-
-        `require_tags` False is for prediction: tags are not read, and every word has the first label.
-        """
-
-        def build() -> tuple[Arrays, Facts]:
-            sentences = read_conll(path, self.layout, require_tags=require_tags)
-            if not require_tags and label_names is not None:
-                sentences.tags = [[label_names[0]] * len(words) for words in sentences.words]
-            return self._tokenise(path, sentences, label_names, max_examples)
-
-        settings = {"labels": label_names, "max_examples": max_examples, "require_tags": require_tags}
-        arrays, facts, key = self.cached(path, self._reading | settings, build)
-        sequences = TokenSequences(arrays["input_ids"], arrays["offsets"], np.diff(arrays["offsets"]).astype(np.int32))
-        return TaggedSplit(
-            sequences=TaggedSequences(sequences, arrays["word_offsets"], arrays["word_positions"], arrays["labels"]),
-            sentence_offsets=arrays["sentence_offsets"],
-            words=arrays["words"].tobytes().decode().split("\n"),
-            ids=arrays["ids"],
-            label_names=facts["label_names"],
-            entity_tags=self.entity_tags,
-            counts=facts["counts"],
-            key=key,
-            path=path,
-            layout=self.layout,
-        )
-
-    def _tokenise(
-        self, path: Path, sentences: TaggedSentences, label_names: list[str] | None, max_examples: int | None
-    ) -> tuple[Arrays, Facts]:
-        tags, scheme = self._tags(path, sentences)
-        names = label_names if label_names is not None else self._label_names(tags)
-        index = {name: number for number, name in enumerate(names)}
-        chosen = subset(len(sentences), max_examples)
-        arrays, counts = build_sequences(
-            sentences,
-            chosen,
-            self.inputs.tokenizer,
-            max_seq_length=self.max_seq_length,
-            document_context=self.document_context,
-        )
-        labels = [_label_indices(f"{path}:{sentences.lines[i]}", tags[i], index) for i in chosen]
-        words = "\n".join(word for i in chosen for word in sentences.words[i])
-        arrays["labels"] = np.array([label for sentence in labels for label in sentence], dtype=np.int64)
-        arrays["words"] = np.frombuffer(words.encode(), dtype=np.uint8)
-        counts.update(sentences.counts)
-        known = {"available": len(sentences), "has_documents": sentences.has_documents, "tag_scheme": scheme}
-        return arrays, {"label_names": names, "counts": known | {key: int(n) for key, n in counts.items() if n}}
-
-    def _tags(self, path: Path, sentences: TaggedSentences) -> tuple[list[list[str]], str | None]:
-        """Tags in IOB2 and the scheme they were written in; as they are where they are no entities."""
-        assert sentences.tags is not None  # required by the reader
-        if not self.entity_tags:
-            return sentences.tags, None
-        try:
-            scheme = scheme_of(sentences.tags)
-        except ValueError as problem:
-            raise ValueError(f"{path}: {problem}; is tag_column={self.layout.tag_column} the right one?") from problem
-        return [to_iob2(tags) for tags in sentences.tags], scheme
-
-    def _label_names(self, tags: Sequence[Sequence[str]]) -> list[str]:
-        """Sorted; of entities O, then B and I of every type, though the file may lack one of them."""
-        names = {tag for sentence in tags for tag in sentence}
-        if not self.entity_tags:
-            return sorted(names)
-        types = sorted({split_tag(tag)[1] for tag in names} - {""})
-        return [OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in "BI")]
-
-
-def _label_indices(where: str, tags: Sequence[str], index: dict[str, int]) -> list[int]:
-    unknown = [tag for tag in tags if tag not in index]
-    if unknown:
-        raise ValueError(f"{where}: tag {unknown[0]!r} does not occur in the training file; its tags are {list(index)}")
-    return [index[tag] for tag in tags]
-
-
-FEATURES_VERSION = 3
-"""Raised when this code makes other features of the same sequences: older cache folders are then not found."""
-
-
-@dataclass(frozen=True)
-class FeatureSequences:
-    """Sentences as vectors of their words."""
-
-    layers: Sequence[NDArray[np.float32]]
-    """C arrays [W, H], usually memory maps."""
-    sentence_offsets: Ints
-    """[S + 1] into the words."""
-    labels: Ints
-    """[W]."""
-
-    def __len__(self) -> int:
-        return len(self.sentence_offsets) - 1
-
-    @property
-    def lengths(self) -> Ints:
-        return np.diff(self.sentence_offsets)
-
-    @property
-    def num_targets(self) -> Ints:
-        return self.lengths
-
-    def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
-        """`features` [U, C, H], and `labels` and `word_index` (place in the split) [U]."""
-        lengths = self.lengths[index]
-        words = ragged_positions(self.sentence_offsets[index], lengths)[1]
-        return {
-            "features": np.stack([layer[words] for layer in self.layers], axis=1),
-            "labels": self.labels[words],
-            "word_index": words,
-            "lengths": lengths,
-        }
-
-
-class FeatureDataModule(TagDataModule):
-    """Words with tags, each as chosen layers of a frozen encoder.
-
-    Args:
-        features: one of models/features.py; decides what is read, not what is stored.
-        the others: as TagDataModule's.
-    """
-
-    def __init__(self, *, features: str, **tagging: Any) -> None:
-        super().__init__(**tagging)
-        self.features = features
-        self.feature_facts: dict[str, Facts] = {}
-
-    @property
-    def source(self) -> EncoderSource:
-        assert self.inputs.encoder is not None, "the stage gives the encoder"
-        return self.inputs.encoder
-
-    def read_splits(self) -> Iterable[tuple[str, Path, TaggedSplit]]:
-        """As TagDataModule's, and computes their features where that was not done before."""
-        read = super().read_splits()
-        encoders: list[Encoder] = []
-        self.train_sequences = self._features("train", self.train, encoders)
-        self.validation_sequences = self._features("validation", self.validation, encoders)
-        return read
-
-    def read_test(self, path: Path) -> tuple[Sequences, TaggedSplit]:
-        split = super().read_test(path)[1]
-        return self._features(path.stem, split, []), split
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return super().facts | {"features": self.features, "feature_cache": self.feature_facts}
-
-    def _features(self, name: str, split: TaggedSplit, encoders: list[Encoder]) -> FeatureSequences:
-        """`encoders` keeps the loaded encoder from one split to the next; empty where none was needed."""
-        key = content_key({"version": FEATURES_VERSION, "sequences": split.key, "encoder": self.source.fingerprint})
-        folder = self.inputs.cache_dir / "features" / f"{self.inputs.name}-{key}"
-
-        def write(target: Path) -> Facts:
-            if not encoders:
-                encoders.append(self.source.load())
-            return write_features(target, split.sequences, encoders[0], self.source.device, self.evaluation_tokens)
-
-        with one_at_a_time(folder.parent):
-            facts = cached_folder(folder, write)
-        self.feature_facts[name] = facts
-        chosen = feature_layers(self.features, facts["num_hidden_layers"])
-        layers = [np.load(folder / f"layer_{number:02d}.npy", mmap_mode="r") for number in chosen]
-        return FeatureSequences(layers, split.sentence_offsets, split.labels)
-
-
-@torch.inference_mode()
-def write_features(
-    folder: Path, sequences: TaggedSequences, encoder: Encoder, device: torch.device, max_tokens: int
-) -> dict[str, Any]:
-    """One pass of `encoder`: layer_00.npy ... layer_LL.npy, fp32 [W, H] each, in batches of `max_tokens`.
-
-    fp32 on every device, without dropout: the features are the encoder's, whatever precision training has.
-    """
-    config = encoder.config
-    encoder = encoder.to(device).eval()
-    shape = (len(sequences.labels), config.hidden_size)
-    files = [
-        open_memmap(folder / f"layer_{number:02d}.npy", mode="w+", dtype=np.float32, shape=shape)
-        for number in range(config.num_hidden_layers + 1)
-    ]
-    batches = token_budget_batches(sequences.lengths, max_tokens)
-    began = time.perf_counter()
-    log.info("computing features of %d words in %d sequences, %d batches", shape[0], len(sequences), len(batches))
-    with torch.autocast(device.type, enabled=False):
-        for index in batches:
-            batch = make_batch(sequences, index, {})
-            ids = (batch[name].to(device) for name in ("input_ids", "token_type_ids", "position_ids"))
-            hidden_states = encoder(*ids, batch["layout"].to(device), output_hidden_states=True).hidden_states
-            words, word_slots = batch["word_index"].numpy(), batch["word_slots"].to(device)
-            for file, hidden in zip(files, hidden_states, strict=True):
-                file[words] = hidden.index_select(0, word_slots).float().cpu().numpy()
-    for file in files:
-        file.flush()
-    return {
-        "num_hidden_layers": config.num_hidden_layers,
-        "words": shape[0],
-        "encoded_tokens": int(sequences.lengths.sum()),
-        "encoder_calls": len(batches),
-        "seconds": round(time.perf_counter() - began, 3),
-    }
+        words = {"train_words": len(self.train.words), "validation_words": len(self.validation.words)}
+        return super().facts | words | {"label_names": self.train.label_names}

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clozelab.datamodules.examples import LabelledSplit
+from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.metrics import glue
 from clozelab.metrics.glue import prediction_lines
 from clozelab.models.encoder import Encoder

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clozelab.datamodules.examples import ragged_positions
-from clozelab.datamodules.squad_reading import SquadExamples, SquadFeatures, SquadSplit
+from clozelab.datamodules.squad import SquadExamples, SquadFeatures, SquadSplit
 from clozelab.metrics import squad
 from clozelab.models.encoder import Encoder
 from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part
@@ -226,10 +226,10 @@ class SpanExtraction(FineTuning):
             windows = index.numpy()
             flat = ragged_positions(features.sequences.offsets[windows], features.sequences.lengths[windows])[1]
             logits[:, flat] = values.detach().numpy().T
-        return predict_answers(features, split.require_examples(), logits[0], logits[1], self.settings)
+        return predict_answers(features, split.examples, logits[0], logits[1], self.settings)
 
     def evaluate(self, parts: Sequence[Part]) -> Evaluation:
-        examples, answers = self.validation.require_examples(), self._answers(self.validation, parts)
+        examples, answers = self.validation.examples, self._answers(self.validation, parts)
         golds = {question.id: question.answers for question in examples.questions}
         scores, texts = self._scores(golds, answers)
         return Evaluation(
@@ -259,7 +259,7 @@ class SpanExtraction(FineTuning):
         """What "no answer" everywhere scores; None for 1.1, where no answer is the most frequent one."""
         if not self.settings.with_unanswerable:
             return None
-        questions = self.validation.require_examples().questions
+        questions = self.validation.examples.questions
         return 100.0 * sum(not question.answers for question in questions) / len(questions)
 
 

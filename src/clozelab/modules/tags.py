@@ -8,7 +8,7 @@ Letters: T tokens of the batch, U scored words of the batch, W words of the spli
 Tagging on a frozen encoder's features (table 7): a BiLSTM over the words of a sentence, and a linear layer.
 
 Unusual: the encoder is here for its shape and for saving the model; training and evaluation never call it, the batches
-bring what it said of every word (datamodules/tags.py).
+bring what it said of every word (datamodules/features.py).
 
 Letters: U words of the batch, C chosen layers, H hidden size, K classes.
 """
@@ -22,7 +22,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
-from clozelab.datamodules.tagged import TaggedSplit, predicted_lines
+from clozelab.datamodules.tags import TaggedSplit, predicted_lines
 from clozelab.metrics.entities import entity_scores, tag_scores
 from clozelab.models.encoder import Encoder
 from clozelab.models.features import FeatureMix, check_features

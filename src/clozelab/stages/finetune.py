@@ -14,9 +14,8 @@ from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.corpus.random import derive_seed
-from clozelab.datamodules.cache import used_folders
+from clozelab.datamodules.files import HubSource, hub_files, used_folders
 from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, PredictionSet, TaskInputs, TrainingPlan
-from clozelab.datamodules.hub import HubSource, hub_files
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
 from clozelab.modules.finetuning import FineTuning, build_finetuning_trainer

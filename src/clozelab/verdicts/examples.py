@@ -193,7 +193,7 @@ def _word_counts(predicted: Sequence[str], labels: Sequence[str]) -> tuple[int, 
 
 
 def _questions(one: Record, two: Record, first: Answers, second: Answers, data_dir: str | None) -> PairedTest:
-    from clozelab.datamodules.squad_reading import read_squad
+    from clozelab.datamodules.squad import read_squad
     from clozelab.metrics import squad
 
     data = one.config["task"]["data"]

@@ -1,0 +1,151 @@
+"""Tagged words as a frozen encoder's outputs: computed once, kept on disk, read by every run.
+
+One pass over a split's sequences writes all layers' outputs for the scored words to memory-mapped files, one a layer:
+fp32, in the order of the words, below a name made of the text, the tokenizer, the window and the encoder's weights.
+Other choices of layers, other seeds and other processes find them there; a process that comes while they are being
+written waits. With document context a word's neighbours are encoded around it and not kept.
+
+Letters: L layers of the encoder, C chosen layers, S sentences and W words of the split, U words of a batch, H hidden
+size.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+
+from clozelab.datamodules.examples import Ints, Sequences, ragged_positions
+from clozelab.datamodules.files import Facts, cached_folder, content_key
+from clozelab.datamodules.finetuning import EncoderSource, make_batch
+from clozelab.datamodules.loading import token_budget_batches
+from clozelab.datamodules.tags import TagDataModule, TaggedSequences, TaggedSplit
+from clozelab.models.encoder import Encoder
+from clozelab.models.features import feature_layers
+
+log = logging.getLogger(__name__)
+
+FEATURES_VERSION = 4
+"""Raised when this code makes other features of the same sequences: older cache folders are then not found."""
+
+
+@dataclass(frozen=True)
+class FeatureSequences(Sequences):
+    """Sentences as vectors of their words."""
+
+    layers: Sequence[NDArray[np.float32]]
+    """C arrays [W, H], usually memory maps."""
+    sentence_offsets: Ints
+    """[S + 1] into the words."""
+    labels: Ints
+    """[W]."""
+
+    def __len__(self) -> int:
+        return len(self.sentence_offsets) - 1
+
+    @property
+    def lengths(self) -> Ints:
+        return np.diff(self.sentence_offsets)
+
+    @property
+    def num_targets(self) -> Ints:
+        return self.lengths
+
+    def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
+        """`features` [U, C, H], and `labels` and `word_index` (place in the split) [U]."""
+        lengths = self.lengths[index]
+        words = ragged_positions(self.sentence_offsets[index], lengths)[1]
+        features = np.stack([layer[words] for layer in self.layers], axis=1)
+        return {"features": features, "labels": self.labels[words], "word_index": words, "lengths": lengths}
+
+
+class FeatureDataModule(TagDataModule):
+    """Words with tags, each as chosen layers of a frozen encoder.
+
+    Args:
+        features: one of models/features.py; decides what is read, not what is stored.
+        the others: as TagDataModule's.
+    """
+
+    def __init__(self, *, features: str, **tagging: Any) -> None:
+        super().__init__(**tagging)
+        self.features = features
+        self.feature_facts: dict[str, Facts] = {}
+
+    @property
+    def source(self) -> EncoderSource:
+        assert self.inputs.encoder is not None, "the stage gives the encoder"
+        return self.inputs.encoder
+
+    def read_splits(self) -> Iterable[tuple[str, Path, TaggedSplit]]:
+        """As TagDataModule's, and computes their features where that was not done before."""
+        read = super().read_splits()
+        encoders: list[Encoder] = []
+        self.train_sequences = self._features("train", self.train, encoders)
+        self.validation_sequences = self._features("validation", self.validation, encoders)
+        return read
+
+    def read_test(self, path: Path) -> tuple[Sequences, TaggedSplit]:
+        split = super().read_test(path)[1]
+        return self._features(path.stem, split, []), split
+
+    def _features(self, name: str, split: TaggedSplit, encoders: list[Encoder]) -> FeatureSequences:
+        """`encoders` keeps the loaded encoder from one split to the next; empty where none was needed."""
+        key = content_key({"version": FEATURES_VERSION, "sequences": split.key, "encoder": self.source.fingerprint})
+        folder = self.inputs.cache_dir / "features" / f"{self.inputs.name}-{key}"
+
+        def write(target: Path) -> Facts:
+            if not encoders:
+                encoders.append(self.source.load())
+            return write_features(target, split.sequences, encoders[0], self.source.device, self.evaluation_tokens)
+
+        facts = self.feature_facts[name] = cached_folder(folder, write)
+        chosen = feature_layers(self.features, facts["num_hidden_layers"])
+        layers = [np.load(folder / f"layer_{number:02d}.npy", mmap_mode="r") for number in chosen]
+        return FeatureSequences(layers, split.sentence_offsets, split.labels)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return super().facts | {"features": self.features, "feature_cache": self.feature_facts}
+
+
+@torch.inference_mode()
+def write_features(
+    folder: Path, sequences: TaggedSequences, encoder: Encoder, device: torch.device, max_tokens: int
+) -> Facts:
+    """One pass of `encoder`: layer_00.npy ... layer_LL.npy, fp32 [W, H] each, in batches of `max_tokens`.
+
+    fp32 on every device, without dropout: the features are the encoder's, whatever precision training has.
+    """
+    encoder = encoder.to(device).eval()
+    number, shape = encoder.config.num_hidden_layers, (len(sequences.labels), encoder.config.hidden_size)
+    paths = [folder / f"layer_{layer:02d}.npy" for layer in range(number + 1)]
+    files = [open_memmap(path, mode="w+", dtype=np.float32, shape=shape) for path in paths]
+    batches = token_budget_batches(sequences.lengths, max_tokens)
+    began = time.perf_counter()
+    log.info("computing features of %d words in %d sequences, %d batches", shape[0], len(sequences), len(batches))
+    with torch.autocast(device.type, enabled=False):
+        for index in batches:
+            batch = make_batch(sequences, index, {})
+            ids = (batch[name].to(device) for name in ("input_ids", "token_type_ids", "position_ids"))
+            hidden_states = encoder(*ids, batch["layout"].to(device), output_hidden_states=True).hidden_states
+            words, word_slots = batch["word_index"].numpy(), batch["word_slots"].to(device)
+            for file, hidden in zip(files, hidden_states, strict=True):
+                file[words] = hidden.index_select(0, word_slots).float().cpu().numpy()
+    for file in files:
+        file.flush()
+    return {
+        "num_hidden_layers": number,
+        "words": shape[0],
+        "encoded_tokens": int(sequences.lengths.sum()),
+        "encoder_calls": len(batches),
+        "seconds": round(time.perf_counter() - began, 3),
+    }
