@@ -401,7 +401,7 @@ def test_encoders_that_are_not_one_a_seed_are_named(experiment: Experiment, root
     change(root, "finetune/mlm/pretrain-seed-1/*/seed-2", inputs__encoder="e2")
     assert "mlm, pre-training seed 1: its runs began with 2 different encoders" in unequal(experiment, root)
     change(root, "finetune/mlm/*/*/*", inputs__encoder="e1")
-    assert "mlm: pre-training seeds 1, 2, 3 are one and the same encoder" in unequal(experiment, root)
+    assert "mlm: pre-training seeds 1, 2 and 3 are one and the same encoder" in unequal(experiment, root)
     change(root, "pretrain/mlm/seed-2", finished="2031-01-01T00:00:00+00:00")
     lines = [line for line in unequal(experiment, root) if "trained to its end (anew since?)" in line]
     assert len(lines) == 2 and "finetune/mlm/pretrain-seed-2/mrpc/seed-1" in lines[0]

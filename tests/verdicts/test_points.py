@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from clozelab.report.latex import write_latex
-from clozelab.report.point_plots import races_to_draw
+from clozelab.report.plots import races_to_draw
 from clozelab.report.render import Report, write_report
 from clozelab.runs.find import find
 from clozelab.stages.report import print_page

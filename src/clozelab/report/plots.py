@@ -1,16 +1,17 @@
-"""How the report's pictures look, and how they are saved: as PNG and as SVG, for a light and a dark page.
+"""The report's pictures, as PNG and as SVG, for a light and a dark page.
 
-A colour means a pre-trained encoder, the same one in every picture; what has no pre-training is grey.
-
-The pictures that every report has: learning curves against tokens, and the table as dots with intervals.
+Every report has learning curves against tokens, and the table as dots with intervals; some have scores along
+pre-training, and scores against the size of the encoder. A colour means a pre-trained encoder, the same one in every
+picture; what has no pre-training is grey.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
@@ -18,16 +19,18 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from clozelab.metrics.statistics import Estimate
 from clozelab.verdicts.experiment import PERCENT, Row
-from clozelab.verdicts.table import DataColumn, Table
+from clozelab.verdicts.points import Line, Race
+from clozelab.verdicts.table import Cell, DataColumn, Table
+from clozelab.verdicts.wording import with_direction
 
 if TYPE_CHECKING:
     from clozelab.runs.record import Record
 
 matplotlib.use("Agg")
-
 
 WIDTH = 10.5  # inches; the page is about a hundred pixels an inch wide
 # Okabe and Ito's hues, told apart by colour-blind readers too; darker on white and lighter on black, so that text in
@@ -41,18 +44,26 @@ STYLES: dict[str, dict[str, str]] = {
     "dark": {"paper": "#16181c", "ink": "#e6e6e6", "faint": "#a0a6b0"},
 }
 BASE_STYLE = {
-    "font.size": 10.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
+    **dict.fromkeys(
+        ("axes.spines.top", "axes.spines.right", "axes.spines.left", "ytick.left", "legend.frameon"), False
+    ),
     "axes.grid": True,
     "grid.alpha": 0.3,
     "grid.linewidth": 0.6,
-    "ytick.left": False,
-    "legend.frameon": False,
+    "font.size": 10.0,
     "savefig.dpi": 200,
     "svg.hashsalt": "clozelab",
 }
+DOTTED, DASHED = (0, (1, 2)), (0, (4, 3))
+MARKERS = "osv^DP"
+"""Of the rows, whose colours alone are hard to tell apart."""
+ACROSS = 3
+"""Data sets side by side, of scores along pre-training and against sizes."""
+LABEL_GAP = 0.055  # of the axes' height: two labels closer than that would overlap
+LEAST_PERCENT = 2.0  # that an axis of percents spans: on a narrower one equal scores would get ticks of hundredths
+APART = 0.006  # of the axis: how far intervals of two lines at one place are drawn from each other
+EDGE = 0.015  # of the axis: what is left of zero, so that points there are whole
+BESIDE = 1.04  # how far rows of one size are drawn from each other, on the logarithmic axis
 
 
 @dataclass(frozen=True)
@@ -63,38 +74,16 @@ class Picture:
     svg: bytes
 
 
-def saved(figure: Figure) -> Picture:
+def _saved(figure: Figure) -> Picture:
     """Both formats of a figure, which is closed."""
-    picture = Picture(*(_bytes(figure, kind, metadata) for kind, metadata in (("png", None), ("svg", {"Date": None}))))
+    png, svg = io.BytesIO(), io.BytesIO()
+    figure.savefig(png, format="png")
+    figure.savefig(svg, format="svg", metadata={"Date": None})
     plt.close(figure)
-    return picture
+    return Picture(png.getvalue(), svg.getvalue())
 
 
-def _bytes(figure: Figure, kind: str, metadata: dict[str, Any] | None) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, metadata=metadata)
-    return buffer.getvalue()
-
-
-def write_title(axes: Axes, column: DataColumn, style: str) -> None:
-    """The name of a data set over its panel, and below it what it is where it is not the paper's."""
-    axes.set_title(column.heading, fontsize=10, fontweight="bold", pad=20 if column.role else 6)
-    if column.role:
-        faint = STYLES[style]["faint"]
-        axes.text(0.5, 1.02, column.role, color=faint, fontsize=8.5, ha="center", va="bottom", transform=axes.transAxes)
-
-
-def row_colour(rows: Sequence[Row], row: Row, style: str) -> str:
-    """Of a row of the table; `rows` are all of it."""
-    arms = list(dict.fromkeys(one.arm for one in rows if one.arm is not None))
-    return STYLES[style]["faint"] if row.arm is None else colour_of(arms.index(row.arm), style)
-
-
-def colour_of(index: int, style: str) -> str:
-    return COLOURS[style][index % len(COLOURS[style])]
-
-
-def settings(style: str) -> Any:
+def _settings(style: str) -> Any:
     """What matplotlib has to be set to while a picture is drawn and saved."""
     colours = STYLES[style]
     return {
@@ -105,8 +94,74 @@ def settings(style: str) -> Any:
     }
 
 
-LABEL_GAP = 0.055  # of the axes' height: two labels closer than that would overlap
-LEAST_PERCENT = 2.0  # that an axis of percents spans: on a narrower one equal scores would get ticks of hundredths
+def _colour(index: int, style: str) -> str:
+    return COLOURS[style][index % len(COLOURS[style])]
+
+
+def _row_colour(table: Table, row: Row, style: str) -> str:
+    arms = list(dict.fromkeys(one.arm for one in table.experiment.rows if one.arm is not None))
+    return STYLES[style]["faint"] if row.arm is None else _colour(arms.index(row.arm), style)
+
+
+def _write_title(axes: Axes, column: DataColumn, style: str) -> None:
+    """The name of a data set over its panel, and below it what it is where it is not the paper's."""
+    axes.set_title(column.heading, fontsize=10, fontweight="bold", pad=20 if column.role else 6)
+    if column.role:
+        faint = STYLES[style]["faint"]
+        axes.text(0.5, 1.02, column.role, color=faint, fontsize=8.5, ha="center", va="bottom", transform=axes.transAxes)
+
+
+def _point(axes: Axes, place: float, found: Estimate, cell: Cell | None, colour: str, marker: str, **how: Any) -> None:
+    """A mean with its interval; a cross without one where every run collapsed."""
+    half, marker = (None, "x") if cell is not None and cell.is_collapsed else (found.half_width, marker)
+    axes.errorbar(
+        place, found.mean, yerr=half, fmt=marker, color=colour, markersize=6, capsize=3, linewidth=1.4, **how
+    )  # fmt: skip
+
+
+def within_percent(low: float, high: float, least: float = 0.0) -> tuple[float, float]:
+    """The ends of an axis that shows what a percentage can be, and spans `least`."""
+    spare = max(0.0, least - (high - low)) / 2
+    return min(max(low - spare, -2.0), 102.0), min(max(high + spare, -2.0), 102.0)
+
+
+def _finish(axes: Axes, column: DataColumn, style: str) -> None:
+    """Of a panel of scores: the most frequent label, what a percentage can be, the title."""
+    if column.majority is not None:
+        axes.axhline(column.majority, color=STYLES[style]["faint"], linestyle=DOTTED, linewidth=1.2)
+    if column.unit == PERCENT:
+        axes.set_ylim(within_percent(*axes.get_ylim()))
+    _write_title(axes, column, style)
+
+
+def _marks(columns: Sequence[DataColumn], rows: Sequence[str], table: Table, style: str) -> list[Line2D]:
+    """What every legend has to explain where it occurs."""
+    ink, faint = STYLES[style]["ink"], STYLES[style]["faint"]
+    entries = []
+    if any(column.majority is not None for column in columns):
+        entries.append(Line2D([], [], color=faint, linestyle=DOTTED, label="always the most frequent label"))
+    if any(table.cells[row, column.key].is_collapsed for row in rows for column in columns):
+        entries.append(Line2D([], [], color=ink, marker="x", linestyle="", label="collapsed in every run"))
+    return entries
+
+
+def _curve_axes(ylabel: str) -> tuple[Figure, Axes]:
+    figure, axes = plt.subplots(figsize=(WIDTH, 4.6), layout="constrained")
+    axes.set_xlabel("tokens seen")
+    axes.set_ylabel(ylabel)
+    axes.xaxis.set_major_formatter(EngFormatter())
+    return figure, axes
+
+
+def draw_two(curves: Sequence[tuple[str, Sequence[tuple[int, float]]]], name: str, style: str = "light") -> bytes:
+    """Curves of (label, [(tokens, value)]) on one pair of axes, as PNG; `name` is what the values are."""
+    with plt.rc_context(_settings(style)):
+        figure, axes = _curve_axes(name)
+        for index, (label, curve) in enumerate(curves):
+            look: dict[str, Any] = {"color": _colour(index, style), "linewidth": 1.6, "marker": "o", "markersize": 3}
+            axes.plot(*zip(*curve, strict=True), label=label, **look)
+        axes.legend()
+        return _saved(figure).png
 
 
 def draw_curves(runs: Sequence[Record], labels: dict[str, str], style: str) -> Picture | None:
@@ -122,49 +177,39 @@ def draw_curves(runs: Sequence[Record], labels: dict[str, str], style: str) -> P
         return None
     arms = list(dict.fromkeys([*labels, *(run.name for run in drawn)]))
     ends: dict[str, list[float]] = {}
+    ink = STYLES[style]["ink"]
     furthest = max(tokens for run in drawn for tokens, _ in run.curves["validation/loss"])
-    with plt.rc_context(settings(style)):
-        figure, axes = plt.subplots(figsize=(WIDTH, 4.6), layout="constrained")
+    with plt.rc_context(_settings(style)):
+        figure, axes = _curve_axes("held-out loss (nats a predicted token)")
         for run in drawn:
             tokens, losses = zip(*run.curves["validation/loss"], strict=True)
-            colour = colour_of(arms.index(run.name), style)
+            colour = _colour(arms.index(run.name), style)
             axes.plot(tokens, losses, color=colour, linewidth=1.6, alpha=0.9)
             # Leads the eye to the label where a run has not come as far as the others.
             axes.plot([tokens[-1], furthest], [losses[-1]] * 2, color=colour, linewidth=1.0, linestyle=(0, (1, 3)))
             ends.setdefault(run.name, []).append(losses[-1])
         marks = [
-            (sum(ends[arm]) / len(ends[arm]), labels.get(arm, arm), colour_of(index, style))
-            for index, arm in enumerate(arms)
-            if arm in ends
+            (fmean(ends[arm]), labels.get(arm, arm), _colour(i, style)) for i, arm in enumerate(arms) if arm in ends
         ]
-        entropies = [run.facts["unigram_entropy"] for run in drawn if "unigram_entropy" in run.facts]
-        if entropies:
-            height = sum(entropies) / len(entropies)
-            axes.axhline(height, color=STYLES[style]["ink"], linestyle=(0, (4, 3)), linewidth=1.0)
-            marks.append((height, f"unigram entropy ({height:.2f})", STYLES[style]["ink"]))
+        if entropies := [run.facts["unigram_entropy"] for run in drawn if "unigram_entropy" in run.facts]:
+            height = fmean(entropies)
+            axes.axhline(height, color=ink, linestyle=DASHED, linewidth=1.0)
+            marks.append((height, f"unigram entropy ({height:.2f})", ink))
         for text, height in known_heights(drawn).items():
-            axes.axhline(height, color=STYLES[style]["ink"], linestyle=(0, (1, 2)), linewidth=1.2)
-            marks.append((height, text, STYLES[style]["ink"]))
-        axes.set_xlabel("tokens seen")
-        axes.set_ylabel("held-out loss (nats a predicted token)")
+            axes.axhline(height, color=ink, linestyle=DOTTED, linewidth=1.2)
+            marks.append((height, text, ink))
         axes.set_xlim(0.0, furthest)
-        axes.xaxis.set_major_formatter(EngFormatter())
-        _label_ends(axes, marks)
-        return saved(figure)
+        low, high = axes.get_ylim()
+        heights = spread([(height - low) / (high - low) for height, _, _ in marks], LABEL_GAP)
+        for height, (_, text, colour) in zip(heights, marks, strict=True):
+            axes.text(1.01, height, text, color=colour, transform=axes.transAxes, va="center")
+        return _saved(figure)
 
 
 def known_heights(runs: Sequence[Record]) -> dict[str, float]:
     """Label -> loss that no model can be below, of every kind of model, where the corpus's generator knows it."""
     known = [run.facts["known_loss"] for run in runs if run.facts.get("known_loss")]
     return {f"no {one['reader'].replace('_', '-')} below {one['nats']:.2f}": one["nats"] for one in known}
-
-
-def _label_ends(axes: Any, marks: Sequence[tuple[float, str, str]]) -> None:
-    """Write (height, text, colour) beside the right edge, moved apart where they would overlap."""
-    low, high = axes.get_ylim()
-    heights = spread([(height - low) / (high - low) for height, _, _ in marks], LABEL_GAP)
-    for height, (_, text, colour) in zip(heights, marks, strict=True):
-        axes.text(1.01, height, text, color=colour, transform=axes.transAxes, va="center")
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
@@ -187,7 +232,8 @@ def draw_table(table: Table, style: str) -> Picture | None:
         return None
     down = -(-len(columns) // 5)
     across = -(-len(columns) // down)
-    with plt.rc_context(settings(style)):
+    ink = STYLES[style]["ink"]
+    with plt.rc_context(_settings(style)):
         size = (WIDTH, 0.6 + (0.9 + 0.3 * len(rows)) * down)
         figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, sharey=True, layout="constrained")
         for axes, column in zip(grid.flat, columns, strict=False):
@@ -196,86 +242,183 @@ def draw_table(table: Table, style: str) -> Picture | None:
             axes.set_visible(False)
         grid[0, 0].set_yticks(range(len(rows)), [row.label for row in rows])
         grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
-        collapsed = any(table.cells[row.name, one.key].is_collapsed for row in rows for one in columns)
         has_paper = any(table.paper_value(row.name, one) is not None for row in rows for one in columns)
-        figure.legend(
-            handles=_legend(columns, style, collapsed, has_paper), loc="outside lower center", ncols=3, fontsize=9
-        )
-        return saved(figure)
+        unit = ", percent" if all(column.unit == PERCENT for column in columns) else ""
+        ours = f"{'ours' if has_paper else 'mean'}{unit}, with 95 % interval"
+        entries = [Line2D([], [], color=ink, marker="o", label=ours)]
+        if has_paper:
+            hollow: dict[str, Any] = {"marker": "D", "markerfacecolor": "none", "linestyle": ""}
+            entries.append(Line2D([], [], color=ink, label="the paper", **hollow))
+        entries += _marks(columns, table.rows, table, style)
+        figure.legend(handles=entries, loc="outside lower center", ncols=3, fontsize=9)
+        return _saved(figure)
 
 
-def _draw_column(axes: Any, table: Table, column: DataColumn, style: str) -> None:
-    faint = STYLES[style]["faint"]
+def _draw_column(axes: Axes, table: Table, column: DataColumn, style: str) -> None:
+    faint, paper = STYLES[style]["faint"], STYLES[style]["paper"]
+    whole: list[tuple[int, str, float, float]] = []
     for height, row in enumerate(table.experiment.rows):
-        colour = row_colour(table.experiment.rows, row, style)
-        cell = table.cells[row.name, column.key]
-        estimate = cell.estimate
-        if estimate is None:
+        colour, cell = _row_colour(table, row, style), table.cells[row.name, column.key]
+        if cell.estimate is None:
             word = "missing" if column.task or cell.missing else "\u2013"
-            axes.text(
-                0.03, height, word, color=faint, backgroundcolor=STYLES[style]["paper"], fontsize=8, va="center",
-                transform=axes.get_yaxis_transform(),
-            )  # fmt: skip
+            place = axes.get_yaxis_transform()
+            axes.text(0.03, height, word, color=faint, backgroundcolor=paper, fontsize=8, va="center", transform=place)
         elif cell.is_collapsed:
-            axes.plot(estimate.mean, height, marker="x", markersize=6, color=colour)
+            axes.plot(cell.estimate.mean, height, marker="x", markersize=6, color=colour)
         else:
-            axes.errorbar(
-                estimate.mean, height, xerr=estimate.half_width, fmt="o", color=colour, markersize=6, capsize=3,
-                linewidth=1.6,
-            )  # fmt: skip
-        paper = table.paper_value(row.name, column)
-        if paper is not None:
-            axes.plot(paper, height, marker="D", markersize=6, markerfacecolor="none", markeredgecolor=colour)
+            mean, half = cell.estimate.mean, cell.estimate.half_width
+            axes.errorbar(mean, height, xerr=half, fmt="o", color=colour, markersize=6, capsize=3, linewidth=1.6)
+            whole += [(height, colour, mean - half, mean + half)] if half else []
+        if (printed := table.paper_value(row.name, column)) is not None:
+            axes.plot(printed, height, marker="D", markersize=6, markerfacecolor="none", markeredgecolor=colour)
     if column.majority is not None:
-        axes.axvline(column.majority, color=faint, linestyle=(0, (1, 2)), linewidth=1.2)
+        axes.axvline(column.majority, color=faint, linestyle=DOTTED, linewidth=1.2)
     if column.unit == PERCENT:
-        _cut_at_percent(axes, table, column, style)
+        # An interval that goes on ends in an arrow.
+        low, high = within_percent(*axes.get_xlim(), least=LEAST_PERCENT)
+        axes.set_xlim(low, high)
+        for height, colour, first, last in whole:
+            for edge, marker, is_cut in ((low, "<", first < low), (high, ">", last > high)):
+                if is_cut:
+                    axes.plot(edge, height, marker=marker, markersize=5, color=colour, clip_on=False)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=column.unit == PERCENT))
-    write_title(axes, column, style)
+    _write_title(axes, column, style)
 
 
-def _cut_at_percent(axes: Any, table: Table, column: DataColumn, style: str) -> None:
-    """Show what a percentage can be; an interval that goes on ends in an arrow."""
-    low, high = axes.get_xlim()
-    spare = max(0.0, LEAST_PERCENT - (high - low)) / 2
-    low, high = (min(max(edge, -2.0), 102.0) for edge in (low - spare, high + spare))
-    axes.set_xlim(low, high)
-    for height, row in enumerate(table.experiment.rows):
-        cell = table.cells[row.name, column.key]
-        if cell.estimate is None or cell.is_collapsed or not cell.estimate.half_width:
-            continue
-        colour = row_colour(table.experiment.rows, row, style)
-        ends = (cell.estimate.mean - cell.estimate.half_width, cell.estimate.mean + cell.estimate.half_width)
-        for edge, marker, is_cut in ((low, "<", ends[0] < low), (high, ">", ends[1] > high)):
-            if is_cut:
-                axes.plot(edge, height, marker=marker, markersize=5, color=colour, clip_on=False)
+def draw_lines(lines: Sequence[Line], races: Sequence[Race], table: Table, style: str) -> Picture | None:
+    """Score with interval along pre-training, one line an arm; below it the difference, where there are two arms."""
+    columns = [one for one in table.with_results if one.tasks]
+    if not lines or not columns:
+        return None
+    leads = races_to_draw(races)
+    heights = (3.0, 1.7) if leads else (3.0,)
+    across, down = min(ACROSS, len(columns)), -(-len(columns) // ACROSS)
+    xlabel = "tokens seen in pre-training" if _has_tokens(lines) else "percent of pre-training's steps"
+    ink, paper = STYLES[style]["ink"], STYLES[style]["paper"]
+    arms = {row.arm: row for row in reversed(table.experiment.rows)}
+    colours = {line.name: _row_colour(table, arms[line.arm], style) for line in lines}
+    with plt.rc_context(_settings(style)):
+        figure, grid = plt.subplots(
+            down * len(heights), across, squeeze=False, layout="constrained",
+            figsize=(WIDTH, 0.5 + down * (sum(heights) + 0.6)), height_ratios=heights * down,
+        )  # fmt: skip
+        for axes in grid.flat:
+            axes.set_visible(False)
+        for number, column in enumerate(columns):
+            panels = grid[len(heights) * (number // across) :, number % across][: len(heights)]
+            _draw_scores(panels[0], lines, colours, table, column, style)
+            if column.key in leads:
+                _draw_leads(panels[1], leads[column.key], style)
+                panels[1].set_xlim(panels[0].get_xlim())
+            [axes for axes in panels if axes.get_visible()][-1].set_xlabel(xlabel)
+        grid[0, 0].set_ylabel("percent")
+        entries = [Line2D([], [], color=colours[one.name], marker="o", label=one.name) for one in lines]
+        if any(table.cells[line.floor, one.key].estimate for line in lines if line.floor for one in columns):
+            hollow: dict[str, Any] = {"marker": "o", "markerfacecolor": paper, "linestyle": ""}
+            entries.append(Line2D([], [], color=ink, label="before any step", **hollow))
+        entries += _marks(columns, [row for line in lines for row in line.rows.values()], table, style)
+        figure.legend(handles=entries, loc="outside lower center", ncols=4)
+        return _saved(figure)
 
 
-def _legend(columns: Sequence[DataColumn], style: str, collapsed: bool, has_paper: bool) -> list[Line2D]:
+def races_to_draw(races: Sequence[Race]) -> dict[str, Race]:
+    """Key of a data set -> its one race, with something to compare; none where more than two arms race."""
+    found = {race.column.key: race for race in races}
+    return {key: race for key, race in found.items() if race.comparable} if len(found) == len(races) else {}
+
+
+def _has_tokens(lines: Sequence[Line]) -> bool:
+    return all(line.tokens for line in lines)
+
+
+def _places(line: Line, lines: Sequence[Line]) -> dict[float, float]:
+    """Fraction -> where it lies on the axis, moved a little so that lines' intervals do not cover each other.
+
+    The fraction 0 is the floor.
+    """
+    known = {one.name: one.tokens if _has_tokens(lines) else {key: 100.0 * key for key in one.rows} for one in lines}
+    furthest = max(known[one.name][fraction] for one in lines for fraction in one.rows)
+    shift = APART * furthest * (lines.index(line) - (len(lines) - 1) / 2)
+    return {fraction: at + shift for fraction, at in {0.0: 0.0, **known[line.name]}.items()}
+
+
+def _draw_scores(
+    axes: Axes, lines: Sequence[Line], colours: Mapping[str, str], table: Table, column: DataColumn, style: str
+) -> None:
+    axes.set_visible(True)
+    for line in lines:
+        places, drawn = _places(line, lines), []
+        for fraction, row in {**({0.0: line.floor} if line.floor else {}), **line.rows}.items():
+            cell, face = table.cells[row, column.key], None if fraction else STYLES[style]["paper"]
+            if cell.estimate is not None:
+                _point(axes, places[fraction], cell.estimate, cell, colours[line.name], "o", markerfacecolor=face)
+                drawn.append((places[fraction], cell.estimate.mean))
+        axes.plot(*zip(*drawn, strict=True), color=colours[line.name], linewidth=1.4, alpha=0.8, zorder=1.5)
+    _finish(axes, column, style)
+    _scale(axes, lines)
+
+
+def _draw_leads(axes: Axes, race: Race, style: str) -> None:
+    """A filled dot where the interval excludes zero, a hollow one where it does not."""
     ink, faint = STYLES[style]["ink"], STYLES[style]["faint"]
-    unit = ", percent" if all(column.unit == PERCENT for column in columns) else ""
-    name = "ours" if has_paper else "mean"
-    entries = [Line2D([], [], color=ink, marker="o", label=f"{name}{unit}, with 95 % interval")]
-    if has_paper:
-        entries.append(Line2D([], [], color=ink, marker="D", markerfacecolor="none", linestyle="", label="the paper"))
-    if any(column.majority is not None for column in columns):
-        entries.append(Line2D([], [], color=faint, linestyle=(0, (1, 2)), label="always the most frequent label"))
-    if collapsed:
-        entries.append(Line2D([], [], color=ink, marker="x", linestyle="", label="collapsed in every run"))
-    return entries
+    axes.set_visible(True)
+    both = (race.first, race.second)
+    places = [_places(line, both) for line in both]
+    axes.axhline(0.0, color=faint, linewidth=1.0)
+    for lead in race.comparable:
+        if (found := lead.link.difference) is not None:
+            face = ink if lead.side else STYLES[style]["paper"]
+            _point(axes, fmean(one[lead.fraction] for one in places), found, None, ink, "o", markerfacecolor=face)
+    axes.set_title(f"{race.name}, points", fontsize=9, color=faint)
+    _scale(axes, both)
 
 
-def draw_two(curves: Sequence[tuple[str, Sequence[tuple[int, float]]]], name: str, style: str = "light") -> bytes:
-    """Curves of (label, [(tokens, value)]) on one pair of axes, as PNG; `name` is what the values are."""
-    with plt.rc_context(settings(style)):
-        figure, axes = plt.subplots(figsize=(WIDTH, 4.6), layout="constrained")
-        for index, (label, curve) in enumerate(curves):
-            tokens, values = zip(*curve, strict=True)
-            axes.plot(
-                tokens, values, color=colour_of(index, style), linewidth=1.6, marker="o", markersize=3, label=label
-            )
-        axes.set_xlabel("tokens seen")
-        axes.set_ylabel(name)
+def _scale(axes: Axes, lines: Sequence[Line]) -> None:
+    axes.set_xlim(left=-EDGE * axes.get_xlim()[1])
+    if _has_tokens(lines):
         axes.xaxis.set_major_formatter(EngFormatter())
-        axes.legend()
-        return saved(figure).png
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+
+
+def draw_sizes(rows: Sequence[Row], sizes: Mapping[str, float], table: Table, style: str) -> Picture | None:
+    """Score with interval against the parameters of the encoder, for the rows whose arm's size is known.
+
+    Args:
+        rows: to draw, none where the arms do not differ in size.
+        sizes: arm -> parameters.
+        table: of all rows.
+        style: light or dark.
+    """
+    columns = table.with_results
+    if not rows or not columns:
+        return None
+    across = min(ACROSS, len(columns))
+    down = -(-len(columns) // across)
+    looks = {row.name: (_row_colour(table, row, style), MARKERS[i % len(MARKERS)]) for i, row in enumerate(rows)}
+    with plt.rc_context(_settings(style)):
+        figure, grid = plt.subplots(
+            down, across, figsize=(WIDTH, 0.9 + 2.9 * down), squeeze=False, layout="constrained"
+        )
+        for axes in list(grid.flat)[len(columns) :]:
+            axes.set_visible(False)
+        for axes, column in zip(grid.flat, columns, strict=False):
+            for row in rows:
+                cell, size = table.cells[row.name, column.key], sizes[str(row.arm)]
+                # Rows of one size stand side by side.
+                same = [one.name for one in rows if sizes[str(one.arm)] == size]
+                place = size * BESIDE ** (same.index(row.name) - (len(same) - 1) / 2)
+                if cell.estimate is not None:
+                    _point(axes, place, cell.estimate, cell, *looks[row.name])
+            _finish(axes, column, style)
+            axes.set_xscale("log")
+            axes.set_xlim(min(sizes.values()) / 1.25, max(sizes.values()) * 1.25)
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.xaxis.set_major_formatter(EngFormatter())
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.set_xlabel("parameters of the encoder")
+            axes.set_ylabel(with_direction(column.unit))
+        entries = [Line2D([], [], color=looks[row.name][0], marker=looks[row.name][1], linestyle="", label=row.label)
+                   for row in rows]  # fmt: skip
+        entries += _marks(columns, [row.name for row in rows], table, style)
+        figure.legend(handles=entries, loc="outside lower center", ncols=4, fontsize=9)
+        return _saved(figure)

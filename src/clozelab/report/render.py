@@ -15,11 +15,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader
-
-from clozelab.report.page import build_page
-from clozelab.report.plots import STYLES, Picture, draw_curves, draw_table
-from clozelab.report.point_plots import draw_lines, draw_sizes
+from clozelab.report.page import build_page, templates
+from clozelab.report.plots import STYLES, Picture, draw_curves, draw_lines, draw_sizes, draw_table
 from clozelab.runs.find import find
 from clozelab.runs.record import NO_UNIT, PERCENT, Record, Score
 from clozelab.verdicts.accounts import arm_labels, encoder_sizes, rows_by_size
@@ -42,38 +39,36 @@ RESULT_FIELDS = (
 
 def write_results(path: Path, table: Table, scale: str) -> None:
     """Write every run of an experiment at one scale, complete or not."""
-    runs, cells = table.runs, [*table.cells.values()]
-    cells += [part for cell in table.cells.values() for group in cell.groups for _, part in group]
+    runs = table.runs
+    cells = [part for cell in table.cells.values() for part in (cell, *cell.parts)]
     counting = {run.folder for cell in cells for run in cell.runs.values()}
     counting |= {run.folder for run in runs.pretrain if run.is_complete}
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, RESULT_FIELDS, restval="", lineterminator="\n")
         writer.writeheader()
         for run in runs.runs:
-            common = {"experiment": table.experiment.name, "scale": scale, "counts": run.folder in counting}
-            common |= {"synthetic": runs.synthetic if run.stage == "pretrain" else run.synthetic} | _common(run)
+            common = {
+                "experiment": table.experiment.name,
+                "scale": scale,
+                "stage": run.stage,
+                "counts": run.folder in counting,
+                "synthetic": runs.synthetic if run.stage == "pretrain" else run.synthetic,
+                "learning_rate": run.config.get(
+                    "learning_rate", (run.config.get("optimizer") or {}).get("learning_rate")
+                ),
+                "status": run.status,
+                "tokens": run.facts.get("tokens"),
+                "tokens_per_second": run.facts.get("tokens_per_second"),
+                "seconds": run.seconds,
+                "commit": run.git.commit if run.git else None,
+                "local_changes": run.git.dirty if run.git else None,
+                "fingerprint": run.fingerprint,
+                "folder": run.place,
+            }
             for line in _pretraining(run, table) if run.stage == "pretrain" else _finetuning(run, table):
-                writer.writerow({key: _shown(value) for key, value in (common | line).items()})
-
-
-def _shown(value: Any) -> Any:
-    """Ten digits: more of a score is the noise of its arithmetic."""
-    return f"{value:.10g}" if isinstance(value, float) else "" if value is None else value
-
-
-def _common(run: Record) -> dict[str, Any]:
-    return {
-        "stage": run.stage,
-        "learning_rate": run.config.get("learning_rate", (run.config.get("optimizer") or {}).get("learning_rate")),
-        "status": run.status,
-        "tokens": run.facts.get("tokens"),
-        "tokens_per_second": run.facts.get("tokens_per_second"),
-        "seconds": run.seconds,
-        "commit": run.git.commit if run.git else None,
-        "local_changes": run.git.dirty if run.git else None,
-        "fingerprint": run.fingerprint,
-        "folder": run.place,
-    }
+                # Ten digits: more of a score is the noise of its arithmetic.
+                shown = {key: f"{one:.10g}" if isinstance(one, float) else one for key, one in (common | line).items()}
+                writer.writerow({key: "" if one is None else one for key, one in shown.items()})
 
 
 def _pretraining(run: Record, table: Table) -> Iterator[dict[str, Any]]:
@@ -90,30 +85,28 @@ def _pretraining(run: Record, table: Table) -> Iterator[dict[str, Any]]:
 
 def _finetuning(run: Record, table: Table) -> Iterator[dict[str, Any]]:
     arms = {row.name: row.arm for row in table.experiment.rows}
-    about = {
-        "row": run.name,
-        "arm": arms.get(run.name, run.config.get("encoder_arm")),
-        "task": run.task,
-        "stand_in_for": stand_in_for(run),
-        "pretrain_seed": run.pretrain_seed,
-        "seed": run.seed,
-        "examples": run.facts.get("num_examples"),
-        "collapsed": bool(run.facts.get("collapsed")) if is_scored(run) else None,
-    }
     shown = {one.metric: one.heading for one in table.columns if one.task == run.task} if run.name in arms else {}
     for line in _scores(run.values if run.is_complete else {}, run.metric):
-        one = run.scores.get(line.get("metric", ""))
-        of_score = {
+        metric = line.get("metric", "")
+        one = run.scores.get(metric)
+        yield line | {
+            "row": run.name,
+            "arm": arms.get(run.name, run.config.get("encoder_arm")),
+            "task": run.task,
+            "stand_in_for": stand_in_for(run),
+            "pretrain_seed": run.pretrain_seed,
+            "seed": run.seed,
+            "examples": run.facts.get("num_examples"),
+            "collapsed": bool(run.facts.get("collapsed")) if is_scored(run) else None,
+            "column": shown.get(metric),
             "unit": one.unit if one else "",
-            "column": shown.get(line.get("metric", "")),
             "majority": one.majority if one and line["is_headline"] else None,
             "baseline": max(one.baselines.values(), default=None) if one else None,
         }
-        yield line | about | of_score
 
 
 def _scores(scores: Mapping[str, float], headline: str) -> Iterator[dict[str, Any]]:
-    """A line a score, or an empty one."""
+    """A line a score, the headline's first, or an empty one."""
     for metric in sorted(scores, key=lambda metric: (metric != headline, metric)):
         yield {"metric": metric, "score": scores[metric], "is_headline": metric == headline}
     if not scores:
@@ -159,15 +152,8 @@ def write_table(table: Table, folder: Path, *, scale: str) -> Report:
     folder.mkdir(parents=True, exist_ok=True)
     page = build_page(table, judgements, scale)
     page["plots"] = _plots(table, folder)
-    environment = Environment(
-        loader=PackageLoader(__package__ or "", "templates"),
-        autoescape=lambda name: bool(name and ".html" in name),
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     for name in ("report.md", "report.html"):
-        text = environment.get_template(f"{name}.j2").render(page)
-        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(templates().get_template(f"{name}.j2").render(page), encoding="utf-8")
     write_results(folder / "results.csv", table, scale)
     return Report(folder, table, judgements, page)
 

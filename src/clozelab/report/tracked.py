@@ -65,25 +65,24 @@ def tags_of(cfg: DictConfig) -> tuple[str, ...]:
 
 def tracked_config(cfg: DictConfig) -> dict[str, Any]:
     """The configuration, resolved, with `(env NAME)` for whatever comes from the environment and without what looks
-    like a secret (redaction.py)."""
+    like a secret (fingerprint.redacted)."""
     # Without types: a number from the environment is shown as a text.
     plain = OmegaConf.create(OmegaConf.to_container(cfg, resolve=False))
+
+    def shown(node: DictConfig | ListConfig, key: Any) -> Any:
+        """One resolved value; what can do nothing with `(env NAME)` comes from the environment, too."""
+        try:
+            value = node[key]
+        except MissingMandatoryValue:
+            return "???"
+        except (OmegaConfBaseException, TypeError, ValueError):
+            return "(env)"
+        if isinstance(value, DictConfig):
+            return {str(name): shown(value, name) for name in value}
+        return [shown(value, index) for index in range(len(value))] if isinstance(value, ListConfig) else value
+
     with hidden_environment():
-        shown = {str(key): _shown(plain, key) for key in plain}
-    return {key: redacted(value, key) for key, value in shown.items()}
-
-
-def _shown(node: DictConfig | ListConfig, key: Any) -> Any:
-    """One resolved value; what can do nothing with `(env NAME)` comes from the environment, too."""
-    try:
-        value = node[key]
-    except MissingMandatoryValue:
-        return "???"
-    except (OmegaConfBaseException, TypeError, ValueError):
-        return "(env)"
-    if isinstance(value, DictConfig):
-        return {str(name): _shown(value, name) for name in value}
-    return [_shown(value, index) for index in range(len(value))] if isinstance(value, ListConfig) else value
+        return {str(key): redacted(shown(plain, key), str(key)) for key in plain}
 
 
 def track_sweep(

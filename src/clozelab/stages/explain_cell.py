@@ -273,8 +273,6 @@ def _apart(table: Table, row: str, column: DataColumn) -> list[tuple[str, str, s
 def _counting(table: Table, row: str, column: DataColumn, task: str) -> Sequence[Record]:
     """The runs on a task, or of pre-training, behind a row's cell of the column; where none counts, those there are."""
     cell = table.cells[row, column.key]
-    if column.is_pretraining:
-        return list(cell.encoders.values())
     for part, its_cell in _parts(cell, column):
         if part.task == task and its_cell.runs:
             return list(its_cell.runs.values())

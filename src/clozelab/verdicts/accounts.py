@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from clozelab.verdicts.comparability import inconsistencies
 from clozelab.verdicts.experiment import Row
 from clozelab.verdicts.points import find_lines
-from clozelab.verdicts.table import Cell, Table
+from clozelab.verdicts.table import Table, by_name
 from clozelab.verdicts.wording import DASH, distinct, duration, percent, rough
 
 if TYPE_CHECKING:
@@ -55,41 +55,37 @@ def _full_label(arm: str, label: str) -> str:
 
 def learnt(table: Table) -> list[dict[str, str]]:
     """An entry an arm: how large its encoder is and what its finished runs reached on held-out text, as means."""
-    return [_learnt(arm, label, table.trained.get(arm, [])) for arm, label in arm_labels(table).items()]
-
-
-def _learnt(arm: str, label: str, runs: Sequence[Record]) -> dict[str, str]:
-    facts = [run.facts for run in runs]
-    known = [one["known_loss"] for one in facts if one.get("known_loss")]
-    above = [
-        {"above": one["validation/loss"] - one["known_loss"]["nats"]}
-        for one in facts
-        if one.get("known_loss") and "validation/loss" in one
-    ]
-    return {
-        "label": _full_label(arm, label),
-        "encoder": distinct(_size(run) for run in runs),
-        "loss": _mean(facts, "validation/loss", "{:.3f}"),
-        "without_context": _mean([{"nats": _context_free(run)} for run in runs], "nats", "{:.3f}"),
-        "bound": distinct(f"{one['nats']:.2f} \u00b1 {one['standard_error']:.2f}" for one in known),
-        "above": _mean(above, "above", "{:.2f}"),
-        "accuracy": _mean(facts, "validation/accuracy", "{:.1%}"),
-        "nsp": _mean(facts, "validation/nsp_accuracy", "{:.1%}"),
-    }
-
-
-def _size(run: Record) -> str:
-    """L2 H128, 1.53 M: rows are named as in the paper, whatever the scale makes of them."""
-    model, parameters = run.config["model"], run.facts.get("parameters")
-    shape = f"L{model['num_hidden_layers']} H{model['hidden_size']}"
-    return f"{shape}, {rough(parameters)}" if parameters else shape
+    entries = []
+    for arm, label in arm_labels(table).items():
+        runs = table.trained.get(arm, [])
+        facts = [run.facts for run in runs]
+        bounds = [(one.get("validation/loss"), known) for one in facts if (known := one.get("known_loss"))]
+        above = [{"above": loss - known["nats"]} for loss, known in bounds if loss is not None]
+        sizes = []
+        for run in runs:  # rows are named as in the paper, whatever the scale makes of them
+            model, parameters = run.config["model"], run.facts.get("parameters")
+            count = f", {rough(parameters)}" if parameters else ""
+            sizes.append(f"L{model['num_hidden_layers']} H{model['hidden_size']}{count}")
+        entries.append(
+            {
+                "label": _full_label(arm, label),
+                "encoder": distinct(sizes),
+                "loss": _mean(facts, "validation/loss", "{:.3f}"),
+                "without_context": _mean([{"nats": _context_free(run)} for run in runs], "nats", "{:.3f}"),
+                "bound": distinct(f"{known['nats']:.2f} \u00b1 {known['standard_error']:.2f}" for _, known in bounds),
+                "above": _mean(above, "above", "{:.2f}"),
+                "accuracy": _mean(facts, "validation/accuracy", "{:.1%}"),
+                "nsp": _mean(facts, "validation/nsp_accuracy", "{:.1%}"),
+            }
+        )
+    return entries
 
 
 def encoder_sizes(table: Table) -> dict[str, float]:
     """Arm -> parameters of its encoder, as a mean over the runs that know them."""
-    arms = dict.fromkeys(run.name for run in table.runs.pretrain)
-    facts = {arm: [run.facts for run in table.runs.pretrain if run.name == arm] for arm in arms}
-    found = {arm: _average(mine, "parameters") for arm, mine in facts.items()}
+    found = {
+        arm: _average([run.facts for run in mine], "parameters") for arm, mine in by_name(table.runs.pretrain).items()
+    }
     return {arm: size for arm, size in found.items() if size}
 
 
@@ -107,57 +103,50 @@ def known_losses(table: Table) -> list[dict[str, Any]]:
     """The bounds that a generated corpus knows for its models' losses, each once: `nats` and `text`."""
     facts = [run.facts["known_loss"] for run in table.runs.pretrain if run.facts.get("known_loss")]
     different = {(one["reader"], f"{one['nats']:.2f}"): one for one in facts}
-    return [{"nats": known["nats"], "text": _bound(reader, known)} for (reader, _), known in sorted(different.items())]
-
-
-def _bound(reader: str, known: Mapping[str, Any]) -> str:
-    return (
-        f"No {reader.replace('_', '-')} model can be below {known['nats']:.2f} \u00b1 {known['standard_error']:.2f} on "
-        f"average (from the generator; one standard error). That is what a reader reaches who knows the generator and "
-        f"sees {known['view']}. {TIGHTNESS[reader]}"
-    )
+    bounds = []
+    for (reader, nats), known in sorted(different.items()):
+        text = (
+            f"No {reader.replace('_', '-')} model can be below {nats} \u00b1 {known['standard_error']:.2f} on average "
+            "(from the generator; one standard error). That is what a reader reaches who knows the generator and sees "
+            f"{known['view']}. {TIGHTNESS[reader]}"
+        )
+        bounds.append({"nats": known["nats"], "text": text})
+    return bounds
 
 
 def costs(table: Table) -> list[dict[str, str]]:
-    """One line an arm's pre-training, one line a row's fine-tuning, and the sum."""
+    """One line an arm's pre-training, one line a row's fine-tuning, and the sum.
+
+    Utilisation is of the highest ceiling of a machine and precision: a low one, measured beside other work, flatters.
+    """
     runs = table.runs
-    lines: list[tuple[str, list[Record]]] = [
-        (f"pre-training {label}", [run for run in runs.pretrain if run.name == arm])
-        for arm, label in arm_labels(table).items()
-    ]
-    lines += [
-        (f"fine-tuning {row.label}", [run for run in runs.finetune if run.name == row.name])
-        for row in table.experiment.rows
-    ]
+    trained, tuned = by_name(runs.pretrain), by_name(runs.finetune)
+    lines = [(f"pre-training {label}", trained[arm]) for arm, label in arm_labels(table).items()]
+    lines += [(f"fine-tuning {row.label}", tuned[row.name]) for row in table.experiment.rows if row.name in tuned]
+    machines = {run.folder: (_host(run.host), run.facts.get("precision")) for run in runs.runs}
     ceilings: dict[tuple[str, Any], float] = {}
-    for run in runs.pretrain:
-        if ceiling := run.facts.get("matmul_ceiling"):
-            ceilings[_machine(run)] = max(ceilings.get(_machine(run), 0.0), float(ceiling))
-    total = _cost("all", runs.runs, ceilings) | dict.fromkeys(("tokens", "speed", "mfu"), "")
-    return [*(_cost(label, mine, ceilings) for label, mine in lines if mine), total]
-
-
-def _machine(run: Record) -> tuple[str, Any]:
-    return _host(run.host), run.facts.get("precision")
-
-
-def _cost(label: str, runs: Sequence[Record], ceilings: Mapping[tuple[str, Any], float]) -> dict[str, str]:
-    """`ceilings`: the highest of each machine and precision; a low one, measured beside other work, flatters a run."""
-    facts = []
-    for run in (run for run in runs if run.is_complete):
-        mine = dict(run.facts)
-        if mine.get("mfu") and mine.get("matmul_ceiling"):
-            mine["mfu"] *= mine["matmul_ceiling"] / ceilings[_machine(run)]
-        facts.append(mine)
-    seconds = [run.seconds for run in runs if run.status != "running"]
-    return {
-        "label": label,
-        "runs": f"{len(facts)} of {len(runs)}",
-        "tokens": _mean(facts, "tokens"),
-        "speed": _mean(facts, "tokens_per_second"),
-        "mfu": _mean(facts, "mfu", "{:.0%}"),
-        "time": duration(sum(seconds)) if seconds else DASH,
-    }
+    for run in (one for one in runs.pretrain if one.facts.get("matmul_ceiling")):
+        machine = machines[run.folder]
+        ceilings[machine] = max(ceilings.get(machine, 0.0), float(run.facts["matmul_ceiling"]))
+    entries = []
+    for label, mine in [*lines, ("all", runs.runs)]:
+        facts = [dict(run.facts) | {"machine": machines[run.folder]} for run in mine if run.is_complete]
+        for one in facts:
+            if one.get("mfu") and one.get("matmul_ceiling"):
+                one["mfu"] *= one["matmul_ceiling"] / ceilings[one["machine"]]
+        seconds = [run.seconds for run in mine if run.status != "running"]
+        entries.append(
+            {
+                "label": label,
+                "runs": f"{len(facts)} of {len(mine)}",
+                "tokens": _mean(facts, "tokens"),
+                "speed": _mean(facts, "tokens_per_second"),
+                "mfu": _mean(facts, "mfu", "{:.0%}"),
+                "time": duration(sum(seconds)) if seconds else DASH,
+            }
+        )
+    entries[-1] |= dict.fromkeys(("tokens", "speed", "mfu"), "")
+    return entries
 
 
 def _mean(facts: Sequence[Mapping[str, Any]], key: str, shape: str = "") -> str:
@@ -175,45 +164,45 @@ def _average(facts: Sequence[Mapping[str, Any]], key: str) -> float | None:
 def problems(table: Table) -> dict[str, list[str]]:
     """Heading -> lines, of what a reader has to know is not there or not well."""
     runs = table.runs
-    strangers = [run.name for run in runs.finetune if run.name not in table.rows]
+    strangers = {row: mine for row, mine in by_name(runs.finetune).items() if row not in table.rows}
+    missing, collapsed = _gaps(table)
     found = {
-        "Another data set": list(table.strays),
+        "Another data set": table.strays,
         "Unequal": inconsistencies(table.experiment, runs),
         "Not learnt": _not_learnt(table),
-        "Missing": _missing(table),
+        "Missing": missing,
         "Not complete": [
             f"{run.place} ({run.status}){': ' if run.problem else ''}{run.problem}"
             for run in runs.runs
-            if run.status != "complete"
+            if not run.is_complete
         ],
-        "Collapsed": _collapsed(table),
+        "Collapsed": collapsed,
         "Left out": [
-            f"{strangers.count(row)} runs of row {row}, which paper.yaml does not have"
-            for row in dict.fromkeys(strangers)
+            f"{len(mine)} runs of row {row}, which paper.yaml does not have" for row, mine in strangers.items()
         ],
         "Unreadable": [line.replace(f"{runs.root}/", "") for line in runs.damaged],
     }
-    return {heading: lines for heading, lines in found.items() if lines}
+    return {heading: list(lines) for heading, lines in found.items() if lines}
 
 
 def _not_learnt(table: Table) -> list[str]:
     """Arms whose pre-training has not taken hold: what depends on it cannot show in their rows."""
     lines = []
     for arm, label in arm_labels(table).items():
-        runs = table.trained.get(arm, [])
+        runs, name = table.trained.get(arm, []), _full_label(arm, label)
         facts = [run.facts for run in runs]
         accuracy = _average(facts, "validation/nsp_accuracy")
         if accuracy is not None and accuracy < LEARNT_NSP_ACCURACY:
             lines.append(
-                f"{_full_label(arm, label)}: next-sentence prediction is right for {accuracy:.1%} of held-out pairs, "
-                "where guessing is right for 50%; what it gives or costs cannot show at this budget"
+                f"{name}: next-sentence prediction is right for {accuracy:.1%} of held-out pairs, where guessing is "
+                "right for 50%; what it gives or costs cannot show at this budget"
             )
         loss, plateau = _average(facts, "validation/loss"), _average([{"at": _context_free(run)} for run in runs], "at")
         copied = ", and copying what masking leaves in place" if any(map(_same_fraction, runs)) else ""
         if loss is not None and plateau is not None and loss > plateau - LEARNT_CONTEXT_NATS:
             lines.append(
-                f"{_full_label(arm, label)}: a held-out loss of {loss:.2f} nats, where {plateau:.2f} takes no context "
-                f"(each token's frequency{copied}): its encoder has learnt next to nothing of context"
+                f"{name}: a held-out loss of {loss:.2f} nats, where {plateau:.2f} takes no context (each token's "
+                f"frequency{copied}): its encoder has learnt next to nothing of context"
             )
     return lines
 
@@ -233,52 +222,42 @@ def _same_fraction(run: Record) -> float:
     return float(token.get("same_fraction") or 0.0)
 
 
-def _missing(table: Table) -> list[str]:
-    lines = []
+def _gaps(table: Table) -> tuple[list[str], list[str]]:
+    """(a line for each row with missing runs, a line for each cell with collapsed ones)."""
+    missing, collapsed = [], []
     for row in table.experiment.rows:
         gaps = []
-        for column in table.with_results:
+        for column in (one for one in table.columns if one.task):
             cell = table.cells[row.name, column.key]
-            if cell.missing and column.task:
+            if cell.missing and table.has_results(column):
                 seeds = ", ".join(f"{first}/{second}" for first, second in cell.missing)
-                gaps.append(
-                    f"{column.heading} ({f'pre-training/fine-tuning seed {seeds}' if cell.scores else 'every seed'})"
-                )
-        if gaps:
-            lines.append(f"{row.label} on {'; '.join(gaps)}")
-    return lines
-
-
-def _collapsed(table: Table) -> list[str]:
-    lines = []
-    for row in table.experiment.rows:
-        for column in table.columns:
-            cell = table.cells[row.name, column.key]
-            if cell.num_collapsed and column.task:
+                which = f"pre-training/fine-tuning seed {seeds}" if cell.scores else "every seed"
+                gaps.append(f"{column.heading} ({which})")
+            if cell.num_collapsed and cell.estimate:
+                # The spread of runs that have all collapsed measures nothing.
+                mean = f"{cell.estimate.mean:.1f}" if cell.is_collapsed else percent(cell.estimate)
                 without = percent(cell.without_collapsed) if cell.without_collapsed else "none left"
-                lines.append(
+                collapsed.append(
                     f"{row.label} on {column.heading}: {cell.num_collapsed} of {len(cell.scores)} runs give one answer "
-                    f"to every example; mean with them {_mean_of(cell)}, without them {without}"
+                    f"to every example; mean with them {mean}, without them {without}"
                 )
-    return lines
-
-
-def _mean_of(cell: Cell) -> str:
-    """Without an interval where all have collapsed: their spread measures nothing."""
-    return f"{cell.estimate.mean:.1f}" if cell.is_collapsed and cell.estimate else percent(cell.estimate)
+        missing += [f"{row.label} on {'; '.join(gaps)}"] if gaps else []
+    return missing, collapsed
 
 
 def provenance(table: Table) -> list[tuple[str, str]]:
     """What the runs were made with: commands, commits, versions, machines, seeds, times."""
     runs = table.runs.runs
     times = sorted(one[:16].replace("T", " ") for run in runs for one in (run.started, run.finished) if one)
-    made = [
-        *(one for run in runs for one in run.earlier_sessions),
-        *({"git": run.git and run.git.model_dump(), "versions": run.versions, "host": run.host} for run in runs),
-    ]
+    made = [one for run in runs for one in run.earlier_sessions]
+    made += [{"git": run.git and run.git.model_dump(), "versions": run.versions, "host": run.host} for run in runs]
+    commits = []
+    for git in (one.get("git") for one in made):
+        changed = " with local changes" if git and git.get("dirty") else ""
+        commits.append(f"{git['commit'][:12]}{changed}" if git else "not from a checkout")
     return [
         *(("Command", command) for command in commands(runs)),
-        ("Commit", distinct(_commit(one.get("git")) for one in made)),
+        ("Commit", distinct(commits)),
         ("Versions", distinct(", ".join(map(" ".join, (one.get("versions") or {}).items())) for one in made)),
         ("Machine", distinct(_host(one.get("host") or {}) for one in made)),
         ("Seeds", seed_counts(table)),
@@ -292,8 +271,7 @@ def commands(runs: Sequence[Record]) -> list[str]:
     found: dict[tuple[str, str, str], dict[str, dict[str, None]]] = {}
     for run in runs:
         if run.config_name:
-            is_below = run.config_dir.startswith(f"{run.started_in}/")
-            place = run.config_dir.removeprefix(f"{run.started_in}/") if is_below else run.config_dir
+            place = run.config_dir.removeprefix(f"{run.started_in}/")
             said = found.setdefault((run.stage, place, run.config_name), {})
             for word in run.overrides:
                 key, _, value = word.partition("=")
@@ -307,16 +285,14 @@ def commands(runs: Sequence[Record]) -> list[str]:
     return lines
 
 
-def _commit(git: Mapping[str, Any] | None) -> str:
-    return f"{git['commit'][:12]}{' with local changes' if git.get('dirty') else ''}" if git else "not from a checkout"
-
-
 def _host(host: Mapping[str, Any]) -> str:
     gpus = f", {len(host['gpus'])} x {host['gpus'][0]}" if host.get("gpus") else ""
     return f"{host.get('cpu', 'unknown')}, {host.get('cores', '?')} cores{gpus}"
 
 
 def seed_counts(table: Table) -> str:
-    kinds = (("pre-training", table.pretrain_seeds), ("fine-tuning", table.finetune_seeds))
-    return ", ".join(f"{len(seeds)} {kind} seed{'' if len(seeds) == 1 else 's'} ({', '.join(map(str, seeds))})"
-                     for kind, seeds in kinds if seeds)  # fmt: skip
+    kinds = {"pre-training": table.pretrain_seeds, "fine-tuning": table.finetune_seeds}
+    words = {kind: f"{kind} seed{'' if len(seeds) == 1 else 's'}" for kind, seeds in kinds.items()}
+    return ", ".join(
+        f"{len(seeds)} {words[kind]} ({', '.join(map(str, seeds))})" for kind, seeds in kinds.items() if seeds
+    )

@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import groupby
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from clozelab.runs.fingerprint import CONDITIONAL_KEYS, flatten, is_of_no_account
 from clozelab.suggestions import CONF_DIR
+from clozelab.training.measuring import read_rows
 from clozelab.verdicts.experiment import RATE_KEYS, STEP_KEYS, Experiment, read_yaml
-from clozelab.verdicts.wording import rough
+from clozelab.verdicts.table import Seeds, Table, by_name
+from clozelab.verdicts.wording import listed, rough
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
     from clozelab.runs.record import Record
-    from clozelab.verdicts.table import Table
 
 NAMES = ("experiment", "arm", "row", "encoder_arm", "encoder_fraction", "pretrain_seed", "seed")
 """What runs are called and paired by."""
@@ -42,41 +44,68 @@ PROTOCOL = frozenset(
     }
 )
 TOLERANCE = 0.02
-AMOUNTS = ("steps", "tokens", "flops", "training_seconds")
 AMOUNT_NAMES = {"training_seconds": "training time (seconds x devices)"}
 SHOWN = 3
 ANSWERS = ("predictions*.json*", "nbest_predictions.json", "null_odds.json")
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 
-Settings = dict[tuple[int, int], dict[str, str]]
-"""(pre-training seed, fine-tuning seed) -> dotted key -> its value in the run."""
-
 
 def why_not(table: Table, first: str, second: str, tasks: Iterable[str]) -> str:
     """Why two rows' scores on these tasks are not comparable; empty where they are."""
-    experiment = table.experiment
-    arms = [next((row.arm for row in experiment.rows if row.name == name), None) for name in (first, second)]
-    reasons = [_unmatched(table, arms[0], arms[1])] if arms[0] and arms[1] and arms[0] != arms[1] else []
+    arms = [next((row.arm for row in table.experiment.rows if row.name == name), None) for name in (first, second)]
     rows = [table.tuned.get(name, []) for name in (first, second)]
-    about = {key for key in meant_to_differ(*rows) if key.split(".")[0] not in PROTOCOL}
-    for task in tasks:
-        mine, theirs = ([run for run in one if run.task == task] for one in rows)
-        reasons.append(_difference("fine-tuned", mine, theirs, {*experiment.free_keys, *about}))
-    reasons += [_not_as_called(name, arm, mine) for name, arm, mine in zip((first, second), arms, rows, strict=True)]
-    if arms[0] and arms[0] == arms[1]:
-        reasons.append(_other_encoder(*rows))
-    return next(filter(None, reasons), "")
+
+    def reasons() -> Iterator[str]:
+        if arms[0] and arms[1] and arms[0] != arms[1]:
+            yield _unmatched(table, arms[0], arms[1])
+        about = {key for key in meant_to_differ(*rows) if key.split(".")[0] not in PROTOCOL}
+        for task in tasks:
+            mine, theirs = ([run for run in one if run.task == task] for one in rows)
+            yield _difference("fine-tuned", mine, theirs, table.experiment.free_keys | about)
+        for name, arm, mine in zip((first, second), arms, rows, strict=True):
+            if other := [run for run in mine if arm and run.config.get("encoder_arm", arm) not in (arm, None)]:
+                yield (
+                    f"not what it is called: paper.yaml says arm {arm} of the row {name}, and {len(other)} of "
+                    f"{len(mine)} runs have the encoder of {other[0].config['encoder_arm']} (e.g. {other[0].place})"
+                )
+            yield _two_versions("row", name, mine)
+        # Two rows of one arm are about one encoder; one that was given from elsewhere is another.
+        began = [_encoders(mine) for mine in rows] if arms[0] and arms[0] == arms[1] else [{}, {}]
+        for seed, fraction in sorted(began[0].keys() & began[1].keys()):
+            if began[0][seed, fraction] != began[1][seed, fraction]:
+                yield f"the rows stand for one encoder, and began from different ones (pre-training seed {seed})"
+
+    return next(filter(None, reasons()), "")
 
 
-def _not_as_called(name: str, arm: str | None, runs: Sequence[Record]) -> str:
-    """A row that was fine-tuned from another arm's encoder, or from two versions of its own lines."""
-    other = [run for run in runs if arm and run.config.get("encoder_arm", arm) not in (arm, None)]
-    if other:
-        return (
-            f"not what it is called: paper.yaml says arm {arm} of the row {name}, and {len(other)} of {len(runs)} runs "
-            f"have the encoder of {other[0].config['encoder_arm']} (e.g. {other[0].place})"
-        )
-    return _two_versions("row", name, runs)
+def _unmatched(table: Table, first: str, second: str) -> str:
+    """Why two arms are not comparable: they saw unequal amounts, or were trained in other ways."""
+    experiment = table.experiment
+    both = {arm: table.trained.get(arm, []) for arm in (first, second)}
+    if experiment.matched and (absent := [arm for arm, mine in both.items() if not mine]):
+        return f"no complete pre-training run of {' and '.join(absent)}"
+    for key in experiment.matched:
+        name = AMOUNT_NAMES.get(key, key)
+        amounts = {arm: _amount(mine, key) for arm, mine in both.items()}
+        if unknown := [arm for arm, amount in amounts.items() if amount is None]:
+            return f"{name} of pre-training not known for {' and '.join(unknown)}, so nobody can say the arms match"
+        one, other = (amount for amount in amounts.values() if amount is not None)
+        if abs(one - other) > TOLERANCE * max(one, other):
+            return (
+                f"arms not matched: {rough(one)} against {rough(other)} {name} of pre-training, and matched_by in "
+                "paper.yaml does not say that this is meant"
+            )
+    if versions := next(filter(None, (_two_versions("arm", arm, mine) for arm, mine in both.items())), ""):
+        return versions
+    free = experiment.free_keys | meant_to_differ(both[first], both[second])
+    return _difference("pre-trained", both[first], both[second], free)
+
+
+def _amount(runs: Sequence[Record], key: str) -> float | None:
+    """What an arm saw or took, all its devices together, as a mean over seeds; None where a run does not know."""
+    devices = [run.facts.get("world_size", 1) if key == "training_seconds" else 1 for run in runs]
+    known = [float(run.facts[key]) for run in runs if isinstance(run.facts.get(key), int | float)]
+    return fmean(map(operator.mul, known, devices)) if len(known) == len(runs) else None
 
 
 def _two_versions(kind: str, name: str, runs: Sequence[Record]) -> str:
@@ -89,58 +118,18 @@ def _delta(run: Record) -> Mapping[str, Any]:
     return run.arm_delta if run.stage == "pretrain" else run.row_delta
 
 
-def _unmatched(table: Table, first: str, second: str) -> str:
-    """Why two arms are not comparable: they saw unequal amounts, or were trained in other ways."""
-    experiment = table.experiment
-    both = {arm: table.trained.get(arm, []) for arm in (first, second)}
-    if experiment.matched and (absent := [arm for arm, mine in both.items() if not mine]):
-        return f"no complete pre-training run of {' and '.join(absent)}"
-    amounts = {arm: _amounts(mine) for arm, mine in both.items()}
-    for key in experiment.matched:
-        name = AMOUNT_NAMES.get(key, key)
-        if unknown := [arm for arm, one in amounts.items() if key not in one]:
-            return f"{name} of pre-training not known for {' and '.join(unknown)}, so nobody can say the arms match"
-        pair = [one[key] for one in amounts.values()]
-        if abs(pair[0] - pair[1]) > TOLERANCE * max(pair):
-            return (
-                f"arms not matched: {rough(pair[0])} against {rough(pair[1])} {name} of pre-training, and matched_by "
-                "in paper.yaml does not say that this is meant"
-            )
-    if versions := next(filter(None, (_two_versions("arm", arm, mine) for arm, mine in both.items())), ""):
-        return versions
-    free = {*experiment.free_keys, *meant_to_differ(both[first], both[second])}
-    return _difference("pre-trained", both[first], both[second], free)
-
-
-def _amounts(runs: Sequence[Record]) -> dict[str, float]:
-    """What a run saw and took, all its devices together: means over seeds, of what every run knows of itself."""
-    known = []
-    for run in runs:
-        mine = {key: float(run.facts[key]) for key in AMOUNTS if isinstance(run.facts.get(key), int | float)}
-        if "training_seconds" in mine:
-            mine["training_seconds"] *= run.facts.get("world_size", 1)
-        known.append(mine)
-    shared = [key for key in AMOUNTS if known and all(key in one for one in known)]
-    return {key: sum(one[key] for one in known) / len(known) for key in shared}
-
-
-def _other_encoder(first: Sequence[Record], second: Sequence[Record]) -> str:
-    """Two rows of one arm are about one encoder; one that was given from elsewhere is another."""
-    began: list[dict[tuple[int, float], set[str]]] = [{}, {}]
-    for found, runs in zip(began, (first, second), strict=True):
-        for run in runs:
-            if encoder := encoder_of(run):
-                key = run.pretrain_seed, float(run.config.get("encoder_fraction", 1.0))
-                found.setdefault(key, set()).add(encoder)
-    for key in sorted(began[0].keys() & began[1].keys()):
-        if began[0][key] != began[1][key]:
-            return f"the rows stand for one encoder, and began from different ones (pre-training seed {key[0]})"
-    return ""
-
-
 def encoder_of(run: Record) -> str | None:
     """Checksum of the weights that a run began with; None where they were fresh or nothing is recorded."""
     return run.inputs.get("encoder") if run.config.get("initialisation") == "pretrained" else None
+
+
+def _encoders(runs: Iterable[Record]) -> dict[tuple[int, float], set[str]]:
+    """(pre-training seed, fraction of its steps) -> the encoders that runs began with."""
+    found: dict[tuple[int, float], set[str]] = {}
+    for run in runs:
+        if encoder := encoder_of(run):
+            found.setdefault((run.pretrain_seed, float(run.config.get("encoder_fraction", 1.0))), set()).add(encoder)
+    return found
 
 
 def meant_to_differ(first: Sequence[Record], second: Sequence[Record]) -> frozenset[str]:
@@ -151,15 +140,13 @@ def meant_to_differ(first: Sequence[Record], second: Sequence[Record]) -> frozen
     if not first or not second:
         return frozenset()
     one, other = first[0], second[0]
-    here, there = _delta(one), _delta(other)
-    said = {key: [str(one[key]) if key in one else "(nothing)" for one in (here, there)] for key in {**here, **there}}
-    different = {key for key, (mine, theirs) in said.items() if mine != theirs}
-    found = {key for key in different if not key.startswith("/")}
-    for key in different - found:
-        found |= _chosen_apart(key.removeprefix("/"), one, other)
-    references = derived() | {
-        key: REFERENCE.findall(str(here[key])) for key in here if key in there and here[key] == there[key]
-    }
+    here, there = ({key: str(value) for key, value in _delta(run).items()} for run in (one, other))
+    found: set[str] = set()
+    for key in here.keys() | there.keys():
+        if here.get(key, "(nothing)") != there.get(key, "(nothing)"):
+            found |= _chosen_apart(key.removeprefix("/"), one, other) if key.startswith("/") else {key}
+    same = {key: REFERENCE.findall(value) for key, value in here.items() if there.get(key) == value}
+    references = derived() | same
     while True:
         more = {key for key, names in references.items() if any(is_within(name, found) for name in names)}
         if more <= found:
@@ -174,8 +161,8 @@ def _chosen_apart(group: str, one: Record, other: Record) -> set[str]:
     """
     below = {key for key in one.choices.keys() | other.choices.keys() if key.startswith(f"{group}/")}
     apart = {key for key in below if one.choices.get(key) != other.choices.get(key)}
-    is_one_object = "_target_" in ((one.config.get(group) or {}).keys() | (other.config.get(group) or {}).keys())
-    return {key.replace("/", ".") for key in apart} if below and not is_one_object else {group.replace("/", ".")}
+    is_one_object = any("_target_" in (run.config.get(group) or {}) for run in (one, other))
+    return {key.replace("/", ".") for key in (apart if below and not is_one_object else {group})}
 
 
 @cache
@@ -184,14 +171,13 @@ def derived() -> dict[str, list[str]]:
 
     How long phases are follows from steps_factor, and nothing else of them does.
     """
+    files = [("", CONF_DIR / f"{stage}.yaml") for stage in ("pretrain", "finetune")]
+    files += [("model.", path) for path in (CONF_DIR / "model").glob("*.yaml")]
     found: dict[str, list[str]] = {}
-    for stage in ("pretrain", "finetune"):
-        for key, value in flatten(read_yaml(CONF_DIR / f"{stage}.yaml")).items():
-            found.setdefault(key, []).extend(REFERENCE.findall(str(value)))
-    for path in (CONF_DIR / "model").glob("*.yaml"):
+    for prefix, path in files:
         for key, value in flatten(read_yaml(path)).items():
-            found.setdefault(f"model.{key}", []).extend(REFERENCE.findall(str(value)))
-    found |= dict.fromkeys(STEP_KEYS[:1], found.pop("phases", []))
+            found.setdefault(f"{prefix}{key}", []).extend(REFERENCE.findall(str(value)))
+    found[STEP_KEYS[0]] = found.pop("phases", [])
     return {key: names for key, names in found.items() if names and key.split(".")[0] not in ("hydra", "run_dir")}
 
 
@@ -218,61 +204,80 @@ def _counts(key: str) -> bool:
     return not is_within(key, MAY_DIFFER) and not is_of_no_account(key)
 
 
-def _by_seeds(runs: Sequence[Record]) -> Settings:
-    """The runs' settings; of a learning rate, all that were tried, since a row takes one for all its seeds."""
-    found: dict[tuple[int, int], dict[str, set[str]]] = {}
-    rates: dict[str, set[str]] = {}
+def _rates(runs: Iterable[Record]) -> dict[str, str]:
+    """Key of a learning rate -> all that were tried in fine-tuning, since a row takes one for all its seeds."""
+    known = [settings(run) for run in runs if run.stage == "finetune"]
+    tried = {key: sorted({one[key] for one in known if key in one}) for key in RATE_KEYS}
+    return {key: "/".join(values) for key, values in tried.items() if values}
+
+
+def _by_seeds(runs: Sequence[Record]) -> dict[Seeds, dict[str, str]]:
+    """Seeds -> the settings of the runs that have them."""
+    found: dict[Seeds, dict[str, set[str]]] = {}
     for run in runs:
+        mine = found.setdefault((run.pretrain_seed, run.seed), {})
         for key, value in settings(run).items():
-            is_rate = run.stage == "finetune" and key in RATE_KEYS
-            mine = rates if is_rate else found.setdefault((run.pretrain_seed, run.seed), {})
             mine.setdefault(key, set()).add(value)
-    return {
-        seeds: {key: "/".join(sorted(values)) for key, values in (one | rates).items()} for seeds, one in found.items()
-    }
+    rates = _rates(runs)
+    return {seeds: {key: "/".join(sorted(one[key])) for key in one} | rates for seeds, one in found.items()}
 
 
 def _difference(how: str, first: Sequence[Record], second: Sequence[Record], free: Iterable[str]) -> str:
     """In words, what two rows' settings differ in for some seeds that both have: a difference is paired by seed."""
-    mine, theirs, free = _by_seeds(first), _by_seeds(second), set(free)
-    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    mine, theirs = _by_seeds(first), _by_seeds(second)
+    found: dict[str, list[tuple[str, str]]] = {}
     for seeds in sorted(mine.keys() & theirs.keys()):
         for key in mine[seeds].keys() | theirs[seeds].keys():
             pair = mine[seeds].get(key, "none"), theirs[seeds].get(key, "none")
             if pair[0] != pair[1] and not is_within(key, free):
-                for values, value in zip(found.setdefault(key, ({}, {})), pair, strict=True):
-                    values[value] = None
+                found.setdefault(key, []).append(pair)
     # The optimizer's rate repeats the run's own.
     differing = [key for key in sorted(found) if key != RATE_KEYS[1] or RATE_KEYS[0] not in found]
     if not differing:
         return ""
-    parts = [f"{key} {'/'.join(found[key][0])} against {'/'.join(found[key][1])}" for key in differing[:SHOWN]]
+    values = {key: ["/".join(dict.fromkeys(one)) for one in zip(*found[key], strict=True)] for key in differing[:SHOWN]}
+    parts = "; ".join(f"{key} {here} against {there}" for key, (here, there) in values.items())
     more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
-    return f"another protocol: {how} with {'; '.join(parts)}{more}, which differ_in in paper.yaml does not allow for"
+    return f"another protocol: {how} with {parts}{more}, which differ_in in paper.yaml does not allow for"
 
 
 def inconsistencies(experiment: Experiment, runs: Runs) -> list[str]:
     """One line for everything that makes complete runs unequal beyond what their names and their own lines say."""
-    pretrain = [run for run in runs.pretrain if run.is_complete]
-    finetune = [run for run in runs.finetune if run.is_complete]
+    pretrain, finetune = ([run for run in stage if run.is_complete] for stage in (runs.pretrain, runs.finetune))
     lines = _unequal("pre-training runs", pretrain, experiment.free_keys)
     for task in sorted({run.task for run in finetune}):
         mine = [run for run in finetune if run.task == task]
         lines += _unequal(f"fine-tuning runs on {task}", mine, experiment.free_keys)
-    return lines + _shared_encoders(finetune) + _replaced_encoders(pretrain, finetune)
+    for row, mine in by_name(finetune).items():
+        used: dict[int, set[str]] = {}
+        for (seed, _), encoders in _encoders(mine).items():
+            used.setdefault(seed, set()).update(encoders)
+        for seed, encoders in used.items():
+            if len(encoders) > 1:
+                lines.append(f"{row}, pre-training seed {seed}: its runs began with {len(encoders)} different encoders")
+        lines += [f"{row}: {copies}"] if (copies := _one_encoder(mine)) else []
+    finished = {(run.name, run.seed): run.finished or "" for run in pretrain}
+    for run in finetune:
+        arm, is_last = str(run.config.get("encoder_arm")), float(run.config.get("encoder_fraction", 1.0)) == 1.0
+        if encoder_of(run) and is_last and finished.get((arm, run.pretrain_seed), "") > run.started:
+            when = f"before {arm} seed {run.pretrain_seed} was trained to its end (anew since?)"
+            lines.append(f"{run.place}: began {when}")
+    return lines
 
 
-def _unequal(what: str, runs: Sequence[Record], free: Iterable[str]) -> list[str]:
+def _unequal(what: str, runs: Sequence[Record], free: frozenset[str]) -> list[str]:
     """Lines for what is not the same in all runs, or, where it sets an arm or row apart, not in all of its own."""
-    by_name: dict[str, list[Record]] = {}
-    for run in runs:
-        by_name.setdefault(run.name, []).append(run)
+    named = by_name(runs)
     own = {
-        name: frozenset(free).union(*(meant_to_differ(mine, others) for others in by_name.values()))
-        for name, mine in by_name.items()
+        name: free.union(*(meant_to_differ(mine, others) for others in named.values())) for name, mine in named.items()
     }
     values: dict[tuple[str, str], dict[str, list[Record]]] = {}
-    known = {run.folder: settings(run) | _cut(run) | _tried(run, by_name[run.name]) for run in runs}
+    known = {}
+    for run in runs:
+        same = [one for one in named[run.name] if (one.pretrain_seed, one.seed) == (run.pretrain_seed, run.seed)]
+        known[run.folder] = settings(run) | (_rates(same) if len(same) > 1 else {})
+        if length := (run.facts.get("data") or {}).get("max_seq_length"):  # the encoder's, which no setting says
+            known[run.folder]["the length that texts are cut to"] = f"{length} tokens"
     for key in sorted({key for mine in known.values() for key in mine}):
         for run in runs:
             owner = run.name if is_within(key, own[run.name]) else ""
@@ -280,64 +285,9 @@ def _unequal(what: str, runs: Sequence[Record], free: Iterable[str]) -> list[str
     lines = []
     for (key, owner), found in values.items():
         if len(found) > 1:
-            shown = sorted(found.items(), key=lambda one: one[0] == "none")
-            parts = [f"{value} ({len(mine)} runs, e.g. {_name(mine[0])})" for value, mine in shown[:SHOWN]]
+            shown = sorted(found.items(), key=lambda one: one[0] == "none")[:SHOWN]
+            parts = [f"{value} ({len(mine)} runs, e.g. {mine[0].name} seed {mine[0].seeds})" for value, mine in shown]
             lines.append(f"{what}{f' of {owner}' if owner else ''} differ in {key}: {', '.join(parts)}")
-    return lines
-
-
-def _cut(run: Record) -> dict[str, str]:
-    """Texts are cut to what an encoder was trained on, which no setting says."""
-    length = (run.facts.get("data") or {}).get("max_seq_length")
-    return {"the length that texts are cut to": f"{length} tokens"} if length else {}
-
-
-def _tried(run: Record, others: Sequence[Record]) -> dict[str, str]:
-    """Key of a learning rate -> all that were tried for these seeds: the table takes the best of them."""
-    same = [one for one in others if (one.pretrain_seed, one.seed, one.task) == (run.pretrain_seed, run.seed, run.task)]
-    found = [settings(one) for one in same] if len(same) > 1 and run.stage == "finetune" else []
-    return {
-        key: "/".join(sorted({one[key] for one in found if key in one}))
-        for key in RATE_KEYS
-        if any(key in one for one in found)
-    }
-
-
-def _name(run: Record) -> str:
-    return f"{run.name} seed {run.seeds}"
-
-
-def _shared_encoders(runs: Sequence[Record]) -> list[str]:
-    """A pre-training seed of a row is one encoder, and two seeds are two."""
-    encoders: dict[tuple[str, int], set[str]] = {}
-    for run in runs:
-        if encoder := encoder_of(run):
-            encoders.setdefault((run.name, run.pretrain_seed), set()).add(encoder)
-    seeds: dict[tuple[str, str], list[str]] = {}
-    for (row, seed), used in encoders.items():
-        for encoder in used:
-            seeds.setdefault((row, encoder), []).append(str(seed))
-    return [
-        f"{row}, pre-training seed {seed}: its runs began with {len(used)} different encoders"
-        for (row, seed), used in encoders.items()
-        if len(used) > 1
-    ] + [
-        f"{row}: pre-training seeds {', '.join(same)} are one and the same encoder"
-        for (row, _), same in seeds.items()
-        if len(same) > 1
-    ]
-
-
-def _replaced_encoders(pretrain: Sequence[Record], finetune: Sequence[Record]) -> list[str]:
-    """Scores of an encoder that has been trained anew since."""
-    finished = {(run.name, run.seed): run.finished or "" for run in pretrain}
-    lines = []
-    for run in finetune:
-        arm, is_last = str(run.config.get("encoder_arm")), float(run.config.get("encoder_fraction", 1.0)) == 1.0
-        if encoder_of(run) and is_last and finished.get((arm, run.pretrain_seed), "") > run.started:
-            lines.append(
-                f"{run.place}: began before {arm} seed {run.pretrain_seed} was trained to its end (anew since?)"
-            )
     return lines
 
 
@@ -345,55 +295,36 @@ def copied_seeds(runs: Iterable[Record]) -> str:
     """Which seeds of one row on one task are copies, in words; empty where none are known to be.
 
     Told by what they began with, or by what they answered and the losses on the way, never by equal scores alone: on
-    400 examples two honest runs often have the same accuracy. Two that collapsed answer alike without being one.
+    400 examples two honest runs often have the same accuracy. Two that collapsed answer alike without being one. Some
+    files hold answers without numbers behind them (tags), on which two good runs may agree; their losses do not.
     """
-    ordered = sorted(
-        (run for run in runs if not run.facts.get("collapsed")), key=lambda run: (run.pretrain_seed, run.seed)
-    )
-    encoders: dict[str, set[int]] = {}
-    for run in ordered:
+    honest = [run for run in runs if run.stage == "finetune" and not run.facts.get("collapsed")]
+    if one_encoder := _one_encoder(honest):
+        return one_encoder
+    by_scores: dict[tuple[tuple[str, float], ...], list[Record]] = {}
+    for run in sorted(honest, key=lambda run: (run.pretrain_seed, run.seed)):
+        by_scores.setdefault(tuple(sorted(run.values.items())), []).append(run)
+    answers: dict[tuple[Any, ...], list[str]] = {}
+    for scores, alike in sorted(by_scores.items()):
+        for run in alike if len(alike) > 1 else ():  # files are read only where all scores are equal
+            files = [path for pattern in ANSWERS for path in sorted(run.folder.glob(pattern)) if path.is_file()]
+            if files:
+                told = [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
+                losses = [
+                    (row.step, row.value) for row in read_rows(run.folder / "metrics.csv") if row.key == "train/loss"
+                ]
+                answers.setdefault((scores, *sorted(told), *losses), []).append(run.seeds)
+    same = next((seeds for seeds in answers.values() if len(seeds) > 1), None)
+    if same is None:
+        return ""
+    return f"runs {listed(same)} (pre-training/fine-tuning seed) gave the same answers to the last digit"
+
+
+def _one_encoder(runs: Iterable[Record]) -> str:
+    """Which pre-training seeds are no seeds, since their runs began with one encoder."""
+    seeds: dict[str, set[int]] = {}
+    for run in runs:
         if encoder := encoder_of(run):
-            encoders.setdefault(encoder, set()).add(run.pretrain_seed)
-    for seeds in encoders.values():
-        if len(seeds) > 1:
-            return f"pre-training seeds {_listed(map(str, sorted(seeds)))} are one and the same encoder"
-    if same := next(_equal_answers(ordered), []):
-        names = _listed(run.seeds for run in same)
-        return f"runs {names} (pre-training/fine-tuning seed) gave the same answers to the last digit"
-    return ""
-
-
-def _equal_answers(runs: Sequence[Record]) -> Iterator[list[Record]]:
-    """Groups of runs with the same files of predictions; files are read only where all scores are equal.
-
-    Some files hold answers without numbers behind them (tags), on which two good runs may agree: their training losses
-    do not.
-    """
-
-    def scores(run: Record) -> list[tuple[str, float]]:
-        return sorted(run.values.items())
-
-    for _, group in groupby(sorted(runs, key=scores), key=scores):
-        equal = list(group)
-        answers: dict[tuple[tuple[str, str], ...], list[Record]] = {}
-        for run in equal if len(equal) > 1 else []:
-            if files := _predictions(run):
-                answers.setdefault(tuple(sorted(files.items())), []).append(run)
-        yield from (same for same in answers.values() if len(same) > 1)
-
-
-def _predictions(run: Record) -> Mapping[str, str]:
-    """Name -> sha256 of the files that hold its answers and what they came from; nothing without answers."""
-    from clozelab.training.measuring import read_rows  # only where two runs look alike
-
-    files: list[Any] = [path for pattern in ANSWERS for path in sorted(run.folder.glob(pattern)) if path.is_file()]
-    if not files:
-        return {}
-    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    losses = [(row.step, row.value) for row in read_rows(run.folder / "metrics.csv") if row.key == "train/loss"]
-    return found | {"losses": str(losses)}
-
-
-def _listed(names: Iterable[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}"
+            seeds.setdefault(encoder, set()).add(run.pretrain_seed)
+    same = next((sorted(found) for found in seeds.values() if len(found) > 1), None)
+    return f"pre-training seeds {listed(map(str, same))} are one and the same encoder" if same else ""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -29,15 +29,8 @@ PERCENT = "percent"
 ALL_COLUMNS = "all"
 ORDER, MONOTONE, SPREAD, CONTRAST = "order", "monotone", "spread", "difference of differences"
 FALLING, RISING, WITHIN = ("lower", "decreasing"), ("higher", "increasing"), "within"
-MATCHES: dict[str, tuple[str, ...]] = {
-    "steps": ("steps",),
-    "tokens": ("tokens",),
-    "flops": ("flops",),
-    "time": ("training_seconds",),
-    "none": (),
-}
-"""What `matched_by` may say -> the amounts of two arms' pre-training that have to agree."""
-STEPS_AND_TOKENS = ("steps", "tokens")
+MATCHES = {None: ("steps", "tokens"), "none": (), "time": ("training_seconds",)}
+"""What `matched_by` may say -> the amounts of two arms' pre-training that have to agree; any other is an amount."""
 AVERAGES = {"mean": "means", "median": "medians", "best": "the best"}
 """What `averaging` may say of the paper's cells -> in words. Ours are means."""
 RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
@@ -62,6 +55,7 @@ SAME_KEY = 0.85
 """How much alike two keys have to be that both begin with "validation/", to be taken for one."""
 
 Number = Annotated[float, Strict()]
+Count = Annotated[int, Strict()]
 
 
 class Part(NamedTuple):
@@ -73,16 +67,13 @@ class Part(NamedTuple):
 
 def _parts(entries: Any) -> Any:
     """[A, [B, {B: validation/accuracy}]]: the mean of A and of the mean of two scores of B."""
-    groups = [entry if isinstance(entry, list) else [entry] for entry in entries] if isinstance(entries, list) else []
-    parts = tuple(tuple(map(_part, group)) for group in groups)
+    groups = [one if isinstance(one, list) else [one] for one in entries] if isinstance(entries, list) else []
+    said = [[next(iter(one.items())) if isinstance(one, dict) and one else (one,) for one in group] for group in groups]
+    parts = tuple(tuple(Part(*map(str, one)) for one in group) for group in said)
     flat = [part for group in parts for part in group]
     if len(groups) < 2 or not all(parts) or len(set(flat)) < len(flat):
         raise ValueError(f"it is a list of two or more different columns, not {entries!r}")
     return parts
-
-
-def _part(entry: Any) -> Part:
-    return Part(*map(str, next(iter(entry.items())))) if isinstance(entry, Mapping) and entry else Part(str(entry))
 
 
 class _Entry(BaseModel):
@@ -96,23 +87,12 @@ class Column(_Entry):
     task: str = Field(default="", description="the task whose score it is")
     metric: str = Field(default="", description="a key of scores.json; without it, the task's own main score")
     stand_ins: tuple[str, ...] = Field(default=(), description="a list of tasks that may stand in for it ([] for none)")
-    benchmarks: tuple[str, ...] = Field(
-        default=(), description="a list of names that a task's stand_in_for may give it"
-    )
-    split: Literal["dev", "test"] = Field(
-        default=OUR_SPLIT, description="dev or test: where the paper's numbers are from"
-    )
-    source: Literal["pretrain", ""] = Field(
-        default="", alias="from", description="pretrain, or left out for a task's score"
-    )
+    benchmarks: tuple[str, ...] = Field(default=(), description="a list of names that stand_in_for of a task may have")
+    split: Literal["dev", "test"] = Field(default=OUR_SPLIT, description="dev or test: of the paper's numbers")
+    source: Literal["pretrain", ""] = Field(default="", alias="from", description="pretrain, or left out for a task")
     parts: Annotated[tuple[tuple[Part, ...], ...], BeforeValidator(_parts)] = Field(
         default=(), alias="mean_of", description="a list of two or more different columns"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _named_by_its_task(cls, entry: Any) -> Any:
-        return {"name": entry, "task": entry} if isinstance(entry, str) else entry
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
@@ -122,7 +102,22 @@ class Column(_Entry):
             raise ValueError("stand_ins, benchmarks and a metric belong to a task's column, not to a mean")
         if self.is_pretraining and not self.metric:
             raise ValueError("a column from pretrain has a metric, such as validation/loss")
-        _check_score(self)
+        return self
+
+    @model_validator(mode="after")
+    def _is_known(self) -> Self:
+        """Refuse a slip of the pen in a metric; a name like none of ours may be a module's own score."""
+        known = [f"validation/{name}" for name in SCORES]
+        if self.is_pretraining and self.metric not in FACTS and not OWN_FACT.fullmatch(self.metric):
+            meant = hint(self.metric, FACTS, cutoff=SAME_KEY)
+            raise ValueError(f"metric {self.metric!r} is no fact of a pre-training run; {meant}")
+        scores = () if self.is_pretraining else (self.metric, *(part.metric for group in self.parts for part in group))
+        for metric in filter(None, scores):
+            split, slash, score = metric.partition("/")
+            # A further validation file has its name before the score's.
+            is_known = split in ("validation", "test") and (score in SCORES or score.partition("_")[2] in SCORES)
+            if not is_known and (not slash or nearest(metric, known, cutoff=SAME_KEY)):
+                raise ValueError(f"metric {metric!r} is no score; {hint(metric, known, cutoff=SAME_KEY)}")
         return self
 
     @property
@@ -141,64 +136,36 @@ class Column(_Entry):
 
     def accepts(self, task: str, stand_in_for: str | None) -> bool:
         """Whether a run of this task belongs to this column, itself or as a stand-in."""
-        if not self.is_task:
-            return False
-        return task == self.task or task in self.stand_ins or stand_in_for in (self.name, self.task, *self.benchmarks)
-
-
-def _check_score(column: Column) -> None:
-    """Refuse a slip of the pen in a metric; a name like none of ours may be a module's own score."""
-    if column.is_pretraining:
-        if column.metric not in FACTS and not OWN_FACT.fullmatch(column.metric):
-            meant = hint(column.metric, FACTS, cutoff=SAME_KEY)
-            raise ValueError(f"metric {column.metric!r} is no fact of a pre-training run; {meant}")
-        return
-    for metric in (column.metric, *(part.metric for group in column.parts for part in group)):
-        split, slash, score = metric.partition("/")
-        known = [f"validation/{name}" for name in SCORES]
-        is_known = score in SCORES or score.partition("_")[2] in SCORES  # of a further validation file
-        is_slip = not slash or nearest(metric, known, cutoff=SAME_KEY)
-        if metric and is_slip and not (is_known and split in ("validation", "test")):
-            raise ValueError(f"metric {metric!r} is no score; {hint(metric, known, cutoff=SAME_KEY)}")
+        names = (self.name, self.task, *self.benchmarks)
+        return self.is_task and (task in (self.task, *self.stand_ins) or stand_in_for in names)
 
 
 class Row(_Entry):
     """A row of the table: the paper's cells, the arm whose encoder it takes, and what else sets its runs apart."""
 
     name: str = Field(alias="row", description="the row's name, as its run folders have it")
-    label: str = Field(default="", description="what stands before the row; without it, its name")
-    arm: str | None = Field(
-        default=None, description="the pre-training arm whose encoder it takes, or null for a floor"
-    )
-    cells: tuple[Number | None, ...] = Field(
-        default=(), description="a list with the paper's number, or null, for each column"
-    )
+    heading: str = Field(default="", alias="label", description="what stands before the row; without it, its name")
+    arm: str | None = Field(default=None, description="the pre-training arm whose encoder it takes; null for a floor")
+    cells: tuple[Number | None, ...] = Field(default=(), description="a list with a number, or null, for each column")
     floor: str | None = Field(default=None, description="the row of the same head without pre-training")
     delta: dict[str, Any] = Field(default={}, alias="set", description="a mapping of settings, such as {epochs: 3}")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _labelled(cls, entry: Any) -> Any:
-        return {"label": str(entry["row"])} | entry if isinstance(entry, dict) and "row" in entry else entry
+    @property
+    def label(self) -> str:
+        return self.heading or self.name
 
 
 class Claim(_Entry):
     """One sentence that runs can support or contradict: an order, a monotone series, a spread or a contrast.
 
-    Attributes:
-        rows: that it is about, in the claimed order. For an order, the first against each of the others.
-        column: a column's name, or ALL_COLUMNS.
-        direction: of the number, not of what is good: a perplexity decreases.
-        paper_delta: the paper's difference, in the column's unit; None where it has no single one.
-        against: row, row and column of the difference that a CONTRAST subtracts.
-        points: of a SPREAD: by how much rows may differ.
+    `direction` is of the number, not of what is good: a perplexity decreases.
     """
 
     text: str = Field(description="the claim as a sentence")
     direction: Literal["lower", "higher", "increasing", "decreasing", "within"] = Field(
         description="lower or higher with compare; increasing, decreasing or within with rows"
     )
-    rows: tuple[str, ...] = Field(description="a list of two or more different rows")
+    rows: tuple[str, ...] = Field(description="a list of two or more different rows, in the claimed order")
     column: str = Field(description="a column's name, or all")
     id: str = Field(default="", description="a name of its own")
     paper_delta: Number | None = Field(default=None, description="a number in the column's unit, or null")
@@ -253,9 +220,19 @@ class Claim(_Entry):
         """(row, row) of the differences that the claim is about, first - second."""
         if self.kind == MONOTONE:
             return [(later, earlier) for earlier, later in pairwise(self.rows)]
-        if self.kind == SPREAD:
-            return list(combinations(self.rows, 2))
-        return [(self.rows[0], row) for row in self.rows[1:]]
+        return (
+            list(combinations(self.rows, 2)) if self.kind == SPREAD else [(self.rows[0], one) for one in self.rows[1:]]
+        )
+
+    @property
+    def terms(self) -> list[tuple[float, str, str]]:
+        """(factor, row, column) that the first difference is the sum of, less what it stands against."""
+        first, second = self.pairs[0]
+        terms = [(1.0, first, self.column), (-1.0, second, self.column)]
+        if self.against:
+            first, second, column = self.against
+            terms += [(-1.0, first, column), (1.0, second, column)]
+        return terms
 
     @property
     def is_lower(self) -> bool:
@@ -276,76 +253,92 @@ class Sweeps(_Entry):
 
 
 class Experiment(_Entry):
-    """paper.yaml as a whole. Attributes without a key in the file: `folder`, and `name`, which is the folder's."""
+    """paper.yaml as a whole. Without a key in the file: `folder`, and `name`, which is the folder's."""
 
     folder: Path
     name: str
     title: str = Field(default="", description="the table's heading; without it, the folder's name")
     source: str = Field(default="", description="where the paper's numbers are from; nothing where there is no paper")
-    split: Literal["dev", "test"] = Field(
-        default=OUR_SPLIT, description="dev or test: where the paper's numbers are from"
-    )
+    split: Literal["dev", "test"] = Field(default=OUR_SPLIT, description="dev or test: of the paper's numbers")
     columns: tuple[Column, ...] = Field(description="a list of columns")
     rows: tuple[Row, ...] = Field(default=(), description="a list of rows; without it, one for each arm and a floor")
     claims: tuple[Claim, ...] = Field(default=(), description="a list of claims ([] for none)")
     arms: dict[str, dict[str, Any]] = Field(default={}, description="a mapping of arms, each a mapping of settings")
     sweeps: Sweeps = Field(default=Sweeps(), description="a mapping with pretrain and finetune")
     matched_by: Literal["steps", "tokens", "flops", "time", "none"] | None = Field(
-        default=None,
-        description="one of steps, tokens, flops, time, none; without it, arms must agree in steps and tokens",
+        default=None, description="one of steps, tokens, flops, time, none; without it, steps and tokens"
     )
     matched_by_reason: str = Field(default="", description="why arms need not agree in anything")
     differ_in: tuple[str, ...] = Field(default=(), description="a list of settings such as [epochs]")
-    seeds: Annotated[int, Strict()] | None = Field(
-        default=None, ge=1, description="the number of runs behind each of the paper's cells"
-    )
+    seeds: Count | None = Field(default=None, ge=1, description="the number of runs behind each of the paper's cells")
     averaging: Literal["mean", "median", "best", ""] = Field(default="", description="one of mean, median, best")
 
     @model_validator(mode="before")
     @classmethod
     def _with_defaults(cls, said: dict[str, Any]) -> dict[str, Any]:
-        """Rows for the arms where there are none; the table's split and empty cells where an entry says nothing."""
+        """Rows for the arms where there are none; name, split and empty cells where an entry says nothing of them."""
         said = {"title": said.get("name", "")} | said
         columns, rows, arms = said.get("columns"), said.get("rows"), said.get("arms")
-        if isinstance(columns, list) and "split" in said:
-            said["columns"] = [{"split": said["split"]} | one if isinstance(one, dict) else one for one in columns]
         if rows is None and isinstance(arms, dict) and arms:
             floor = {"row": "random", "label": "No pre-training", "arm": None}
             said["rows"] = rows = [*({"row": arm, "arm": arm, "floor": "random"} for arm in arms), floor]
-        if isinstance(rows, list) and isinstance(columns, list):
-            empty = {"cells": [None] * len(columns)}
-            said["rows"] = [empty | one if isinstance(one, dict) else one for one in rows]
+        if isinstance(columns, list):
+            split = {"split": said["split"]} if "split" in said else {}
+            named = [{"name": one, "task": one} if isinstance(one, str) else one for one in columns]
+            said["columns"] = [split | one if isinstance(one, dict) else one for one in named]
+            if isinstance(rows, list):
+                empty = {"cells": [None] * len(columns)}
+                said["rows"] = [empty | one if isinstance(one, dict) else one for one in rows]
         return said
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        rows = [row.name for row in self.rows]
         for what, names in (
             ("columns: name", [one.name for one in self.columns]),
-            ("rows: row", [one.name for one in self.rows]),
+            ("rows: row", rows),
             ("claims: id", [one.id for one in self.claims if one.id]),
         ):
             if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
                 raise ValueError(f"{what} {twice!r} is there twice; give each its own")
-        tasks = {one.name: one for one in self.columns if one.is_task}
+        tasks = [one.name for one in self.columns if one.is_task]
         for i, column in enumerate(self.columns):
             for part in (part for group in column.parts for part in group):
                 _known(part.column, tasks, f"columns.{i}: mean_of", "tasks' columns")
-        rows = {row.name for row in self.rows}
         for i, row in enumerate(self.rows):
-            _check_cells(row, self.columns, f"rows.{i}")
+            self._check_cells(row, f"rows.{i}")
             if row.floor is not None:
                 _known(row.floor, rows, f"rows.{i}: floor", "rows")
         for i, claim in enumerate(self.claims):
             self._check_claim(claim, f"claims.{i}")
+        said = [("differ_in", self.differ_in), *((f"arms.{name}", delta) for name, delta in self.arms.items())]
+        said += [(f"rows.{i}: set", row.delta) for i, row in enumerate(self.rows)]
         settings = known_settings(self.folder)
-        for place, keys in (("differ_in", self.differ_in), *self._deltas()):
+        for place, keys in said:
             for key in keys:
                 _known(re.split(r"[./@]", key.lstrip("/+~"))[0], settings, place, "settings of a run")
         return self
 
-    def _deltas(self) -> Iterable[tuple[str, Iterable[str]]]:
-        yield from ((f"arms.{name}", delta) for name, delta in self.arms.items())
-        yield from ((f"rows.{i}: set", row.delta) for i, row in enumerate(self.rows))
+    def _check_cells(self, row: Row, where: str) -> None:
+        """One cell for each column; a printed mean of printed cells is their mean."""
+        if len(row.cells) != len(self.columns):
+            raise ValueError(f"{where}: {len(row.cells)} cells for {len(self.columns)} columns")
+        cells = dict(zip((column.name for column in self.columns), row.cells, strict=True))
+        for column in self.columns:
+            printed = cells[column.name]
+            # Of several scores of a column, one alone is printed.
+            known = [
+                cells[group[0].column] if group[0].metric == "" == group[-1].metric else None for group in column.parts
+            ]
+            whole = [one for one in known if one is not None]
+            if printed is None or not whole or len(whole) < len(known):
+                continue
+            mean = sum(whole) / len(whole)
+            if abs(mean - printed) > ROUNDING:
+                raise ValueError(
+                    f"{where}: {column.name} is {printed}, and the mean of its {len(whole)} columns is {mean:.2f}; one "
+                    "of the cells is wrong"
+                )
 
     def _check_claim(self, claim: Claim, where: str) -> None:
         """Its rows and columns are the table's, its size is what the printed cells say."""
@@ -355,32 +348,21 @@ class Experiment(_Entry):
             _known(name, rows, where, "rows")
         _known(claim.column, [*units, ALL_COLUMNS], where, "columns")
         if claim.against:
-            _known(claim.against[2], units, f"{where}: against", "columns")
-            if claim.against[0] == claim.against[1]:
-                raise ValueError(f"{where}: against compares {claim.against[0]!r} with itself")
-            pair = units[claim.column], units[claim.against[2]]
-            if pair[0] != pair[1]:
-                raise ValueError(
-                    f"{where}: compare is in {pair[0]} and against in {pair[1]}; they cannot be subtracted"
-                )
-        size = self._printed_size(claim)
-        if claim.paper_delta is not None and size is not None and abs(size - claim.paper_delta) > ROUNDING:
-            raise ValueError(f"{where}: paper_delta is {claim.paper_delta:g}, and its cells say {size:.4g}")
-
-    def _printed_size(self, claim: Claim) -> float | None:
-        """The difference that the paper's cells have; None where a cell is empty or there are several differences."""
-        terms = [(1.0, claim.rows[0], claim.column), (-1.0, claim.rows[1], claim.column)]
-        if claim.against:
             first, second, column = claim.against
-            terms += [(-1.0, first, column), (1.0, second, column)]
-        cells = [(sign, self.printed(row, column)) for sign, row, column in terms]
-        known = [sign * cell for sign, cell in cells if cell is not None]
-        return sum(known) if len(known) == len(cells) and len(claim.pairs) == 1 else None
+            _known(column, units, f"{where}: against", "columns")
+            if first == second:
+                raise ValueError(f"{where}: against compares {first!r} with itself")
+            if (unit := units[claim.column]) != (other := units[column]):
+                raise ValueError(f"{where}: compare is in {unit} and against in {other}; they cannot be subtracted")
+        if claim.paper_delta is None:
+            return
+        cells = [(factor, self.printed(row, column)) for factor, row, column in claim.terms]
+        known = [factor * cell for factor, cell in cells if cell is not None]
+        if len(known) == len(cells) and abs(sum(known) - claim.paper_delta) > ROUNDING:
+            raise ValueError(f"{where}: paper_delta is {claim.paper_delta:g}, and its cells say {sum(known):.4g}")
 
     def printed(self, row: str, column: str) -> float | None:
         """The paper's cell; None where it has none."""
-        if column == ALL_COLUMNS:
-            return None
         cells = next(one.cells for one in self.rows if one.name == row)
         return dict(zip((one.name for one in self.columns), cells, strict=True))[column]
 
@@ -397,7 +379,7 @@ class Experiment(_Entry):
     @property
     def matched(self) -> tuple[str, ...]:
         """What of two arms' pre-training has to agree before their rows are compared."""
-        return STEPS_AND_TOKENS if self.matched_by is None else MATCHES[self.matched_by]
+        return MATCHES.get(self.matched_by, (str(self.matched_by),))
 
     @property
     def statistic(self) -> str:
@@ -427,26 +409,6 @@ def _known(name: str, known: Iterable[str], where: str, what: str) -> None:
     names = list(known)
     if name not in names:
         raise ValueError(f"{where}: {name!r} is none of the {what}; {hint(name, names)}")
-
-
-def _check_cells(row: Row, columns: tuple[Column, ...], where: str) -> None:
-    """One cell for each column; a printed mean of printed cells is their mean."""
-    if len(row.cells) != len(columns):
-        raise ValueError(f"{where}: {len(row.cells)} cells for {len(columns)} columns")
-    cells = dict(zip((column.name for column in columns), row.cells, strict=True))
-    for column in columns:
-        printed = cells[column.name]
-        # Of several scores of a column, one alone is printed.
-        parts = [cells[group[0].column] for group in column.parts if group == (Part(group[0].column),)]
-        known = [part for part in parts if part is not None]
-        if printed is None or not known or len(known) < len(column.parts):
-            continue
-        mean = sum(known) / len(known)
-        if abs(mean - printed) > ROUNDING:
-            raise ValueError(
-                f"{where}: {column.name} is {printed}, and the mean of its {len(known)} columns is {mean:.2f}; one of "
-                "the cells is wrong"
-            )
 
 
 def find_experiment(name: str) -> Path:
@@ -498,100 +460,79 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in plain.items()}
 
 
+NESTED: dict[str, tuple[type[BaseModel], int]] = {
+    "columns": (Column, 2), "rows": (Row, 2), "claims": (Claim, 2), "sweeps": (Sweeps, 1),
+}  # fmt: skip
+"""First part of a place in the file -> the model whose key is named there, and how many parts come before that key."""
+
+
 def _in_words(error: ValidationError) -> str:
     """The first refusal in one sentence: the place in the file, what is wrong, what to write."""
     first = error.errors()[0]
-    place = [one for one in first["loc"] if one != ""]
-    models: dict[str, type[BaseModel]] = {"columns": Column, "rows": Row, "claims": Claim, "sweeps": Sweeps}
-    model: type[BaseModel] = Experiment
-    if place and place[0] in models and len(place) > (1 if place[0] == "sweeps" else 2):
-        model = models[str(place[0])]
-    own = ("folder", "name") if model is Experiment else ()
-    fields = {one.alias or name: one for name, one in model.model_fields.items() if name not in own}
-    depth = 0 if model is Experiment else 1 if model is Sweeps else 2
-    key = str(place[depth]) if len(place) > depth else ""
-    where = "".join(f"{part}: " for part in (".".join(map(str, place[:depth])),) if part)
-    meaning = fields[key].description if key in fields else "a mapping of keys and values"
+    place = [str(one) for one in first["loc"] if one != ""]
     if first["type"] == "value_error":
-        message = str(first["ctx"]["error"])
-        return f"{'.'.join(map(str, place))}: {message}" if place else message
+        return ": ".join(filter(None, (".".join(place), str(first["ctx"]["error"]))))
+    model, depth = NESTED.get(place[0], (Experiment, 0))
+    if len(place) <= depth:
+        model, depth = Experiment, 0
+    meanings = {one.alias or name: one.description for name, one in model.model_fields.items() if one.description}
+    key = place[depth] if len(place) > depth else ""
+    where = f"{'.'.join(place[:depth])}: " if depth else ""
     if first["type"] == "extra_forbidden":
-        return f"{where}has no key {key!r}; {hint(key, [*fields, *(['compare'] if model is Claim else [])])}"
+        return f"{where}has no key {key!r}; {hint(key, [*meanings, *(['compare'] if model is Claim else [])])}"
+    meaning = meanings.get(key, "a mapping of keys and values")
     if first["type"] == "missing" and len(place) == depth + 1:
         return f"{where}lacks {key}, {meaning}"
-    name = ".".join(map(str, place))
-    return f"{name} is {first['input']!r}; it is {meaning}"
+    return f"{'.'.join(place)} is {first['input']!r}; it is {meaning}"
 
 
 def known_settings(folder: Path) -> set[str]:
     """First parts of the keys that a pre-training or fine-tuning run has: `objective` of objective.token."""
-    found = {"hydra"}
+    found = {"hydra"} | read_yaml(CONF_DIR / "paths.yaml").keys()
     for stage in ("pretrain", "finetune"):
         plain = read_yaml(CONF_DIR / f"{stage}.yaml")
         found |= {str(next(iter(one))) for one in plain.pop("defaults", ()) if isinstance(one, dict)} | plain.keys()
-        found |= read_yaml(CONF_DIR / "paths.yaml").keys()
     return found | {path.name for path in folder.glob("*") if path.is_dir()}
 
 
 def _check_tasks(experiment: Experiment, path: Path) -> None:
     """Refuse a task's name that is a slip of the pen; any other may be a data set that nothing here can read."""
-    sweeps = list(experiment.folder.glob("sweep_*.yaml"))
+    sweeps = experiment.folder.glob("sweep_*.yaml")
     if any("searchpath" in sweep.read_text(encoding="utf-8") for sweep in sweeps):
         return  # tasks of one's own may lie anywhere
     known = {file.stem for folder in (experiment.folder, CONF_DIR) for file in (folder / "task").glob("*.yaml")}
     swapped = {"".join(sorted(one)) for one in known}
     for i, column in enumerate(experiment.columns):
-        for name in (column.task, *column.stand_ins):
-            is_slip = "".join(sorted(name)) in swapped or difflib.get_close_matches(name, known, cutoff=SAME_KEY)
-            if name and name not in known and is_slip:
-                raise ValueError(f"{path}: columns.{i}: {name!r} is no task; {hint(name, known)}")
+        for name in filter(None, (column.task, *column.stand_ins)):
+            if "".join(sorted(name)) in swapped or difflib.get_close_matches(name, known, cutoff=SAME_KEY):
+                _known(name, known, f"{path}: columns.{i}", "tasks")
 
 
 def _check_files(experiment: Experiment, path: Path) -> None:
-    """The files of arms and rows: each is called as it says, has known settings and takes the arm that paper.yaml says.
+    """The files of arms and rows: each is called as it says, and a row takes the arm that paper.yaml says.
 
-    A slip in them would be found after the last run only, as an empty row.
+    A slip in them would be found after the last run only, as an empty row or as another arm's score.
     """
     folder, settings = experiment.folder, known_settings(experiment.folder)
-    arms = {row.name: row.arm for row in experiment.rows}
-    files = {kind: sorted((folder / kind).glob("*.yaml")) for kind in ("arm", "row")}
-    known = {kind: {file.stem for file in found} for kind, found in files.items()}
-    known["arm"] |= experiment.arms.keys()
-    known["row"] |= arms.keys()
-    for file in (*files["arm"], *files["row"]):
+    files = [file for kind in ("arm", "row") for file in sorted((folder / kind).glob("*.yaml"))]
+    for file in files:
         said, kind = read_yaml(file), file.parent.name
         if "@package _global_" not in file.read_text(encoding="utf-8"):
             continue
-        if wrong := sorted(said.keys() - settings - {"defaults"}):
-            raise ValueError(f"{file}: a run has no key {wrong[0]!r}; {hint(wrong[0], settings)}")
+        for key in sorted(said.keys() - {"defaults"}):
+            _known(key, settings, str(file), "settings of a run")
         own = str(said.get(kind, file.stem))
         if "${" not in own and own != file.stem:
             raise ValueError(f"{file}: it says {kind}: {own!r}; {kind}s are called as their files, so {file.stem!r}")
-        if kind == "row" and file.stem in arms:
-            _check_encoder(file, said, arms[file.stem], known["arm"])
-    for i, row in enumerate(experiment.rows):
+        row = next((one for one in experiment.rows if kind == "row" and one.name == file.stem), None)
+        taken = said.get("encoder_arm", "${")
+        # The report gives a row its arm's cost; a floor takes only the arm's shape.
+        has_weights = row is not None and (row.arm is not None or said.get("initialisation") == "pretrained")
+        if row is not None and has_weights and "${" not in str(taken) and taken != row.arm:
+            here, there = ("null" if one is None else repr(one) for one in (taken, row.arm))
+            raise ValueError(f"{file}: encoder_arm is {here}, and paper.yaml says arm: {there} of this row")
+    arms = {*experiment.arms, *(file.stem for file in files if file.parent.name == "arm")}
+    for i, row in enumerate(experiment.rows if arms else ()):
         for name in filter(None, (row.arm, str(row.delta.get("encoder_arm") or ""))):
-            if known["arm"] and name not in known["arm"] and "${" not in name:
-                raise ValueError(f"{path}: rows.{i}: encoder_arm {name!r} is no arm; {hint(name, known['arm'])}")
-    for kind, stage in (("arm", "pretrain"), ("row", "finetune")):
-        _check_sweep(folder / f"sweep_{stage}.yaml", kind, known[kind])
-
-
-def _check_encoder(file: Path, said: Mapping[str, Any], arm: str | None, known: set[str]) -> None:
-    """The encoder that a row takes is the one whose cost the report gives it; a floor has only its shape."""
-    taken = said.get("encoder_arm", "${")
-    if taken is not None and "${" not in str(taken) and known and taken not in known:
-        raise ValueError(f"{file}: encoder_arm {taken!r} is no arm of the experiment; {hint(str(taken), known)}")
-    is_floor = arm is None and said.get("initialisation") != "pretrained"
-    if "${" not in str(taken) and taken != arm and not is_floor:
-        words = [f"{one!r}" if one is not None else "null" for one in (taken, arm)]
-        raise ValueError(f"{file}: encoder_arm is {words[0]}, and paper.yaml says arm: {words[1]} of this row")
-
-
-def _check_sweep(path: Path, kind: str, known: set[str]) -> None:
-    """The arms or rows that a sweep lists are there."""
-    hydra = (read_yaml(path) if path.is_file() else {}).get("hydra") or {}
-    value = str(((hydra.get("sweeper") or {}).get("params") or {}).get(kind) or "")
-    for name in (one.strip("'\" ") for one in value.split(",") if value):
-        if known and name not in known and not set(value) & set("$(*?[{"):
-            raise ValueError(f"{path}: hydra.sweeper.params.{kind}: {name!r} is no {kind}; {hint(name, known)}")
+            if "${" not in name:
+                _known(name, arms, f"{path}: rows.{i}: encoder_arm", "arms")

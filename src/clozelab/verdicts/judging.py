@@ -5,7 +5,7 @@ pre-training seeds, after Holm's correction for every difference that the table'
 cannot tell an arm from its luck: then the difference over fine-tuning seeds is shown and the verdict is
 "inconclusive (one seed)". Rows that were not made in the same way are not comparable, whatever their scores.
 
-The smallest difference that a number of pre-training seeds can be expected to show.
+Last: the smallest difference that a number of pre-training seeds can be expected to show.
 """
 
 from __future__ import annotations
@@ -33,42 +33,29 @@ if TYPE_CHECKING:
 
 HOLDS, FAILS, INCONCLUSIVE = "holds", "fails", "inconclusive"
 ONE_SEED, NOT_COMPARABLE = "inconclusive (one seed)", "not comparable"
+VERDICTS = (HOLDS, FAILS, INCONCLUSIVE, ONE_SEED, NOT_COMPARABLE)
 SIGNIFICANCE = 0.05
+ASSUMED_SD = 1.0
+"""Points, of the difference of two arms over pre-training seeds, where no finished run says more."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """One claim on one data set (or on all of them).
-
-    Attributes:
-        claim: what the paper says.
-        column: the data set; None where there is none, or for a claim about all columns.
-        judged_on: in words, for the table.
-        difference: first - second in the column's unit, with its interval; of several, the one that supports the claim
-            least. None where there is no pair of runs.
-        verdict: HOLDS, FAILS, INCONCLUSIVE, ONE_SEED or NOT_COMPARABLE.
-        note: the reason, or what to keep in mind.
-        shown: which difference that is, where there are several.
-        p, corrected: of that difference, without and with the correction for the table; None where nothing is tested.
-        decisive_seeds: pre-training seeds in all that would decide it; None where no number can be given.
-        needs: the same in words; empty where more seeds are not what is lacking.
-        family: differences that are tested together.
-        paper_size: the paper's difference, where ours may be held against its size; None elsewhere.
-    """
+    """One claim on one data set (or on all of them)."""
 
     claim: Claim
-    column: DataColumn | None
-    judged_on: str
-    difference: Estimate | None
+    column: DataColumn | None  # the data set; None where there is none, or for a claim about all columns
+    judged_on: str  # in words
+    difference: Estimate | None  # first - second in the column's unit; of several, what supports the claim least
     verdict: str
-    note: str = ""
-    shown: str = ""
-    p: float | None = None
-    corrected: float | None = None
-    decisive_seeds: int | None = None
-    needs: str = ""
-    family: int = 0
-    paper_size: float | None = None
+    note: str = ""  # the reason, or what to keep in mind
+    shown: str = ""  # which difference that is, where there are several
+    p: float | None = None  # of that difference; None where nothing is tested
+    corrected: float | None = None  # the same with the correction for the table
+    decisive_seeds: int | None = None  # pre-training seeds in all that would decide it, where a number can be given
+    needs: str = ""  # the same in words; empty where more seeds are not what is lacking
+    family: int = 0  # differences that are tested together
+    paper_size: float | None = None  # the paper's difference, where ours may be held against its size
 
 
 def judge(table: Table) -> list[Judgement]:
@@ -80,16 +67,40 @@ def judge(table: Table) -> list[Judgement]:
 
 def summarise(judgements: Sequence[Judgement]) -> str:
     """The verdicts counted: "2 hold, 1 fails, 3 inconclusive"."""
-    parts = []
-    for verdict in (HOLDS, FAILS, INCONCLUSIVE, ONE_SEED, NOT_COMPARABLE):
-        count = sum(one.verdict == verdict for one in judgements)
-        parts += [counted(verdict, count)] if count else []
-    return ", ".join(parts) or "no claims"
+    return _counted([one.verdict for one in judgements], VERDICTS) or "no claims"
 
 
-def counted(verdict: str, count: int) -> str:
-    """As in "1 holds", "2 hold"."""
-    return f"{count} {verdict.removesuffix('s') if verdict in (HOLDS, FAILS) and count > 1 else verdict}"
+def _counted(verdicts: Sequence[str], order: Sequence[str]) -> str:
+    counts = {verdict: verdicts.count(verdict) for verdict in order if verdict in verdicts}
+    plural = {verdict: verdict.removesuffix("s") if verdict in (HOLDS, FAILS) else verdict for verdict in counts}
+    return ", ".join(f"{count} {plural[verdict] if count > 1 else verdict}" for verdict, count in counts.items())
+
+
+def _judgement(case: Case, correction: Correction, table: Table) -> Judgement:
+    verdicts = [link_verdict(link, case.claim, correction.corrected.get(link.key)) for link in case.links]
+    verdict = _conjunction(case, verdicts)
+    weakest = _weakest(case, verdicts)
+    count, needs = _needs(case, verdicts, verdict, correction)
+    if case.claim.column == ALL_COLUMNS:
+        notes = _notes_on_all(case, verdicts)
+    else:
+        notes = _notes(case, verdicts, verdict, weakest, correction, table)
+    is_tested = weakest is not None and weakest.is_tested
+    return Judgement(
+        claim=case.claim,
+        column=case.column,
+        judged_on=case.judged_on,
+        difference=weakest.difference if weakest else None,
+        verdict=verdict,
+        note="; ".join(dict.fromkeys(filter(None, notes))),
+        shown=weakest.name if weakest and len(case.links) > 1 else "",
+        p=weakest.p if weakest else None,
+        corrected=correction.corrected.get(weakest.key) if weakest and is_tested else None,
+        decisive_seeds=count,
+        needs=needs,
+        family=correction.size,
+        paper_size=None if _why_no_size(case, table) else case.claim.paper_delta,
+    )
 
 
 def link_verdict(link: Link, claim: Claim, corrected: float | None) -> str:
@@ -112,30 +123,6 @@ def _supports(link: Link, claim: Claim) -> bool:
     return mean < 0.0 if claim.is_lower else mean > 0.0
 
 
-def _judgement(case: Case, correction: Correction, table: Table) -> Judgement:
-    verdicts = [link_verdict(link, case.claim, correction.corrected.get(link.key)) for link in case.links]
-    verdict = _conjunction(case, verdicts)
-    weakest = _weakest(case, verdicts)
-    count, needs = _needs(case, verdicts, verdict, correction)
-    notes = _notes(case, verdicts, verdict, weakest, correction, table)
-    is_tested = weakest is not None and weakest.is_tested
-    return Judgement(
-        claim=case.claim,
-        column=case.column,
-        judged_on=case.judged_on,
-        difference=weakest.difference if weakest else None,
-        verdict=verdict,
-        note="; ".join(dict.fromkeys(note for note in notes if note)),
-        shown=weakest.name if weakest and len(case.links) > 1 else "",
-        p=weakest.p if weakest else None,
-        corrected=correction.corrected.get(weakest.key) if weakest and is_tested else None,
-        decisive_seeds=count,
-        needs=needs,
-        family=correction.size,
-        paper_size=None if _why_no_size(case, table) else case.claim.paper_delta,
-    )
-
-
 def _conjunction(case: Case, verdicts: Sequence[str]) -> str:
     """All links must hold; one that confidently goes the other way is enough to fail."""
     spoken = [verdict for verdict in verdicts if verdict != NOT_COMPARABLE]
@@ -154,16 +141,16 @@ def _weakest(case: Case, verdicts: Sequence[str]) -> Link | None:
     """The link that supports the claim least, of those that there is a difference for."""
     if len(case.links) == 1:
         return case.links[0]
-    spoken = [link for link, one in zip(case.links, verdicts, strict=True) if one != NOT_COMPARABLE]
 
     def doubt(link: Link) -> tuple[float, float]:
         """From 0, surely as claimed, to 2, surely the other way; then by the size."""
-        mean = link.difference.mean if link.difference else 0.0
+        size = abs(link.difference.mean) if link.difference else 0.0
         p = link.p if link.p is not None else 1.0
-        against = -1.0 if _supports(link, case.claim) else 1.0
-        size = abs(mean) if case.claim.kind == SPREAD else against * abs(mean)
-        return (p if against < 0 else 2.0 - p), size
+        if _supports(link, case.claim):
+            return p, size if case.claim.kind == SPREAD else -size
+        return 2.0 - p, size
 
+    spoken = [link for link, one in zip(case.links, verdicts, strict=True) if one != NOT_COMPARABLE]
     return max(spoken, key=doubt, default=None)
 
 
@@ -176,60 +163,62 @@ def _needs(case: Case, verdicts: Sequence[str], verdict: str, correction: Correc
         return None, ""
     if any(link.copies or link.is_collapsed or link.rests_on_collapsed for link in open_links):
         return None, ""  # more of them decide nothing
-    counts = []
+    # A test may fail its correction because of its rank; the next seed cannot make it fewer than there are.
+    counts = [1 + max(link.difference.count for link in open_links if link.difference)]
     for link in open_links:
         confidence = 1.0 - SIGNIFICANCE / correction.factors.get(link.key, 1)  # no spread yet: not one of the tests
         for found in filter(None, (link.difference, link.healthy)):
-            assert found.sd is not None
-            counts.append(seeds_needed(found.mean - link.point_for(found), found.sd, confidence))
-    known = [count for count in counts if count is not None]
-    if len(known) < len(counts):
-        return None, f"more than {MOST_SEEDS} pre-training seeds at this difference and spread"
-    # A test may fail its correction because of its rank; the next seed cannot make it fewer than there are.
-    least = 1 + max(link.difference.count for link in open_links if link.difference)
-    count = max(least, *known) if known else None
-    return count, f"about {count} pre-training seeds would decide at this difference and spread"
+            count = seeds_needed(found.mean - link.point_for(found), found.sd or 0.0, confidence)
+            if count is None:
+                return None, f"more than {MOST_SEEDS} pre-training seeds at this difference and spread"
+            counts.append(count)
+    return max(counts), f"about {max(counts)} pre-training seeds would decide at this difference and spread"
 
 
 def _notes(
-    case: Case,
-    verdicts: Sequence[str],
-    verdict: str,
-    weakest: Link | None,
-    correction: Correction,
-    table: Table,
+    case: Case, verdicts: Sequence[str], verdict: str, weakest: Link | None, correction: Correction, table: Table
 ) -> list[str]:
-    if case.claim.column == ALL_COLUMNS:
-        return _notes_on_all(case, verdicts)
+    """Why it is not comparable; else what a reader must know beside the verdict."""
     notes = [_why_no_size(case, table)] if case.links and not case.links[0].barred else []
     if verdict == NOT_COMPARABLE:
         reasons = [link.barred for link in case.links if link.barred]
-        reasons = reasons or [link.absent for link in case.links] or list(case.silent)
-        return [*notes, *reasons]
+        return [*notes, *(reasons or [link.absent for link in case.links] or case.silent)]
     if len(case.links) > 1:
-        notes.append(_tally(verdicts))
+        notes.append(f"of {len(verdicts)} differences {_counted(verdicts, list(dict.fromkeys(verdicts)))}")
         notes += [f"{link.name}: {link.absent}" for link in case.links if link.absent]
-    notes += [_uncorrected(weakest, correction)] if weakest else []
+    corrected = correction.corrected.get(weakest.key, 0.0) if weakest and weakest.is_tested else 0.0
+    if (
+        weakest and weakest.p is not None and weakest.p < SIGNIFICANCE <= corrected
+    ):  # they seem to contradict each other
+        what = f"{'the margin' if weakest.margin else 'zero'}, the test corrected for {correction.size} differences"
+        notes.append(f"the plain interval excludes {what} does not")
     for link in case.links:
         notes += _cautions(link, table)
-    notes += [_without_collapsed(weakest)] if weakest else []
+    if weakest and (found := weakest.without_collapsed()):
+        if weakest.is_tested and weakest.rests_on_collapsed:
+            found = f"{found}: the difference rests on them and decides nothing"
+        elif weakest.is_tested and weakest.healthy:
+            found = f"{found}; p is the larger one, with or without"
+        notes.append(found)
     if verdict == ONE_SEED and case.claim.kind == ORDER and len(case.links) == 1:
-        notes.append(_on_examples(case.links[0], table))
+        # The two rows' answers to the same examples, by the first pair of runs that both have.
+        (_, one, column), (_, other, _) = case.links[0].terms
+        first, second = (table.cells[row, column.key].runs for row in (one, other))
+        if common := sorted(first.keys() & second.keys()):
+            notes.append(compare_examples(first[common[0]], second[common[0]], column.metric))
     return notes
 
 
 def _notes_on_all(case: Case, verdicts: Sequence[str]) -> list[str]:
-    pairs = list(zip(case.links, verdicts, strict=True))
-    names = [link.name or case.judged_on for link in case.links]
-    notes = [f"{name}: {one}" for name, (_, one) in zip(names, pairs, strict=True) if one != NOT_COMPARABLE]
-    columns = [column for link, one in pairs if one != NOT_COMPARABLE for _, _, column in link.terms]
-    notes += [f"{one.role}: direction only" for one in columns if one.is_other_split]  # said once
-    absent = [name for name, (link, _) in zip(names, pairs, strict=True) if link.absent and not link.barred]
-    absent += [name for name in case.silent if name not in absent]
+    """Of a claim about all columns: the verdict on each."""
+    named = [(link.name or case.judged_on, link, one) for link, one in zip(case.links, verdicts, strict=True)]
+    notes = [f"{name}: {one}" for name, _, one in named if one != NOT_COMPARABLE]
+    spoken = [column for _, link, one in named if one != NOT_COMPARABLE for _, _, column in link.terms]
+    notes += [f"{one.role}: direction only" for one in spoken if one.is_other_split]  # said once
+    absent = [name for name, link, _ in named if link.absent and not link.barred]
+    absent = list(dict.fromkeys([*absent, *case.silent]))
     notes += [f"no runs for {', '.join(absent)}"] if absent else []
-    return notes + [
-        f"not comparable on {name} ({link.barred})" for name, link in zip(names, case.links, strict=True) if link.barred
-    ]
+    return notes + [f"not comparable on {name} ({link.barred})" for name, link, _ in named if link.barred]
 
 
 def _why_no_size(case: Case, table: Table) -> str:
@@ -241,96 +230,35 @@ def _why_no_size(case: Case, table: Table) -> str:
         return f"the paper's numbers are {AVERAGES[table.experiment.averaging]} of its runs, ours means: direction only"
     if column.is_other_split:
         return f"{column.role}: direction only"
-    if column.column and column.column.is_pretraining:
+    if column.is_pretraining:
         return "our own held-out text: direction only"
     kind = "synthetic" if column.role.startswith("synthetic") else "stand-in"
     return f"{kind}: {'says nothing of the sizes in the paper' if case.claim.kind == SPREAD else 'direction only'}"
 
 
-def _tally(verdicts: Sequence[str]) -> str:
-    counts = {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
-    return f"of {len(verdicts)} differences {', '.join(counted(verdict, count) for verdict, count in counts.items())}"
-
-
-def _uncorrected(link: Link, correction: Correction) -> str:
-    """Said where the plain interval and the verdict would seem to contradict each other."""
-    p, corrected = link.p, correction.corrected.get(link.key)
-    if not link.is_tested or p is None or corrected is None or p >= SIGNIFICANCE or corrected < SIGNIFICANCE:
-        return ""
-    what = "the margin" if link.margin else "zero"
-    return f"the plain interval excludes {what}, the test corrected for {correction.size} differences does not"
-
-
 def _cautions(link: Link, table: Table) -> list[str]:
-    """What a reader must know beside the verdict."""
+    """What a reader must know of a link's cells."""
     notes = []
     cells = {(row, column.key): table.cells[row, column.key] for _, row, column in link.terms}
     for (row, _), cell in cells.items():
-        if cell.missing:
-            notes.append(f"{len(cell.missing)} run(s) of {table.experiment.label(row)} missing")
-        if cell.num_collapsed:
-            notes.append(f"{cell.num_collapsed} collapsed run(s) of {table.experiment.label(row)}")
-        if cell.is_collapsed:
-            notes.append(f"every run of {table.experiment.label(row)} collapsed: it has measured nothing")
+        label = table.experiment.label(row)
+        notes += [f"{len(cell.missing)} run(s) of {label} missing"] if cell.missing else []
+        notes += [f"{cell.num_collapsed} collapsed run(s) of {label}"] if cell.num_collapsed else []
+        notes += [f"every run of {label} collapsed: it has measured nothing"] if cell.is_collapsed else []
+    found = link.difference
     if link.copies:
         notes.append(f"{link.copies}: copies decide nothing")
-    elif link.difference is not None and link.difference.has_no_spread and not link.is_collapsed:
+    elif found is not None and found.has_no_spread and not link.is_collapsed:
         notes.append("the same difference for every seed: no spread to judge it by, as may happen on few examples")
-    if link.difference is not None and not link.difference.is_balanced:
+    if found is not None and not found.is_balanced:
         notes.append("pre-training seeds have unequally many runs and weigh the same")
-    return [*notes, link.lengths, *_floor(link, table)]
-
-
-def _without_collapsed(link: Link) -> str:
-    found = link.without_collapsed()
-    if not found or not link.is_tested:
-        return found
-    if link.rests_on_collapsed:
-        return f"{found}: the difference rests on them and decides nothing"
-    return f"{found}; p is the larger one, with or without" if link.healthy else found
-
-
-def _floor(link: Link, table: Table) -> list[str]:
-    """Where no row of a link is above what the same head reaches without pre-training."""
+    notes.append(link.lengths)
     floors = {row.name: row.floor for row in table.experiment.rows}
-    pairs = [
-        (table.cells[row, column.key].estimate, table.cells[floor, column.key].estimate)
-        for _, row, column in link.terms
-        if column.tasks and (floor := floors[row]) is not None
-    ]
-    is_low = [own is not None and floor is not None and own.mean <= floor.mean for own, floor in pairs]
-    return ["neither row is above the no-pre-training floor"] if is_low and all(is_low) else []
-
-
-def _on_examples(link: Link, table: Table) -> str:
-    """The two rows' answers to the same examples, by the first pair of runs that both have."""
-    cells = [table.cells[row, column.key] for _, row, column in link.terms]
-    common = sorted(cells[0].runs.keys() & cells[1].runs.keys())
-    return (
-        compare_examples(cells[0].runs[common[0]], cells[1].runs[common[0]], link.terms[0][2].metric) if common else ""
-    )
-
-
-ASSUMED_SD = 1.0
-"""Points, of the difference of two arms over pre-training seeds, where no finished run says more."""
-
-
-def known_deviation(experiment: Experiment, runs: Runs) -> tuple[float, int]:
-    """(median deviation of the differences that claims rest on, over pre-training seeds; how many it is from).
-
-    ASSUMED_SD and 0 where no difference has two pre-training seeds yet. Only of scores in percent.
-    """
-    table = build_table(experiment, runs)
-    links = [link for claim in experiment.claims for case in find_cases(claim, table) for link in case.links]
-    found = {
-        link.key: link.difference.sd
-        for link in links
-        if link.is_tested
-        and link.difference
-        and link.difference.sd is not None
-        and all(c.tasks for _, _, c in link.terms)
-    }
-    return (median(found.values()), len(found)) if found else (ASSUMED_SD, 0)
+    pairs = [(table.cells[row, column.key].estimate, table.cells[floor, column.key].estimate)
+             for _, row, column in link.terms if column.tasks and (floor := floors[row]) is not None]  # fmt: skip
+    if pairs and all(own and floor and own.mean <= floor.mean for own, floor in pairs):
+        notes.append("neither row is above the no-pre-training floor")
+    return notes
 
 
 def family_size(experiment: Experiment) -> int:
@@ -347,15 +275,22 @@ def family_size(experiment: Experiment) -> int:
 
 
 def describe(experiment: Experiment, runs: Runs, seeds: int) -> str:
-    """The smallest difference that so many pre-training seeds can show, alone and after the correction, in words."""
+    """The smallest difference that so many pre-training seeds can show, alone and after the correction, in words.
+
+    The spread is the median one of the differences in percent that claims rest on, as far as there are any.
+    """
     if seeds < 2:
         return "smallest detectable difference: none; one pre-training seed cannot tell an arm from its luck"
-    deviation, number = known_deviation(experiment, runs)
-    least = smallest_detectable_difference(deviation, seeds)
-    basis = f"median of {number} comparisons so far" if number else "assumed: no two seeds have finished"
+    table = build_table(experiment, runs)
+    links = [link for claim in experiment.claims for case in find_cases(claim, table) for link in case.links]
+    tested = [link for link in links if link.is_tested and all(column.tasks for _, _, column in link.terms)]
+    known = {link.key: link.difference.sd or 0.0 for link in tested if link.difference}
+    deviation = median(known.values()) if known else ASSUMED_SD
+    basis = f"median of {len(known)} comparisons so far" if known else "assumed: no two seeds have finished"
     line = (
-        f"smallest detectable difference: {least:.1f} points between two arms with {seeds} pre-training seeds "
-        f"(found in 4 of 5 experiments), if it varies by {deviation:.1f} points from seed to seed ({basis})"
+        f"smallest detectable difference: {smallest_detectable_difference(deviation, seeds):.1f} points between two "
+        f"arms with {seeds} pre-training seeds (found in 4 of 5 experiments), if it varies by {deviation:.1f} points "
+        f"from seed to seed ({basis})"
     )
     family = family_size(experiment)
     if family < 2:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate, contrast, holm
 from clozelab.verdicts.comparability import copied_seeds, why_not
-from clozelab.verdicts.experiment import ALL_COLUMNS, CONTRAST, SPREAD, Claim, Column
+from clozelab.verdicts.experiment import ALL_COLUMNS, SPREAD, Claim, Column
 from clozelab.verdicts.table import Cell, DataColumn, Table
 from clozelab.verdicts.wording import MINUS, interval, signed
 
@@ -18,33 +18,19 @@ Term = tuple[float, str, DataColumn]
 
 @dataclass(frozen=True)
 class Link:
-    """One difference that a verdict rests on.
+    """One difference that a verdict rests on."""
 
-    Attributes:
-        name: in words.
-        terms: what it is the sum of.
-        difference: with its interval, in the column's unit; None where no seed is common to all cells.
-        margin: of a SPREAD: the difference is tested against the end that is nearer to it; 0: against zero.
-        barred: why its cells must not be compared.
-        absent: what is not there, where something is not there.
-        is_collapsed: a cell of it has no run that read its input.
-        copies: which seeds of its cells are one and the same run, where some are.
-        has_collapsed: some run behind it gave one answer to everything.
-        healthy: the difference over the runs that did not, where some did; None where no pair of seeds is left.
-        lengths: to what its cells' texts were cut, where that is not the same.
-    """
-
-    name: str
-    terms: tuple[Term, ...]
-    difference: Estimate | None
-    margin: float
-    barred: str
-    absent: str
-    is_collapsed: bool
-    copies: str = ""
-    has_collapsed: bool = False
-    healthy: Estimate | None = None
-    lengths: str = ""
+    name: str  # in words
+    terms: tuple[Term, ...]  # what it is the sum of
+    difference: Estimate | None  # in the column's unit; None where no seed is common to all cells
+    margin: float  # of a SPREAD: the difference is tested against the end that is nearer to it; 0: against zero
+    barred: str  # why its cells must not be compared
+    absent: str  # what is not there, where something is not there
+    is_collapsed: bool  # a cell of it has no run that read its input
+    copies: str = ""  # which seeds of its cells are one and the same run, where some are
+    has_collapsed: bool = False  # some run behind it gave one answer to everything
+    healthy: Estimate | None = None  # the difference over the runs that did not, where some did
+    lengths: str = ""  # to what its cells' texts were cut, where that is not the same
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -82,11 +68,9 @@ class Link:
             return False
         if self.healthy is None or self.healthy.basis != PRETRAINING_SEEDS or self.healthy.has_no_spread:
             return True
-        return self._is_on_the_near_side(self.healthy) != self._is_on_the_near_side(self.difference)
-
-    def _is_on_the_near_side(self, found: Estimate) -> bool:
-        """Below zero, or inside the margin."""
-        return abs(found.mean) < self.margin if self.margin else found.mean < 0.0
+        means = (self.difference.mean, self.healthy.mean)
+        near = [abs(mean) < self.margin if self.margin else mean < 0.0 for mean in means]
+        return near[0] != near[1]
 
     def without_collapsed(self, decimals: int = 1) -> str:
         """The difference over the runs that did not collapse, in words; empty where none or all did."""
@@ -123,116 +107,110 @@ class Case:
 
 def correct(links: Iterable[Link]) -> Correction:
     """Holm's correction over all different links that are tested."""
-    p_values = {link.key: link.p for link in links if link.is_tested}
-    known = {key: p for key, p in p_values.items() if p is not None}
-    order = sorted(known, key=known.__getitem__)
-    factors = {key: len(order) - rank for rank, key in enumerate(order)}
+    known = {link.key: p for link in links if (p := link.p) is not None}
+    factors = {key: len(known) - rank for rank, key in enumerate(sorted(known, key=known.__getitem__))}
     return Correction(dict(zip(known, holm(list(known.values())), strict=True)), factors)
 
 
 def find_cases(claim: Claim, table: Table) -> list[Case]:
+    """A case for each data set that speaks for the claim's column; one for a claim about all columns."""
+    columns = {one.name: one for one in table.experiment.columns}
     if claim.column == ALL_COLUMNS:
-        return [_case_of_all(claim, table)]
-    column = next(one for one in table.experiment.columns if one.name == claim.column)
-    data = table.of_column(column)
-    if not data:
-        return [Case(claim, None, "nothing", (), (_no_run(column.name, table),))]
-    if claim.kind == CONTRAST and claim.against:
-        return _contrasts(claim, claim.against, data, table)
-    return [Case(claim, one, one.heading, _links(claim, one, table)) for one in data]
+        tasks = [one for one in columns.values() if one.is_task]
+        data = {one.name: table.of_column(one)[:1] for one in tasks}
+        links = tuple(link for one in data.values() for found in one for link in _links(claim, found, table, "all"))
+        spoken = {link.terms[0][2].key for link in links if not link.barred and not link.absent}
+        silent = tuple(name for name, found in data.items() if not found)
+        return [Case(claim, None, f"{len(spoken)} of {len(tasks)} columns", links, silent)]
+    mine = columns[claim.column]
+    data_sets = table.of_column(mine)
+    if not data_sets:
+        return [_case_of_none(claim, mine, table)]
+    if claim.against:
+        return _contrasts(claim, mine, columns[claim.against[2]], table)
+    return [Case(claim, one, one.heading, _links(claim, one, table)) for one in data_sets]
 
 
-def _no_run(name: str, table: Table) -> str:
-    """Why a column has no results: no run at all, or runs that were scored by something else."""
+def _case_of_none(claim: Claim, column: Column, table: Table) -> Case:
+    """A column has no results: no run at all, or runs that were scored by something else."""
+    why = f"no run on {column.name} or a stand-in for it"
     for one in table.columns:
-        if one.column and one.column.name == name:
-            count = sum(table.cells[row.name, one.key].num_unscored for row in table.experiment.rows)
-            if count:
-                return f"another metric: {count} complete run(s) have no {one.metric}"
-    return f"no run on {name} or a stand-in for it"
+        count = sum(table.cells[row, one.key].num_unscored for row in table.rows) if one.column == column else 0
+        if count:
+            why = f"another metric: {count} complete run(s) have no {one.metric}"
+            break
+    return Case(claim, None, "nothing", (), (why,))
 
 
-def _contrasts(claim: Claim, against: tuple[str, str, str], data: list[DataColumn], table: Table) -> list[Case]:
+def _contrasts(claim: Claim, mine: Column, theirs: Column, table: Table) -> list[Case]:
     """One case for each pair of data sets that belong together, and one for each that has no counterpart.
 
     The paper's data set goes with the paper's, and a stand-in with the one at its place in the other column's list:
     whatever else has runs would be another comparison under the claim's name. A column with a single data set by
     nature (no stand-ins in paper.yaml, a mean, a fact of pre-training) goes with every one of the other column.
     """
-    mine, theirs = (next(o for o in table.experiment.columns if o.name == name) for name in (claim.column, against[2]))
-    others = table.of_column(theirs)
+    data, others = table.of_column(mine), table.of_column(theirs)
     if not others:
-        return [Case(claim, None, "nothing", (), (_no_run(theirs.name, table),))]
+        return [_case_of_none(claim, theirs, table)]
     is_single = any(len(sets) == 1 and not column.stand_ins for sets, column in ((data, mine), (others, theirs)))
-    pairs = [(one, other) for one in data for other in others if is_single or _place(one) == _place(other)]
-    cases = [_contrast(claim, against, one, other, table) for one, other in pairs]
-    for alone, column in (*((one, theirs) for one in data), *((other, mine) for other in others)):
-        if not any(alone.key in (one.key, other.key) for one, other in pairs):
-            cases.append(Case(claim, alone, alone.heading, (), (_no_counterpart(alone, column),)))
+    cases, paired = [], set()
+    for one, other in ((one, other) for one in data for other in others):
+        if is_single or _place(one, mine) == _place(other, theirs):
+            sides = (one, one, other, other)
+            terms = tuple((factor, row, side) for (factor, row, _), side in zip(claim.terms, sides, strict=True))
+            # Where either is not the paper's data, the paper's size says nothing about the difference.
+            speaks = other if one.is_paper and not other.is_paper else one
+            judged_on = one.heading if one.key == other.key else f"{one.heading} against {other.heading}"
+            cases.append(Case(claim, speaks, judged_on, (_link(terms, table),)))
+            paired |= {one.key, other.key}
+    alone = [*((one, mine, theirs) for one in data), *((other, theirs, mine) for other in others)]
+    for one, own, column in alone:
+        if one.key not in paired:
+            place, names = _place(one, own), (column.task, *column.stand_ins)
+            why = f"{column.name} has no counterpart of {one.heading} in paper.yaml"
+            if isinstance(place, int) and place < len(names):
+                why = f"no run on {names[place]}, the counterpart of {one.heading} in {column.name}"
+            cases.append(Case(claim, one, one.heading, (), (why,)))
     return cases
 
 
-def _place(one: DataColumn) -> int | str:
-    """Where the paper.yaml lists a data set in its column (the paper's own is 0); its name where it does not."""
-    assert one.column is not None
-    names = (one.column.task, *one.column.stand_ins)
+def _place(one: DataColumn, column: Column) -> int | str:
+    """Where paper.yaml lists a data set in its column (the paper's own is 0); its name where it does not."""
+    names = (column.task, *column.stand_ins)
     return names.index(one.task) if one.task in names else one.task
 
 
-def _no_counterpart(one: DataColumn, column: Column) -> str:
-    names, place = (column.task, *column.stand_ins), _place(one)
-    if isinstance(place, int) and place < len(names):
-        return f"no run on {names[place]}, the counterpart of {one.heading} in {column.name}"
-    return f"{column.name} has no counterpart of {one.heading} in paper.yaml"
-
-
-def _contrast(claim: Claim, against: tuple[str, str, str], one: DataColumn, other: DataColumn, table: Table) -> Case:
-    rows = claim.rows
-    terms = ((1.0, rows[0], one), (-1.0, rows[1], one), (-1.0, against[0], other), (1.0, against[1], other))
-    # Where either is not the paper's data, the paper's size says nothing about the difference.
-    speaks = other if one.is_paper and not other.is_paper else one
-    judged_on = one.heading if one.key == other.key else f"{one.heading} against {other.heading}"
-    return Case(claim, speaks, judged_on, (_link(terms, "", table),))
-
-
-def _case_of_all(claim: Claim, table: Table) -> Case:
-    """Every column of a task, by the first data set that speaks for it."""
-    tasks = [column for column in table.experiment.columns if column.is_task]
-    links: list[Link] = []
-    silent = []
-    for column in tasks:
-        data = table.of_column(column)
-        links += _links(claim, data[0], table, with_column=True) if data else []
-        silent += [] if data else [column.name]
-    spoken = {link.terms[0][2].key for link in links if not link.barred and not link.absent}
-    return Case(claim, None, f"{len(spoken)} of {len(tasks)} columns", tuple(links), tuple(silent))
-
-
-def _links(claim: Claim, column: DataColumn, table: Table, *, with_column: bool = False) -> tuple[Link, ...]:
-    links = []
-    label = table.experiment.label
+def _links(claim: Claim, column: DataColumn, table: Table, among: str = "") -> tuple[Link, ...]:
+    """The differences of a claim on one data set; `among` others, each says on which."""
+    label, links = table.experiment.label, []
     for first, second in claim.pairs:
         names = [] if claim.rows == (first, second) else [f"{label(first)} {MINUS} {label(second)}"]
-        names += [column.heading] if with_column else []
-        terms = ((1.0, first, column), (-1.0, second, column))
+        names += [column.heading] if among else []
         margin = claim.points if claim.kind == SPREAD else 0.0
-        links.append(_link(terms, " on ".join(names), table, margin))
+        links.append(link_between(first, second, column, table, " on ".join(names), margin))
     return tuple(links)
 
 
-def link_between(first: str, second: str, column: DataColumn, table: Table) -> Link:
-    """The difference of two rows on one data set that no claim need be about."""
-    return _link(((1.0, first, column), (-1.0, second, column)), "", table)
+def link_between(
+    first: str, second: str, column: DataColumn, table: Table, name: str = "", margin: float = 0.0
+) -> Link:
+    """The difference of two rows on one data set, whether or not a claim is about it."""
+    return _link(((1.0, first, column), (-1.0, second, column)), table, name, margin)
 
 
-def _link(terms: tuple[Term, ...], name: str, table: Table, margin: float = 0.0) -> Link:
+def _link(terms: tuple[Term, ...], table: Table, name: str = "", margin: float = 0.0) -> Link:
     cells = [table.cells[row, column.key] for _, row, column in terms]
-    difference = contrast([(factor, cell.scores) for (factor, _, _), cell in zip(terms, cells, strict=True)])
-    absent = _absent(terms, cells, table)
-    if difference is None and not absent:
-        absent = "the rows have no seed in common"
-    has_collapsed = any(cell.num_collapsed for cell in cells)
     factors = [factor for factor, _, _ in terms]
+    difference = contrast([(factor, cell.scores) for factor, cell in zip(factors, cells, strict=True)])
+    healthy = contrast([(factor, cell.healthy) for factor, cell in zip(factors, cells, strict=True)])
+    has_collapsed = any(cell.num_collapsed for cell in cells)
+    absent = _absent(terms, table) or ("the rows have no seed in common" if difference is None else "")
+    copies = [
+        f"{table.experiment.label(row)}: {copied}"
+        for (_, row, _), cell in zip(terms, cells, strict=True)
+        for part in cell.parts
+        if (copied := copied_seeds(part.runs.values()))
+    ]
     return Link(
         name=name,
         terms=terms,
@@ -241,11 +219,9 @@ def _link(terms: tuple[Term, ...], name: str, table: Table, margin: float = 0.0)
         barred=_barred(terms, table),
         absent=absent,
         is_collapsed=any(cell.is_collapsed for cell in cells),
-        copies=_copies(terms, table),
+        copies="; ".join(dict.fromkeys(copies)),
         has_collapsed=has_collapsed,
-        healthy=contrast([(factor, cell.healthy) for factor, cell in zip(factors, cells, strict=True)])
-        if has_collapsed
-        else None,
+        healthy=healthy if has_collapsed else None,
         lengths=_lengths(cells),
     )
 
@@ -253,27 +229,18 @@ def _link(terms: tuple[Term, ...], name: str, table: Table, margin: float = 0.0)
 def _lengths(cells: Sequence[Cell]) -> str:
     """Rows are cut to what their encoder was trained on: one from the middle of a run may have seen short rows only."""
     runs = [[run for part in cell.parts for run in part.runs.values()] for cell in cells]
-    known = [[(run.facts.get("data") or {}).get("max_seq_length") for run in own] for own in runs]
-    found = [sorted({length for length in own if length}) for own in known]
-    parts = ["/".join(map(str, one)) for one in found]
-    return f"texts cut to {' against '.join(dict.fromkeys(parts))} tokens" if all(parts) and len(set(parts)) > 1 else ""
+    known = [{(run.facts.get("data") or {}).get("max_seq_length") or 0 for run in own} - {0} for own in runs]
+    parts = dict.fromkeys("/".join(map(str, sorted(lengths))) for lengths in known)
+    return f"texts cut to {' against '.join(parts)} tokens" if all(parts) and len(parts) > 1 else ""
 
 
-def _copies(terms: Sequence[Term], table: Table) -> str:
-    parts = [(row, part) for _, row, column in terms for part in table.cells[row, column.key].parts]
-    found = [(row, copied_seeds(part.runs.values())) for row, part in parts]
-    return "; ".join(dict.fromkeys(f"{table.experiment.label(row)}: {what}" for row, what in found if what))
-
-
-def _absent(terms: Sequence[Term], cells: Sequence[Cell], table: Table) -> str:
-    empty = {row: cell for (_, row, _), cell in zip(terms, cells, strict=True) if not cell.scores}
-    for row, cell in empty.items():
-        if cell.num_unscored:
-            metric = next(column.metric for _, name, column in terms if name == row)
-            return (
-                f"another metric: {cell.num_unscored} complete run(s) of {table.experiment.label(row)} have no {metric}"
-            )
-    names = " and ".join(table.experiment.label(row) for row in empty)
+def _absent(terms: Sequence[Term], table: Table) -> str:
+    empty = {row: column for _, row, column in terms if not table.cells[row, column.key].scores}
+    for row, column in empty.items():
+        if count := table.cells[row, column.key].num_unscored:
+            label = table.experiment.label(row)
+            return f"another metric: {count} complete run(s) of {label} have no {column.metric}"
+    names = " and ".join(map(table.experiment.label, empty))
     return f"no complete run of {names}" if names else ""
 
 
@@ -288,8 +255,6 @@ def _barred(terms: Sequence[Term], table: Table) -> str:
     for _, _, column in terms:
         if column.column and column.column.metric and column.tasks and column.metric != column.column.metric:
             return f"another metric: {column.metric}, where the claim is about {column.column.metric}"
-    for (_, first, column), (_, second, _) in zip(terms[::2], terms[1::2], strict=True):
-        reason = why_not(table, first, second, column.tasks)
-        if reason:
-            return reason
-    return ""
+    pairs = zip(terms[::2], terms[1::2], strict=True)
+    reasons = (why_not(table, first, second, column.tasks) for (_, first, column), (_, second, _) in pairs)
+    return next(filter(None, reasons), "")

@@ -7,43 +7,36 @@ seed; that it changes sign is said of means, that one arm overtakes another only
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate
+from clozelab.metrics.statistics import PRETRAINING_SEEDS
+from clozelab.training.measuring import read_rows
 from clozelab.verdicts.experiment import Experiment
 from clozelab.verdicts.links import Link, link_between
 from clozelab.verdicts.table import DataColumn, Table
-from clozelab.verdicts.wording import DASH, MINUS, distinct, interval, percent, rough, signed
+from clozelab.verdicts.wording import DASH, MINUS, distinct, interval, listed, percent, rough, signed
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
     from clozelab.runs.record import Record
 
 POINT = "encoder_fraction"
-ITS_OWN = ("row", POINT)
-"""What one line's rows set differently."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """The rows along one arm's pre-training.
-
-    Attributes:
-        rows: fraction of the steps -> row, in the order of the steps; two or more.
-        tokens: fraction -> tokens seen, as a mean over seeds; empty where that is not known of every fraction.
-        floor: the row without pre-training that all of them name, where the line begins; None for none.
-    """
+    """The rows along one arm's pre-training."""
 
     name: str
     arm: str
-    rows: Mapping[float, str]
-    tokens: Mapping[float, float]
-    floor: str | None
+    rows: Mapping[float, str]  # fraction of the steps -> row, in the order of the steps; two or more
+    tokens: Mapping[float, float]  # fraction -> seen, a mean over seeds; empty where not known of every fraction
+    floor: str | None  # the row without pre-training that all of them name, where the line begins
 
 
 @dataclass(frozen=True)
@@ -51,8 +44,7 @@ class Lead:
     """What one line is ahead of another after a fraction of their steps."""
 
     fraction: float
-    tokens: str
-    """In words; empty where not known."""
+    tokens: str  # in words; empty where not known
     link: Link
 
     @property
@@ -68,8 +60,10 @@ class Lead:
         """
         if not self.link.is_tested or self.link.rests_on_collapsed:
             return 0
-        sides = {_side(found) for found in (self.link.difference, self.link.healthy) if found is not None}
-        return sides.pop() if len(sides) == 1 else 0
+        found = [one for one in (self.link.difference, self.link.healthy) if one is not None]
+        if all(one.low is not None and one.low > 0.0 for one in found):
+            return 1
+        return -1 if all(one.high is not None and one.high < 0.0 for one in found) else 0
 
     @property
     def place(self) -> str:
@@ -99,63 +93,39 @@ class Race:
         return [one for one in self.comparable if not one.link.is_collapsed and not one.link.rests_on_collapsed]
 
 
-def _side(found: Estimate) -> int:
-    if found.low is None or found.high is None:
-        return 0
-    return 1 if found.low > 0.0 else -1 if found.high < 0.0 else 0
-
-
 def find_lines(experiment: Experiment, runs: Runs) -> list[Line]:
-    """Every arm with rows at two or more fractions of its steps."""
+    """Every arm with rows at two or more fractions of its steps, and nothing else that they set differently."""
     found: dict[tuple[str, frozenset[tuple[str, str]]], dict[float, str]] = {}
     for row in experiment.rows:
         run = next((run for run in runs.finetune if run.name == row.name), None)
         if row.arm is not None and run is not None:
-            others = frozenset((key, str(value)) for key, value in run.row_delta.items() if key not in ITS_OWN)
-            fraction = float(run.config.get(POINT, 1.0))
-            found.setdefault((row.arm, others), {}).setdefault(fraction, row.name)
+            others = frozenset((key, str(value)) for key, value in run.row_delta.items() if key not in ("row", POINT))
+            found.setdefault((row.arm, others), {})[float(run.config.get(POINT, 1.0))] = row.name
     long = {key: dict(sorted(rows.items())) for key, rows in found.items() if len(rows) > 1}
-    return [
-        Line(
-            name=_name(arm, others, list(long)),
-            arm=arm,
-            rows=rows,
-            tokens=_tokens([run for run in runs.pretrain if run.name == arm], list(rows)),
-            floor=_floor(experiment, rows.values()),
-        )
-        for (arm, others), rows in long.items()
-    ]
-
-
-def _floor(experiment: Experiment, rows: Iterable[str]) -> str | None:
-    """The one that all rows name."""
-    named = {row.floor for row in experiment.rows if row.name in set(rows)}
-    return named.pop() if len(named) == 1 else None
-
-
-def _name(arm: str, others: frozenset[tuple[str, str]], lines: Sequence[tuple[str, frozenset[tuple[str, str]]]]) -> str:
-    """The arm, with what sets this line apart from the arm's others."""
-    shared = frozenset.intersection(*(one for other, one in lines if other == arm))
-    apart = ", ".join(f"{key} {value}" for key, value in sorted(others - shared))
-    return f"{arm}, {apart}" if apart else arm
+    lines = []
+    for (arm, others), rows in long.items():
+        # Of several lines of one arm, each is called by what sets it apart, too.
+        shared = frozenset.intersection(*(one for other, one in long if other == arm))
+        name = ", ".join([arm, *(f"{key} {value}" for key, value in sorted(others - shared))])
+        floors = {row.floor for row in experiment.rows if row.name in rows.values()}
+        tokens = _tokens([run for run in runs.pretrain if run.name == arm and run.is_complete], list(rows))
+        lines.append(Line(name, arm, rows, tokens, floors.pop() if len(floors) == 1 else None))
+    return lines
 
 
 def _tokens(runs: Sequence[Record], fractions: Sequence[float]) -> dict[float, float]:
-    """Seen after each fraction of the steps, as a mean over the complete runs; empty where one is not known."""
-    from clozelab.training.measuring import read_rows  # only for points of a run
-
+    """Seen after each fraction of the steps, as a mean over the runs; empty where one is not known."""
     found: dict[float, list[float]] = {fraction: [] for fraction in fractions}
     for run in runs:
         steps, tokens = run.facts.get("steps"), run.facts.get("tokens")
-        if not run.is_complete or not steps or not tokens:
+        if not steps or not tokens:
             continue
         logged = {row.step: float(row.tokens) for row in read_rows(run.folder / "metrics.csv")}
-        known = logged | {0: 0.0, int(steps): float(tokens)}
-        at = sorted(known)
+        known = dict(sorted((logged | {0: 0.0, int(steps): float(tokens)}).items()))
         for fraction, values in found.items():
             step = round(fraction * steps)
             if len(known) > 2 or step in known:
-                values.append(float(np.interp(step, at, [known[one] for one in at])))
+                values.append(float(np.interp(step, list(known), list(known.values()))))
     return {key: float(np.mean(values)) for key, values in found.items()} if all(found.values()) else {}
 
 
@@ -164,17 +134,14 @@ def find_races(lines: Sequence[Line], table: Table) -> list[Race]:
     races = []
     for column in (one for one in table.with_results if one.tasks):
         for first, second in combinations(lines, 2):
-            common = [fraction for fraction in first.rows if fraction in second.rows]
-            leads = tuple(_lead(first, second, fraction, column, table) for fraction in common)
-            leads = tuple(lead for lead in leads if lead.link.difference is not None)
-            races += [Race(first, second, column, leads)] if leads else []
+            leads = []
+            for fraction in (one for one in first.rows if one in second.rows):
+                seen = [line.tokens[fraction] for line in (first, second) if fraction in line.tokens]
+                words = distinct(map(rough, seen)) if len(seen) == 2 else ""
+                link = link_between(first.rows[fraction], second.rows[fraction], column, table)
+                leads += [Lead(fraction, words, link)] if link.difference is not None else []
+            races += [Race(first, second, column, tuple(leads))] if leads else []
     return races
-
-
-def _lead(first: Line, second: Line, fraction: float, column: DataColumn, table: Table) -> Lead:
-    tokens = [line.tokens.get(fraction) for line in (first, second)]
-    words = "" if None in tokens else distinct(rough(one) for one in tokens if one is not None)
-    return Lead(fraction, words, link_between(first.rows[fraction], second.rows[fraction], column, table))
 
 
 def sentence(race: Race) -> str:
@@ -186,76 +153,70 @@ def sentence(race: Race) -> str:
         return f"{race.name}: every point rests on collapsed runs, which say nothing."
     if len(leads) == 1:
         return f"{race.name}: only one point of both ({leads[0].place}), which shows no change."
-    changes = _changes(leads)
+    signed_leads = [lead for lead in leads if lead.sign]  # a mean of exactly zero has no sign
+    changes = [(one, other) for one, other in pairwise(signed_leads) if one.sign != other.sign]
+    said = f"The mean difference {race.name}"
     if changes:
-        where = ", and ".join(f"between {one.place} and {other.place}" for one, other in changes)
-        said = f"The mean difference {race.name} changes sign {where}"
+        said += " changes sign " + ", and ".join(f"between {one.place} and {other.place}" for one, other in changes)
+    elif signed_leads:
+        ahead = race.first.name if signed_leads[0].sign > 0 else race.second.name
+        where = "every" if len(signed_leads) == len(leads) else "each unequal"
+        said += f" does not change sign within the run ({ahead} is ahead at {where} point)"
     else:
-        ahead = {1: race.first.name, -1: race.second.name}.get(next((one.sign for one in leads if one.sign), 0))
-        said = f"The mean difference {race.name} does not change sign within the run"
-        said += f" ({ahead} is ahead at {'every' if all(one.sign for one in leads) else 'each unequal'} point)"
-        said = said if ahead else f"The mean difference {race.name} is zero at every point"
-    said = f"{said}; {_sureness(leads, bool(changes))}"
+        said += " is zero at every point"
+    said += f"; {_sureness(leads, bool(changes))}"
     return f"{said}; {left_out} point(s) that rest on collapsed runs are left out." if left_out else f"{said}."
-
-
-def _changes(leads: Sequence[Lead]) -> list[tuple[Lead, Lead]]:
-    """The points around each change of the mean's sign; a mean of exactly zero has no sign."""
-    return [(one, other) for one, other in pairwise([lead for lead in leads if lead.sign]) if one.sign != other.sign]
 
 
 def _sureness(leads: Sequence[Lead], has_changed: bool) -> str:
     """What the intervals say of it."""
     if not any(lead.link.difference and lead.link.difference.basis == PRETRAINING_SEEDS for lead in leads):
         return "with one pre-training seed an arm, that may be the luck of two runs and shows no crossing"
-    sides = {lead.side for lead in leads} - {0}
+    names = {-1: "below", 1: "above"}
+    sides = [side for side in names if any(lead.side == side for lead in leads)]
     if not sides:
-        end = ", so they do not support a crossing" if has_changed else ""
-        return f"no interval excludes zero{end}"
-    parts = [f"{'above' if side > 0 else 'below'} zero {_where(leads, side)}" for side in sorted(sides)]
-    said = f"intervals lie {' and '.join(parts)}"
+        return f"no interval excludes zero{', so they do not support a crossing' if has_changed else ''}"
+    said = f"intervals lie {' and '.join(f'{names[side]} zero {_where(leads, side)}' for side in sides)}"
     if len(sides) == 2:
         return f"{said}: they support a crossing"
-    other = "below" if sides == {1} else "above"
+    other = names[-sides[0]]
     return f"{said} and nowhere {other} it, so they do not support a crossing" if has_changed else said
 
 
 def _where(leads: Sequence[Lead], side: int) -> str:
     """The points at which intervals lie on a side: "from ... on" where that is all of the rest."""
-    there = [lead.side == side for lead in leads]
-    count = sum(there)
-    if there[-1] and all(there[-count:]):
-        return f"from {leads[-count].place} on" if count > 1 else f"at {leads[-1].place}"
-    *most, last = (lead.place for lead, is_there in zip(leads, there, strict=True) if is_there)
-    return f"at {', '.join(most)} and {last}" if most else f"at {last}"
+    there = [lead for lead in leads if lead.side == side]
+    if len(there) > 1 and there == list(leads[-len(there) :]):
+        return f"from {there[0].place} on"
+    return f"at {listed(lead.place for lead in there)}"
 
 
 def race_page(race: Race, table: Table) -> dict[str, Any]:
     """What a report shows of a race: its sentence and a line a point."""
-    column = race.column
+    column, points = race.column, []
+    for lead in race.leads:
+        found, link = lead.link.difference, lead.link
+        rows = (race.first.rows[lead.fraction], race.second.rows[lead.fraction])
+        means = [percent(table.cells[row, column.key].estimate, column.decimals) for row in rows]
+        notes = [link.barred, link.copies, link.lengths]
+        notes += [found.basis] if found and found.basis != PRETRAINING_SEEDS else []
+        notes += ["every run of one arm collapsed" if link.is_collapsed else link.without_collapsed(column.decimals)]
+        points.append(
+            {
+                "fraction": f"{100 * lead.fraction:g} %",
+                "tokens": lead.tokens or DASH,
+                "first": means[0],
+                "second": means[1],
+                "difference": signed(found.mean if found else None, column.decimals),
+                "interval": interval(found, column.decimals),
+                "note": "; ".join(filter(None, notes)),
+            }
+        )
     return {
         "name": race.name,
         "first": race.first.name,
         "second": race.second.name,
         "judged_on": f"{column.heading} ({column.role})" if column.role else column.heading,
         "sentence": sentence(race),
-        "points": [_lead_page(lead, race, table) for lead in race.leads],
-    }
-
-
-def _lead_page(lead: Lead, race: Race, table: Table) -> dict[str, str]:
-    difference, decimals = lead.link.difference, race.column.decimals
-    cells = [table.cells[line.rows[lead.fraction], race.column.key] for line in (race.first, race.second)]
-    is_over_fewer = difference is not None and difference.basis != PRETRAINING_SEEDS
-    notes = [lead.link.barred, lead.link.copies, lead.link.lengths]
-    notes += [difference.basis if difference and is_over_fewer else ""]
-    notes += ["every run of one arm collapsed" if lead.link.is_collapsed else lead.link.without_collapsed(decimals)]
-    return {
-        "fraction": f"{100 * lead.fraction:g} %",
-        "tokens": lead.tokens or DASH,
-        "first": percent(cells[0].estimate, decimals),
-        "second": percent(cells[1].estimate, decimals),
-        "difference": signed(difference.mean if difference else None, decimals),
-        "interval": interval(difference, decimals),
-        "note": "; ".join(note for note in notes if note),
+        "points": points,
     }

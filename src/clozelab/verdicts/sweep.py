@@ -7,7 +7,7 @@ they say nothing, their settings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,34 +32,38 @@ def sweep_table(runs: Runs) -> Table:
     """The table of the runs below a folder: of fine-tuning where there is any, else of pre-training.
 
     Raises:
-        ValueError: there is no run, or nothing differs between the runs but their seeds.
+        ValueError: there is no run.
     """
-    tuned = [run for run in runs.records if run.stage == "finetune" and run.config.get("seed") is not None]
-    trained = [run for run in runs.records if run.stage == "pretrain" and run.config.get("seed") is not None]
-    shown = [run for run in (tuned or trained) if run.fingerprint]
-    if not shown:
+    known = [run for run in runs.records if run.fingerprint and run.config.get("seed") is not None]
+    trained = [run for run in known if run.stage == "pretrain"]
+    tuned = [run for run in known if run.stage == "finetune"]
+    if not known:
         raise ValueError(f"{runs.root}: no run; give the folder of a sweep's runs, or the name of an experiment")
-    keys = _varying(shown)
-    labels = {run.folder: _label(run, keys) for run in shown}
-    kind = "row" if tuned else "arm"
-    named = [run.model_copy(update={"config": {**run.config, kind: labels[run.folder]}}) for run in shown]
-    others = [run for run in runs.records if run.stage == "pretrain"] if tuned else []
-    rows = tuple(Row(row=name, label=name, arm=name) for name in dict.fromkeys(labels.values()))
+    shown, kind = (tuned, "row") if tuned else (trained, "arm")
+    said = [_said(run) for run in shown]
+    keys = _varying(shown, said)
+    ends = [key.rpartition(".")[2] for key in keys]
+    short = {key: end if ends.count(end) == 1 else key for key, end in zip(keys, ends, strict=True)}
+    named = []
+    for run, words in zip(shown, said, strict=True):
+        config = flatten(run.config)
+        values = {short[key]: words.get(key, str(config.get(key, "default"))) for key in keys}
+        label = ", ".join(f"{key}={value}" for key, value in values.items()) or run.name
+        label = values[keys[0]] if len(keys) == 1 and keys[0] in NAMES else label
+        named.append(run.model_copy(update={"config": run.config | {kind: label}}))
     columns = _task_columns(named) if tuned else _figure_columns(named)
-    if tuned:
-        arms = {run.name: str(run.config.get("encoder_arm")) for run in named}
-        rows = tuple(row.model_copy(update={"arm": arms[row.name]}) for row in rows)
-    empty = (None,) * len(columns)
+    arms = {run.name: str(run.config.get("encoder_arm")) if tuned else run.name for run in named}
     experiment = Experiment(
         folder=runs.root,
         name=runs.root.name,
-        title=f"What {' and '.join(map(_short(keys), keys)) or 'this recipe'} changes",
+        title=f"What {' and '.join(short.values()) or 'this recipe'} changes",
         columns=columns,
-        rows=tuple(row.model_copy(update={"cells": empty}) for row in rows),
+        rows=tuple(Row(row=name, label=name, arm=arm, cells=(None,) * len(columns)) for name, arm in arms.items()),
         matched_by="none",
     )
     # Whatever the rows are named by is what they are about.
-    about = experiment.model_copy(update={"differ_in": tuple(_unequal([_said(run) for run in shown]) or keys)})
+    about = experiment.model_copy(update={"differ_in": tuple(_unequal(said) or keys)})
+    others = [run for run in runs.records if run.stage == "pretrain"] if tuned else []
     return build_table(about, replace(runs, records=[*others, *named]))
 
 
@@ -69,18 +73,17 @@ def _said(run: Record) -> dict[str, str]:
     return {key: value for key, _, value in pairs if not is_within(key, NO_DIFFERENCE)}
 
 
-def _varying(runs: Sequence[Record]) -> list[str]:
+def _varying(runs: Sequence[Record], said: Sequence[Mapping[str, str]]) -> list[str]:
     """The keys that the runs' overrides, or else their names or settings, say differently."""
-    for values in ([_said(run) for run in runs], [_names(run) for run in runs], [settings(run) for run in runs]):
+    names: list[Mapping[str, str]] = [
+        {key: str(run.config[key]) for key in ("arm", "row") if key in run.config} for run in runs
+    ]
+    for values in (said, names, [*map(settings, runs)]):
         if keys := _unequal(values):
             # A multirun names its arms by what differs: that says more than the name.
-            said = [key for key in keys if key not in NAMES]
-            return said if said and _groups(values, said) == _groups(values, keys) else keys
+            own = [key for key in keys if key not in NAMES]
+            return own if own and _groups(values, own) == _groups(values, keys) else keys
     return []
-
-
-def _names(run: Record) -> dict[str, str]:
-    return {key: str(run.config[key]) for key in ("arm", "row") if key in run.config}
 
 
 def _unequal(values: Sequence[Mapping[str, str]]) -> list[str]:
@@ -93,22 +96,6 @@ def _groups(values: Sequence[Mapping[str, str]], keys: Iterable[str]) -> int:
     return len({tuple(one.get(key) for key in chosen) for one in values})
 
 
-def _label(run: Record, keys: Sequence[str]) -> str:
-    """`predict_prob=0.3`; a name alone where rows differ in one name."""
-    said, config = _said(run), flatten(run.config)
-    values = {key: said.get(key, str(config.get(key, "default"))) for key in keys}
-    if len(keys) == 1 and keys[0] in NAMES:
-        return values[keys[0]]
-    short = _short(keys)
-    return ", ".join(f"{short(key)}={value}" for key, value in values.items()) or run.name
-
-
-def _short(keys: Sequence[str]) -> Callable[[str], str]:
-    """Of a dotted key its last part, where no other ends alike."""
-    ends = [key.rpartition(".")[2] for key in keys]
-    return lambda key: key.rpartition(".")[2] if ends.count(key.rpartition(".")[2]) == 1 else key
-
-
 def _task_columns(runs: Sequence[Record]) -> tuple[Column, ...]:
     titles = {run.task: run.title for run in runs}
     twice = len(set(titles.values())) < len(titles)
@@ -116,8 +103,6 @@ def _task_columns(runs: Sequence[Record]) -> tuple[Column, ...]:
 
 
 def _figure_columns(runs: Sequence[Record]) -> tuple[Column, ...]:
-    names = {key: key.removeprefix("validation/").replace("_", " ") for key in FIGURES}
-    known = [key for key in FIGURES if any(key in run.facts for run in runs)] or list(FIGURES[:1])
-    return tuple(
-        Column.model_validate({"name": f"held-out {names[key]}", "from": "pretrain", "metric": key}) for key in known
-    )
+    names = {key: f"held-out {key.removeprefix('validation/').replace('_', ' ')}" for key in FIGURES}
+    known = [key for key in FIGURES if any(key in run.facts for run in runs)] or FIGURES[:1]
+    return tuple(Column.model_validate({"name": names[key], "from": "pretrain", "metric": key}) for key in known)

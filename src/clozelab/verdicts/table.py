@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from clozelab.metrics.statistics import Estimate, estimate
-from clozelab.verdicts.experiment import OUR_SPLIT, PERCENT, Column, Experiment, Part
+from clozelab.verdicts.experiment import OUR_SPLIT, PERCENT, Column, Experiment
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
@@ -26,37 +26,21 @@ Seeds = tuple[int, int]
 
 @dataclass(frozen=True)
 class DataColumn:
-    """A data set in the table.
-
-    Attributes:
-        heading: what stands over it.
-        key: what its cells are filed under: the task's name, or another for a data set of the paper without runs.
-        metric: a key of scores.json, or of a pre-training run's facts.
-        column: the paper's column that it is, or stands in for; None for neither.
-        is_paper: it is the paper's own data set, on the paper's split.
-        role: what it is where it is not: "stand-in for ...", "synthetic, for ...".
-        task: the task whose runs it holds; several columns may show different scores of one task.
-        tasks: of all its runs: one, several for a mean, none for a fact of pre-training.
-        majority: the score of always answering the most frequent label, percent, where known.
-        baseline: the best simple method on these examples, where known: its name and score, percent.
-        num_examples: examples that a score is over, where known.
-        trained_on: where runs saw only a part of the training examples: "10,000 of 67,349".
-        is_other_split: the paper's data set, but not the split that the paper's numbers are on.
-    """
+    """A data set in the table; scores are in percent."""
 
     heading: str
-    key: str
-    metric: str
-    column: Column | None
-    is_paper: bool
-    role: str = ""
-    task: str = ""
-    tasks: tuple[str, ...] = ()
-    majority: float | None = None
-    baseline: tuple[str, float] | None = None
-    num_examples: int | None = None
-    trained_on: str = ""
-    is_other_split: bool = False
+    key: str  # what its cells are filed under
+    metric: str  # a key of scores.json, or of a pre-training run's facts
+    column: Column | None  # the paper's column that it is, or stands in for
+    is_paper: bool  # the paper's own data set, on the paper's split
+    role: str = ""  # what it is where it is not: "stand-in for ...", "synthetic, for ..."
+    task: str = ""  # whose runs it holds; several columns may show different scores of one task
+    tasks: tuple[str, ...] = ()  # of all its runs: one, several for a mean, none for a fact of pre-training
+    majority: float | None = None  # the score of always answering the most frequent label
+    baseline: tuple[str, float] | None = None  # the best simple method on these examples, and its score
+    num_examples: int | None = None  # that a score is over, where known
+    trained_on: str = ""  # where runs saw only a part of the training examples: "10,000 of 67,349"
+    is_other_split: bool = False  # the paper's data set, but not the split that the paper's numbers are on
 
     @property
     def unit(self) -> str:
@@ -80,27 +64,15 @@ class DataColumn:
 
 @dataclass(frozen=True)
 class Cell:
-    """One row on one data set.
-
-    Attributes:
-        scores: of its runs, by seed.
-        healthy: the scores without those of collapsed runs.
-        missing: seeds that other cells have and this one has not.
-        note: what sets it apart from other cells.
-        runs: the fine-tuning run behind each score; empty for a fact of pre-training and for a mean of columns.
-        encoders: the pre-training run behind each fact of pre-training.
-        groups: of a mean of columns: its parts, those that are averaged first together.
-        num_unscored: complete runs that have no such score.
-    """
+    """One row on one data set."""
 
     scores: Mapping[Seeds, float] = field(default_factory=dict)
-    healthy: Mapping[Seeds, float] = field(default_factory=dict)
-    missing: tuple[Seeds, ...] = ()
-    note: str = ""
-    runs: Mapping[Seeds, Record] = field(default_factory=dict)
-    encoders: Mapping[Seeds, Record] = field(default_factory=dict)
-    groups: tuple[tuple[tuple[DataColumn, Cell], ...], ...] = ()
-    num_unscored: int = 0
+    healthy: Mapping[Seeds, float] = field(default_factory=dict)  # without those of collapsed runs
+    missing: tuple[Seeds, ...] = ()  # that other cells have and this one has not
+    note: str = ""  # what sets it apart from other cells
+    runs: Mapping[Seeds, Record] = field(default_factory=dict)  # behind the scores; empty for a mean of columns
+    groups: tuple[tuple[tuple[DataColumn, Cell], ...], ...] = ()  # a mean's parts, averaged first within a group
+    num_unscored: int = 0  # complete runs that have no such score
 
     @property
     def estimate(self) -> Estimate | None:
@@ -130,7 +102,7 @@ class Cell:
 class Table:
     """Every cell of an experiment: (row, key of a data set) -> cell.
 
-    `strays` names runs that are in no cell because they saw another data set under their task's name.
+    `strays` says which runs are in no cell because they saw another data set under their task's name.
     """
 
     experiment: Experiment
@@ -142,12 +114,12 @@ class Table:
     @cached_property
     def trained(self) -> dict[str, list[Record]]:
         """Arm -> its complete runs."""
-        return _by_name(run for run in self.runs.pretrain if run.is_complete)
+        return by_name(run for run in self.runs.pretrain if run.is_complete)
 
     @cached_property
     def tuned(self) -> dict[str, list[Record]]:
         """Row -> its complete runs."""
-        return _by_name(run for run in self.runs.finetune if run.is_complete)
+        return by_name(run for run in self.runs.finetune if run.is_complete)
 
     @property
     def pretrain_seeds(self) -> tuple[int, ...]:
@@ -173,56 +145,20 @@ class Table:
 
     def of_column(self, column: Column) -> list[DataColumn]:
         """The data sets with results that speak for a column of the paper: its own first, of whatever split."""
-        mine = [one for one in self.columns if one.column == column and self.has_results(one)]
+        mine = [one for one in self.with_results if one.column == column]
         return sorted(mine, key=lambda one: one.distance_from_paper)
 
     def paper_value(self, row: str, column: DataColumn) -> float | None:
         """The paper's number; None where it has none, and for any data set but its own."""
-        is_its_own = column.is_paper and column.column is not None
-        return self.experiment.printed(row, column.column.name) if is_its_own and column.column else None
+        return self.experiment.printed(row, column.column.name) if column.is_paper and column.column else None
 
 
-def _by_name(runs: Iterable[Record]) -> dict[str, list[Record]]:
+def by_name(runs: Iterable[Record]) -> dict[str, list[Record]]:
+    """Arm or row -> its runs, in their order."""
     found: dict[str, list[Record]] = {}
     for run in runs:
         found.setdefault(run.name, []).append(run)
     return found
-
-
-def build_table(experiment: Experiment, runs: Runs) -> Table:
-    """Arrange the runs of the experiment's rows."""
-    rows = [row.name for row in experiment.rows]
-    mine, worlds, strays = _of_one_data_set([run for run in runs.finetune if run.name in rows], runs.synthetic)
-    firsts = sorted({run.pretrain_seed for run in mine} | {run.seed for run in runs.pretrain})
-    expected = [(first, second) for first in firsts for second in sorted({run.seed for run in mine})]
-    by_place: dict[tuple[str, str], list[Record]] = {}
-    for run in mine:
-        by_place.setdefault((run.name, run.task), []).append(run)
-
-    def cell_of(row: str, column: DataColumn) -> Cell:
-        return _cell(by_place.get((row, column.task), []), column, expected)
-
-    columns = list(_data_columns(experiment, mine, worlds))
-    cells = {(row, one.key): cell_of(row, one) for row in rows for one in columns}
-    for column in (one for one in experiment.columns if one.is_pretraining):
-        columns += _fact_columns(column, experiment, runs, cells)
-    filled = [one for one in columns if any(cells[row, one.key].scores for row in rows)]
-    for column in (one for one in experiment.columns if one.parts):
-        groups = [[_part_column(part, filled) for part in group] for group in column.parts]
-        parts = [[one for one in group if one is not None] for group in groups]
-        ours = _mean_column(column, [one for group in parts for one in group]) if parts == groups else None
-        columns += [] if ours and ours.is_paper else [_of_paper(column)]
-        columns += [ours] if ours else []
-        for row in rows:
-            cells[row, _of_paper(column).key] = Cell()
-            if ours:
-                found = tuple(tuple((one, cell_of(row, one)) for one in group) for group in parts)
-                whole = _mean_cell([_mean_cell([cell for _, cell in group]) for group in found])
-                cells[row, ours.key] = replace(whole, groups=found)
-    # In the order of the paper's columns, other tasks last; the sort keeps the order within a column.
-    places = {column.name: place for place, column in enumerate(experiment.columns)}
-    columns.sort(key=lambda one: places[one.column.name] if one.column else len(places))
-    return Table(experiment, runs, tuple(columns), cells, strays)
 
 
 def is_scored(run: Record) -> bool:
@@ -235,6 +171,46 @@ def stand_in_for(run: Record) -> str | None:
     return run.facts.get("stand_in_for") or (run.config.get("task") or {}).get("stand_in_for")
 
 
+def build_table(experiment: Experiment, runs: Runs) -> Table:
+    """Arrange the runs of the experiment's rows."""
+    rows = [row.name for row in experiment.rows]
+    mine, worlds, strays = _of_one_data_set([run for run in runs.finetune if run.name in rows], runs.synthetic)
+    firsts = sorted({run.pretrain_seed for run in mine} | {run.seed for run in runs.pretrain})
+    expected = [(first, second) for first in firsts for second in sorted({run.seed for run in mine})]
+
+    def cell_of(row: str, column: DataColumn) -> Cell:
+        tuned = [run for run in mine if (run.name, run.task) == (row, column.task) and is_scored(run)]
+        chosen, note = _best_learning_rate(tuned)
+        return _cell(chosen, column.metric, expected, note)
+
+    columns = list(_data_columns(experiment, mine, worlds))
+    cells = {(row, one.key): cell_of(row, one) for row in rows for one in columns}
+    for column in (one for one in experiment.columns if one.is_pretraining):
+        ours = _fact_column(column, runs.synthetic)
+        for one in experiment.rows:
+            trained = [run for run in runs.pretrain if run.name == one.arm]
+            complete = [run for run in trained if run.is_complete]
+            cells[one.name, ours.key] = _cell(complete, column.metric, map(_seeds, trained))
+        has_results = any(cells[row, ours.key].scores for row in rows)
+        columns += [_of_paper(column), *([ours] if has_results else [])]
+    filled = [one for one in columns if any((row, one.key) in cells and cells[row, one.key].scores for row in rows)]
+    for column in (one for one in experiment.columns if one.parts):
+        parts = [[_speaker(part.column, part.metric, filled) for part in group] for group in column.parts]
+        known = [[one for one in group if one is not None] for group in parts]
+        ours = _mean_column(column, [one for group in known for one in group])
+        columns += [] if known == parts and ours.is_paper else [_of_paper(column)]
+        columns += [ours] if known == parts else []
+        for row in rows if known == parts else ():
+            found = tuple(tuple((one, cell_of(row, one)) for one in group) for group in known)
+            whole = _mean_cell([_mean_cell([cell for _, cell in group]) for group in found])
+            cells[row, ours.key] = replace(whole, groups=found)
+    # In the order of the paper's columns, other tasks last; the sort keeps the order within a column.
+    places = {column.name: place for place, column in enumerate(experiment.columns)}
+    columns.sort(key=lambda one: places[one.column.name] if one.column else len(places))
+    none = {(row, one.key): Cell() for row in rows for one in columns}
+    return Table(experiment, runs, tuple(columns), none | cells, strays)
+
+
 def _of_one_data_set(
     runs: Sequence[Record], synthetic: str | None
 ) -> tuple[list[Record], dict[str, str | None], tuple[str, ...]]:
@@ -242,21 +218,17 @@ def _of_one_data_set(
 
     Generated files have the official ones' names: a task may have runs on both, and the encoders' world has the cells.
     """
-    found: dict[str, dict[str | None, list[Record]]] = {run.task: {} for run in runs}
-    for run in runs:
-        if is_scored(run):  # until then no record says what it reads
-            found[run.task].setdefault(run.synthetic, []).append(run)
     worlds: dict[str, str | None] = {}
     strays, apart = [], set()
-    for task, by_world in found.items():
-        worlds[task] = next((one for one in (synthetic, *by_world) if one in by_world), synthetic)
-        for world, others in by_world.items():
-            if world == worlds[task]:
-                continue
+    for task in dict.fromkeys(run.task for run in runs):
+        scored = [run for run in runs if run.task == task and is_scored(run)]  # until then no record says what it reads
+        found = dict.fromkeys(run.synthetic for run in scored)
+        worlds[task] = next((one for one in (synthetic, *found) if one in found), synthetic)
+        for world in (one for one in found if one != worlds[task]):
+            others = [run for run in scored if run.synthetic == world]
             apart |= {run.folder for run in others}
-            rows = ", ".join(dict.fromkeys(run.name for run in others))
             strays.append(
-                f"{task}: {len(others)} run(s) of {rows} are on "
+                f"{task}: {len(others)} run(s) of {', '.join(by_name(others))} are on "
                 f"{f'files of {world}' if world else 'files that no generator wrote'}, the others on "
                 f"{worlds[task] or 'real ones'}: another data set, in no cell; give it a runs_dir or scale of its own"
             )
@@ -268,43 +240,42 @@ def _of_paper(column: Column) -> DataColumn:
     return DataColumn(column.name, f"paper:{column.name}", column.metric, column, is_paper=True)
 
 
+def _fact_column(column: Column, world: str | None) -> DataColumn:
+    """A fact of the rows' pre-training: held-out text is ours, so the paper's number does not stand beside it."""
+    role = f"synthetic, for {column.name}" if world else "our held-out text"
+    heading = f"{world} {column.name}" if world else column.name
+    return DataColumn(heading, f"pretrain:{column.name}", column.metric, column, is_paper=False, role=role)
+
+
 def _data_columns(
     experiment: Experiment, runs: Sequence[Record], worlds: Mapping[str, str | None]
 ) -> Iterable[DataColumn]:
     """The paper's columns, with or without runs, each followed by its stand-ins; then other tasks by name."""
-    by_task: dict[str, Record] = {}
-    for run in sorted(runs, key=lambda run: (is_scored(run), bool(_baselines(run)))):
-        by_task[run.task] = run  # a complete one wins: it knows its scores
-    shown: set[tuple[str, str]] = set()
-    for column in experiment.columns:
-        if not column.is_task:
-            continue
-        mine = [task for task, run in by_task.items() if _belongs(run, column, shown)]
-        made = [_data_column(by_task[task], column, worlds[task], shown) for task in sorted(mine)]
-        if not any(one.is_paper for one in made):
-            yield _of_paper(column)
-        yield from sorted(made, key=lambda one: one.task != column.task)
-    for task in sorted(set(by_task) - {task for task, _ in shown}):
-        yield _data_column(by_task[task], None, worlds[task], shown)
+    # The run that a task's columns are described by: a complete one knows its scores.
+    ordered = sorted(runs, key=lambda run: (is_scored(run), any(one.baselines for one in run.scores.values())))
+    by_task = {run.task: run for run in ordered}
+    shown: dict[str, set[str]] = {}
+    """Task -> its scores that have a column: a task may fill several, each with another score."""
+    for column in (one for one in experiment.columns if one.is_task):
+        made = []
+        for task in sorted(by_task, key=lambda task: (task != column.task, task)):
+            run, used = by_task[task], shown.get(task)
+            is_free = used is None or (column.metric in run.values and column.metric not in used)
+            if is_free and column.accepts(task, stand_in_for(run)):
+                made.append(_data_column(run, column, worlds[task], shown.setdefault(task, set())))
+        yield from made if any(one.is_paper for one in made) else [_of_paper(column), *made]
+    for task in sorted(by_task.keys() - shown):
+        yield _data_column(by_task[task], None, worlds[task], set())
 
 
-def _belongs(run: Record, column: Column, shown: set[tuple[str, str]]) -> bool:
-    """Whether a task's runs are a column's; a task may fill several columns, each with another of its scores."""
-    if not column.accepts(run.task, stand_in_for(run)):
-        return False
-    is_first = all(task != run.task for task, _ in shown)
-    return is_first or (column.metric in run.values and (run.task, column.metric) not in shown)
-
-
-def _data_column(run: Record, column: Column | None, synthetic: str | None, shown: set[tuple[str, str]]) -> DataColumn:
+def _data_column(run: Record, column: Column | None, synthetic: str | None, shown: set[str]) -> DataColumn:
     """Generated data has the official files' format and the official task's name, and is never the paper's data set.
 
-    Notes in `shown` which score of which task now has a column.
+    Adds its score to `shown`, the task's that have a column.
     """
     is_same_data = column is not None and run.task == column.task and not stand_in_for(run) and not synthetic
     is_other_split = is_same_data and column is not None and column.split != OUR_SPLIT
-    own = run.metric if run.values else ""
-    metric = own
+    metric = own = run.metric if run.values else ""
     if column is not None and column.metric and (is_same_data or column.metric in run.values or not own):
         metric = column.metric
     # The task's title is about its own score; another one goes by its column's name.
@@ -313,13 +284,11 @@ def _data_column(run: Record, column: Column | None, synthetic: str | None, show
     if synthetic:
         heading, role = f"{synthetic} {name or run.title}", f"synthetic, for {column.name}" if column else "synthetic"
     elif is_other_split and column is not None:
-        heading, role = f"{column.name} ({OUR_SPLIT})", f"{OUR_SPLIT}; the paper's numbers are on {column.split}"
-    elif is_same_data and column is not None:
-        heading = column.name
+        heading, role = _on_other_split(column)
     elif column is not None:
-        role = f"stand-in for {column.name}"
-    is_first = all(task != run.task for task, _ in shown)
-    shown.add((run.task, metric))
+        heading, role = (column.name, "") if is_same_data else (heading, f"stand-in for {column.name}")
+    key = f"{run.task}:{metric}" if shown else run.task
+    shown.add(metric)
     score, data = run.scores.get(metric), run.facts.get("data") or {}
     used, available = data.get("train_examples"), data.get("train_examples_available")
     # A score over one of the task's further validation files, such as MNLI's mismatched one, is of other examples.
@@ -327,7 +296,7 @@ def _data_column(run: Record, column: Column | None, synthetic: str | None, show
     is_of_another_file = metric.rpartition("/")[2].startswith(tuple(f"{one}_" for one in files))
     return DataColumn(
         heading=heading,
-        key=run.task if is_first else f"{run.task}:{metric}",
+        key=key,
         metric=metric,
         column=column,
         is_paper=is_same_data and not is_other_split,
@@ -335,32 +304,39 @@ def _data_column(run: Record, column: Column | None, synthetic: str | None, show
         task=run.task,
         tasks=(run.task,),
         majority=score.majority if score and metric == own else None,
-        baseline=max(_baselines(run).get(metric, {}).items(), key=lambda one: one[1], default=None),
+        baseline=max(score.baselines.items(), key=lambda one: one[1], default=None) if score else None,
         num_examples=None if is_of_another_file else run.facts.get("num_examples"),
         trained_on=f"{used:,} of {available:,}" if used and available and used < available else "",
         is_other_split=is_other_split,
     )
 
 
-def _baselines(run: Record) -> dict[str, dict[str, float]]:
-    """Score -> simple method -> its figure on the same examples."""
-    return {key: one.baselines for key, one in run.scores.items() if one.baselines}
+def _on_other_split(column: Column) -> tuple[str, str]:
+    return f"{column.name} ({OUR_SPLIT})", f"{OUR_SPLIT}; the paper's numbers are on {column.split}"
 
 
-def _cell(runs: Sequence[Record], column: DataColumn, expected: Sequence[Seeds]) -> Cell:
-    complete, chosen = _best_learning_rate([run for run in runs if is_scored(run)])
-    scored = {(run.pretrain_seed, run.seed): run for run in complete if column.metric in run.values}
-    scores = {seeds: run.values[column.metric] for seeds, run in scored.items()}
-    num_unscored = len(complete) - len(scored)
-    lacking = f"{num_unscored} run(s) lack {column.metric}" if num_unscored else ""
+def _cell(runs: Sequence[Record], metric: str, expected: Iterable[Seeds], note: str = "") -> Cell:
+    """Of complete runs of one stage; `expected` are the seeds that there should be."""
+    found = {_seeds(run): run for run in runs if metric in _values(run)}
+    scores = {seeds: float(_values(run)[metric]) for seeds, run in found.items()}
+    num_unscored = len(runs) - len(found)
+    lacking = f"{num_unscored} run(s) lack {metric}" if num_unscored else ""
     return Cell(
         scores=scores,
-        healthy={seeds: scores[seeds] for seeds, run in scored.items() if not run.facts.get("collapsed")},
+        healthy={seeds: scores[seeds] for seeds, run in found.items() if not run.facts.get("collapsed")},
         missing=tuple(seeds for seeds in expected if seeds not in scores),
-        note="; ".join(text for text in (lacking, chosen) if text),
-        runs=scored,
+        note="; ".join(filter(None, (lacking, note))),
+        runs=found,
         num_unscored=num_unscored,
     )
+
+
+def _values(run: Record) -> Mapping[str, float]:
+    return run.facts if run.stage == "pretrain" else run.values
+
+
+def _seeds(run: Record) -> Seeds:
+    return (run.seed, 0) if run.stage == "pretrain" else (run.pretrain_seed, run.seed)
 
 
 def _best_learning_rate(runs: list[Record]) -> tuple[list[Record], str]:
@@ -371,12 +347,12 @@ def _best_learning_rate(runs: list[Record]) -> tuple[list[Record], str]:
     """
     by_rate: dict[float | None, dict[Seeds, Record]] = {}
     for run in runs:
-        by_rate.setdefault(run.learning_rate, {})[run.pretrain_seed, run.seed] = run
+        by_rate.setdefault(run.learning_rate, {})[_seeds(run)] = run
     if len(by_rate) < 2:
         return runs, ""
     most = max(map(len, by_rate.values()))
     whole = {rate: mine for rate, mine in by_rate.items() if len(mine) == most}
-    common = reduce(lambda seeds, mine: seeds & mine.keys(), whole.values(), set(next(iter(whole.values()))))
+    common = set.intersection(*(set(mine) for mine in whole.values()))
     if not common:
         rate = min(whole, key=lambda rate: sorted(whole[rate]))
         return list(whole[rate].values()), f"learning rate {rate}, of {len(by_rate)} without a seed in common"
@@ -387,41 +363,11 @@ def _best_learning_rate(runs: list[Record]) -> tuple[list[Record], str]:
     return list(whole[rate].values()), note + (f" ({left} more with fewer seeds left out)" if left else "")
 
 
-def _fact_columns(
-    column: Column, experiment: Experiment, runs: Runs, cells: dict[tuple[str, str], Cell]
-) -> list[DataColumn]:
-    """A fact of the rows' pre-training, beside the paper's column; puts its cells into `cells`.
-
-    Held-out text is ours and never the paper's, so the paper's number does not stand beside ours.
-    """
-    world = runs.synthetic
-    role = f"synthetic, for {column.name}" if world else "our held-out text"
-    heading = f"{world} {column.name}" if world else column.name
-    ours = DataColumn(heading, f"pretrain:{column.name}", column.metric, column, is_paper=False, role=role)
-    for row in experiment.rows:
-        mine = [run for run in runs.pretrain if row.arm is not None and run.name == row.arm]
-        complete = [run for run in mine if run.is_complete]
-        encoders = {(run.seed, 0): run for run in complete if column.metric in run.facts}
-        scores = {seeds: float(run.facts[column.metric]) for seeds, run in encoders.items()}
-        num_unscored = len(complete) - len(scores)
-        cells[row.name, ours.key] = Cell(
-            scores=scores,
-            healthy=scores,
-            missing=tuple((run.seed, 0) for run in mine if (run.seed, 0) not in scores),
-            note=f"{num_unscored} run(s) lack {column.metric}" if num_unscored else "",
-            encoders=encoders,
-            num_unscored=num_unscored,
-        )
-        cells[row.name, _of_paper(column).key] = Cell()
-    has_results = any(cells[row.name, ours.key].scores for row in experiment.rows)
-    return [_of_paper(column), ours] if has_results else [_of_paper(column)]
-
-
-def _part_column(part: Part, filled: Iterable[DataColumn]) -> DataColumn | None:
-    """The data set that speaks for a part of a mean."""
-    mine = (one for one in filled if one.column and one.column.name == part.column)
+def _speaker(name: str, metric: str, filled: Iterable[DataColumn]) -> DataColumn | None:
+    """The data set that speaks for a column in a mean, by another of its scores where `metric` says so."""
+    mine = (one for one in filled if one.column and one.column.name == name)
     best = min(mine, key=lambda one: one.distance_from_paper, default=None)
-    return replace(best, metric=part.metric) if best and part.metric else best
+    return replace(best, metric=metric) if best and metric else best
 
 
 def _mean_column(column: Column, parts: Sequence[DataColumn]) -> DataColumn:
@@ -433,23 +379,16 @@ def _mean_column(column: Column, parts: Sequence[DataColumn]) -> DataColumn:
     elif others:
         heading, role = f"{column.name} with stand-ins", f"stand-in for {column.name}: {', '.join(others)}"
     elif is_other_split:
-        heading, role = f"{column.name} ({OUR_SPLIT})", f"{OUR_SPLIT}; the paper's numbers are on {column.split}"
-    return DataColumn(
-        heading,
-        f"mean:{column.name}",
-        "",
-        column,
-        is_paper=not role,
-        role=role,
-        is_other_split=is_other_split and not others,
-        tasks=tuple(dict.fromkeys(part.task for part in parts)),
-    )
+        heading, role = _on_other_split(column)
+    tasks = tuple(dict.fromkeys(part.task for part in parts))
+    split = is_other_split and not others
+    return DataColumn(heading, f"mean:{column.name}", "", column, not role, role, tasks=tasks, is_other_split=split)
 
 
 def _mean_cell(parts: Sequence[Cell]) -> Cell:
     """A mean for every pair of seeds that all parts have."""
-    common = reduce(lambda keys, part: keys & part.scores.keys(), parts[1:], set(parts[0].scores))
-    healthy = reduce(lambda keys, part: keys & part.healthy.keys(), parts[1:], set(parts[0].healthy))
-    scores = {seeds: sum(part.scores[seeds] for part in parts) / len(parts) for seeds in sorted(common)}
-    missing = sorted({seeds for part in parts for seeds in (*part.scores, *part.missing)} - common)
-    return Cell(scores, {seeds: scores[seeds] for seeds in sorted(healthy)}, tuple(missing))
+    common = sorted(set.intersection(*(set(part.scores) for part in parts)))
+    healthy = sorted(set.intersection(*(set(part.healthy) for part in parts)))
+    scores = {seeds: sum(part.scores[seeds] for part in parts) / len(parts) for seeds in common}
+    missing = {seeds for part in parts for seeds in (*part.scores, *part.missing)} - set(common)
+    return Cell(scores, {seeds: scores[seeds] for seeds in healthy}, tuple(sorted(missing)))

@@ -17,6 +17,21 @@ def percent(estimate: Estimate | None, decimals: int = 1) -> str:
     return f"{estimate.mean:.{decimals}f} {half_width(estimate, decimals)}".rstrip()
 
 
+def half_width(estimate: Estimate | None, decimals: int = 1) -> str:
+    """`± 1.7`; empty where there is no interval, and in words where the seeds happen to agree: not ± 0."""
+    if estimate is None or estimate.half_width is None:
+        return ""
+    return "(no spread)" if estimate.has_no_spread else f"{PLUS_MINUS} {estimate.half_width:.{decimals}f}"
+
+
+def interval(estimate: Estimate | None, decimals: int = 1) -> str:
+    """`[−1.2, +0.4]`; empty where there is none, and in words where there is no spread to make one of."""
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return ""
+    ends = f"[{signed(estimate.low, decimals)}, {signed(estimate.high, decimals)}]"
+    return "no spread" if estimate.has_no_spread else ends
+
+
 def signed(value: float | None, decimals: int = 1) -> str:
     """A difference with its sign; a dash for none."""
     if value is None:
@@ -25,20 +40,9 @@ def signed(value: float | None, decimals: int = 1) -> str:
     return text if float(text) == 0.0 else f"{'+' if value > 0 else MINUS}{text}"
 
 
-def interval(estimate: Estimate | None, decimals: int = 1) -> str:
-    """`[−1.2, +0.4]`; empty where there is none, and in words where there is no spread to make one of."""
-    if estimate is None or estimate.low is None or estimate.high is None:
-        return ""
-    if estimate.has_no_spread:
-        return "no spread"
-    return f"[{signed(estimate.low, decimals)}, {signed(estimate.high, decimals)}]"
-
-
 def probability(p: float | None) -> str:
     """`p = 0.012`; empty for none."""
-    if p is None:
-        return ""
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    return "" if p is None else "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def rough(value: float) -> str:
@@ -52,8 +56,7 @@ def rough(value: float) -> str:
 def span(values: Iterable[float], show: Callable[[float], str] = rough) -> str:
     """`957 k to 2.72 M` of several, `1.53 M` of one (or of what looks alike); empty for none."""
     found = sorted(values)
-    ends = dict.fromkeys(show(one) for one in (found[0], found[-1])) if found else {}
-    return " to ".join(ends)
+    return " to ".join(dict.fromkeys(show(one) for one in (found[:1] + found[-1:])))
 
 
 def duration(seconds: float) -> str:
@@ -64,27 +67,19 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def half_width(estimate: Estimate | None, decimals: int = 1) -> str:
-    """`± 1.7`; empty where there is no interval, and in words where the seeds happen to agree: not ± 0."""
-    if estimate is None or estimate.half_width is None:
-        return ""
-    if estimate.has_no_spread:
-        return "(no spread)"
-    return f"{PLUS_MINUS} {estimate.half_width:.{decimals}f}"
-
-
 def distinct(values: Iterable[str]) -> str:
     """Every value once, in order; a dash for none."""
-    return "; ".join(dict.fromkeys(value for value in values if value)) or DASH
+    return "; ".join(dict.fromkeys(filter(None, values))) or DASH
+
+
+def listed(names: Iterable[str]) -> str:
+    """`1, 2 and 3`."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def in_units(common: str, units: Mapping[str, str]) -> str:
-    """`percent (LM perplexity: perplexity)`: what numbers are in, and which of them are in something else.
-
-    Args:
-        common: the unit of most.
-        units: name of a column -> its unit.
-    """
+    """`percent (LM perplexity: perplexity)`: the unit of most columns, and each other column's (name -> unit) own."""
     others = {name: unit for name, unit in units.items() if unit != common}
     if others and len(others) == len(units):
         return distinct(others.values())
