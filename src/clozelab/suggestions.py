@@ -1,10 +1,17 @@
-"""Known names: where the files that ship with the project lie, and which known word an unknown one was meant to be."""
+"""What is said to people: which known word was meant, and numbers as tables and reports write them.
+
+Also where the files that ship with the project lie, whose names are most of the known words.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clozelab.metrics.statistics import Estimate
 
 
 def _shipped(name: str) -> Path:
@@ -16,6 +23,8 @@ def _shipped(name: str) -> Path:
 
 CONF_DIR = _shipped("conf")
 EXPERIMENTS_DIR = _shipped("experiments")
+LOWER_IS_BETTER = ("perplexity", "loss")
+MINUS, PLUS_MINUS, DASH = "\u2212", "\u00b1", "\u2013"
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
@@ -39,3 +48,84 @@ def hint(word: str, known: Iterable[str], *, cutoff: float = 0.6, prefix: str = 
     words = sorted(known)
     near = nearest(word, words, cutoff=cutoff)
     return f"did you mean '{prefix}{near}'?" if near else f"there are {', '.join(prefix + w for w in words) or 'none'}"
+
+
+def percent(estimate: Estimate | None, decimals: int = 1) -> str:
+    """`67.4 ± 1.7`, or the mean alone where there is no interval."""
+    if estimate is None:
+        return "missing"
+    return f"{estimate.mean:.{decimals}f} {half_width(estimate, decimals)}".rstrip()
+
+
+def half_width(estimate: Estimate | None, decimals: int = 1) -> str:
+    """`± 1.7`; empty where there is no interval, and in words where the seeds happen to agree: not ± 0."""
+    if estimate is None or estimate.half_width is None:
+        return ""
+    return "(no spread)" if estimate.has_no_spread else f"{PLUS_MINUS} {estimate.half_width:.{decimals}f}"
+
+
+def interval(estimate: Estimate | None, decimals: int = 1) -> str:
+    """`[−1.2, +0.4]`; empty where there is none, and in words where there is no spread to make one of."""
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return ""
+    ends = f"[{signed(estimate.low, decimals)}, {signed(estimate.high, decimals)}]"
+    return "no spread" if estimate.has_no_spread else ends
+
+
+def signed(value: float | None, decimals: int = 1) -> str:
+    """A difference with its sign; a dash for none."""
+    if value is None:
+        return DASH
+    text = f"{abs(value):.{decimals}f}"
+    return text if float(text) == 0.0 else f"{'+' if value > 0 else MINUS}{text}"
+
+
+def probability(p: float | None) -> str:
+    """`p = 0.012`; empty for none."""
+    return "" if p is None else "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def rough(value: float) -> str:
+    """A count to three digits: 1.53 M."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 0.9995 * size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f}"
+
+
+def span(values: Iterable[float], show: Callable[[float], str] = rough) -> str:
+    """`957 k to 2.72 M` of several, `1.53 M` of one (or of what looks alike); empty for none."""
+    found = sorted(values)
+    return " to ".join(dict.fromkeys(show(one) for one in (found[:1] + found[-1:])))
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that suits them."""
+    for size, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def distinct(values: Iterable[str]) -> str:
+    """Every value once, in order; a dash for none."""
+    return "; ".join(dict.fromkeys(filter(None, values))) or DASH
+
+
+def listed(names: Iterable[str]) -> str:
+    """`1, 2 and 3`."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def in_units(common: str, units: Mapping[str, str]) -> str:
+    """`percent (LM perplexity: perplexity)`: the unit of most columns, and each other column's (name -> unit) own."""
+    others = {name: unit for name, unit in units.items() if unit != common}
+    if others and len(others) == len(units):
+        return distinct(others.values())
+    return common + (f" ({'; '.join(f'{name}: {unit}' for name, unit in others.items())})" if others else "")
+
+
+def with_direction(metric: str) -> str:
+    """A metric's name; where less of it is better, that too."""
+    return f"{metric}, lower is better" if metric in LOWER_IS_BETTER else metric

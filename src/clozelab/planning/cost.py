@@ -19,8 +19,8 @@ from clozelab.planning.tasks import Kind, TaskFiles, TaskJob, task_jobs
 from clozelab.planning.timing import Request, Speed, measured_speeds
 from clozelab.runs.fingerprint import canonical
 from clozelab.runs.record import JobName, Record
+from clozelab.suggestions import duration
 from clozelab.training.host import host_facts
-from clozelab.verdicts.wording import duration
 
 if TYPE_CHECKING:
     from clozelab.planning.steps import Step

@@ -12,8 +12,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
+from clozelab.suggestions import DASH, in_units
 from clozelab.verdicts.experiment import PERCENT
-from clozelab.verdicts.wording import DASH, in_units
 
 SETS_A_TABLE = 4
 """Data sets side by side; more do not fit on a page."""

@@ -14,13 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 
 from clozelab.metrics.statistics import FINETUNING_SEEDS, MOST_SEEDS, ONE_RUN, PRETRAINING_SEEDS
-from clozelab.verdicts.accounts import costs, known_losses, learnt, problems, provenance, seed_counts
-from clozelab.verdicts.experiment import MONOTONE, OUR_SPLIT, PERCENT, SPREAD
-from clozelab.verdicts.judging import ONE_SEED, VERDICTS, Judgement, summarise
-from clozelab.verdicts.links import correct, link_between
-from clozelab.verdicts.points import find_lines, find_races, race_page
-from clozelab.verdicts.table import DataColumn, Table
-from clozelab.verdicts.wording import (
+from clozelab.suggestions import (
     DASH,
     distinct,
     half_width,
@@ -32,6 +26,12 @@ from clozelab.verdicts.wording import (
     span,
     with_direction,
 )
+from clozelab.verdicts.accounts import costs, known_losses, learnt, problems, provenance, seed_counts
+from clozelab.verdicts.experiment import MONOTONE, OUR_SPLIT, PERCENT, SPREAD
+from clozelab.verdicts.judging import ONE_SEED, VERDICTS, Judgement, summarise
+from clozelab.verdicts.links import correct, link_between
+from clozelab.verdicts.points import find_lines, find_races, race_page
+from clozelab.verdicts.table import DataColumn, Table
 
 POINTS = "points"
 QUESTION = re.compile(r"^\*\*The question\.\*\*\s*(.+?)(?:\n\s*\n|\Z)", re.DOTALL | re.MULTILINE)

@@ -22,10 +22,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from clozelab.metrics.statistics import Estimate
+from clozelab.suggestions import with_direction
 from clozelab.verdicts.experiment import PERCENT, Row
 from clozelab.verdicts.points import Line, Race
 from clozelab.verdicts.table import Cell, DataColumn, Table
-from clozelab.verdicts.wording import with_direction
 
 if TYPE_CHECKING:
     from clozelab.runs.record import Record

@@ -13,9 +13,9 @@ from rich.console import Console
 from clozelab.runs.find import open_folder
 from clozelab.runs.fingerprint import flatten
 from clozelab.runs.record import DAMAGED, PERCENT, Record, Score
+from clozelab.suggestions import rough, signed
 from clozelab.terminal import Heading, make_console, make_table, parse, say, wants_help
 from clozelab.training.measuring import read_rows
-from clozelab.verdicts.wording import rough, signed
 
 HELP = """clozelab compare RUN RUN [data_dir=FOLDER] [--plot FILE]
 

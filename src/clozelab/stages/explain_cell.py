@@ -16,12 +16,11 @@ from clozelab.planning.steps import runs_root, sweep_names
 from clozelab.runs.find import find
 from clozelab.runs.fingerprint import SEED_KEYS, flatten
 from clozelab.runs.record import Record
-from clozelab.suggestions import hint
+from clozelab.suggestions import distinct, hint, percent
 from clozelab.terminal import Heading, make_console, make_table, parse, say, wants_help
 from clozelab.verdicts.comparability import MAY_DIFFER
 from clozelab.verdicts.experiment import PERCENT, Experiment, find_experiment, load_experiment
 from clozelab.verdicts.table import Cell, DataColumn, Seeds, Table, build_table, is_scored
-from clozelab.verdicts.wording import distinct, percent
 
 HELP = """clozelab explain-cell EXPERIMENT ROW COLUMN [scale=NAME] [runs_dir=FOLDER]
 

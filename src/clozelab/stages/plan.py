@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from clozelab.planning.steps import make_steps, runs_root
+from clozelab.suggestions import DASH, duration, rough
 from clozelab.terminal import Heading, make_console, make_table, parse, say, wants_help
 from clozelab.verdicts.experiment import find_experiment, load_experiment
-from clozelab.verdicts.wording import DASH, duration, rough
 
 if TYPE_CHECKING:  # which imports torch: not for --help and mistakes
     from clozelab.planning.cost import Costing, Share

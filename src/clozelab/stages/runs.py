@@ -11,8 +11,8 @@ from itertools import groupby
 from clozelab.runs.find import cell, find_below, no_match, select
 from clozelab.runs.progress import elapsed
 from clozelab.runs.record import STATUSES, Record
+from clozelab.suggestions import DASH, duration
 from clozelab.terminal import Heading, make_console, make_table, parse, path_of, say, wants_help
-from clozelab.verdicts.wording import DASH, duration
 
 HELP = """clozelab runs [EXPERIMENT] [runs_dir=FOLDER] [name=value ...] [--csv]
 

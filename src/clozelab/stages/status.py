@@ -12,9 +12,9 @@ from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.progress import Launch, Progress, SweepState, read_launches, read_progress, sweep_state
 from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
 from clozelab.stages.runs import STAGES
+from clozelab.suggestions import DASH, duration, rough
 from clozelab.terminal import Heading, make_console, make_table, parse, path_of, say, wants_help
 from clozelab.training.host import usable_cores
-from clozelab.verdicts.wording import DASH, duration, rough
 
 HELP = """clozelab status [EXPERIMENT] [scale=NAME] [runs_dir=FOLDER]
 

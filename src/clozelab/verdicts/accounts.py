@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from clozelab.suggestions import DASH, distinct, duration, percent, rough
 from clozelab.verdicts.comparability import inconsistencies
 from clozelab.verdicts.experiment import Row
 from clozelab.verdicts.points import find_lines
 from clozelab.verdicts.table import Table, by_name
-from clozelab.verdicts.wording import DASH, distinct, duration, percent, rough
 
 if TYPE_CHECKING:
     from clozelab.runs.record import Record

@@ -18,11 +18,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from clozelab.runs.fingerprint import CONDITIONAL_KEYS, flatten, is_of_no_account
-from clozelab.suggestions import CONF_DIR
+from clozelab.suggestions import CONF_DIR, listed, rough
 from clozelab.training.measuring import read_rows
 from clozelab.verdicts.experiment import RATE_KEYS, STEP_KEYS, Experiment, read_yaml
 from clozelab.verdicts.table import Seeds, Table, by_name
-from clozelab.verdicts.wording import listed, rough
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs

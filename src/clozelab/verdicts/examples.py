@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.metrics.statistics import Bootstrap, McNemar, bootstrap_mean, bootstrap_score, mcnemar
-from clozelab.verdicts.wording import signed
+from clozelab.suggestions import signed
 
 if TYPE_CHECKING:
     from clozelab.runs.record import Record

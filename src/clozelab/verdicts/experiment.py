@@ -311,12 +311,8 @@ class Experiment(_Entry):
                 _known(row.floor, rows, f"rows.{i}: floor", "rows")
         for i, claim in enumerate(self.claims):
             self._check_claim(claim, f"claims.{i}")
-        said = [("differ_in", self.differ_in), *((f"arms.{name}", delta) for name, delta in self.arms.items())]
-        said += [(f"rows.{i}: set", row.delta) for i, row in enumerate(self.rows)]
-        settings = known_settings(self.folder)
-        for place, keys in said:
-            for key in keys:
-                _known(re.split(r"[./@]", key.lstrip("/+~"))[0], settings, place, "settings of a run")
+        for key in self.differ_in:  # those of arms and rows are looked at where their runs are composed
+            _known(re.split(r"[./@]", key)[0], known_settings(self.folder), "differ_in", "settings of a run")
         return self
 
     def _check_cells(self, row: Row, where: str) -> None:
@@ -513,26 +509,24 @@ def _check_files(experiment: Experiment, path: Path) -> None:
 
     A slip in them would be found after the last run only, as an empty row or as another arm's score.
     """
-    folder, settings = experiment.folder, known_settings(experiment.folder)
-    files = [file for kind in ("arm", "row") for file in sorted((folder / kind).glob("*.yaml"))]
-    for file in files:
-        said, kind = read_yaml(file), file.parent.name
+    rows, arms = {row.name: row for row in experiment.rows}, {*experiment.arms}
+    for file in sorted([*experiment.folder.glob("arm/*.yaml"), *experiment.folder.glob("row/*.yaml")]):
+        said, kind, name = read_yaml(file), file.parent.name, file.stem
+        arms |= {name} if kind == "arm" else set()
         if "@package _global_" not in file.read_text(encoding="utf-8"):
             continue
-        for key in sorted(said.keys() - {"defaults"}):
-            _known(key, settings, str(file), "settings of a run")
-        own = str(said.get(kind, file.stem))
-        if "${" not in own and own != file.stem:
-            raise ValueError(f"{file}: it says {kind}: {own!r}; {kind}s are called as their files, so {file.stem!r}")
-        row = next((one for one in experiment.rows if kind == "row" and one.name == file.stem), None)
-        taken = said.get("encoder_arm", "${")
+        own = str(said.get(kind, name))
+        if "${" not in own and own != name:
+            raise ValueError(f"{file}: it says {kind}: {own!r}; {kind}s are called as their files, so {name!r}")
+        if kind == "arm" or name not in rows:
+            continue
         # The report gives a row its arm's cost; a floor takes only the arm's shape.
-        has_weights = row is not None and (row.arm is not None or said.get("initialisation") == "pretrained")
-        if row is not None and has_weights and "${" not in str(taken) and taken != row.arm:
-            here, there = ("null" if one is None else repr(one) for one in (taken, row.arm))
+        taken, arm = said.get("encoder_arm", "${"), rows[name].arm
+        has_weights = arm is not None or said.get("initialisation") == "pretrained"
+        if has_weights and "${" not in str(taken) and taken != arm:
+            here, there = ("null" if one is None else repr(one) for one in (taken, arm))
             raise ValueError(f"{file}: encoder_arm is {here}, and paper.yaml says arm: {there} of this row")
-    arms = {*experiment.arms, *(file.stem for file in files if file.parent.name == "arm")}
-    for i, row in enumerate(experiment.rows if arms else ()):
-        for name in filter(None, (row.arm, str(row.delta.get("encoder_arm") or ""))):
-            if "${" not in name:
+    for i, row in enumerate(experiment.rows):
+        for name in filter(None, (row.arm, row.delta.get("encoder_arm"))):
+            if arms and "${" not in name:
                 _known(name, arms, f"{path}: rows.{i}: encoder_arm", "arms")

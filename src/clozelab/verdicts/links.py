@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate, contrast, holm
+from clozelab.suggestions import MINUS, interval, signed
 from clozelab.verdicts.comparability import copied_seeds, why_not
 from clozelab.verdicts.experiment import ALL_COLUMNS, SPREAD, Claim, Column
 from clozelab.verdicts.table import Cell, DataColumn, Table
-from clozelab.verdicts.wording import MINUS, interval, signed
 
 Term = tuple[float, str, DataColumn]
 """(factor, row, column): a link's difference is the sum of factor x cell."""

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clozelab.metrics.statistics import PRETRAINING_SEEDS
+from clozelab.suggestions import DASH, MINUS, distinct, interval, listed, percent, rough, signed
 from clozelab.training.measuring import read_rows
 from clozelab.verdicts.experiment import Experiment
 from clozelab.verdicts.links import Link, link_between
 from clozelab.verdicts.table import DataColumn, Table
-from clozelab.verdicts.wording import DASH, MINUS, distinct, interval, listed, percent, rough, signed
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
