@@ -25,10 +25,9 @@ from clozelab.config import check_config, kept_step, scaled
 from clozelab.launch import sweep
 from clozelab.launch.experiments import ExperimentSource
 from clozelab.models.config import EncoderConfig
-from clozelab.runs.fingerprint import canonical, flatten
+from clozelab.runs.fingerprint import canonical, digest, flatten
 from clozelab.runs.record import Record, what_was_said
-from clozelab.runs.sharing import kept_steps, training_key
-from clozelab.runs.store import Run
+from clozelab.runs.store import Run, kept_steps, trained_by
 from clozelab.schema import ScaleConfig
 from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR
 from clozelab.targets import check_targets
@@ -335,7 +334,7 @@ def test_the_same_run_in_two_experiments_is_one(scale: str) -> None:
     for name in list_experiments():
         for arm in deltas(EXPERIMENTS_DIR / name, "pretrain"):
             config = at_scale(with_delta(EXPERIMENTS_DIR / name, "pretrain", arm), scale)
-            groups.setdefault(training_key(canonical(config), {}, 1), set()).add(f"{name}/{arm}")
+            groups.setdefault(digest(trained_by(canonical(config))), set()).add(f"{name}/{arm}")
     assert {frozenset(group) for group in groups.values() if len(group) > 1} == shared_arms(scale)
 
 

@@ -244,7 +244,7 @@ def _job(verb: str, cfg: DictConfig) -> int:
     from clozelab.launch.forking import die_with_first_rank
     from clozelab.launch.overrides import check_overrides
     from clozelab.runs.fingerprint import require_encoder
-    from clozelab.runs.sharing import is_done
+    from clozelab.runs.store import is_done
     from clozelab.targets import check_targets
 
     die_with_first_rank()

@@ -18,7 +18,7 @@ from rich.console import Console
 from clozelab.launch import processes
 from clozelab.launch.forking import ForkServer
 from clozelab.launch.processes import Job, ProcessPool, Stopped, failure_message
-from clozelab.runs.locks import BUSY_STATUS, LOCK_FILE
+from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
 
 
 def job(folder: Path, name: str, script: str, **environment: str) -> Job:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from clozelab.runs.find import find, select
-from clozelab.runs.locks import holder, owned
+from clozelab.runs.gc import held
 from clozelab.runs.progress import elapsed, read_progress, sweep_state
 from clozelab.runs.record import JobName
 from clozelab.stages.runs import main as runs_verb
 from clozelab.stages.status import main as status_verb
+from clozelab.training.host import holder
 
 EXPERIMENT = "table5_pretraining_tasks"
 needs_locks = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists who holds a lock")
@@ -64,12 +65,12 @@ def test_a_held_lock_means_running_and_stays_free_for_others_to_be_refused(root:
     with (folder / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert by_status(root)["running"] == ["pretrain/mlm/seed-9"]
-        assert holder(folder) == os.getpid()
-        with owned(folder / ".lock") as mine:
+        assert holder(folder / ".lock") == os.getpid()
+        with held(folder / ".lock") as mine:
             assert not mine
-    assert holder(folder) is None
-    with owned(folder / ".lock") as mine:
-        assert mine and holder(folder) == os.getpid()
+    assert holder(folder / ".lock") is None
+    with held(folder / ".lock") as mine:
+        assert mine and holder(folder / ".lock") == os.getpid()
 
 
 @needs_locks

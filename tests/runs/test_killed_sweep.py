@@ -24,7 +24,7 @@ import pytest
 
 from clozelab.report.render import write_results
 from clozelab.runs.find import find
-from clozelab.runs.locks import holder, holders
+from clozelab.training.host import holder, holders
 from clozelab.verdicts.experiment import Experiment, Row
 from clozelab.verdicts.table import build_table
 

@@ -12,8 +12,8 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical, encoder_fingerprint
-from clozelab.runs.record import is_settled, read_record
-from clozelab.runs.store import Interrupted, Run, RunBusyError, RunConflictError
+from clozelab.runs.record import read_record
+from clozelab.runs.store import Interrupted, Run, RunBusyError, RunConflictError, is_done
 from clozelab.training.host import process_rank
 
 
@@ -138,7 +138,7 @@ def test_results_version_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(RESULTS_VERSIONS, "pretrain", 999)
     with pytest.raises(RunConflictError, match="results_version"):
         claim(tmp_path)
-    assert not is_settled(tmp_path, stage="pretrain", config=config())
+    assert not is_done(tmp_path, stage="pretrain", config=config())
 
 
 @pytest.mark.parametrize("left", ["checkpoints", "encoder", "encoders", "metrics.csv", "scores.json"])
@@ -210,20 +210,13 @@ def test_secrets_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert canonical(cfg) != first  # it still counts
 
 
-def test_a_run_without_a_log_has_failed_and_says_why(tmp_path: Path) -> None:
-    """It was claimed already: without this it would be running for ever, in nobody's hands."""
+def test_a_run_without_a_log_is_not_claimed_and_says_why(tmp_path: Path) -> None:
     (tmp_path / "log.txt").mkdir()
-    with (
-        pytest.raises(ValueError, match=r"log\.txt cannot be written \(.*Is a directory.*make way for it"),
-        claim(tmp_path),
-    ):
-        raise AssertionError("the work has begun")
-    state = read_record(tmp_path)
-    assert state is not None and state.status == "failed" and "log.txt cannot be written" in state.problem
+    with pytest.raises(ValueError, match=r"log\.txt cannot be written \(.*Is a directory.*make way for it"):
+        claim(tmp_path)
+    assert read_record(tmp_path) is None
     (tmp_path / "log.txt").rmdir()
-    with claim(tmp_path) as run:  # nobody holds the folder
-        assert run.is_resumed
-        run.complete()
+    finish(tmp_path)  # nobody holds the folder
     assert "log.txt" in {path.name for path in tmp_path.iterdir()}
 
 
@@ -283,7 +276,7 @@ def test_test_files_count_only_where_they_are_predicted(tmp_path: Path) -> None:
     assert canonical(predicting)["task"] == {"data": data["task"]["data"]}  # type: ignore[index]
     for name, cfg in (("without", without), ("predicting", predicting)):
         finish(tmp_path / name, cfg)
-        assert is_settled(tmp_path / name, stage="pretrain", config=cfg)
+        assert is_done(tmp_path / name, stage="pretrain", config=cfg)
     (tmp_path / "test.tsv").write_text("other")
-    assert is_settled(tmp_path / "without", stage="pretrain", config=without)
-    assert not is_settled(tmp_path / "predicting", stage="pretrain", config=predicting)
+    assert is_done(tmp_path / "without", stage="pretrain", config=without)
+    assert not is_done(tmp_path / "predicting", stage="pretrain", config=predicting)

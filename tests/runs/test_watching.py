@@ -12,8 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from clozelab.corpus.files import Source, find_files
 from clozelab.runs import fingerprint as watching
 from clozelab.runs.fingerprint import UNWATCHED, watched_files
-from clozelab.runs.record import is_settled
-from clozelab.runs.store import Run
+from clozelab.runs.store import Run, is_done
 
 
 def config(data: Path, **changes: Any) -> DictConfig:
@@ -33,12 +32,12 @@ def test_settled_only_while_inputs_are_untouched(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     finish(folder, cfg)
     assert watched_files(cfg).keys() == {str(data / "text.txt")}
-    assert is_settled(folder, stage="pretrain", config=cfg)
-    assert not is_settled(folder, stage="finetune", config=cfg)
-    assert not is_settled(folder, stage="pretrain", config=config(data, source="text*.txt", seed=2))
-    assert not is_settled(tmp_path / "nowhere", stage="pretrain", config=cfg)
+    assert is_done(folder, stage="pretrain", config=cfg)
+    assert not is_done(folder, stage="finetune", config=cfg)
+    assert not is_done(folder, stage="pretrain", config=config(data, source="text*.txt", seed=2))
+    assert not is_done(tmp_path / "nowhere", stage="pretrain", config=cfg)
     (data / "text.txt").write_text("changed")
-    assert not is_settled(folder, stage="pretrain", config=cfg)
+    assert not is_done(folder, stage="pretrain", config=cfg)
 
 
 def test_more_files_than_can_be_watched_are_never_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,10 +49,10 @@ def test_more_files_than_can_be_watched_are_never_settled(tmp_path: Path, monkey
         (data / f"watched{index}.txt").write_text("x")
     cfg = config(data, source="watched*.txt")
     finish(tmp_path / "run", cfg)
-    assert is_settled(tmp_path / "run", stage="pretrain", config=cfg)
+    assert is_done(tmp_path / "run", stage="pretrain", config=cfg)
     (data / "watched2.txt").write_text("x")
     finish(tmp_path / "other", cfg)
-    assert not is_settled(tmp_path / "other", stage="pretrain", config=cfg)
+    assert not is_done(tmp_path / "other", stage="pretrain", config=cfg)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +78,9 @@ def test_a_changed_corpus_is_seen_however_it_is_named(
     read = {str(file.path) for file in find_files(Source("mine", path), 0, data)}
     assert watched_files(cfg).keys() == read
     finish(tmp_path / "run", cfg)
-    assert is_settled(tmp_path / "run", stage="pretrain", config=cfg)
+    assert is_done(tmp_path / "run", stage="pretrain", config=cfg)
     (tmp_path / changed).write_text("Another text.")
-    assert not is_settled(tmp_path / "run", stage="pretrain", config=cfg)
+    assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
 
 
 @pytest.mark.parametrize("path", ["nowhere", "nowhere/*.txt", "~nobody-of-this-name/text", "a**b/c"])
@@ -91,7 +90,7 @@ def test_a_source_without_files_is_never_settled(tmp_path: Path, path: str) -> N
     cfg = config(tmp_path, corpus={"sources": [{"name": "a", "path": "there.txt"}, {"name": "b", "path": path}]})
     assert watched_files(cfg).keys() == {UNWATCHED}
     finish(tmp_path / "run", cfg)
-    assert not is_settled(tmp_path / "run", stage="pretrain", config=cfg)
+    assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
 
 
 def test_a_tasks_file_of_one_word_is_watched_and_a_folder_of_that_name_is_not(tmp_path: Path) -> None:
@@ -112,9 +111,9 @@ def test_an_encoder_called_by_a_plain_word_is_watched(tmp_path: Path, monkeypatc
     cfg = config(tmp_path, encoder="mine")
     assert [Path(path).name for path in watched_files(cfg)] == ["model.safetensors"]
     finish(tmp_path / "run", cfg)
-    assert is_settled(tmp_path / "run", stage="pretrain", config=cfg)
+    assert is_done(tmp_path / "run", stage="pretrain", config=cfg)
     (tmp_path / "mine/model.safetensors").write_text("others")
-    assert not is_settled(tmp_path / "run", stage="pretrain", config=cfg)
+    assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
 
 
 def test_a_run_that_has_looked_is_settled_again(tmp_path: Path) -> None:
@@ -123,7 +122,7 @@ def test_a_run_that_has_looked_is_settled_again(tmp_path: Path) -> None:
     cfg = config(tmp_path, corpus={"sources": [{"name": "mine", "path": "text.txt"}]})
     finish(tmp_path / "run", cfg)
     os.utime(tmp_path / "text.txt", (1, 1))
-    assert not is_settled(tmp_path / "run", stage="pretrain", config=cfg)
+    assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)
     with Run.claim(tmp_path / "run", stage="pretrain", config=cfg, inputs={}) as run:
         assert run.is_complete
-    assert is_settled(tmp_path / "run", stage="pretrain", config=cfg)
+    assert is_done(tmp_path / "run", stage="pretrain", config=cfg)

@@ -25,7 +25,8 @@ from rich.live import Live
 from rich.table import Table
 
 from clozelab.launch.forking import ForkServer, Started, die_with_launcher
-from clozelab.runs.locks import BUSY_STATUS, holder
+from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
+from clozelab.training.host import holder
 
 POLL_SECONDS = 0.02
 REDRAW_SECONDS = 0.5
@@ -175,7 +176,7 @@ class ProcessPool:
 
     def _is_held(self, job: Job) -> bool:
         """Whether another launch works in its folder now, as far as this machine can tell; then it is put off."""
-        if job.start is not None or not job.folder or (pid := holder(Path(job.folder))) is None:
+        if job.start is not None or not job.folder or (pid := holder(Path(job.folder, LOCK_FILE))) is None:
             return False
         self._hold(job, LOOK_AGAIN_SECONDS, f"process {pid} works in its folder")
         return True

@@ -39,8 +39,8 @@ from clozelab import config as schema
 from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS
 from clozelab.launch.overrides import check_overrides
-from clozelab.runs.record import JobName, is_record_of, read_record
-from clozelab.runs.sharing import find_equal_run, find_likely_run, is_done
+from clozelab.runs.record import JobName, read_record
+from clozelab.runs.store import find_equal_run, is_done, is_record_of
 from clozelab.suggestions import CONF_DIR
 from clozelab.terminal import key_of
 
@@ -374,7 +374,7 @@ def _status_of_new(config: DictConfig) -> tuple[str, str]:
     """Of a pre-training run that has no folder yet."""
     if source := find_equal_run(config):
         return "shared", str(source.folder)
-    likely = find_likely_run(config)
+    likely = find_equal_run(config, is_touched_ok=True)
     return (LIKELY_SHARED, str(likely.folder)) if likely else ("new", "")
 
 

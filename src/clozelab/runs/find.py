@@ -1,4 +1,4 @@
-"""Every run folder below a place, in one table: typed records, and one pandas frame of them. Reads, never writes.
+"""Every run folder below a place, as typed records. Reads, never writes.
 
 A folder whose record is damaged or missing is a record, too: it says why, and what its place tells of it.
 """
@@ -6,30 +6,23 @@ A folder whose record is damaged or missing is a record, too: it says why, and w
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from clozelab.runs.locks import LOCK_FILE, Held, can_tell, holder, holders
-from clozelab.runs.record import (
-    CONFIG_FILE,
-    DAMAGED,
-    KILLED,
-    RUN_FILE,
-    STATUSES,
-    Record,
-    read_record,
-)
+from clozelab.runs.record import CONFIG_FILE, DAMAGED, KILLED, LOCK_FILE, RUN_FILE, STATUSES, Record, read_record
 from clozelab.suggestions import hint
+from clozelab.training.host import PROC_LOCKS, Held, holder, holders
 
-if TYPE_CHECKING:
-    import pandas
-
-COLUMNS = ("experiment", "scale", "stage", "name", "task", "seeds", "status", "metric", "score", "unit", "seconds",
-           "started", "commit", "fingerprint", "place", "problem", "folder")  # fmt: skip
-"""Of the frame; those of a record that are no property of it are looked up by `_cell`."""
+PLACES = re.compile(
+    r"/(?P<experiment>[^/]+)/(?P<scale>[^/]+)/(?P<stage>pretrain|finetune)"
+    r"(/(?P<arm>[^/]+)/seed-(?P<seed>[^/]+)"
+    r"|/(?P<row>[^/]+)/pretrain-seed-(?P<pretrain_seed>[^/]+)/(?P<task>[^/]+)/seed-(?P<tuning_seed>[^/]+)|/.*)?$"
+)
+"""Where conf/ puts a run."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +31,6 @@ class Runs:
 
     root: Path
     records: list[Record]
-
-    @cached_property
-    def frame(self) -> pandas.DataFrame:
-        """A line a run, with COLUMNS."""
-        import pandas  # lazy: half a second that a listing does not need
-
-        return pandas.DataFrame([[cell(one, name) for name in COLUMNS] for one in self.records], columns=list(COLUMNS))
 
     @cached_property
     def runs(self) -> list[Record]:
@@ -66,20 +52,38 @@ class Runs:
     @cached_property
     def damaged(self) -> list[str]:
         """Every folder that does not count, with the reason."""
-        counted = {_identity(one): one for one in self.runs}
-        lines = []
-        for one in self.records:
-            if one.status == DAMAGED:
-                lines.append(f"{one.folder}: {one.problem}")
-            elif counted[_identity(one)] is not one:
-                first = counted[_identity(one)].folder
-                lines.append(f"{one.folder}: the same run as {first}, perhaps a copy; not counted")
-        return lines
+        first = {_identity(one): one.folder for one in self.runs}
+        return [
+            f"{one.folder}: {one.problem}"
+            if one.status == DAMAGED
+            else f"{one.folder}: the same run as {first[_identity(one)]}, perhaps a copy; not counted"
+            for one in self.records
+            if one.status == DAMAGED or first[_identity(one)] != one.folder
+        ]
 
     @property
     def synthetic(self) -> str | None:
         """Name of the generated world, if any encoder was trained on one or any task's files came from one."""
         return next((one.synthetic for one in self.runs if one.synthetic), None)
+
+
+def _identity(one: Record) -> tuple[Any, ...]:
+    """What a run is called in a table: two folders with one name would count twice, or one hide the other.
+
+    Fine-tuning at another learning rate is another run, of which the table takes the best.
+    """
+    return one.experiment, one.scale, one.stage, *one.job_name, one.learning_rate
+
+
+def find(root: Path) -> Runs:
+    """Every run folder at or below `root`, by its record or what a claim leaves before there is one; none where there
+    is no such folder."""
+    found = {path.parent for mark in (RUN_FILE, CONFIG_FILE, LOCK_FILE) for path in root.rglob(mark) if path.is_file()}
+    hidden = {folder for folder in found if any(part.startswith(".") for part in folder.relative_to(root).parts)}
+    held = holders()
+    records = [open_folder(folder, root, held) for folder in sorted(found - hidden)]
+    order = sorted(records, key=lambda one: (one.experiment, one.scale, one.stage != "pretrain", one.stage, one.place))
+    return Runs(root, order)
 
 
 def find_below(runs_dir: str) -> list[Record]:
@@ -93,77 +97,38 @@ def find_below(runs_dir: str) -> list[Record]:
     return find(Path(runs_dir)).records
 
 
-def find(root: Path) -> Runs:
-    """Every run folder at or below `root`; none where there is no such folder."""
-    held = holders()
-    records = [open_folder(folder, root, held) for folder in _run_folders(root)]
-    order = sorted(records, key=lambda one: (one.experiment, one.scale, one.stage != "pretrain", one.stage, one.place))
-    return Runs(root, order)
-
-
-def cell(one: Record, column: str) -> Any:
-    """A record's value in a column of the frame."""
-    if column == "unit":
-        return one.scores[one.metric].unit if one.metric in one.scores else ""
-    if column == "commit":
-        return one.git.commit if one.git else ""
-    return str(one.folder) if column == "folder" else getattr(one, column)
-
-
-def _identity(one: Record) -> tuple[Any, ...]:
-    """What a run is called in a table: two folders with one name would count twice, or one hide the other.
-
-    Fine-tuning at another learning rate is another run, of which the table takes the best.
-    """
-    return one.experiment, one.scale, one.stage, *one.job_name, one.learning_rate
-
-
-def _run_folders(root: Path) -> Iterator[Path]:
-    """Folders with a record, or with what a claim leaves before there is one."""
-    marks = (RUN_FILE, CONFIG_FILE, LOCK_FILE)
-    found = {path.parent for mark in marks for path in root.rglob(mark) if path.is_file()}
-    hidden = {folder for folder in found if any(part.startswith(".") for part in folder.relative_to(root).parts)}
-    yield from sorted(found - hidden)
-
-
 def open_folder(folder: Path, root: Path, held: Held | None = None) -> Record:
     """The record of one folder, with what is true of it now; a damaged one has the reason as its error."""
     place = folder.relative_to(root).as_posix() if folder != root else folder.name
-    pid = holder(folder, held)
+    pid = holder(folder / LOCK_FILE, held)
     problem = f"no {RUN_FILE}"
     try:
         record = read_record(folder)
     except (OSError, ValueError) as error:
         record, problem = None, str(error)
     if record is None:
-        return _damaged(folder, place, "running" if pid is not None else DAMAGED, problem, pid)
+        record = _unreadable(folder, problem)
+        record.status = DAMAGED if pid is None else "running"
     record.place, record.holder = place, pid
     if record.is_complete and record.stage == "finetune" and record.score is None:
         return record.model_copy(update={"status": DAMAGED, "error": f"{folder} says complete and has no scores"})
     # Only where this machine would know of a process that still runs.
     is_here = record.process is None or record.process.host == platform.node()
-    if record.status == "running" and pid is None and can_tell() and is_here:
+    if record.status == "running" and pid is None and PROC_LOCKS.is_file() and is_here:
         record.status = KILLED
     return record
 
 
-def _damaged(folder: Path, place: str, status: str, problem: str, pid: int | None) -> Record:
+def _unreadable(folder: Path, problem: str) -> Record:
     """A folder without a record: what its place tells, .../EXPERIMENT/SCALE/STAGE/... as conf/ has it."""
-    names: dict[str, Any] = {}
-    scale = said = ""
-    parts = folder.resolve().parts
-    for stage in ("pretrain", "finetune"):
-        if stage in parts[2:]:
-            at = len(parts) - 1 - parts[::-1].index(stage)
-            scale, said, names, rest = parts[at - 1], stage, {"experiment": parts[at - 2]}, parts[at + 1 :]
-            if stage == "pretrain" and len(rest) == 2:
-                names |= {"arm": rest[0], "seed": rest[1].removeprefix("seed-")}
-            elif stage == "finetune" and len(rest) == 4:
-                names |= {"row": rest[0], "task": {"name": rest[2]}, "seed": rest[3].removeprefix("seed-")}
-                names["pretrain_seed"] = rest[1].removeprefix("pretrain-seed-")
+    found = PLACES.search(folder.resolve().as_posix())
+    names: dict[str, Any] = {key: one for key, one in found.groupdict().items() if one} if found else {}
+    stage, scale = names.pop("stage", ""), names.pop("scale", "")
+    if "task" in names:
+        names |= {"task": {"name": names["task"]}, "seed": names.pop("tuning_seed")}
     return Record.model_construct(
-        status=status, stage=said, scale=scale, error=problem, config=names, fingerprint="", started="", inputs={},
-        watched={}, results_version=0, folder=folder, place=place, holder=pid,
+        stage=stage, scale=scale, error=problem, config=names, fingerprint="", started="", inputs={}, watched={},
+        results_version=0, folder=folder,
     )  # fmt: skip
 
 
@@ -193,9 +158,3 @@ def no_match(records: Sequence[Record], experiment: str | None, filters: Mapping
             return f"none of the {len(own)} runs{whose} has {key}={value}; {hint(value, known)}"
     said = " ".join(f"{key}={value}" for key, value in filters.items())
     return f"none of the {len(own)} runs{whose} has all of {said}"
-
-
-Collected = Runs
-AnyRun = Record
-collect = find
-"""What planning still calls them."""

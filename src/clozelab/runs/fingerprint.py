@@ -62,7 +62,8 @@ def redacted(value: Any, key: str = "") -> Any:
     if not isinstance(value, str) or value in ("", "???"):
         return value
     last = key.rstrip(".0123456789").rpartition(".")[2]
-    if SECRET_KEY.search(last) and not _is_reference(value):
+    is_reference = value.startswith("${") and value.endswith("}") and value.count("${") == 1
+    if SECRET_KEY.search(last) and not is_reference:
         return HIDDEN
     for pattern in SECRET_VALUES:
         value = pattern.sub(HIDDEN, value)
@@ -97,10 +98,6 @@ def hidden_environment() -> Iterator[None]:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
 
 
-def _is_reference(value: str) -> bool:
-    return value.startswith("${") and value.endswith("}") and value.count("${") == 1
-
-
 RESULTS_VERSIONS = {"pretrain": 4, "finetune": 5}
 """Of each stage; raised when a change of code changes its results: then no older run is taken for the same."""
 
@@ -119,45 +116,35 @@ def canonical(config: DictConfig, *, hides: bool = True) -> dict[str, Any]:
         ValueError: a mandatory value is missing.
     """
     off = frozenset(key for key, option in CONDITIONAL_KEYS.items() if not OmegaConf.select(config, option))
-    return _mapping(config, "", off, hides)
 
+    def mapping(node: DictConfig, where: str) -> dict[str, Any]:
+        plain = {}
+        for key in node:
+            path = f"{where}.{key!s}" if where else str(key)
+            if path not in off and meaning_of(path) != NEUTRAL:
+                plain[str(key)] = value_of(node, key, path)
+        return plain
 
-def no_value(key: str) -> str:
-    """What to say of a key that has to be given and is not."""
-    return f"{key} has no value; give one: {key}=..."
+    def value_of(node: DictConfig | ListConfig, key: Any, where: str) -> Any:
+        raw = node._get_node(key)
+        is_interpolation = raw is not None and OmegaConf.is_interpolation(node, key)
+        text: str = raw._value() if is_interpolation else ""  # type: ignore[union-attr]
+        try:
+            value = node[key]
+        except MissingMandatoryValue as error:
+            raise ValueError(no_value(where)) from error
+        if meaning_of(where) == IDENTITY and "oc.env" not in text:
+            return value
+        if hides and text and _is_from_environment(node, key, text, value):
+            return f"{text} {digested(value)}"
+        if isinstance(value, DictConfig):
+            return mapping(value, where)
+        if isinstance(value, ListConfig):
+            return [value_of(value, index, f"{where}.{index}") for index in range(len(value))]
+        shown = redacted(value, where) if hides else value
+        return value if shown == value else f"{shown} {digested(value)}"
 
-
-def is_of_no_account(key: str) -> bool:
-    """Whether a difference in this dotted key leaves two runs the same experiment."""
-    return meaning_of(key) in (NEUTRAL, LAYOUT)
-
-
-def _mapping(node: DictConfig, where: str, off: frozenset[str], hides: bool) -> dict[str, Any]:
-    plain = {}
-    for key in node:
-        path = f"{where}.{key!s}" if where else str(key)
-        if path not in off and meaning_of(path) != NEUTRAL:
-            plain[str(key)] = _value(node, key, path, off, hides)
-    return plain
-
-
-def _value(node: DictConfig | ListConfig, key: Any, where: str, off: frozenset[str], hides: bool) -> Any:
-    raw = node._get_node(key)
-    text = raw._value() if raw is not None and OmegaConf.is_interpolation(node, key) else None  # type: ignore[union-attr]
-    try:
-        value = node[key]
-    except MissingMandatoryValue as error:
-        raise ValueError(no_value(where)) from error
-    if meaning_of(where) == IDENTITY and not (isinstance(text, str) and "oc.env" in text):
-        return value
-    if hides and isinstance(text, str) and _is_from_environment(node, key, text, value):
-        return f"{text} {digested(value)}"
-    if isinstance(value, DictConfig):
-        return _mapping(value, where, off, hides)
-    if isinstance(value, ListConfig):
-        return [_value(value, index, f"{where}.{index}", off, hides) for index in range(len(value))]
-    shown = redacted(value, where) if hides else value
-    return value if shown == value else f"{shown} {digested(value)}"
+    return mapping(config, "")
 
 
 def _is_from_environment(node: DictConfig | ListConfig, key: Any, text: str, value: Any) -> bool:
@@ -173,6 +160,16 @@ def _is_from_environment(node: DictConfig | ListConfig, key: Any, text: str, val
         return True  # its type, or a resolver, cannot do with "(env NAME)"
 
 
+def no_value(key: str) -> str:
+    """What to say of a key that has to be given and is not."""
+    return f"{key} has no value; give one: {key}=..."
+
+
+def is_of_no_account(key: str) -> bool:
+    """Whether a difference in this dotted key leaves two runs the same experiment."""
+    return meaning_of(key) in (NEUTRAL, LAYOUT)
+
+
 def digest(value: Any) -> str:
     """sha256 hex of a JSON value in its canonical form."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -180,19 +177,15 @@ def digest(value: Any) -> str:
 
 
 def require_encoder(folder: str | Path | None) -> Path:
-    """The folder of an encoder.
-
-    Raises:
-        ValueError: there is none.
-    """
-    if folder is None or not (Path(folder) / "config.json").is_file():
-        if folder is not None and (Path(folder) / "encoder" / "config.json").is_file():
-            raise ValueError(f"{folder} is a run's folder; its encoder is {Path(folder) / 'encoder'}")
-        raise ValueError(
-            f"{folder or 'encoder is not set'}: no encoder here (config.json is missing); pre-train it first, or give "
-            "encoder=FOLDER in the Hugging Face layout"
-        )
-    return Path(folder)
+    """The folder of an encoder; ValueError where there is none."""
+    if folder is not None and (Path(folder) / "config.json").is_file():
+        return Path(folder)
+    if folder is not None and (Path(folder) / "encoder" / "config.json").is_file():
+        raise ValueError(f"{folder} is a run's folder; its encoder is {Path(folder) / 'encoder'}")
+    raise ValueError(
+        f"{folder or 'encoder is not set'}: no encoder here (config.json is missing); pre-train it first, or give "
+        "encoder=FOLDER in the Hugging Face layout"
+    )
 
 
 def encoder_fingerprint(folder: str | Path) -> str:
@@ -201,11 +194,9 @@ def encoder_fingerprint(folder: str | Path) -> str:
     Raises:
         ValueError: there is no such folder.
     """
-    folder = require_encoder(folder)
-    listed = folder / "checksums.json"
-    files = [listed] if listed.is_file() else sorted(path for path in folder.iterdir() if path.is_file())
+    listed = (folder := require_encoder(folder)) / "checksums.json"
     hashes = {}
-    for path in files:
+    for path in [listed] if listed.is_file() else sorted(path for path in folder.iterdir() if path.is_file()):
         with path.open("rb") as file:
             hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     return digest(hashes)
@@ -233,16 +224,10 @@ def watched_files(config: DictConfig) -> dict[str, tuple[int, int]]:
     """Size and time of every file that the configuration names: {path: (bytes, nanoseconds)}.
 
     Only used to skip a complete run, so every doubt is a reason to let the run look for itself.
-
-    A corpus' sources are what reading the corpus takes them for. Every other text may name a file, a folder or a glob,
-    below data_dir or from where the command was started.
     """
-    plain = canonical(config, hides=False)
-    data_dir = str(config.get("data_dir") or "")
-    sources = _take_sources(plain)
     found: dict[str, tuple[int, int]] = {}
     try:
-        for path in (*_paths(sources, _texts(plain), data_dir), *_encoder(config)):
+        for path in _named_files(config):
             status = path.stat()
             found[str(path)] = (status.st_size, status.st_mtime_ns)
             if len(found) > MAX_WATCHED_FILES:
@@ -257,46 +242,29 @@ def are_untouched(watched: Mapping[str, tuple[int, int]], before: Mapping[str, t
     return UNWATCHED not in watched and dict(before) == dict(watched)
 
 
-def _take_sources(plain: dict[str, Any]) -> list[str]:
-    """The paths of the corpus' sources, out of the configuration."""
+def _named_files(config: DictConfig) -> Iterator[Path]:
+    """A corpus' sources are what reading the corpus takes them for. Every other text, also one from the environment,
+    may name a file, a folder or a glob, below data_dir or from where the command was started."""
+
+    def files_of(name: str) -> Iterator[Path]:
+        # pathlib has no glob that starts at an absolute pattern
+        for place in map(Path, glob.glob(name) if glob.has_magic(name) else [name]):  # noqa: PTH207
+            yield from filter(Path.is_file, [place, *place.rglob("*")] if place.is_dir() else [place])
+
+    plain, data_dir = canonical(config, hides=False), str(config.get("data_dir") or "")
+    plain.pop("optimizer", None)
     corpus = plain.get("corpus")
-    sources = corpus.pop("sources", None) if isinstance(corpus, dict) else None
-    return [str(source["path"]) for source in sources or []]
-
-
-def _texts(plain: dict[str, Any]) -> Iterator[str]:
-    """Every other text that may name an input, also one from the environment."""
-    parts = {key: value for key, value in plain.items() if key != "optimizer"}
-    yield from (value for value in flatten(parts).values() if isinstance(value, str) and value)
-
-
-def _encoder(config: DictConfig) -> Iterator[Path]:
-    """Files of the encoder's folder, which may be called by a plain word."""
-    if folder := config.get("encoder"):
-        yield from _files_of(str(Path(str(folder)).expanduser()))
-
-
-def _paths(sources: list[str], texts: Iterator[str], data_dir: str) -> Iterator[Path]:
-    """Raises ValueError for a source of no file."""
-    for source in sources:
-        files, _ = matching_files(source, data_dir)
+    for source in (corpus.pop("sources", None) if isinstance(corpus, dict) else None) or []:
+        files, _ = matching_files(str(source["path"]), data_dir)
         if not files:
-            raise ValueError(f"{source}: no such files")
+            raise ValueError(f"{source['path']}: no such files")
         yield from files.values()
-    for text in texts:
+    if folder := config.get("encoder"):  # which may be called by a plain word
+        yield from files_of(str(Path(str(folder)).expanduser()))
+    for text in (value for value in flatten(plain).values() if isinstance(value, str) and value):
         for base in [""] if text.startswith("/") else ["", data_dir]:
             name = str(Path(base, os.path.expanduser(text)))  # noqa: PTH111 - pathlib's raises for nobody's "~"
             if os.path.isfile(name):  # noqa: PTH113 - pathlib's raises for a text too long for a name
                 yield Path(name)
             elif "/" in text or "." in text:  # a plain word is no folder that somebody means
-                yield from _files_of(name)
-
-
-def _files_of(name: str) -> Iterator[Path]:
-    """Files that a folder holds or a glob finds."""
-    # pathlib has no glob that starts at an absolute pattern
-    for place in map(Path, glob.glob(name) if glob.has_magic(name) else [name]):  # noqa: PTH207
-        if place.is_file():
-            yield place
-        elif place.is_dir():
-            yield from (child for child in place.rglob("*") if child.is_file())
+                yield from files_of(name)

@@ -10,12 +10,13 @@ import json
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from clozelab.runs.locks import LOCK_FILE, owned
-from clozelab.runs.record import Record
+from filelock import FileLock, Timeout
+
+from clozelab.runs.record import LOCK_FILE, RUN_FILE, Record
 
 KINDS = {
     "checkpoints": "checkpoints of complete runs (their encoders stay)",
@@ -76,7 +77,7 @@ def _of_runs(records: Iterable[Record], older_than_days: float) -> Iterator[Garb
 def _leftovers(runs_dir: Path, busy: set[Path]) -> Iterator[Garbage]:
     for path in (path for pattern in TEMPORARY for path in runs_dir.rglob(pattern)):
         if not busy & set(path.parents) and _is_quiet(path):
-            run = next((folder for folder in path.parents if (folder / "run.json").is_file()), None)
+            run = next((folder for folder in path.parents if (folder / RUN_FILE).is_file()), None)
             yield _garbage("leftovers", path, "a killed process left it", run)
 
 
@@ -86,31 +87,22 @@ def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbag
     # Tasks of unfinished runs, which may have used any entry of theirs.
     silent = {one.task for one in records if one.task and "cache" not in one.facts}
     for path in sorted(path for part in CACHE_PARTS for path in cache_dir.glob(f"{part}/*")):  # hidden ones, too
-        part = path.parent.name
+        part, name = path.parent.name, path.name
         if not path.is_dir() or not _is_quiet(path):
             continue
-        if path.name.startswith("."):
-            if not _corpus_lock_is_held(path):
-                yield _garbage("leftovers", path, "a killed process left it")
+        if name.startswith("."):
+            with held(path.with_name(name.removesuffix(".tmp") + ".lock")) as is_free:  # of a preparation that fills it
+                if is_free:
+                    yield _garbage("leftovers", path, "a killed process left it")
         elif part == "corpora":
-            if _corpus_fingerprint(path) not in corpora:
-                yield _garbage("cache", path, "no run was trained on it", path.with_name(f".{path.name}.lock"))
-        elif f"{part}/{path.name}" not in named and path.name.rpartition("-")[0] not in silent:
+            try:
+                fingerprint = json.loads((path / "manifest.json").read_text(encoding="utf-8"))["fingerprint"]
+            except (OSError, ValueError, KeyError, TypeError):
+                fingerprint = None
+            if fingerprint not in corpora:
+                yield _garbage("cache", path, "no run was trained on it", path.with_name(f".{name}.lock"))
+        elif f"{part}/{name}" not in named and name.rpartition("-")[0] not in silent:
             yield _garbage("cache", path, "no run refers to it")
-
-
-def _corpus_fingerprint(folder: Path) -> str | None:
-    try:
-        return str(json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["fingerprint"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _corpus_lock_is_held(temporary: Path) -> bool:
-    """Whether a preparation is filling `.NAME.tmp` now; its lock is `.NAME.lock` beside it."""
-    lock = temporary.with_name(temporary.name.removesuffix(".tmp") + ".lock")
-    with _held(lock if lock.is_file() else None) as free:
-        return not free
 
 
 def _is_quiet(path: Path) -> bool:
@@ -139,14 +131,17 @@ def delete(item: Garbage) -> str:
     """Delete one thing; returns "" or why it stays."""
     if item.kind == "unfinished" and item.path.exists() and not _is_quiet(item.path):
         return "it has changed since it was listed"
-    with _held(item.lock) as free:
-        if not free:
+    with held(item.lock) as is_free:
+        if not is_free:
             return "in use by another process"
         try:
             if item.path.is_symlink() or not item.path.is_dir():
                 item.path.unlink()
             else:
-                _remove(item.path)
+                # Out of sight first: half a folder must never pass for a whole one, nor a new run's files go with it.
+                (item.path / RUN_FILE).unlink(missing_ok=True)
+                doomed = item.path.rename(item.path.with_name(f".{item.path.name}.deleted.tmp"))
+                shutil.rmtree(doomed)
         except FileNotFoundError:
             return ""
         except OSError as error:
@@ -154,22 +149,17 @@ def delete(item: Garbage) -> str:
     return ""
 
 
-def _remove(folder: Path) -> None:
-    """Out of sight first: half a folder must never pass for a whole one, nor a new run's files be deleted with it."""
-    (folder / "run.json").unlink(missing_ok=True)
-    doomed = folder.with_name(f".{folder.name}.deleted.tmp")
-    folder.rename(doomed)
-    shutil.rmtree(doomed)
-
-
 @contextmanager
-def _held(lock: Path | None) -> Iterator[bool]:
-    """Hold a run folder's lock, or a lock file; False where somebody else has it."""
-    if lock is None or not lock.exists():
-        yield True
-        return
-    with owned(lock / LOCK_FILE if lock.is_dir() else lock) as free:
-        yield free
+def held(lock: Path | None) -> Iterator[bool]:
+    """Hold a lock file, or a run folder's, while inside; False, and nothing held, where somebody else has it."""
+    with ExitStack() as stack:
+        is_free = True
+        if lock is not None and lock.exists():
+            try:
+                stack.enter_context(FileLock(lock / LOCK_FILE if lock.is_dir() else lock, timeout=0))
+            except Timeout:
+                is_free = False
+        yield is_free
 
 
 def describe_size(num_bytes: float) -> str:

@@ -84,14 +84,22 @@ class Progress:
 
 def read_progress(record: Record) -> Progress:
     """The progress of a run from the end of its metrics.csv."""
-    path, total = record.folder / "metrics.csv", total_steps(record)
+    path, phases = record.folder / "metrics.csv", record.config.get("phases") or []
+    total = int(record.facts.get("total_steps") or sum(phase["steps"] for phase in phases)) or None
     rows = list(read_rows(path, TAIL_BYTES))
     if not rows:
         return Progress(total_steps=total)
     step, tokens, seconds, *_ = rows[-1]
     speeds = [row.value for row in rows if row.key == SPEED_KEY][-RECENT_VALUES:]
     speed = statistics.median(speeds) if speeds else None
-    left = tokens * _slots_left(record, step, total) / speed if speed and total and step else None
+    left = None
+    if speed and total and step:
+        # What is left to read in units of what has been read: phases differ in slots a step.
+        done = rest = first = 0
+        for phase in phases or [{"steps": total, "global_batch_size": 1, "seq_length": 1}]:
+            slots, inside = phase["global_batch_size"] * phase["seq_length"], min(max(step - first, 0), phase["steps"])
+            done, rest, first = done + inside * slots, rest + (phase["steps"] - inside) * slots, first + phase["steps"]
+        left = tokens / speed * rest / done
     return Progress(step, total, tokens, seconds, speed, left, max(0.0, time.time() - path.stat().st_mtime))
 
 
@@ -100,26 +108,6 @@ def elapsed(record: Record) -> float:
     if record.status in ("running", KILLED):
         return max(record.seconds, read_progress(record).training_seconds)
     return record.seconds
-
-
-def total_steps(record: Record) -> int | None:
-    """Optimizer steps of the whole run."""
-    phases = record.config.get("phases") or []
-    found = record.facts.get("total_steps") or sum(phase["steps"] for phase in phases)
-    return int(found) if found else None
-
-
-def _slots_left(record: Record, step: int, total: int) -> float:
-    """What is left to read in units of what has been read, after `step` steps; phases differ in slots a step."""
-    phases = record.config.get("phases") or [{"steps": total, "global_batch_size": 1, "seq_length": 1}]
-    done = left = first = 0
-    for phase in phases:
-        slots = phase["global_batch_size"] * phase["seq_length"]
-        inside = min(max(step - first, 0), phase["steps"])
-        done += inside * slots
-        left += (phase["steps"] - inside) * slots
-        first += phase["steps"]
-    return left / done if done else 0.0
 
 
 @dataclass(frozen=True)
@@ -149,38 +137,32 @@ def sweep_state(stage: str, records: Sequence[Record], jobs: Sequence[JobName] |
     A job that has no folder takes as long as the median of finished runs of its arm or row on the same task (else of
     the task, else of the stage), one that has begun what its own speed says.
     """
-    every = [one for one in records if one.stage == stage]
-    runs, missing = (every, []) if jobs is None else _matched(every, jobs)
+    runs = every = [one for one in records if one.stage == stage]
+    missing = Counter(jobs or ())
+    if jobs is not None:
+        runs = []
+        for one in sorted(every, key=lambda run: STATUSES.index(run.status)):  # of two with one name the better counts
+            if missing[one.job_name]:
+                missing[one.job_name] -= 1
+                runs.append(one)
     finished = [one for one in every if one.is_complete and one.seconds]
-    left = [typical_seconds(finished, job) for job in missing]
+
+    def typical_seconds(job: JobName) -> float | None:
+        same_task = [one for one in finished if one.task == job.task]
+        like = [one for one in same_task if one.name == job.name] or same_task or finished
+        return statistics.median(one.seconds for one in like) if like else None
+
+    left = [typical_seconds(job) for job in missing.elements()]
     for one in runs:
         if one.status not in ("complete", DAMAGED):
             rest = read_progress(one).seconds_left
-            left.append(typical_seconds(finished, one.job_name) if rest is None else rest)
+            left.append(typical_seconds(one.job_name) if rest is None else rest)
     known = [rest for rest in left if rest is not None]
     return SweepState(
         stage=stage,
         planned=None if jobs is None else len(jobs),
         counts=Counter(one.status for one in runs),
         others=len(every) - len(runs),
-        not_begun=len(missing),
+        not_begun=missing.total(),
         seconds_left=sum(known) if len(known) == len(left) else None,
     )
-
-
-def typical_seconds(finished: Sequence[Record], job: JobName) -> float | None:
-    """Median duration of the finished runs that are most like a job; None where there is none."""
-    same_task = [one for one in finished if one.task == job.task]
-    same_name = [one for one in same_task if one.name == job.name]
-    like = same_name or same_task or finished
-    return statistics.median(one.seconds for one in like) if like else None
-
-
-def _matched(runs: Sequence[Record], jobs: Sequence[JobName]) -> tuple[list[Record], list[JobName]]:
-    """(runs that are one of the jobs, jobs without a run); of two runs with one name the better one counts."""
-    left, found = Counter(jobs), []
-    for one in sorted(runs, key=lambda run: STATUSES.index(run.status)):
-        if left[one.job_name]:
-            left[one.job_name] -= 1
-            found.append(one)
-    return found, list(left.elements())

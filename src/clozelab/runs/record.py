@@ -11,7 +11,7 @@ import math
 import os
 import platform
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clozelab.runs.fingerprint import (
     RESULTS_VERSIONS,
-    are_untouched,
     canonical,
     digest,
     flatten,
@@ -33,17 +32,14 @@ from clozelab.runs.fingerprint import (
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import read_rows
 
-RUN_FILE, CONFIG_FILE, LOG_FILE = "run.json", "config.yaml", "log.txt"
+RUN_FILE, CONFIG_FILE, LOG_FILE, LOCK_FILE = "run.json", "config.yaml", "log.txt", ".lock"
+BUSY_STATUS = os.EX_TEMPFAIL
+"""Exit status of a command whose run folder another process holds: try again later."""
 DAMAGED, KILLED = "damaged", "killed"
 STATUSES = ("complete", "running", KILLED, "interrupted", "failed", DAMAGED)
 """`killed` and `damaged` are never written: a reader says so of a run that no process holds, and of a bad file."""
-CURVE_KEYS = ("validation/loss", "validation/accuracy", "validation/nsp_accuracy")
 PERCENT: Final = "percent"
-NATS: Final = "nats"
-LOGITS: Final = "logits"
 NO_UNIT: Final = ""
-
-
 THRESHOLDS = ("threshold", "best_exact_thresh", "best_f1_thresh")
 """Of SQuAD 2.0: the odds of "no answer" above which there is none, a difference of logits."""
 
@@ -66,11 +62,11 @@ class Score(BaseModel):
         """By the figure's name; `are_shares` is of its scorer: 1 stands for 100 percent."""
         name = key.removeprefix("validation/").partition("/")[0]
         if name.endswith("loss"):
-            return cls(unit=NATS, better="lower")
+            return cls(unit="nats", better="lower")
         if name.endswith("perplexity"):
             return cls(unit=NO_UNIT, better="lower")
         if name in THRESHOLDS:
-            return cls(unit=LOGITS, better="")
+            return cls(unit="logits", better="")
         return cls(unit=PERCENT, better="higher", factor=100.0 if are_shares else 1.0)
 
 
@@ -197,15 +193,6 @@ class Record(Said):
         return int(self.config.get("pretrain_seed", self.config["seed"]))
 
     @property
-    def arm(self) -> str:
-        return self.name
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """What planning still reads a record through."""
-        return self.model_dump(exclude_none=True) | {"config_resolved": self.config}
-
-    @property
     def learning_rate(self) -> float | None:
         return self.config.get("learning_rate")
 
@@ -232,12 +219,21 @@ class Record(Said):
 
     @cached_property
     def curves(self) -> dict[str, list[tuple[int, float]]]:
-        """Key of CURVE_KEYS -> [(tokens, value)] from the run's metrics.csv."""
+        """Held-out figure -> [(tokens, value)] from the run's metrics.csv."""
         curves: dict[str, list[tuple[int, float]]] = {}
         for row in read_rows(self.folder / "metrics.csv"):
-            if row.key in CURVE_KEYS:
+            if row.key.startswith("validation/"):
                 curves.setdefault(row.key, []).append((row.tokens, row.value))
         return curves
+
+    def go_on_from(self, old: Record) -> None:
+        """Take over what an unfinished session of the same run has left. `earlier_sessions` then has each different
+        commit, set of versions and machine that trained it before, once."""
+        self.seconds, self.facts, self.started = old.seconds, old.facts, old.started
+        self.sessions, keys = old.sessions + 1, {"git", "versions", "host"}
+        for one in (*old.earlier_sessions, old.model_dump(include=keys)):
+            if one not in self.earlier_sessions and one != self.model_dump(include=keys):
+                self.earlier_sessions.append(one)
 
     def take(self, results: Mapping[str, Any]) -> None:
         """Put what scores.json says of every figure into its score, in its unit.
@@ -246,15 +242,13 @@ class Record(Said):
             ValueError: a figure is not a number.
         """
         majority = results.get("majority_baseline")
-        of_each = majority if isinstance(majority, Mapping) else {self.metric: majority}
-        for key, one in self.scores.items():
-            name = key.rpartition("/")[2]
-            if key not in results.get("scores", {}):
-                continue
-            one.value = one.factor * float(results["scores"][key])
+        majorities = majority if isinstance(majority, Mapping) else {self.metric: majority}
+        found = results.get("scores", {})
+        for key, one in ((key, one) for key, one in self.scores.items() if key in found):
+            name, one.value = key.rpartition("/")[2], one.factor * float(found[key])
             if not math.isfinite(one.value):
                 raise ValueError(f"{self.folder}: the score {key} is not a number")
-            if (usual := of_each.get(key, of_each.get(name))) is not None:
+            if (usual := majorities.get(key, majorities.get(name))) is not None:
                 one.majority = one.factor * float(usual)
             methods = results.get("baselines", {})
             one.baselines = {method: one.factor * float(of[name]) for method, of in methods.items() if name in of}
@@ -312,11 +306,15 @@ def write_json(path: Path, value: Any) -> None:
     """Write a JSON file in one rename, so that a reader never sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2, ensure_ascii=False)
-        file.write("\n")
+        file.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def plain_config(config: DictConfig) -> dict[str, Any]:
+    """`canonical`, as a record holds it: what JSON makes of it."""
+    return dict(json.loads(json.dumps(canonical(config))))
 
 
 def new_record(
@@ -332,7 +330,7 @@ def new_record(
     Raises:
         ValueError: a mandatory value of the configuration is missing.
     """
-    plain, version = json.loads(json.dumps(canonical(config))), RESULTS_VERSIONS[stage]
+    plain, version = plain_config(config), RESULTS_VERSIONS[stage]
     return Record(
         status="running",
         stage=stage,
@@ -385,60 +383,33 @@ def read_delta(group: str, choice: str) -> dict[str, Any]:
     from hydra.core.default_element import ConfigDefault, GroupDefault
     from hydra.core.hydra_config import HydraConfig
 
+    def leaves(node: Any, where: str) -> Iterator[tuple[str, Any]]:
+        """Dotted keys and values; a list is one value."""
+        if not isinstance(node, dict) or not node:
+            yield where, node
+            return
+        for key, value in node.items():
+            yield from leaves(value, f"{where}.{key}" if where else str(key))
+
+    def said(config: Any, where: str) -> dict[str, Any]:
+        return dict(leaves(redacted(OmegaConf.to_container(config, resolve=False)), where))
+
     search_path = ConfigSearchPathImpl()
     for source in HydraConfig.get().runtime.config_sources:
         if source.schema:
             search_path.append(str(source.provider), f"{source.schema}://{source.path}")
     repository = ConfigRepository(search_path)
-    found = repository.load_config(f"{group}/{choice}")
-    if found is None:
+    if (found := repository.load_config(f"{group}/{choice}")) is None:
         return {}
     delta: dict[str, Any] = {}
     for one in found.defaults_list or ():
-        if (
-            isinstance(one, ConfigDefault)
-            and one.package
-            and (laid := repository.load_config(str(one.path).lstrip("/")))
-        ):
-            delta |= _leaves(redacted(OmegaConf.to_container(laid.config, resolve=False)), one.package)
+        if isinstance(one, ConfigDefault) and one.package:
+            laid = repository.load_config(str(one.path).lstrip("/"))
+            delta |= said(laid.config, one.package) if laid else {}
         if isinstance(one, GroupDefault) and isinstance(one.value, str):
             name = str(one.group)
             delta[name if name.startswith("/") else f"/{group}/{name}"] = one.value
-    plain = OmegaConf.to_container(found.config, resolve=False)
-    return delta | dict(_leaves(redacted(plain), ""))
-
-
-def _leaves(node: Any, where: str) -> Iterable[tuple[str, Any]]:
-    """Dotted keys and values; a list is one value."""
-    if not isinstance(node, dict) or not node:
-        return [(where, node)]
-    inner = (_leaves(value, f"{where}.{key}" if where else str(key)) for key, value in node.items())
-    return [pair for pairs in inner for pair in pairs]
-
-
-def is_settled(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
-    """Whether the folder surely holds this very run, complete: same configuration, and no input file has been touched.
-
-    Cheap and careful: False only means that the run itself has to look.
-    """
-    try:
-        record = read_record(Path(run_dir))
-        if record is None or not record.is_complete or not is_record_of(record, stage=stage, config=config):
-            return False
-        return are_untouched(watched_files(config), record.watched)
-    except ValueError:
-        return False
-
-
-def is_record_of(record: Record, *, stage: str, config: DictConfig) -> bool:
-    """Whether a record is of this very configuration, whatever files it read.
-
-    Raises:
-        ValueError: a mandatory value of the configuration is missing.
-    """
-    if record.stage != stage or record.results_version != RESULTS_VERSIONS[stage]:
-        return False
-    return bool(record.config == json.loads(json.dumps(canonical(config))))
+    return delta | said(found.config, "")
 
 
 def shown_config(config: DictConfig) -> str:
@@ -449,16 +420,6 @@ def shown_config(config: DictConfig) -> str:
 def now() -> str:
     """The time as records have it: ISO 8601, UTC, whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def earlier_sessions(old: Record, fresh: Record) -> list[dict[str, Any]]:
-    """What a resumed run has been trained by before: each different commit, set of versions and machine, once."""
-    keys = {"git", "versions", "host"}
-    found: list[dict[str, Any]] = []
-    for one in (*old.earlier_sessions, old.model_dump(include=keys)):
-        if one not in found and one != fresh.model_dump(include=keys):
-            found.append(one)
-    return found
 
 
 def changes(old: Record, new: Record) -> str:

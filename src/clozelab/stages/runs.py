@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
-from clozelab.runs.find import cell, find_below, no_match, select
+from clozelab.runs.find import find_below, no_match, select
 from clozelab.runs.progress import elapsed
 from clozelab.runs.record import STATUSES, Record
 from clozelab.suggestions import DASH, duration
@@ -51,7 +51,7 @@ def write_csv(records: Sequence[Record]) -> int:
     """To standard output."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(FIELDS)
-    writer.writerows(["" if (value := cell(one, key)) is None else value for key in FIELDS] for one in records)
+    writer.writerows(["" if (value := getattr(one, key)) is None else value for key in FIELDS] for one in records)
     return 0
 
 

@@ -109,6 +109,46 @@ def process_rank() -> int:
     return sum(int(text) for text in texts if text.isdigit())
 
 
+PROC_LOCKS = Path("/proc/locks")
+"""Where Linux says who holds a lock; other systems do not say it."""
+Held = dict[tuple[int, int, int], int]
+"""(device major, device minor, inode) -> process id, of every locked file of this machine."""
+
+
+def holders() -> Held:
+    """Every file that a process of this machine holds a flock on; none where the machine does not say."""
+    found: Held = {}
+    for line in PROC_LOCKS.read_text(encoding="ascii", errors="replace").splitlines() if PROC_LOCKS.is_file() else ():
+        parts = line.split()
+        if len(parts) >= 8 and parts[1] == "FLOCK":  # "->" in its place marks one that waits
+            major, minor, inode = parts[5].split(":")
+            found[int(major, 16), int(minor, 16), int(inode)] = int(parts[4])
+    return found
+
+
+def holder(lock: Path, held: Held | None = None) -> int | None:
+    """Process id of who holds a lock file; None where nobody does, or it cannot be told.
+
+    `held` is an answer of `holders`, for asking about many files at once. Process 0 is one of another container.
+    """
+    try:
+        status = lock.stat()
+    except OSError:
+        return None
+    held = holders() if held is None else held
+    place = (os.major(status.st_dev), os.minor(status.st_dev), status.st_ino)
+    if place in held:
+        return held[place]
+    # Some file systems show programs another device number than the kernel's own list has.
+    for pid in (pid for (*_, inode), pid in held.items() if inode == status.st_ino):
+        try:
+            if lock.resolve() in {link.resolve() for link in Path(f"/proc/{pid}/fd").iterdir()}:
+                return pid
+        except OSError:  # another user's, or gone
+            continue
+    return None
+
+
 def tune_allocator() -> bool:
     """Tell glibc never to use mmap for blocks, never to trim, and to grow by 64 MiB; False where there is no glibc.
 
