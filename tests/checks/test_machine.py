@@ -9,7 +9,6 @@ import torch
 from rich.console import Console
 
 from clozelab.checks import machine
-from clozelab.checks.run import print_facts
 from clozelab.training import runtime
 from clozelab.training.runtime import onednn_fp32, onednn_fp32_error
 
@@ -37,15 +36,23 @@ def test_every_ceiling_and_choice_is_told() -> None:
         assert name in names
     assert next(fact.value for fact in facts if fact.name == "threads") == "1"
     console = Console(record=True, width=160)
-    print_facts(facts, {"torch": "9.9"}, console)
+    machine.print_facts(facts, {"torch": "9.9"}, console)
     text = console.export_text()
     assert "FLOP/s" in text and "GB/s" in text and "9.9" in text
 
 
-def test_onednn_says_which_it_is() -> None:
-    assert machine.onednn_answer(None)[0] == "not available"
-    assert machine.onednn_answer(1e-6)[0].startswith("on")
-    assert machine.onednn_answer(3e-3) == ("off: it really rounds to bf16 here", "relative error 3.0e-03, above 2e-06")
+@pytest.mark.parametrize(
+    ("error", "value", "note"),
+    [
+        (None, "not available", "default library"),
+        (1e-6, "on: 'bf16' stays fp32-accurate here", "relative error 1.0e-06"),
+        (3e-3, "off: it really rounds to bf16 here", "relative error 3.0e-03, above 2e-06"),
+    ],
+)
+def test_onednn_says_which_it_is(monkeypatch: pytest.MonkeyPatch, error: float | None, value: str, note: str) -> None:
+    monkeypatch.setattr(machine, "onednn_fp32_error", lambda: error)
+    (fact,) = [one for one in machine.chosen_path(2, True) if one.name == "fp32 through oneDNN"]
+    assert fact.value == value and note in fact.note
 
 
 def test_probing_leaves_the_switch_as_it_was() -> None:
@@ -71,12 +78,12 @@ def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     (fact,) = machine.gpu_facts()
     assert fact.value.endswith("sees none")
-    assert machine.varlen_error() is None
 
 
 def test_gpu_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "Made up 9000")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(total_memory=8 << 30))
     monkeypatch.setattr(machine, "matmul_ceiling", lambda *rest: 7.9e14)
@@ -87,3 +94,10 @@ def test_gpu_facts(monkeypatch: pytest.MonkeyPatch) -> None:
         assert facts["cuda:0"].value == "Made up 9000" and facts["cuda:0"].note == "8 GiB"
         assert facts["matmul bf16"].value == "790.0 TFLOP/s"
         assert facts["variable-length attention"].value == word
+
+    def breaks() -> float:
+        raise RuntimeError("no kernel image is\navailable")
+
+    monkeypatch.setattr(machine, "varlen_error", breaks)
+    (fact,) = [fact for fact in machine.gpu_facts() if fact.name == "variable-length attention"]
+    assert fact.value == "fails" and fact.note.startswith("no kernel image is available: do not fine-tune")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozelab.checks import ngrams
-from clozelab.checks.ngrams import NGRAM, ngram_hashes, search
+from clozelab.checks import corpus as ngrams
+from clozelab.checks.corpus import NGRAM, ngram_hashes, search
 from clozelab.corpus.shards import TokenStream
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.checks.budget import check_time
-from clozelab.checks.run import examine
+from clozelab.checks.run import check_time, examine
 from clozelab.checks.subject import ERROR, OK, WARNING, Budget, Finding, Subject
 from clozelab.corpus.instances import PairInstances, SegmentPairs
 from clozelab.corpus.packing import Masking, PackedInstances
@@ -108,7 +107,7 @@ def test_a_discriminator_that_reads_what_was_replaced(
     monkeypatch.setattr(ReplacedTokenDetection, "replace", leave)
     assert caught(sound) == {"own label"}
     (finding,) = [one for one in examine(sound) if one.level == ERROR]
-    assert finding.what == "rtd: rtd sees what it predicts"
+    assert finding.what == "rtd, rtd: sees what it predicts"
 
 
 def test_arrays_that_leave_more_in_sight_than_the_objective_allows(
@@ -122,7 +121,7 @@ def test_arrays_that_leave_more_in_sight_than_the_objective_allows(
     monkeypatch.setattr(ReplacedTokenDetection, "arrays", leave)
     found = [one for one in examine(replace(subject, arms=[electra])) if one.level == ERROR]
     first = next(one for one in found if one.check == "own label")
-    assert first.what == "rtd: mlm sees what it predicts"
+    assert first.what == "rtd, mlm: sees what it predicts"
 
 
 @pytest.mark.parametrize("kernel", ["dense", "grouped"])
@@ -397,5 +396,5 @@ def test_a_check_that_fails_is_an_error_of_its_name(subject: Subject, monkeypatc
     def fail(*_: Any) -> Any:
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr("clozelab.checks.visibility.Probe.of", fail)
+    monkeypatch.setattr("clozelab.checks.arms.Probe.of", fail)
     assert caught(subject) == {"future"}

@@ -7,14 +7,16 @@ they can be tried without one.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
+from rich.console import Console
 
 from clozelab.models.attention import FULL, attention, has_varlen_kernel, reference_attention
 from clozelab.models.layout import Layout
+from clozelab.terminal import Heading, make_table
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
     choose_precision,
@@ -63,32 +65,24 @@ def ceilings() -> Iterator[Fact]:
 
 
 def chosen_path(cores: int, allocator_tuned: bool) -> Iterator[Fact]:
-    """What `auto` means here."""
-    kind = "gpu" if torch.cuda.is_available() else "cpu"
+    """What `auto` means here, on the CPU."""
     yield Fact("path", "precision", choose_precision("auto", "cpu"), "trainer=cpu with precision auto")
-    if kind == "gpu":
-        yield Fact("path", "precision on the GPU", choose_precision("auto", "gpu"), "trainer=gpu with precision auto")
-    yield Fact("path", "fp32 through oneDNN", *onednn_answer(onednn_fp32_error()))
+    error = onednn_fp32_error()
+    if error is None:
+        answer = ("not available", "fp32 products stay with the default library")
+    elif error > MAX_FP32_ERROR:
+        answer = ("off: it really rounds to bf16 here", f"relative error {error:.1e}, above {MAX_FP32_ERROR:.0e}")
+    else:
+        answer = ("on: 'bf16' stays fp32-accurate here", f"relative error {error:.1e}")
+    yield Fact("path", "fp32 through oneDNN", *answer)
     yield Fact("path", "threads", str(torch.get_num_threads()), f"{cores} usable cores; trainer.threads sets them")
     note = "glibc keeps freed memory" if allocator_tuned else "no glibc here: freed memory goes back to the system"
     yield Fact("path", "allocator", "tuned" if allocator_tuned else "the system's", note)
     yield Fact("path", "attention on the CPU", "matmul and softmax", "ragged batches: sorted groups, padded inside")
-    if kind == "gpu":
-        ragged = "variable-length kernel" if varlen_error() is not None else "sorted groups"
-        yield Fact("path", "attention on the GPU", "scaled_dot_product_attention", f"ragged batches: {ragged}")
-
-
-def onednn_answer(error: float | None) -> tuple[str, str]:
-    """(which it is, the error behind it)."""
-    if error is None:
-        return "not available", "fp32 products stay with the default library"
-    if error > MAX_FP32_ERROR:
-        return "off: it really rounds to bf16 here", f"relative error {error:.1e}, above {MAX_FP32_ERROR:.0e}"
-    return "on: 'bf16' stays fp32-accurate here", f"relative error {error:.1e}"
 
 
 def gpu_facts() -> Iterator[Fact]:
-    """Name, ceiling and kernels of each GPU; one line where there is none."""
+    """Name, ceiling, precision and kernels of each GPU; one line where there is none."""
     if not torch.cuda.is_available():
         build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU-only build"
         yield Fact("GPU", "none", f"torch {torch.__version__} sees none", build)
@@ -99,33 +93,34 @@ def gpu_facts() -> Iterator[Fact]:
     device = torch.device("cuda")
     yield Fact("GPU", "matmul bf16", flops(matmul_ceiling("bf16-mixed", device, MEASURE_SECONDS)))
     yield Fact("GPU", "memory copy", f"{copy_rate(device) / 1e9:,.0f} GB/s")
-    error = varlen_error()
-    yield Fact("GPU", "variable-length attention", *varlen_answer(error))
-
-
-def varlen_answer(error: float | None) -> tuple[str, str]:
-    """(whether it is usable, why)."""
-    if error is None:
-        return "not available", "torch has it from 2.10 on, for Ampere or newer; ragged batches go in sorted groups"
-    if not error <= MAX_BF16_ERROR:
-        return "wrong", f"differs from one sequence at a time by {error:.1e}: do not fine-tune on this GPU in bf16"
-    return "works", f"differs from one sequence at a time by {error:.1e}"
+    yield Fact("GPU", "precision", choose_precision("auto", "gpu"), "trainer=gpu with precision auto")
+    try:
+        error = varlen_error()
+    except (RuntimeError, NotImplementedError) as problem:
+        answer = ("fails", f"{' '.join(str(problem).split())[:200]}: do not fine-tune on this GPU in bf16")
+    else:
+        off_by = f"differs from one sequence at a time by {error or 0.0:.1e}"
+        if error is None:
+            answer = ("not available", "torch has it from 2.10 on, for Ampere or newer; ragged batches: sorted groups")
+        elif not error <= MAX_BF16_ERROR:
+            answer = ("wrong", f"{off_by}: do not fine-tune on this GPU in bf16")
+        else:
+            answer = ("works", off_by)
+    yield Fact("GPU", "variable-length attention", *answer)
 
 
 @torch.no_grad()
 def varlen_error() -> float | None:
-    """Largest difference of the ragged CUDA kernel from one call a sequence; None where there is no such kernel."""
-    if not torch.cuda.is_available():
-        return None
+    """Largest difference of the ragged CUDA kernel from one call a sequence; None where there is no such kernel.
+
+    Raises what the kernel raises.
+    """
     layout = Layout.ragged([5, 64, 33]).to("cuda")
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(102, 2, 64, generator=generator).to("cuda", torch.bfloat16) for _ in range(3))
     if not has_varlen_kernel(q, FULL):
         return None
-    try:
-        got = attention(q, k, v, layout, dropout_prob=0.0, training=False, mask=FULL)
-    except (RuntimeError, NotImplementedError):
-        return None
+    got = attention(q, k, v, layout, dropout_prob=0.0, training=False, mask=FULL)
     expected = reference_attention(q.float(), k.float(), v.float(), layout, mask=FULL)
     return float((got.float() - expected).abs().max())
 
@@ -150,3 +145,13 @@ def copy_rate(device: torch.device, repeats: int = 4) -> float:
 def flops(rate: float) -> str:
     """FLOP/s in the unit that suits them."""
     return f"{rate / 1e12:,.1f} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:,.0f} GFLOP/s"
+
+
+def print_facts(facts: Iterable[Fact], versions: Mapping[str, str], console: Console) -> None:
+    """Groups of facts as they come, and the versions."""
+    lines = [[fact.group, fact.name, fact.value, fact.note] for fact in facts]
+    lines += [["versions", name, version, ""] for name, version in versions.items()]
+    for after, before in zip(reversed(lines[1:]), reversed(lines[:-1]), strict=True):
+        after[0] = "" if after[0] == before[0] else after[0]  # a group is named once
+    headings = [Heading("group"), Heading("what"), Heading("found", folds=True), Heading("note", folds=True)]
+    console.print(make_table(headings, lines, console.width))

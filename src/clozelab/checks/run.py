@@ -1,27 +1,28 @@
-"""All checks of an experiment, in the order in which they are told; findings and facts as tables."""
+"""All checks of an experiment, in the order in which they are told: what it needs, its corpora, arms and tasks."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 
-from clozelab.checks.budget import check_disk, check_schedule, check_time
-from clozelab.checks.instances import check_masks, check_pairs, sample_pairs
-from clozelab.checks.machine import Fact
-from clozelab.checks.ngrams import NgramIndex, search
+from clozelab.checks.arms import check_masks, check_pairs, check_schedule, check_visibility, sample_pairs
+from clozelab.checks.corpus import check_duplicates, check_vocabulary, search
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding, Subject
 from clozelab.checks.tasks import check_canary, check_contamination, check_labels, check_text, sample_texts
-from clozelab.checks.text import check_duplicates, check_vocabulary
-from clozelab.checks.visibility import check_visibility
+from clozelab.runs.gc import describe_size
 from clozelab.terminal import Heading, make_table
 
 if TYPE_CHECKING:
     from clozelab.planning.jobs import Arm, Corpus
+
+DISK_MARGIN = 1.2
+LONG_SECONDS = 86_400.0
+"""Nobody starts a day by mistake without being told."""
 
 
 def examine(subject: Subject) -> Iterator[Finding]:
@@ -34,33 +35,32 @@ def examine(subject: Subject) -> Iterator[Finding]:
     yield from subject.noticed
     for arm in subject.arms:
         yield from check_schedule(arm)
-    # What reads rows cannot be asked where ids or lengths are impossible.
+    # What reads instances cannot be asked where ids or lengths are impossible.
     short_enough = [arm for arm in subject.arms if arm.longest <= arm.config.max_position_embeddings]
     sound = [one for arm in short_enough for one in arm.by_objective()]
     for corpus in subject.corpora:
         found = list(_tried("corpus", corpus.name, partial(_examine_corpus, subject, corpus, sound)))
         yield from found
-        if any(finding.check in ("corpus", "vocabulary") and finding.level == ERROR for finding in found):
+        if any(one.check in ("corpus", "vocabulary") and one.level == ERROR for one in found):
             sound = [arm for arm in sound if arm.corpus is not corpus]
     for arm in sound:
         yield from _tried("future", arm.name, partial(check_visibility, arm))
         yield from _tried("masks", arm.name, partial(check_masks, arm))
         if arm.corpus.tokenizer is None:
-            yield from _tried("pairs", arm.name, partial(_pairs_alone, arm))
+            yield from _tried("pairs", arm.name, partial(check_pairs, arm))
     for task in subject.tasks:
         for name, check in (("labels", check_labels), ("label map", check_canary), ("unknown tokens", check_text)):
             yield from _tried(name, task.name, partial(check, task))
-    yield from check_disk(subject)
+    yield check_disk(subject)
     yield from check_time(subject)
 
 
 def _examine_corpus(subject: Subject, corpus: Corpus, arms: list[Arm]) -> Iterator[Finding]:
     """One pass over the corpus for everything that wants to know where something stands."""
-    mine = [arm for arm in arms if arm.corpus is corpus]
-    pairs = [(arm, sampled) for arm in mine if (sampled := sample_pairs(arm)) is not None]
+    pairs = [(arm, sampled) for arm in arms if arm.corpus is corpus and (sampled := sample_pairs(arm)) is not None]
     texts = [sampled for task in subject.tasks for sampled in sample_texts(task, corpus)]
-    wanted = [sampled.hashes for _, sampled in pairs] + [sampled.hashes for sampled in texts]
-    index: NgramIndex = search(corpus.train, np.concatenate([*wanted, np.zeros(0, dtype=np.uint64)]), corpus.unk_id)
+    wanted = [np.zeros(0, dtype=np.uint64), *(one.hashes for _, one in pairs), *(one.hashes for one in texts)]
+    index = search(corpus.train, np.concatenate(wanted), corpus.unk_id)
     yield from check_vocabulary(corpus, index)
     yield from check_duplicates(corpus)
     for arm, sampled in pairs:
@@ -69,18 +69,47 @@ def _examine_corpus(subject: Subject, corpus: Corpus, arms: list[Arm]) -> Iterat
         yield check_contamination(text, corpus, index)
 
 
-def _pairs_alone(arm: Arm) -> Iterator[Finding]:
-    sampled = sample_pairs(arm)
-    if sampled is not None:
-        yield from check_pairs(arm, sampled, None)
-
-
 def _tried(check: str, name: str, run: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
         yield from run()
     except (ValueError, IndexError, RuntimeError) as error:
         what = f"{name}: the check could not be run: {' '.join(str(error).split())[:200]}"
         yield Finding(check, ERROR, what, type(error).__name__, "see the message; the same would have stopped the run")
+
+
+def check_disk(subject: Subject) -> Finding:
+    """Free space against what all runs leave, and one checkpoint more while it is written."""
+    budget = subject.budget
+    largest = max((arm.checkpoint_bytes for arm in subject.arms), default=0)
+    wanted = DISK_MARGIN * (max(0, budget.run_bytes - budget.used_bytes) + largest)
+    figure = f"{describe_size(wanted)} wanted, {describe_size(budget.free_bytes)} free in {budget.folder}"
+    if budget.free_bytes >= wanted:
+        return Finding("disk", OK, "the disk holds all runs", figure)
+    remedy = "free space, or set runs_dir to a larger disk"
+    return Finding("disk", ERROR, "the disk cannot hold the checkpoints of all runs", figure, remedy)
+
+
+def check_time(subject: Subject) -> Iterator[Finding]:
+    """Hours of what is left, by measured speeds; where there is none, what the FLOPs alone say."""
+
+    def hours(seconds: float) -> str:
+        return f"{seconds / 3600:,.1f} h" if seconds < LONG_SECONDS else f"{seconds / 86_400:,.1f} days"
+
+    stages, by_flops, name = subject.budget.stages, subject.budget.by_flops, subject.experiment
+    if not subject.arms and not stages:
+        return
+    said = [f"{stage} {hours(seconds)}" for stage, seconds in stages.items() if seconds is not None]
+    unknown = [stage for stage, seconds in stages.items() if seconds is None]
+    if unknown or not stages:
+        guess = "" if by_flops is None else f", roughly {hours(by_flops)} by FLOPs"
+        said.append(f"{' and '.join(unknown) or 'all'}: no speed is known here yet (clozelab plan measures it){guess}")
+    tokens = sum(arm.count * arm.tokens for arm in subject.arms)
+    figure = f"{tokens / 1e6:,.1f} M tokens in {sum(arm.count for arm in subject.arms)} pre-training runs"
+    if sum(seconds or 0.0 for seconds in stages.values()) + (by_flops or 0.0) <= LONG_SECONDS:
+        yield Finding("time", OK, f"what is left takes: {'; '.join(said)}", figure)
+    else:
+        remedy = f"clozelab plan {name} budget=TIME says what a budget affords" if name else "fewer seeds or tokens"
+        yield Finding("time", WARNING, f"what is left takes days: {'; '.join(said)}", figure, remedy)
 
 
 def print_findings(findings: Sequence[Finding], console: Console) -> None:
@@ -95,13 +124,3 @@ def print_findings(findings: Sequence[Finding], console: Console) -> None:
     console.print(make_table(headings, lines, console.width))
     counts = Counter(one.level for one in findings)
     console.print(", ".join(f"{counts[level]} {level}" for level in order if counts[level]))
-
-
-def print_facts(facts: Iterable[Fact], versions: Mapping[str, str], console: Console) -> None:
-    """Groups of facts as they come, and the versions."""
-    lines = [[fact.group, fact.name, fact.value, fact.note] for fact in facts]
-    lines += [["versions", name, version, ""] for name, version in versions.items()]
-    for after, before in zip(reversed(lines[1:]), reversed(lines[:-1]), strict=True):
-        after[0] = "" if after[0] == before[0] else after[0]  # a group is named once
-    headings = [Heading("group"), Heading("what"), Heading("found", folds=True), Heading("note", folds=True)]
-    console.print(make_table(headings, lines, console.width))

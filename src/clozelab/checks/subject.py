@@ -5,7 +5,7 @@ Plain objects, so that a check can be tried on anything. Who composes them from 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 OK, WARNING, ERROR = "ok", "warning", "error"
 PROBE_SEED = 20181011
+Case = tuple[bool, str, str, str]
+"""What may be wrong: (whether it is so, level, what, remedy)."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,20 @@ class Finding:
     remedy: str = ""
 
 
-def worst(findings: Sequence[Finding]) -> str:
+def findings(check: str, name: str, good: str, figure: str, cases: Iterable[Case]) -> list[Finding]:
+    """A check's answer about the arm, corpus or task `name`: everything that is wrong with it, or that all is well."""
+    wrong = [Finding(check, level, f"{name}: {what}", figure, fix) for is_so, level, what, fix in cases if is_so]
+    return wrong or [Finding(check, OK, f"{name}: {good}", figure)]
+
+
+def finding(check: str, name: str, good: str, figure: str, *cases: Case) -> Finding:
+    """The same, of cases of which only the first counts."""
+    return findings(check, name, good, figure, cases)[0]
+
+
+def worst(found: Sequence[Finding]) -> str:
     """The highest level among them; ok for none."""
-    levels = {finding.level for finding in findings}
+    levels = {one.level for one in found}
     return next((level for level in (ERROR, WARNING) if level in levels), OK)
 
 

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clozelab.checks.ngrams import NGRAM, NgramIndex, ngram_hashes
-from clozelab.checks.subject import ERROR, OK, WARNING, Finding, Task, share
-from clozelab.checks.text import unknown_tokens
+from clozelab.checks.corpus import NGRAM, NgramIndex, ngram_hashes, unknown_tokens
+from clozelab.checks.subject import ERROR, WARNING, Case, Finding, Task, finding, findings, share
 from clozelab.corpus.random import uniform_u64
 from clozelab.datamodules.baselines import guess_classes
 from clozelab.datamodules.examples import Preview
@@ -40,93 +39,83 @@ NARROW_RANGE = 0.5
 """Numbers that fill less than this of their range are on another scale."""
 
 
+RIGHT_FILE = "is it the right file and column?"
+LABEL_KEYS = "put task.data.labels and the files' label column (task.data.label_column) in agreement"
+
+
 def check_labels(task: Task) -> Iterator[Finding]:
     """Label names in the files, in the configuration and in the encoder's folder; what the numbers of a task span."""
     preview = task.preview
-    wrong: list[tuple[str, str, str, str]] = []
-    if preview.is_regression:
-        wrong, figure = _check_numbers(task)
-    elif preview.label_names is None:
-        wrong, figure = _check_answers(task)
-    else:
-        wrong, figure = _check_names(task)
-    for level, what, number, remedy in wrong:
-        yield Finding("labels", level, f"{task.name}: {what}", number, remedy)
-    if not wrong:
-        yield Finding("labels", OK, f"{task.name}: labels are as configured", figure)
+    look = _names if preview.label_names is not None else _answers
+    cases, figure = (_numbers if preview.is_regression else look)(task)
+    yield from findings("labels", task.name, "labels are as configured", figure, cases)
 
 
-def _check_names(task: Task) -> tuple[list[tuple[str, str, str, str]], str]:
-    names = [str(name) for name in task.preview.label_names or ()]
-    counts = {split: Counter(found.labels or ()) for split, found in _splits(task)}
-    train, held_out = counts["train"], counts["validation"]
-    total = sum(train.values())
-    figure = ", ".join(f"{name} {100 * train[name] / max(1, total):.0f} %" for name in names[:6])
-    wrong = []
-    fix = "put task.data.labels and the files' label column (task.data.label_column) in agreement"
-    for split, found in counts.items():
-        foreign = sorted(set(found) - set(names))
-        if foreign:
-            wrong.append((ERROR, f"the {split} file has labels that are not the task's: {foreign[:5]}", figure, fix))
-    if not wrong and (missing := [name for name in names if not train[name]]):
-        only = "a single label" if len(names) - len(missing) == 1 else f"no example of {missing}"
-        wrong.append((ERROR, f"the training file has {only}", figure, fix))
-    elif not wrong and len(train) < 2:
-        wrong.append((ERROR, "the training file has a single label", figure, "is it the right file and column?"))
-    if not wrong and (missing := [name for name in names if not held_out[name]]):
-        wrong.append((WARNING, f"the validation file has no example of {missing}", figure, "scores say nothing of it"))
-    if all(name.isdecimal() for name in names) and names != sorted(names, key=int):
-        fix = "list numeric labels in rising order: scores such as F1 count class 1"
-        wrong.append((ERROR, f"the label map is out of order: {names}", figure, fix))
-    if "f1" in task.metrics and len(names) > 2:
-        wrong.append((ERROR, f"f1 is of two classes, the task has {len(names)}", figure, "choose another task.metric"))
-    stored = [str(name) for name in task.stored_label_names or ()]
-    if set(stored) == set(names) and stored != names:
-        what = f"the encoder's folder has these labels in another order: {stored} against {names}"
-        wrong.append((ERROR, what, figure, "give task.data.labels in the encoder's order: its predictions are indices"))
-    return wrong, figure
+def _names(task: Task) -> tuple[list[Case], str]:
+    names, stored = (
+        [str(name) for name in given or ()] for given in (task.preview.label_names, task.stored_label_names)
+    )
+    counts = [Counter(found.labels or ()) for _, found in _splits(task)]
+    train = counts[0]
+    foreign = [sorted(set(found) - set(names)) for found in counts]
+    missing, unasked = ([name for name in names if not found[name]] for found in counts)
+    is_ours, is_single = not any(foreign), len(train) < 2
+    is_unsorted = all(name.isdecimal() for name in names) and names != sorted(names, key=int)
+    is_reordered = set(stored) == set(names) and stored != names
+    other_order = f"the encoder's folder has these labels in another order: {stored} against {names}"
+    indices = "give task.data.labels in the encoder's order: its predictions are indices"
+    cases = [
+        *(
+            (bool(found), ERROR, f"the {split} file has labels that are not the task's: {found[:5]}", LABEL_KEYS)
+            for (split, _), found in zip(_splits(task), foreign, strict=True)
+        ),
+        (is_ours and is_single, ERROR, "the training file has a single label", RIGHT_FILE),
+        (is_ours and not is_single and bool(missing), ERROR, f"no example of {missing} in training", LABEL_KEYS),
+        (is_ours and not missing and bool(unasked), WARNING, f"no example of {unasked} in validation", RIGHT_FILE),
+        (is_unsorted, ERROR, f"the label map is out of order: {names}", "list numeric labels in rising order"),
+        ("f1" in task.metrics and len(names) > 2, ERROR, "f1 is of two classes alone", "choose another task.metric"),
+        (is_reordered, ERROR, other_order, indices),
+    ]
+    return cases, ", ".join(f"{name} {100 * train[name] / max(1, train.total()):.0f} %" for name in names[:6])
 
 
-def _check_numbers(task: Task) -> tuple[list[tuple[str, str, str, str]], str]:
+def _numbers(task: Task) -> tuple[list[Case], str]:
     """Of a regression: numbers, inside the range, filling it, and not all the same."""
-    values = {}
+    low, high = task.number_range or (-np.inf, np.inf)
+    fix = "the labels are on another scale than task.module.number_range, or of another column"
+    cases, figures = [], []
     for split, found in _splits(task):
         try:
-            values[split] = np.array([float(label) for label in found.labels or ()])
+            values = [float(label) for label in found.labels or ()] or [0.0]
         except ValueError as error:
-            return [(ERROR, f"the {split} file's labels are no numbers: {error}", "", "see task.data.label_column")], ""
-    figure = ", ".join(f"{split} {row.min():g} to {row.max():g}" for split, row in values.items() if len(row))
-    fix = "the labels are on another scale than task.module.number_range, or of another column"
-    low, high = task.number_range or (-np.inf, np.inf)
-    wrong = []
-    for split, numbers in values.items():
-        if not len(numbers) or numbers.min() == numbers.max():
-            wrong.append((ERROR, f"the {split} file has a single label", figure, "is it the right file and column?"))
-        elif numbers.min() < low or numbers.max() > high:
-            wrong.append((ERROR, f"numbers of the {split} file lie outside {low:g} to {high:g}", figure, fix))
-        elif np.isfinite(high - low) and numbers.max() - numbers.min() < NARROW_RANGE * (high - low):
-            wrong.append((ERROR, f"numbers of the {split} file fill little of {low:g} to {high:g}", figure, fix))
-    return wrong, figure
+            return [(True, ERROR, f"the {split} file's labels are no numbers: {error}", RIGHT_FILE)], ""
+        least, most = min(values), max(values)
+        narrow = np.isfinite(high - low) and most - least < NARROW_RANGE * (high - low)
+        cases += [
+            (least == most, ERROR, f"the {split} file has a single label", RIGHT_FILE),
+            (least < low or most > high, ERROR, f"numbers of the {split} file lie outside {low:g} to {high:g}", fix),
+            (bool(narrow), ERROR, f"numbers of the {split} file fill little of {low:g} to {high:g}", fix),
+        ]
+        figures.append(f"{split} {least:g} to {most:g}")
+    return cases, ", ".join(figures)
 
 
-def _check_answers(task: Task) -> tuple[list[tuple[str, str, str, str]], str]:
+def _answers(task: Task) -> tuple[list[Case], str]:
     """Of spans: answers stand where the file says, and only questions of 2.0 lack one."""
-    wrong, figures = [], []
+    cases, figures = [], []
     for split, found in _splits(task):
-        number = max(1, found.num_examples)
-        repaired, lost = found.counts.get("answer_offset_repaired", 0), found.counts.get("answer_not_in_passage", 0)
-        without = found.counts.get("question_without_answer", 0)
-        figure = f"{split}: {repaired} offsets repaired, {lost} answers not in their passage, {without} without answer"
-        figures.append(figure)
-        misplaced = f"answers of the {split} file are not where it says"
-        if lost > MANY_LOST * number or repaired > MANY_LOST * number:
-            wrong.append((ERROR, misplaced, figure, "take an undamaged file"))
-        elif lost > MAX_REPAIRED * number or repaired > MAX_REPAIRED * number:
-            wrong.append((WARNING, misplaced, figure, "see where it is from"))
-        if bool(without) != bool(task.preview.expects_unanswerable):
-            what = f"the {split} file has {'questions' if without else 'no question'} without an answer"
-            wrong.append((ERROR, what, figure, "is it 1.1 or 2.0? Set task.data.with_unanswerable, or another file"))
-    return wrong, "; ".join(figures)
+        names = ("answer_offset_repaired", "answer_not_in_passage", "question_without_answer")
+        repaired, lost, without = (found.counts.get(name, 0) for name in names)
+        part = max(repaired, lost) / max(1, found.num_examples)
+        level, wanted = ERROR if part > MANY_LOST else WARNING, bool(task.preview.expects_unanswerable)
+        fix = "is it 1.1 or 2.0? Set task.data.with_unanswerable, or another file"
+        what = f"the {split} file has {'questions' if without else 'no question'} without an answer"
+        cases += [
+            (part > MAX_REPAIRED, level, f"answers of the {split} file are not where it says", "see where it is from"),
+            (bool(without) != wanted, ERROR, what, fix),
+        ]
+        figures.append(f"{split}: {repaired} offsets repaired, {lost} answers not in their passage, {without} without")
+    return cases, "; ".join(figures)
 
 
 def _splits(task: Task) -> list[tuple[str, Preview]]:
@@ -143,34 +132,27 @@ def check_canary(task: Task) -> Iterator[Finding]:
     if known is None or asked is None or min(len(known), len(asked)) < MIN_CANARY_EXAMPLES:
         return  # check_labels has said why
     train, held_out = sample(len(known), CANARY_TRAIN), sample(len(asked), CANARY_VALIDATION)
-    truth = asked[held_out]
+    truth, number = asked[held_out], len(held_out)
     texts = _pairs(preview.train, train), _pairs(preview.validation, held_out)
     # Balanced: a class must not win by being frequent in one of the files.
     guess = guess_classes(texts[0], known[train], texts[1], len(names), balanced=True)
     table = np.zeros((len(names), len(names)), dtype=np.int64)
     np.add.at(table, (guess, truth), 1)
-    given, best, other = _agreement(table)
-    figure = f"{100 * given / len(truth):.0f} % of {len(truth)} guessed from words"
-    if (other - given) > CANARY_SIGMAS * max(1.0, other + given) ** 0.5:
-        pairs = ", ".join(f"{names[i]} -> {names[j]}" for i, j in enumerate(best) if i != j)
-        what = f"{task.name}: labels of the training and the validation file are exchanged ({pairs})"
-        figure += f", {100 * other / len(truth):.0f} % after exchanging"
-        remedy = "one of both files has another label map: see where each is from"
-        yield Finding("label map", ERROR, what, figure, remedy)
-    else:
-        balanced = float(np.mean([table[k, k] / max(1, table[:, k].sum()) for k in range(len(names))]))
-        told = balanced > 1 / len(names) + 2 / len(truth) ** 0.5
-        what = "labels mean the same in both files" if told else "words say nothing of the labels: not known"
-        yield Finding("label map", OK, f"{task.name}: {what}", figure)
-
-
-def _agreement(table: np.ndarray) -> tuple[int, tuple[int, ...], int]:
-    """(hits as the labels are, the other assignment that fits best, its hits)."""
-    number = len(table)
-    hits = {order: int(sum(table[i, j] for i, j in enumerate(order))) for order in permutations(range(number))}
-    given = hits.pop(tuple(range(number)))
+    # Hits of every assignment of names: as they are, and the other one that fits best.
+    hits = {order: int(table[range(len(names)), order].sum()) for order in permutations(range(len(names)))}
+    given = hits.pop(tuple(range(len(names))))
     best = max(hits, key=hits.__getitem__)
-    return given, best, hits[best]
+    is_exchanged = hits[best] - given > CANARY_SIGMAS * max(1.0, hits[best] + given) ** 0.5
+    pairs = ", ".join(f"{names[i]} -> {names[j]}" for i, j in enumerate(best) if i != j)
+    balanced = float(np.mean([table[k, k] / max(1, table[:, k].sum()) for k in range(len(names))]))
+    told = balanced > 1 / len(names) + 2 / number**0.5
+    yield finding(
+        "label map", task.name,
+        "labels mean the same in both files" if told else "words say nothing of the labels: not known",
+        f"of {number}, {given / number:.0%} guessed from words, {hits[best] / number:.0%} with names exchanged",
+        (is_exchanged, ERROR, f"labels of the training and the validation file are exchanged ({pairs})",
+         "one of both files has another label map: see where each is from"),
+    )  # fmt: skip
 
 
 def _classes(task: Task, names: Sequence[str], found: Preview) -> np.ndarray | None:
@@ -201,44 +183,28 @@ def sample(number: int, limit: int) -> np.ndarray:
 
 def check_text(task: Task) -> Iterator[Finding]:
     """Unknown words, texts longer than the encoder's training, and validation examples that stand in training."""
+    preview = task.preview
     if task.tokenizer is not None:
-        unknown = tokens = 0
-        parts: dict[str, np.ndarray] = {}
-        for name, texts in task.preview.validation.texts.items():
-            chosen = [texts[i] for i in sample(len(texts), SAMPLED_TEXTS)]
-            ids, lengths = task.tokenizer.encode_flat(chosen)
-            unknown, tokens = unknown + int((ids == task.tokenizer.unk_id).sum()), tokens + len(ids)
-            parts[name] = lengths
-        yield unknown_tokens(task.name, unknown, tokens)
-        yield _cut_texts(task, parts)
-    if task.preview.aligned:
-        yield _seen_examples(task)
-
-
-def _cut_texts(task: Task, parts: dict[str, np.ndarray]) -> Finding:
-    """Inputs are cut at what the encoder's training reached, whatever the task asks for."""
-    limit = min(task.max_seq_length, task.trained_length)
-    if task.preview.aligned:
-        lengths = np.sum(list(parts.values()), axis=0) + 1 + len(parts)
-    else:
-        lengths = np.concatenate(list(parts.values())) + 3
-    cut = int((lengths > limit).sum())
-    figure = f"{share(cut, len(lengths))} longer than {limit} tokens"
-    if cut <= MAX_CUT * len(lengths):
-        return Finding("lengths", OK, f"{task.name}: texts fit", figure)
-    why = "max_seq_length" if task.max_seq_length <= task.trained_length else "the longest phase of pre-training"
-    remedy = f"raise {why}, or know that these are cut (passages: seen in windows)"
-    return Finding("lengths", WARNING, f"{task.name}: many texts do not fit", figure, remedy)
-
-
-def _seen_examples(task: Task) -> Finding:
-    """Validation examples that training has word for word."""
-    keys = [set(zip(*found.texts.values(), strict=True)) for _, found in _splits(task)]
-    both, number = len(keys[0] & keys[1]), len(keys[1])
-    level = WARNING if both > MAX_SEEN * number else OK
-    what = "validation examples stand in the training file" if level != OK else "validation examples are new"
-    remedy = "scores flatter every arm alike: remove them from training" if level != OK else ""
-    return Finding("task overlap", level, f"{task.name}: {what}", share(both, number), remedy)
+        unknown, lengths = 0, []
+        for texts in preview.validation.texts.values():
+            ids, found = task.tokenizer.encode_flat([texts[i] for i in sample(len(texts), SAMPLED_TEXTS)])
+            unknown += int((ids == task.tokenizer.unk_id).sum())
+            lengths.append(found)
+        yield unknown_tokens(task.name, unknown, int(sum(found.sum() for found in lengths)))
+        # Inputs are cut at what the encoder's training reached, whatever the task asks for.
+        limit = min(task.max_seq_length, task.trained_length)
+        whole = np.sum(lengths, axis=0) + 1 + len(lengths) if preview.aligned else np.concatenate(lengths) + 3
+        cut = int((whole > limit).sum())
+        why = "max_seq_length" if task.max_seq_length <= task.trained_length else "the longest phase of pre-training"
+        remedy = f"raise {why}, or know that these are cut (passages: seen in windows)"
+        figure = f"{share(cut, len(whole))} longer than {limit} tokens"
+        many = (cut > MAX_CUT * len(whole), WARNING, "many texts do not fit", remedy)
+        yield finding("lengths", task.name, "texts fit", figure, many)
+    if preview.aligned:
+        train, held_out = (set(zip(*found.texts.values(), strict=True)) for _, found in _splits(task))
+        seen, remedy = len(train & held_out), "scores flatter every arm alike: remove them from training"
+        many = (seen > MAX_SEEN * len(held_out), WARNING, "validation examples stand in the training file", remedy)
+        yield finding("task overlap", task.name, "validation examples are new", share(seen, len(held_out)), many)
 
 
 LOCATED_TEXTS = 1000
@@ -286,11 +252,8 @@ def check_contamination(sampled: TextSample, corpus: Corpus, index: NgramIndex) 
     """The share of texts that stand in the corpus, nearly word for word."""
     found = np.bincount(sampled.text, weights=index.is_found(sampled.hashes), minlength=sampled.num_texts)
     number = int((found >= FOUND_FRACTION * np.bincount(sampled.text, minlength=sampled.num_texts)).sum())
-    figure = share(number, sampled.num_texts) + " sampled texts"
-    if index.searched_fraction < 1:
-        figure += f", in {100 * index.searched_fraction:.0f} % of the corpus"
-    where = f"{sampled.task}: {sampled.part} texts"
-    if number <= MAX_FOUND * sampled.num_texts:
-        return Finding("contamination", OK, f"{where} do not stand in {corpus.name}", figure)
+    figure = f"{share(number, sampled.num_texts)} sampled texts, in {index.searched_fraction:.0%} of the corpus"
     remedy = "say so beside the score, or remove these documents from the corpus"
-    return Finding("contamination", WARNING, f"{where} stand in the pre-training corpus {corpus.name}", figure, remedy)
+    many = (number > MAX_FOUND * sampled.num_texts, WARNING, f"texts stand in the corpus {corpus.name}", remedy)
+    name = f"{sampled.task}, {sampled.part}"
+    return finding("contamination", name, f"texts do not stand in the corpus {corpus.name}", figure, many)

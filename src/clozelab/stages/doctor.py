@@ -53,8 +53,7 @@ def machine(overrides: Sequence[str], allocator_tuned: bool) -> int:
     threads = [word.partition("=")[2] for word in overrides if word.startswith("threads=")]
     if wrong or not all(text.isdecimal() and int(text) for text in threads):
         raise ValueError(f"doctor without an experiment takes threads=N only, not {' '.join(wrong or overrides)}")
-    from clozelab.checks.machine import look_at_machine
-    from clozelab.checks.run import print_facts
+    from clozelab.checks.machine import look_at_machine, print_facts
     from clozelab.terminal import make_console
     from clozelab.training.host import host_facts, usable_cores
 

@@ -1,0 +1,377 @@
+"""What an arm trains on: its schedule, what is masked, whether pairs are what their labels say, what predictions see.
+
+Statistics are of instances of its own corpus; bounds are binomial at 4.5 standard deviations: a sound recipe is outside
+once in 150,000 checks.
+
+What a prediction can see is tried out: change the text somewhere and look which outputs change. The arm's own objective
+runs on a few instances through freshly initialised models of its shape (small ones of the same kind where that is
+large), in fp32 on the CPU, without dropout. Weights are drawn larger than in training, so that every dependence is far
+above rounding. What may be seen, the objective says (`Objective.allowed`).
+
+Letters: T slots in the stream, B instances, S slots each, P predictions, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clozelab.checks.corpus import NGRAM, NgramIndex, ngram_hashes
+from clozelab.checks.subject import ERROR, PROBE_SEED, WARNING, Finding, deviation, finding, share
+from clozelab.corpus.packing import I64, PackedInstances
+from clozelab.corpus.random import instance_indices
+from clozelab.models.config import EncoderConfig
+from clozelab.models.cost import parameter_count
+from clozelab.models.encoder import Encoder
+from clozelab.models.layout import Layout
+from clozelab.objectives.objective import Arrays, EncoderWithHeads, Sight, build_models, to_torch
+
+if TYPE_CHECKING:
+    from clozelab.planning.jobs import Arm
+
+MAX_WARMUP_FRACTION = 0.3
+NUM_SAMPLED = 2048
+LENGTH_BINS = 8
+MAX_FALLBACK_FRACTION = 0.05
+"""More random next segments that could not be found tie the label to the document."""
+MIN_LOCATED = 30
+"""Pairs that must be found in the text before something is said about where they come from."""
+NUM_PROBED, MAX_PROBED_SLOTS = 32, 128
+"""Instances that are changed, and their slots: longer ones would show nothing more and take longer."""
+MAX_PARAMETERS = 20_000_000
+"""A larger encoder is tried in a small shape of the same kind."""
+PROBE_INITIALIZER_RANGE = 0.1
+TOLERANCE = 1e-5
+"""Of the largest output; rounding in fp32 stays below 2e-6."""
+PICKS = 8
+"""Predictions of each instance whose own label is changed."""
+
+
+def check_schedule(arm: Arm) -> Iterator[Finding]:
+    """Warm-up, lengths against positions, and the plateau of masked models."""
+    figure = f"{arm.steps:,} steps, {arm.tokens / 1e6:,.1f} M tokens, warmup_fraction {arm.warmup_fraction:g}"
+    longest, positions = arm.longest, arm.config.max_position_embeddings
+    if longest > positions:
+        what = f"{arm.name}: a phase has instances of {longest} tokens, the model {positions} positions"
+        yield Finding("lengths", ERROR, what, figure, "shorten the phase or raise model.max_position_embeddings")
+    fraction, needed = arm.warmup_fraction, arm.tokens_to_plateau
+    plateau = f"the budget may end before the masked model leaves its plateau (about {needed / 1e6:,.1f} M tokens)"
+    yield finding(
+        "schedule", arm.name, "warm-up and budget are usual", figure,
+        (fraction >= 1, ERROR, "the warm-up is as long as the training", "lower warmup_fraction below 0.1"),
+        (fraction > MAX_WARMUP_FRACTION, WARNING, "the warm-up takes much of the training", "0.01 to 0.1 is usual"),
+        (needed > arm.tokens, WARNING, plateau, "a rule of thumb: more steps, or a phase of 32 or 64 tokens first"),
+    )  # fmt: skip
+
+
+def sampled(arm: Arm) -> PackedInstances:
+    """The text of up to NUM_SAMPLED instances, spread over the corpus, in epoch 0, before the objective has touched it.
+
+    Of the phase with the most instances.
+    """
+    length = max(arm.phases, key=lambda phase: phase["steps"] * phase["global_batch_size"])["seq_length"]
+    instances = arm.corpus.instances(arm.objective, length)
+    wanted = np.arange(min(NUM_SAMPLED, len(instances)))
+    return instances.pack(PROBE_SEED, 0, instance_indices(PROBE_SEED, len(instances), wanted)[1])
+
+
+def check_masks(arm: Arm) -> Iterator[Finding]:
+    """Share of predicted tokens, what stands in their place, special tokens, and whether masks change."""
+    token, packed, ids = arm.objective.token, sampled(arm), arm.corpus.ids
+    found = token.arrays(packed, ids, PROBE_SEED, 0)
+    where, labels, seen = found["prediction_positions"], found["prediction_labels"], found["input_ids"]
+    masking = getattr(token, "masking", None)
+    if masking is None:
+        candidates = int((packed.lengths - 1).sum())
+        is_off = abs(len(where) - token.predicted_fraction * candidates) > 0.02 * candidates
+        other = (is_off, ERROR, "another share of tokens is predicted than the objective says", "look at its arrays()")
+        yield finding("masks", arm.name, f"{token.name} predicts", share(len(where), candidates), other)
+        return
+    candidates, wrong = int((~packed.special).sum()), []
+    # Each instance rounds to whole tokens, so the share may be off by half a token each.
+    rounding = 0.5 * packed.num_instances / max(1, candidates)
+    if abs(len(where) / max(1, candidates) - masking.predict_prob) > rounding + 0.002:
+        wrong.append(f"{share(len(where), candidates)} tokens are predicted, predict_prob is {masking.predict_prob:g}")
+    if packed.special[where].any():
+        wrong.append(f"{int(packed.special[where].sum())} special tokens are predicted")
+    figure = share(len(where), candidates)
+    if len(where):
+        is_mask, is_same = seen[where] == ids.mask, seen[where] == labels
+        shares = {"[MASK]": is_mask.mean(), "random": (~is_mask & ~is_same).mean(), "unchanged": is_same.mean()}
+        recipe = (masking.mask_fraction, masking.random_fraction, masking.same_fraction)
+        for (name, observed), fraction in zip(shares.items(), recipe, strict=True):
+            # A random token can be the original one or [MASK]: a little more than chance.
+            if abs(observed - fraction) > deviation(fraction, len(where)) + 0.005:
+                wrong.append(f"{observed:.1%} of the predicted tokens are {name}, the recipe says {fraction:.0%}")
+        again = token.arrays(packed, ids, PROBE_SEED, 1)["prediction_positions"]
+        if arm.objective.dupe_factor != 1 and np.array_equal(again, where):
+            wrong.append("epoch 1 masks what epoch 0 masked")
+        figure += "; " + "/".join(f"{100 * one:.0f}" for one in shares.values()) + " masked/random/unchanged"
+    remedy = "the objective's settings are not what is done: look at corpus/packing.py and objective.token"
+    case = (bool(wrong), ERROR, "; ".join(wrong), remedy)
+    yield finding("masks", arm.name, "masks are as the recipe says", figure, case)
+
+
+@dataclass(frozen=True)
+class PairSample:
+    """Segment pairs with the n-grams that locate them in the corpus; all [B]."""
+
+    label: I64
+    """1 = B is random."""
+    a_length: I64
+    b_length: I64
+    is_short: np.ndarray
+    """Padded at its end."""
+    num_fallbacks: int
+    a_hash: np.ndarray
+    """The n-gram that A ends with; 0 where a segment is too short for one."""
+    b_hash: np.ndarray
+    """The n-gram that B begins with."""
+
+    @property
+    def hashes(self) -> np.ndarray:
+        """What to look up in the corpus."""
+        return np.concatenate([self.a_hash, self.b_hash])
+
+
+def sample_pairs(arm: Arm) -> PairSample | None:
+    """None for an arm without a pair objective."""
+    if arm.objective.pair is None:
+        return None
+    packed, label = arm.objective.pair.arrange(sampled(arm), PROBE_SEED, 0)
+    ids = packed.input_ids.reshape(packed.num_instances, packed.width)
+    a_length, b_length = packed.a_length, packed.b_length
+    assert a_length is not None and b_length is not None
+    usable = (a_length >= NGRAM) & (b_length >= NGRAM)
+    a_hash, b_hash = np.zeros(len(ids), dtype=np.uint64), np.zeros(len(ids), dtype=np.uint64)
+    if len(number := np.flatnonzero(usable)[:, None]):
+        a_end, slot = a_length[usable][:, None] + 1, np.arange(NGRAM)
+        a_hash[usable] = ngram_hashes(ids[number, a_end - NGRAM + slot])[:, 0]
+        b_hash[usable] = ngram_hashes(ids[number, a_end + arm.corpus.ids.pair_separators + slot])[:, 0]
+    is_short = packed.lengths < packed.width
+    return PairSample(label, a_length, b_length, is_short, packed.num_fallbacks, a_hash, b_hash)
+
+
+def check_pairs(arm: Arm, sample: PairSample | None = None, index: NgramIndex | None = None) -> Iterator[Finding]:
+    """Share of random pairs, what lengths alone tell, and where both segments really come from.
+
+    Segments are looked up in the corpus, if its text is known; only those that stand there once can be located.
+    """
+    pair, sample = arm.objective.pair, sample or sample_pairs(arm)
+    if pair is None or sample is None:
+        return
+    label, number = sample.label, len(sample.label)
+    wanted = float(getattr(arm.objective.input, "random_next_prob", 0.5))  # half of the pairs are swapped
+    rate, (accuracy, chance) = float(label.mean()), length_rule(sample)
+    figure = f"{share(label.sum(), number)} random; lengths alone guess {accuracy:.1%} (chance {chance:.1%})"
+    torn = strange = 0
+    if index is not None:
+        a_at, b_at = index.only_position(sample.a_hash), index.only_position(sample.b_hash)
+        located, follows, is_random = (a_at >= 0) & (b_at >= 0), b_at == a_at + NGRAM, label == 1
+        shards = arm.corpus.train
+        starts = np.asarray(shards.sentence_offsets)[np.asarray(shards.document_offsets)]
+        same_document = np.searchsorted(starts, a_at, side="right") == np.searchsorted(starts, b_at, side="right")
+        is_strange = same_document if pair.is_of_other_document else ~same_document | follows
+        if located.sum() >= MIN_LOCATED:
+            torn, strange = (int((located & wrong).sum()) for wrong in (~is_random & ~follows, is_random & is_strange))
+        figure += f"; {share(located.sum(), number)} located in the text"
+    remedy = "the pair loss would learn nothing of the text: look at objective.input and corpus/instances.py"
+    of_same = "random next segments come from the same document"
+    is_off = abs(rate - wanted) > deviation(wanted, number) + MAX_FALLBACK_FRACTION * wanted
+    many_fallbacks = sample.num_fallbacks > MAX_FALLBACK_FRACTION * (label.sum() + sample.num_fallbacks)
+    lost = f"{sample.num_fallbacks} random next segments were not found in another document"
+    other = f"{strange} {of_same if pair.is_of_other_document else 'swapped pairs are not swapped'}"
+    yield finding(
+        "pairs", arm.name, "pairs are what their labels say, lengths tell nothing", figure,
+        (is_off, ERROR, f"{rate:.1%} of the pairs are random, random_next_prob is {wanted:g}", remedy),
+        (accuracy > chance + deviation(0.5, number // 2), ERROR, "lengths of segments betray a random B", remedy),
+        (bool(many_fallbacks), WARNING, lost, "add documents, or cut very long ones"),
+        (torn > 0, ERROR, f"{torn} pairs labelled 'is next' do not follow in the text", remedy),
+        (strange > 0, ERROR, other, remedy),
+    )  # fmt: skip
+
+
+def length_rule(sample: PairSample) -> tuple[float, float]:
+    """(accuracy of the best guess from the lengths, of the most frequent label), learnt and tried on two halves."""
+
+    def bins(values: I64) -> I64:
+        """Number of the quantile that each value falls into, 0..LENGTH_BINS - 1."""
+        edges = np.quantile(values, np.arange(1, LENGTH_BINS) / LENGTH_BINS)
+        return np.searchsorted(edges, values, side="right")
+
+    cell = (bins(sample.a_length) * LENGTH_BINS + bins(sample.b_length)) * 2 + sample.is_short.astype(np.int64)
+    half = len(cell) // 2
+    votes = np.bincount(cell[:half], weights=2 * sample.label[:half] - 1, minlength=2 * LENGTH_BINS**2)
+    truth = sample.label[half:]
+    guess = votes[cell[half:]] > 0
+    return float((guess == truth).mean()), float(max(truth.mean(), 1 - truth.mean()))
+
+
+@dataclass
+class Probe:
+    """An arm's models with instances to try them on."""
+
+    arm: Arm
+    models: dict[str, EncoderWithHeads]
+    packed: PackedInstances
+
+    @classmethod
+    def of(cls, arm: Arm) -> Probe:
+        """A few instances of the arm's shortest phase, and models of its shape or a small one; always the same."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(PROBE_SEED)
+            models = build_models(Encoder(probe_config(arm.config)), [arm.objective])
+        for model in models.values():
+            model.eval()
+        length = min(MAX_PROBED_SLOTS, min(phase["seq_length"] for phase in arm.phases))
+        instances = arm.corpus.instances(arm.objective, length)
+        packed = instances.pack(PROBE_SEED, 0, np.arange(min(NUM_PROBED, len(instances))))
+        return cls(arm, models, arm.objective.arrange(packed, PROBE_SEED, 0)[0])
+
+    def arrays(self, input_ids: I64 | None = None) -> Arrays:
+        """What the objective makes of the instances, or of the same with another text."""
+        packed = self.packed if input_ids is None else replace(self.packed, input_ids=input_ids)
+        return self.arm.objective.arrays_of(packed, self.arm.corpus.ids, PROBE_SEED, 0)
+
+    @torch.no_grad()
+    def states(self, model: str, stream: Arrays, layout: Layout | None = None) -> Tensor:
+        """Hidden states [T, H] of one of the models on the ids of `stream`."""
+        ids = [torch.from_numpy(stream[key]) for key in ("input_ids", "token_type_ids", "position_ids")]
+        return self.models[model].encoder(*ids, layout or to_torch(stream)["layout"]).sequence_output
+
+    @torch.no_grad()
+    def predictions(self, model: str, arrays: Arrays) -> Tensor:
+        """[P, ...]; draws inside the forward are the same every time."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(PROBE_SEED)
+            return self.arm.objective.token.predictions(self.models, to_torch(arrays))[model]
+
+    def other_ids(self, input_ids: I64, where: I64, round_number: int = 0) -> I64:
+        """A copy with another random token at each of the slots `where`."""
+        rng, vocab_size = np.random.default_rng([PROBE_SEED, round_number]), self.arm.config.vocab_size
+        changed = input_ids.copy()
+        changed[where] = (changed[where] + rng.integers(1, vocab_size, len(where))) % vocab_size
+        return changed
+
+
+def probe_config(config: EncoderConfig) -> EncoderConfig:
+    """The arm's own shape, or a small one; always with weights that show every dependence."""
+    config = replace(config, initializer_range=PROBE_INITIALIZER_RANGE)
+    if parameter_count(config) <= MAX_PARAMETERS:
+        return config
+    layers = min(2, config.num_hidden_layers)
+    return replace(
+        config,
+        hidden_size=64,
+        num_attention_heads=2,
+        num_hidden_layers=layers,
+        intermediate_size=128,
+        embedding_size=min(config.embedding_size, 64),
+        num_hidden_groups=min(config.num_hidden_groups, layers),
+    )
+
+
+def check_visibility(arm: Arm) -> Iterator[Finding]:
+    """Left and right context, the predicted token itself, and the neighbours in the stream, of every model."""
+    threads = torch.get_num_threads()
+    # Products this small only make threads wait for each other, longest on a busy machine.
+    torch.set_num_threads(1)
+    try:
+        probe = Probe.of(arm)
+        for sight in arm.objective.allowed(probe.packed, arm.corpus.ids, PROBE_SEED, 0):
+            yield check_context(probe, sight, f"{arm.name}, {sight.term}")
+            yield check_own_label(probe, sight, f"{arm.name}, {sight.term}")
+        yield check_neighbours(probe)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def check_context(probe: Probe, sight: Sight, name: str) -> Finding:
+    """Change everything right of an instance's middle, then everything left of it."""
+    packed, arrays = probe.packed, probe.arrays()
+    is_left = packed.position_ids <= np.repeat(packed.lengths // 2, packed.width)
+    left, right = packed.is_real & is_left, packed.is_real & ~is_left
+    base = probe.states(sight.model, arrays)
+
+    def reached(touched: np.ndarray, looked_at: np.ndarray) -> np.ndarray:
+        other = arrays | {"input_ids": probe.other_ids(arrays["input_ids"], np.flatnonzero(touched))}
+        return changed(base, probe.states(sight.model, other))[looked_at]
+
+    sees_right, sees_left, past_only = reached(right, left), reached(left, right), sight.past_only
+    figure = " and ".join(share(one.sum(), len(one)) for one in (sees_right, sees_left))
+    no_mask = "the causal mask is not applied: the arm would copy its labels. Look at is_causal and attention"
+    causal = "a masked model reads both sides: is the encoder causal (config.is_causal) under this objective?"
+    nothing = "attention reaches nothing: look at the attention kernel and its mask"
+    return finding(
+        "future", name, "sees the past only" if past_only else "sees both sides",
+        f"{figure} positions see what follows, and what precedes them",
+        (past_only and bool(sees_right.any()), ERROR, "predicts left to right and sees the future", no_mask),
+        (not past_only and not sees_right.all(), ERROR, "does not see what follows a position", causal),
+        (not sees_left.all(), ERROR, "does not see what precedes a position", nothing),
+    )  # fmt: skip
+
+
+def check_own_label(probe: Probe, sight: Sight, name: str) -> Finding:
+    """Change a predicted token in the text: its prediction may change only where the objective leaves it visible."""
+    text, arrays = probe.packed.input_ids, probe.arrays()
+    labels = arrays["prediction_labels"]
+    if not len(labels) or not np.array_equal(text[np.minimum(sight.about, len(text) - 1)], labels):
+        what = f"{name}: predicts {'other tokens than the text has' if len(labels) else 'no token'}"
+        remedy = "look at the objective's arrays() and allowed(): a label is the text's token at its slot `about`"
+        return Finding("own label", ERROR, what, share(0, len(labels)), remedy)
+    base, seen, tried = probe.predictions(sight.model, arrays), 0, 0
+    _, first, count = np.unique(sight.about // probe.packed.width, return_index=True, return_counts=True)
+    for number in range(PICKS):
+        # One prediction of each instance that has one left, none twice, spread over it.
+        place = np.where(count > PICKS, number * count // PICKS, number)
+        if not len(picks := (first + place)[place < count]):
+            break
+        altered = probe.arrays(probe.other_ids(text, sight.about[picks], number))
+        seen += int(changed(base[picks], probe.predictions(sight.model, altered)[picks]).sum())
+        tried += len(picks)
+    figure = share(seen, tried) + f" predictions see their own label; the recipe leaves {100 * sight.own_share:.0f} %"
+    is_seen = seen / tried > sight.own_share + deviation(sight.own_share, tried)
+    remedy = "the label can be copied, so nothing is learnt: look at masking (or, left to right, the causal mask)"
+    case = (is_seen, ERROR, "sees what it predicts", remedy)
+    return finding("own label", name, "does not see what it predicts", figure, case)
+
+
+def check_neighbours(probe: Probe) -> Finding:
+    """Change one sequence of the stream and look at the others; both layouts, and the padding of a rectangle."""
+    packed = probe.packed
+    lengths = np.maximum(2, packed.lengths - np.arange(packed.num_instances) % 4 * (packed.lengths // 8))
+    real = packed.position_ids < np.repeat(lengths, packed.width)
+    instance = np.repeat(np.arange(packed.num_instances), packed.width)
+    whole = {key: getattr(packed, key) for key in ("input_ids", "token_type_ids", "position_ids")}
+    close = {key: value[real] for key, value in whole.items()}
+    forms = {
+        "padded instances": (whole, Layout.rectangle(lengths, packed.width), real, instance),
+        "packed sequences": (close, Layout.ragged(lengths), np.ones(int(real.sum()), bool), instance[real]),
+    }
+    leaks = {form: sum(_leak(probe, model, *rest) for model in probe.models) for form, rest in forms.items()}
+    leaky = ", ".join(form for form, number in leaks.items() if number)
+    remedy = "attention ignores the layout: look at the kernel this machine takes (models/attention.py)"
+    figure = f"{sum(leaks.values())} slots of other sequences changed, of {packed.num_instances} {' and '.join(leaks)}"
+    case = (bool(leaky), ERROR, f"sequences that share a batch see each other ({leaky})", remedy)
+    return finding("neighbours", probe.arm.name, "neighbours in a batch and padding are not seen", figure, case)
+
+
+def _leak(probe: Probe, model: str, stream: Arrays, layout: Layout, real: np.ndarray, instance: np.ndarray) -> int:
+    """Real slots of other sequences that change with every second sequence, or with any padding."""
+    base, found = probe.states(model, stream, layout), 0
+    for touched in (instance % 2 == 1, ~real):
+        if len(where := np.flatnonzero(touched)):
+            other = stream | {"input_ids": probe.other_ids(stream["input_ids"], where)}
+            found += int(changed(base, probe.states(model, other, layout))[real & ~touched].sum())
+    return found
+
+
+def changed(before: Tensor, after: Tensor) -> np.ndarray:
+    """bool [T or P]: whose values differ by more than rounding."""
+    scale = float(before.abs().max())
+    return ((before - after).abs().flatten(1).amax(dim=1) > TOLERANCE * scale).numpy()
