@@ -233,12 +233,6 @@ BESIDE = [
     ("row/mlm.yaml", ": mlm\nhead", ": ltr\nhead", "encoder_arm is 'ltr', and paper.yaml says arm: 'mlm' of this row"),
     ("row/mlm.yaml", ": mlm\nhead", ": null\nhead", "encoder_arm is null, and paper.yaml says arm: 'mlm' of this row"),
     ("row/random.yaml", "on: random", "on: pretrained", "encoder_arm is 'mlm', and paper.yaml says arm: null"),
-    (
-        "row/ltr.yaml",
-        "encoder_arm",
-        "encoder_armm",
-        "'encoder_armm' is none of the settings of a run; did you mean 'encoder_arm'?",
-    ),
     ("row/ltr.yaml", "row: ltr", "row: lrt", "it says row: 'lrt'; rows are called as their files, so 'ltr'"),
     ("arm/ltr.yaml", "arm: ltr", "arm: [ltr", "is not valid YAML"),
     (
