@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from clozelab.models.config import EncoderConfig
 from clozelab.models.layout import Layout
 from clozelab.modules.base import DivergedError
-from clozelab.modules.pretraining import PretrainingModule, check_phases, check_validation, validation_metrics
+from clozelab.modules.pretraining import PretrainingModule, check_lengths, validation_metrics
 from clozelab.objectives.objective import LossTerm, build_models
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
@@ -425,31 +425,22 @@ def test_names_of_validation_metrics() -> None:
         ({"seq_length": 513}, r"phases\.0\.seq_length is 513.*512 positions"),
         ({"steps": "???"}, r"phases\.0\.steps has no value"),
         ({"global_batch_size": 9}, "multiple of the 2 devices"),
+        ({"held_out": 513}, r"validation\.seq_length is 513.*512 positions"),
     ],
 )
-def test_phases_that_cannot_run(change: dict[str, int], words: str) -> None:
+def test_lengths_that_cannot_run(change: dict[str, Any], words: str) -> None:
     phase = {"seq_length": 128, "steps": 10, "global_batch_size": 8, "micro_batch_size": 4}
-    check_phases([phase], 512, 2)
+    check_lengths([phase], {"seq_length": 128}, 512, 2)
+    validation = {"seq_length": change.pop("held_out", 128)}
     with pytest.raises(ValueError, match=words):
-        check_phases([phase | change], 512, 2)
+        check_lengths([phase | change], validation, 512, 2)
     with pytest.raises(ValueError, match="phases is empty"):
-        check_phases([], 512, 1)
+        check_lengths([], validation, 512, 1)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"seq_length": 513}, r"validation\.seq_length is 513.*512 positions"),
-    ],
-)
-def test_validations_that_cannot_run(change: dict[str, int], words: str, caplog: pytest.LogCaptureFixture) -> None:
-    phases = [{"seq_length": 32, "steps": 1, "global_batch_size": 8, "micro_batch_size": 4}]
-    validation = {"interval_steps": 5, "instances": 10, "seq_length": 32}
-    check_validation(validation, phases, 512)
+def test_held_out_instances_longer_than_in_training_are_noticed(caplog: pytest.LogCaptureFixture) -> None:
+    phases = [{"seq_length": length, "steps": 1, "global_batch_size": 8, "micro_batch_size": 4} for length in (32, 64)]
+    check_lengths(phases, {"seq_length": 32}, 512, 1)
     assert not caplog.text
-    check_validation(validation | {"seq_length": 64}, phases, 512)
-    assert "no phase is longer than 32" in caplog.text and "first phase" not in caplog.text
-    check_validation(validation | {"seq_length": 64}, [*phases, phases[0] | {"seq_length": 64}], 512)
-    assert "validation.seq_length is 64, but the first phase has 32" in caplog.text
-    with pytest.raises(ValueError, match=words):
-        check_validation(validation | change, phases, 512)
+    check_lengths(phases, {"seq_length": 64}, 512, 1)
+    assert "validation.seq_length is 64, but the first phase has 32 and the longest 64" in caplog.text

@@ -84,23 +84,21 @@ class TrainingModule(LightningModule):
         return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
     def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
+        self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Lightning's hook under automatic optimisation; the limit is this module's, not the Trainer's."""
         self.clip_gradient_norm()
 
-    def require_finite(self, loss: Tensor, gradient_norm: Tensor, step: int) -> None:
-        """Stop the run on a loss or gradient that is not a number; all ranks see the norm of the whole gradient."""
-        if bool(torch.isfinite(gradient_norm)) and (self.trainer.world_size > 1 or bool(torch.isfinite(loss))):
+    def require_finite(self, step: int, deciding: Tensor, **said: Tensor) -> None:
+        """Stop the run where `deciding`, the same on all ranks, is not a number. `said`: what the message tells."""
+        if bool(torch.isfinite(deciding)):
             return
         leave_quietly_unless_first(self.trainer)
+        numbers = " and ".join(f"the {name.replace('_', ' ')} is {float(value)}" for name, value in said.items())
         raise DivergedError(
-            f"step {step + 1}: the loss is {float(loss)} and the gradient norm {float(gradient_norm)} at learning rate"
-            f" {self.learning_rate:.3g}; the weights before this step are kept in the last checkpoint. A smaller"
-            " learning rate, a longer warm-up or precision 32-true are the usual cures"
+            f"step {step}: {numbers} at learning rate {self.learning_rate:.3g}; the weights before it are kept in the"
+            " last checkpoint. A smaller learning rate, a longer warm-up (schedule.warmup_fraction) or"
+            " trainer.precision=32-true are the usual cures"
         )
 
     def publish(self, metrics: Mapping[str, float], tokens_since_log: int = 0) -> None:

@@ -4,13 +4,7 @@ Unusual: a causal encoder pools its last real token (its first has seen nothing 
 decides. Of a text in several windows the logits are pooled, so that it has one prediction.
 
 With `head: bilstm` the pooler is not used: the forward direction's state at the last token and the backward direction's
-at the first have both read the whole sequence.
-
-One of a few endings: every choice is a sequence of its own, scored by one vector, softmax over the choices.
-
-Unusual: the choices of an example are neighbours in the token stream, each as long as it is; none is padded to another.
-
-Letters: B examples, K choices of each.
+at the first have both read the whole sequence. Letters: B examples, K choices of each.
 """
 
 from __future__ import annotations
@@ -95,22 +89,14 @@ class SequenceClassification(FineTuning):
         logits = in_order(parts, sum(split.num_inputs for split in splits.values()))
         scores: dict[str, float] = {}
         records: dict[str, list[dict[str, Any]]] = {}
-        start = 0
         for name, split in splits.items():
-            own = split.pool(logits[start : start + split.num_inputs])
-            start += split.num_inputs
+            own, logits = split.pool(logits[: split.num_inputs]), logits[split.num_inputs :]
             found = glue.score(self.metrics, self._predicted(own), split.labels)
             scores |= {f"{name}_{key}" if name else key: value for key, value in found.items()}
             records[name] = self._records(split, own)
-            if not name:
-                is_collapsed = glue.is_collapsed(self._predicted(own), split.is_regression)
-        return Evaluation(
-            step=self.trainer.global_step,
-            scores=scores,
-            predictions=records.pop(""),
-            is_collapsed=is_collapsed,
-            extra_predictions=records,
-        )
+        own_records = records.pop("")
+        is_collapsed = glue.is_collapsed([one["prediction"] for one in own_records], self.validation.is_regression)
+        return Evaluation(self.trainer.global_step, scores, own_records, is_collapsed, extra_predictions=records)
 
     def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
         """A file of a GLUE submission."""
@@ -144,7 +130,11 @@ class SequenceClassification(FineTuning):
 
 
 class MultipleChoice(SequenceClassification):
-    """SWAG: classification whose classes are the choices. Arguments as there, `validation` with K label names."""
+    """One of a few endings (SWAG): each is a sequence of its own, scored by one vector, softmax over the choices.
+
+    Unusual: the choices of an example are neighbours in the token stream, each as long as it is; none is padded.
+    Arguments as SequenceClassification's, `validation` with K label names.
+    """
 
     head_kind: ClassVar[str] = "choices"
 

@@ -3,8 +3,6 @@
 The best checkpoint is the first with the highest `metric` on the validation split, as the paper selects on its
 development sets: scores of that same split are therefore slightly optimistic, for every arm alike. Its predictions are
 kept with it. Scores keep their scorer's own unit: shares of one, SQuAD's in percent.
-
-The Trainer of fine-tuning: evaluations where the data module's epochs end, checkpoints only where it takes long.
 """
 
 from __future__ import annotations
@@ -26,8 +24,7 @@ from torch import Tensor, nn
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder
 from clozelab.models.features import BiLSTM
-from clozelab.modules.base import DivergedError, TrainingModule
-from clozelab.training.callbacks import leave_quietly_unless_first
+from clozelab.modules.base import TrainingModule
 from clozelab.training.checkpoints import seed_forward
 from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
 
@@ -60,8 +57,7 @@ class FineTuning(TrainingModule):
     Args:
         encoder: with the weights to start from.
         head: linear | bilstm: what stands between the encoder and the output layer.
-        bilstm_num_layers, bilstm_hidden_size (a direction; None: the encoder's), bilstm_dropout_prob: only for that
-            head.
+        bilstm_...: only for that head; its size is a direction's, None: the encoder's.
         input_size: width of what represents a token; None: the encoder's hidden size.
         metric: key of the score that selects the best checkpoint, one of the module's own.
         score_keys: the keys the module computes, without "validation/".
@@ -100,8 +96,7 @@ class FineTuning(TrainingModule):
         self.best: Evaluation | None = None
         self.history: list[dict[str, float]] = []
         self.bilstm: BiLSTM | None = None
-        self.head_input_size = input_size
-        """None: the encoder's states themselves."""
+        self.head_input_size = input_size  # None: the encoder's states themselves
         if head == "bilstm":
             size = bilstm_hidden_size or encoder.config.hidden_size
             self.bilstm = BiLSTM(input_size or encoder.config.hidden_size, size, bilstm_num_layers, bilstm_dropout_prob)
@@ -188,8 +183,7 @@ class FineTuning(TrainingModule):
         checkpoint["finetuning"] = {
             "loss_sum": self._loss_sum,
             "loss_steps": self._loss_steps,
-            # Since the last log point; of all ranks, as counted.
-            "work": [self.throughput.tokens, self.throughput.flops],
+            "work": [self.throughput.tokens, self.throughput.flops],  # since the last log point, of all ranks
             "history": json.dumps(self.history),
             # As text: a checkpoint holds tensors and plain values, and predictions are JSON values by their contract.
             "best": json.dumps(record),
@@ -200,7 +194,7 @@ class FineTuning(TrainingModule):
         super().on_load_checkpoint(checkpoint)
         saved = checkpoint["finetuning"]
         self._loss_sum, self._loss_steps = saved["loss_sum"], saved["loss_steps"]
-        self.throughput.tokens, self.throughput.flops = saved.get("work", (0, 0.0))  # older ones lack it
+        self.throughput.tokens, self.throughput.flops = saved["work"]
         self.history = json.loads(saved["history"])
         record = json.loads(saved["best"])
         self.best = Evaluation(**record, weights=saved["best_weights"]) if record else None
@@ -239,7 +233,9 @@ class FineTuning(TrainingModule):
         self.publish(scores)
         self.history.append({"step": result.step, **scores})
         if self.best is None or scores[self.metric] > self.best.scores[self.metric]:
-            weights = self._copy_weights() if self.keep_best_weights else None
+            weights = None
+            if self.keep_best_weights:
+                weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.state_dict().items()}
             self.best = replace(result, scores=scores, weights=weights)
 
     def require_best(self) -> Evaluation:
@@ -252,44 +248,27 @@ class FineTuning(TrainingModule):
         work = self.throughput
         speed = work.total_tokens / work.total_seconds if work.total_seconds else None
         trainable = sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
-        facts = {"steps": self.total_steps, "tokens": work.total_tokens, "tokens_per_second": speed}
-        return facts | {"parameters": trainable} | self.require_best().scores
+        facts = {"steps": self.total_steps, "tokens": work.total_tokens, "parameters": trainable}
+        return facts | {"tokens_per_second": speed} | self.require_best().scores
 
     def restore_best(self) -> None:
         """Put the best checkpoint's weights back."""
-        best = self.require_best()
-        assert best.weights is not None, "keep_best_weights was off"
-        self.load_state_dict(best.weights)
+        weights = self.require_best().weights
+        assert weights is not None, "keep_best_weights was off"
+        self.load_state_dict(weights)
 
     def _publish_training(self) -> None:
-        mean_loss = self._mean_loss()
-        self._require_finite_loss(mean_loss)
+        mean = self._loss_sum / max(1, self._loss_steps)  # since the last time it was published
+        if self.trainer.world_size > 1:
+            mean = self.trainer.strategy.reduce(mean, reduce_op="mean")
+        self.require_finite(self.trainer.global_step, mean, loss=mean)
         tokens = self.throughput.tokens
         seconds = self.throughput.settle(tokens, self.throughput.flops)
-        metrics = {"train/loss": mean_loss, "train/learning_rate": self.learning_rate}
+        metrics = {"train/loss": float(mean), "train/learning_rate": self.learning_rate}
         metrics |= {"train/tokens_per_second": tokens / seconds} if seconds > 0 and tokens else {}
         self.publish(metrics)
         self._loss_sum.zero_()
         self._loss_steps = 0
-
-    def _mean_loss(self) -> float:
-        """Since the last time it was published, over all ranks."""
-        mean = self._loss_sum / max(1, self._loss_steps)
-        if self.trainer.world_size > 1:
-            mean = self.trainer.strategy.reduce(mean, reduce_op="mean")
-        return float(mean)
-
-    def _require_finite_loss(self, loss: float) -> None:
-        if not math.isfinite(loss):
-            leave_quietly_unless_first(self.trainer)
-            raise DivergedError(
-                f"the training loss is {loss} before step {self.trainer.global_step} at learning rate "
-                f"{self.learning_rate:.3g}: a smaller learning_rate, a longer schedule.warmup_fraction or "
-                "trainer.precision=32-true are the usual cures"
-            )
-
-    def _copy_weights(self) -> dict[str, Tensor]:
-        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.state_dict().items()}
 
 
 def in_order(parts: Sequence[Part], number: int) -> np.ndarray:
@@ -315,27 +294,20 @@ CHECKPOINT_SECONDS = 300.0
 
 
 def build_finetuning_trainer(
-    hardware: Hardware,
-    module: FineTuning,
-    loggers: Sequence[Logger],
-    folder: Path,
-    checkpoint: Path,
-    fingerprint: str,
-    progress_bar: bool,
+    hardware: Hardware, module: FineTuning, loggers: Sequence[Logger], folder: Path, **callbacks: Any
 ) -> Trainer:
-    """A Trainer that evaluates at each end of a (short) epoch and asks the data module for the next stretch."""
-    callbacks = stage_callbacks(
-        checkpoint=checkpoint,
-        checkpoint_interval_steps=CHECKPOINT_INTERVAL_STEPS,
-        checkpoint_least_seconds=CHECKPOINT_SECONDS,
-        fingerprint=fingerprint,
-        progress_bar=progress_bar,
+    """A Trainer that evaluates at each end of a (short) epoch and asks the data module for the next stretch.
+
+    `callbacks`: checkpoint, fingerprint and progress_bar, as stage_callbacks takes them.
+    """
+    common = stage_callbacks(
+        checkpoint_interval_steps=CHECKPOINT_INTERVAL_STEPS, checkpoint_least_seconds=CHECKPOINT_SECONDS, **callbacks
     )
     return build_trainer(
         hardware,
         max_steps=module.total_steps,
         validation_interval_steps=None,
-        callbacks=callbacks,
+        callbacks=common,
         loggers=loggers,
         folder=folder,
         log_interval_steps=module.log_interval_steps,

@@ -34,10 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class PretrainingModel(nn.Module):
-    """The models that the objectives train; a forward takes one micro-batch to its loss terms.
-
-    This is what a strategy wraps or shards.
-    """
+    """The models that the objectives train, for a strategy to wrap or shard: one micro-batch to its loss terms."""
 
     def __init__(self, encoder: Encoder, objectives: Sequence[Objective]) -> None:
         super().__init__()
@@ -122,9 +119,12 @@ class PretrainingModule(TrainingModule):
 
     def training_step(self, micro_batches: list[TorchBatch], batch_index: int) -> dict[str, Tensor]:
         """One optimizer step."""
-        step = self.trainer.global_step
-        rate = self.learning_rate
-        objective = self._begin_phase(micro_batches[0].get("phase", 0))
+        step, rate = self.trainer.global_step, self.learning_rate
+        phase, objective = micro_batches[0].get("phase", 0), self.model.objective_of(micro_batches[0])
+        if phase != self._phase and len(self.model.objectives) > 1:
+            names = " and ".join(objective.weights)
+            log.info("step %d: phase %d of %d, %s", step, phase + 1, len(self.model.objectives), names)
+        self._phase = phase
         counts = self._global_counts(micro_batches, objective)
         loss = torch.zeros((), device=self.device)
         for index, batch in enumerate(micro_batches):
@@ -137,7 +137,9 @@ class PretrainingModule(TrainingModule):
         norm = self.clip_gradient_norm()
         is_log_step = (step + 1) % self.log_interval_steps == 0 or step + 1 == self.total_steps
         if self.device.type == "cpu" or is_log_step:
-            self.require_finite(loss, norm, step)
+            # All ranks see the norm of the whole gradient, each its own loss.
+            deciding = norm if self.trainer.world_size > 1 else norm + loss
+            self.require_finite(step + 1, deciding, loss=loss, gradient_norm=norm)
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
         optimizer.step()  # type: ignore[union-attr]
         optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
@@ -159,15 +161,6 @@ class PretrainingModule(TrainingModule):
         self.throughput.add(tokens, tokens * per_token)
         return loss
 
-    def _begin_phase(self, phase: int) -> Objective:
-        """The phase's objective; says so where another phase begins."""
-        objectives = self.model.objectives
-        if phase != self._phase and len(objectives) > 1:
-            names = " and ".join(objectives[phase].weights)
-            log.info("step %d: phase %d of %d, %s", self.trainer.global_step, phase + 1, len(objectives), names)
-        self._phase = phase
-        return objectives[phase]
-
     def _global_counts(self, micro_batches: list[TorchBatch], objective: Objective) -> Tensor:
         """[terms] predictions of each loss term in the global batch; agrees on a stop in the same reduction."""
         counted = [objective.counts(batch) for batch in micro_batches]
@@ -175,17 +168,14 @@ class PretrainingModule(TrainingModule):
         requested = self.stop_requested()
         if self.trainer.world_size == 1:
             self.stop_agreed = requested
-            return self._on_device(torch.tensor(totals, dtype=torch.float32))
+            alone = torch.tensor(totals, dtype=torch.float32)
+            # A copy that does not wait for the work that is queued on a GPU.
+            alone = alone.pin_memory() if self.device.type == "cuda" else alone
+            return alone.to(self.device, non_blocking=self.device.type == "cuda")
         reduced = self._sum_over_ranks(torch.tensor([*totals, requested], dtype=torch.float64, device=self.device))
         # Every rank that got the signal adds its number: any sum above zero is a stop.
         self.stop_agreed = requested or (15 if reduced[-1] > 0 else 0)
         return reduced[:-1].float()
-
-    def _on_device(self, values: Tensor) -> Tensor:
-        """A copy that does not wait for the work that is queued on a GPU."""
-        if self.device.type != "cuda":
-            return values.to(self.device)
-        return values.pin_memory().to(self.device, non_blocking=True)
 
     def _gradient_sync(self, is_last: bool) -> AbstractContextManager[Any]:
         """Reduce gradients over ranks in the last micro-batch only."""
@@ -233,11 +223,8 @@ class PretrainingModule(TrainingModule):
 
     def facts(self) -> dict[str, Any]:
         """What run.json says of the training so far."""
-        facts: dict[str, Any] = {
-            "parameters": parameter_count(self.model.encoder.config),
-            "total_steps": self.total_steps,
-            "matmul_ceiling": self.matmul_ceiling,
-        }
+        facts: dict[str, Any] = {"total_steps": self.total_steps, "matmul_ceiling": self.matmul_ceiling}
+        facts["parameters"] = parameter_count(self.model.encoder.config)
         if self.throughput.total_seconds:
             facts |= {"steps": self.total_steps, "world_size": self.world_size}
             facts |= self.throughput.facts(self.world_size, self.matmul_ceiling)
@@ -324,49 +311,37 @@ def add_sums(sums: dict[str, Tensor], term: LossTerm) -> None:
         sums[name] = sums[name] + values if name in sums else values
 
 
-def check_phases(phases: Sequence[Mapping[str, Any]], max_position_embeddings: int, world_size: int) -> None:
-    """Raise ValueError, naming phase and key, for phases that cannot be trained on this model and these devices."""
+def check_lengths(
+    phases: Sequence[Mapping[str, Any]], validation: Mapping[str, int], max_position_embeddings: int, world_size: int
+) -> None:
+    """Raise ValueError, naming the key, for phases and a validation that cannot run on this model and these devices.
+
+    Warns of held-out instances longer than those of training.
+    """
     if not phases:
         raise ValueError("phases is empty: give at least one {seq_length, steps, global_batch_size, micro_batch_size}")
+    lengths = {"validation.seq_length": validation["seq_length"]}
     for index, phase in enumerate(phases):
-        where = f"phases.{index}"
         for key in (key for key, value in phase.items() if value == "???"):
-            raise ValueError(f"{where}.{key} has no value: each phase needs {', '.join(phase)}")
-        _check_length(f"{where}.seq_length", phase["seq_length"], max_position_embeddings)
+            raise ValueError(f"phases.{index}.{key} has no value: each phase needs {', '.join(phase)}")
         if phase["global_batch_size"] % world_size:
             raise ValueError(
-                f"{where}.global_batch_size is {phase['global_batch_size']}: it must be a multiple of the"
+                f"phases.{index}.global_batch_size is {phase['global_batch_size']}: it must be a multiple of the"
                 f" {world_size} devices"
             )
-
-
-def _check_length(key: str, length: int, max_position_embeddings: int) -> None:
-    if length > max_position_embeddings:
-        raise ValueError(
-            f"{key} is {length}, but the model has {max_position_embeddings} positions: shorten it, or raise"
-            " model.max_position_embeddings"
-        )
-
-
-def check_validation(
-    validation: Mapping[str, int], phases: Sequence[Mapping[str, Any]], max_position_embeddings: int
-) -> None:
-    """Raise ValueError for a validation that cannot run; warn of instances longer than in training."""
-    length, lengths = validation["seq_length"], [phase["seq_length"] for phase in phases]
-    _check_length("validation.seq_length", length, max_position_embeddings)
-    where = f"validation.seq_length is {length}, but"
-    if length > max(lengths):
+        lengths[f"phases.{index}.seq_length"] = phase["seq_length"]
+    for key, length in lengths.items():
+        if length > max_position_embeddings:
+            raise ValueError(
+                f"{key} is {length}, but the model has {max_position_embeddings} positions: shorten it, or raise"
+                " model.max_position_embeddings"
+            )
+    held_out, *trained = lengths.values()
+    if held_out > trained[0]:
         log.warning(
-            "%s no phase is longer than %d: the held-out loss will be that of positions that were never trained",
-            where,
-            max(lengths),
-        )
-    elif length > lengths[0]:
-        log.warning(
-            "%s the first phase has %d: until a longer one the held-out loss is that of positions that are not trained"
-            " yet, and falls when it begins",
-            where,
-            lengths[0],
+            "validation.seq_length is %d, but the first phase has %d and the longest %d: where no phase so far was as "
+            "long, the held-out loss is that of positions that are not trained",
+            *(held_out, trained[0], max(trained)),
         )
 
 

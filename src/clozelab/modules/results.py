@@ -1,8 +1,7 @@
 """What a fine-tuning run leaves behind: scores.json, every prediction, and the model where it is asked for.
 
-Each file is written beside its place and renamed. Scores keep their scorer's own unit: shares, SQuAD's in percent.
-
-What fine-tuning needs to know of an encoder folder before it loads the weights: tokenizer and longest sequence.
+Each file is written beside its place and renamed. Scores keep their scorer's own unit: shares, SQuAD's in percent. At
+the end: what fine-tuning needs to know of an encoder folder before it loads the weights.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def write_results(folder: Path, module: FineTuning, task: Mapping[str, Any]) -> 
     }
     for name, lines in module.result_files(best).items():
         _write(folder / name, lines)
-    _write_json(folder / "scores.json", scores)
+    _write(folder / "scores.json", [json.dumps(scores, indent=1, ensure_ascii=False)])
     if best.is_collapsed:
         log.warning("collapsed run: the same answer for every validation example; never average it in silence")
     log.info("%s: best at step %d of %d: %s", task.get("title"), best.step, module.total_steps, best.scores)
@@ -77,10 +76,6 @@ def save_model(folder: Path, module: FineTuning, encoder_folder: Path, **facts: 
         tokenizer_files=tokenizer.files(),
         extra_config={**labels, "clozelab": facts},
     )
-
-
-def _write_json(path: Path, content: Any) -> None:
-    _write(path, [json.dumps(content, indent=1, ensure_ascii=False)])
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
@@ -122,10 +117,6 @@ def max_positions(folder: Path) -> int:
     positions = read_config(folder).max_position_embeddings
     trained = max(read_config_dict(folder).get("clozelab", {}).get("trained_seq_lengths", [positions]))
     if trained < positions:
-        log.info(
-            "%s: trained on sequences of up to %d tokens (of %d positions), longer ones are cut",
-            folder,
-            trained,
-            positions,
-        )
+        said = "%s: trained on sequences of up to %d tokens (of %d positions), longer ones are cut"
+        log.info(said, folder, trained, positions)
     return min(positions, trained)

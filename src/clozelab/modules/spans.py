@@ -9,11 +9,6 @@ With unanswerable questions (2.0) the span [CLS]..[CLS] competes: a question's n
 windows, as released, and "null odds" are null score minus the best text's score. Which odds mean "no answer" is the
 caller's to say. Unusual: an n-best list is kept from the texts first, so a text always has a place beside the null.
 
-An answer as a span of the passage: one start and one end score a token, softmax over the tokens of a window.
-
-With unanswerable questions (SQuAD 2.0) "no answer" is the span [CLS]..[CLS]. Unusual: exact and f1 are then those at
-the threshold of the null odds that is best on the validation split itself, as in the paper; f1_untuned is the one at 0.
-
 Letters: T tokens of the batch, B windows, S tokens of the longest window.
 """
 
@@ -69,24 +64,32 @@ def predict_answers(
     for index, question in enumerate(examples.questions):
         low, high = windows_of[index], windows_of[index + 1]
         found = [window_candidates(features, w, start_logits, end_logits, settings) for w in range(low, high)]
-        candidates = np.concatenate(found) if found else np.zeros((0, 4))
+        candidates = np.concatenate([np.zeros((0, 4)), *found])
         spans = features.passage_spans[features.passage_offsets[question.passage] :]
-        best = _distinct_texts(candidates, examples.passages[question.passage], spans, settings.n_best_size)
+        best: dict[str, tuple[float, float]] = {}  # different texts, best first
+        for start, end, first, last in candidates[np.argsort(-candidates[:, :2].sum(1), kind="stable")]:
+            text = examples.passages[question.passage][spans[int(first), 0] : spans[int(last), 1]]
+            best.setdefault(text, (float(start), float(end)))
+            if len(best) == settings.n_best_size:
+                break
+        best = best or {"empty": (0.0, 0.0)}
         answers.texts[question.id] = next(iter(best))
         if settings.with_unanswerable:
-            null = _null_logits(start_logits[cls[low:high]], end_logits[cls[low:high]])
+            null = SURELY_NULL, SURELY_NULL
+            if high > low:  # start and end logit of [CLS] in the window where their sum is smallest
+                places = cls[low:high]
+                place = places[(start_logits[places] + end_logits[places]).argmin()]
+                null = float(start_logits[place]), float(end_logits[place])
             answers.null_odds[question.id] = sum(null) - sum(next(iter(best.values())))
             best[""] = null
-        answers.nbest[question.id] = _with_probabilities(best)
+        ordered = sorted(best.items(), key=lambda item: -sum(item[1]))
+        sums = np.array([sum(pair) for _, pair in ordered])
+        weights = np.exp(sums - sums.max())
+        answers.nbest[question.id] = [
+            {"text": text, "probability": float(p), "start_logit": pair[0], "end_logit": pair[1]}
+            for (text, pair), p in zip(ordered, weights / weights.sum(), strict=True)
+        ]
     return answers
-
-
-def _null_logits(start_logits: Floats, end_logits: Floats) -> tuple[float, float]:
-    """Start and end logit of [CLS] in the window where their sum is smallest; nothing to answer from: surely null."""
-    if not len(start_logits):
-        return SURELY_NULL, SURELY_NULL
-    window = int((start_logits + end_logits).argmin())
-    return float(start_logits[window]), float(end_logits[window])
 
 
 def window_candidates(
@@ -95,48 +98,18 @@ def window_candidates(
     """Allowed spans of one window, [number, 4]: start logit, end logit, first and last token of the passage."""
     low, high = features.sequences.offsets[window], features.sequences.offsets[window + 1]
     begin = int(features.passage_starts[window])
-    starts = _best_positions(start_logits[low:high], settings.n_best_size)
-    ends = _best_positions(end_logits[low:high], settings.n_best_size)
+    # The largest logits, best first; the earlier one wins a tie.
+    starts, ends = (
+        np.argsort(-logits[low:high], kind="stable")[: settings.n_best_size] for logits in (start_logits, end_logits)
+    )
     starts = starts[features.max_context[low + starts]]  # false outside the passage
     ends = ends[(ends >= begin) & (ends < high - low - 1)]
     length = ends[None, :] - starts[:, None] + 1
     row, column = np.nonzero((length >= 1) & (length <= settings.max_answer_length))
     first, last = starts[row], ends[column]
     shift = int(features.window_starts[window]) - begin
-    return np.stack([start_logits[low + first], end_logits[low + last], first + shift, last + shift], axis=1).astype(
-        np.float64
-    )
-
-
-def _best_positions(logits: Floats, number: int) -> NDArray[np.int64]:
-    """Positions of the largest logits, best first; the earlier one wins a tie."""
-    return np.argsort(-logits, kind="stable")[:number]
-
-
-def _distinct_texts(
-    candidates: NDArray[np.float64], passage: str, spans: NDArray[np.int32], number: int
-) -> dict[str, tuple[float, float]]:
-    """The best different texts with their start and end logits, best first; "empty" where there is none."""
-    order = np.argsort(-(candidates[:, 0] + candidates[:, 1]), kind="stable")
-    best: dict[str, tuple[float, float]] = {}
-    for start_logit, end_logit, first, last in candidates[order]:
-        text = passage[spans[int(first), 0] : spans[int(last), 1]]
-        best.setdefault(text, (float(start_logit), float(end_logit)))
-        if len(best) == number:
-            break
-    return best or {"empty": (0.0, 0.0)}
-
-
-def _with_probabilities(best: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:
-    """The n-best list, best first, with a softmax over its own entries."""
-    ordered = sorted(best.items(), key=lambda item: -sum(item[1]))
-    sums = np.array([sum(pair) for _, pair in ordered])
-    weights = np.exp(sums - sums.max())
-    probabilities = weights / weights.sum()
-    return [
-        {"text": text, "probability": float(p), "start_logit": pair[0], "end_logit": pair[1]}
-        for (text, pair), p in zip(ordered, probabilities, strict=True)
-    ]
+    found = [start_logits[low + first], end_logits[low + last], first + shift, last + shift]
+    return np.stack(found, axis=1).astype(np.float64)
 
 
 V1_SCORES = ("exact_match", "f1")
@@ -148,7 +121,10 @@ V2_SCORES = (
 
 
 class SpanExtraction(FineTuning):
-    """SQuAD 1.1 and 2.0.
+    """SQuAD 1.1 and 2.0: one start and one end score a token, softmax over the tokens of a window.
+
+    With unanswerable questions (2.0) "no answer" is the span [CLS]..[CLS]. Unusual: exact and f1 are then those at the
+    threshold of the null odds that is best on the validation split itself, as in the paper; f1_untuned: that at 0.
 
     Args:
         encoder: with the weights to start from.
@@ -198,12 +174,11 @@ class SpanExtraction(FineTuning):
 
     def result_files(self, best: Evaluation) -> dict[str, Iterable[str]]:
         """As the official scorer reads them: question id -> answer, n-best list and null odds."""
-        files = {"predictions": "prediction", "nbest_predictions": "nbest", "null_odds": "null_odds"}
-        found = {
-            name: {record["id"]: record[key] for record in best.predictions if key in record}
-            for name, key in files.items()
-        }
-        return {f"{name}.json": _json_lines(content) for name, content in found.items() if content}
+        files: dict[str, Iterable[str]] = {}
+        for name, key in (("predictions", "prediction"), ("nbest_predictions", "nbest"), ("null_odds", "null_odds")):
+            if found := {record["id"]: record[key] for record in best.predictions if key in record}:
+                files[f"{name}.json"] = _json_lines(found)
+        return files
 
     def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
         """Answers as the official scorer reads them, question id -> text, and of 2.0 the odds of "no answer".
@@ -211,11 +186,10 @@ class SpanExtraction(FineTuning):
         Above the threshold that was best on the validation split the answer is empty.
         """
         answers = self._answers(split, parts)
-        files: dict[str, Mapping[str, Any]] = {f"{name}.json": answers.texts}
-        if self.settings.with_unanswerable:
-            threshold = self.require_best().scores["validation/threshold"]
-            files = {f"{name}.json": with_threshold(answers, threshold), f"{name}_null_odds.json": answers.null_odds}
-        return {file: _json_lines(content) for file, content in files.items()}
+        if not self.settings.with_unanswerable:
+            return {f"{name}.json": _json_lines(answers.texts)}
+        texts = with_threshold(answers, self.require_best().scores["validation/threshold"])
+        return {f"{name}.json": _json_lines(texts), f"{name}_null_odds.json": _json_lines(answers.null_odds)}
 
     def _answers(self, split: SquadSplit, parts: Sequence[Part]) -> Answers:
         features = split.features
@@ -229,31 +203,27 @@ class SpanExtraction(FineTuning):
         return predict_answers(features, split.examples, logits[0], logits[1], self.settings)
 
     def evaluate(self, parts: Sequence[Part]) -> Evaluation:
-        examples, answers = self.validation.examples, self._answers(self.validation, parts)
-        golds = {question.id: question.answers for question in examples.questions}
-        scores, texts = self._scores(golds, answers)
+        answers = self._answers(self.validation, parts)
+        golds, odds = {one.id: one.answers for one in self.validation.examples.questions}, answers.null_odds
+        keys: Sequence[str] = V1_SCORES
+        if self.settings.with_unanswerable:
+            threshold, scores = squad.tuned_threshold(golds, answers.texts, odds)
+            untuned = squad.score_v2(golds, answers.texts, odds, 0.0)
+            scores |= squad.average_precisions(golds, answers.texts, odds)
+            scores |= {"threshold": threshold, "exact_untuned": untuned["exact"], "f1_untuned": untuned["f1"]}
+            keys, texts = V2_SCORES, with_threshold(answers, threshold)
+        else:
+            texts, scores = answers.texts, squad.score_v1(golds, answers.texts)
         return Evaluation(
             step=self.trainer.global_step,
-            scores=scores,
+            scores={key: scores[key] for key in keys if key in scores},
             predictions=[
                 {"id": key, "prediction": text, "nbest": answers.nbest[key]}
-                | ({"null_odds": answers.null_odds[key]} if answers.null_odds else {})
+                | ({"null_odds": odds[key]} if odds else {})
                 for key, text in texts.items()
             ],
             is_collapsed=len(set(texts.values())) <= 1,
         )
-
-    def _scores(self, golds: Mapping[str, Sequence[str]], answers: Answers) -> tuple[dict[str, float], dict[str, str]]:
-        """(scores, final answers by question)."""
-        if not self.settings.with_unanswerable:
-            found = squad.score_v1(golds, answers.texts)
-            return {key: found[key] for key in V1_SCORES}, answers.texts
-        odds = answers.null_odds
-        threshold, found = squad.tuned_threshold(golds, answers.texts, odds)
-        untuned = squad.score_v2(golds, answers.texts, odds, 0.0)
-        found |= squad.average_precisions(golds, answers.texts, odds)
-        found |= {"threshold": threshold, "exact_untuned": untuned["exact"], "f1_untuned": untuned["f1"]}
-        return {key: found[key] for key in V2_SCORES if key in found}, with_threshold(answers, threshold)
 
     def baseline(self) -> float | None:
         """What "no answer" everywhere scores; None for 1.1, where no answer is the most frequent one."""

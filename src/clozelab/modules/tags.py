@@ -3,14 +3,7 @@
 Unusual: logits exist for scored words only; the sub-tokens behind a word's first, and the words of the document around
 the sentence, are context and nothing else. Entities are scored whole, as conlleval does.
 
-Letters: T tokens of the batch, U scored words of the batch, W words of the split, K classes.
-
-Tagging on a frozen encoder's features (table 7): a BiLSTM over the words of a sentence, and a linear layer.
-
-Unusual: the encoder is here for its shape and for saving the model; training and evaluation never call it, the batches
-bring what it said of every word (datamodules/features.py).
-
-Letters: U words of the batch, C chosen layers, H hidden size, K classes.
+Letters: T tokens and U scored words of the batch, W words of the split, C chosen layers, H hidden size, K classes.
 """
 
 from __future__ import annotations
@@ -44,14 +37,7 @@ class TokenClassification(FineTuning):
 
     head_kind: ClassVar[str] = "tags"
 
-    def __init__(
-        self,
-        *,
-        encoder: Encoder,
-        validation: TaggedSplit,
-        metric: str,
-        **training: Any,
-    ) -> None:
+    def __init__(self, *, encoder: Encoder, validation: TaggedSplit, metric: str, **training: Any) -> None:
         keys = self.score_keys({}, {"entity_tags": validation.entity_tags})
         super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
         self.validation = validation
@@ -89,12 +75,10 @@ class TokenClassification(FineTuning):
     def evaluate(self, parts: Sequence[Part]) -> Evaluation:
         predicted = in_order(parts, len(self.validation.labels))
         tags = self._tags(predicted)
-        return Evaluation(
-            step=self.trainer.global_step,
-            scores=self._scores(tags),
-            predictions=self._records(tags),
-            is_collapsed=len(np.unique(predicted)) <= 1,
-        )
+        split = self.validation
+        rows = zip(split.ids, split.by_sentence(split.words), tags, self._tags(split.labels), strict=True)
+        records = [{"id": str(i), "words": w, "prediction": p, "label": t} for i, w, p, t in rows]
+        return Evaluation(self.trainer.global_step, self._scores(tags), records, len(np.unique(predicted)) <= 1)
 
     def baseline(self) -> float:
         """The most frequent tag everywhere; for entities that is usually O, and scores nothing."""
@@ -111,26 +95,16 @@ class TokenClassification(FineTuning):
         score = entity_scores if self.validation.entity_tags else tag_scores
         return score(tags, self._tags(self.validation.labels))
 
-    def _records(self, tags: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-        split = self.validation
-        rows = zip(split.ids, split.by_sentence(split.words), tags, self._tags(split.labels), strict=True)
-        return [
-            {"id": str(key), "words": words, "prediction": predicted, "label": label}
-            for key, words, predicted, label in rows
-        ]
-
 
 class FeatureBased(TokenClassification):
-    """Arguments as TokenClassification's, and `features`: one of models/features.py. `head` must be bilstm."""
+    """Tagging on a frozen encoder's features (table 7): a BiLSTM over the words of a sentence, and a linear layer.
 
-    def __init__(
-        self,
-        *,
-        encoder: Encoder,
-        head: str,
-        features: str,
-        **tagging: Any,
-    ) -> None:
+    Unusual: the encoder is here for its shape and for saving the model; training and evaluation never call it, the
+    batches bring what it said of every word (datamodules/features.py). Arguments as TokenClassification's, and
+    `features`: one of models/features.py. `head` must be bilstm.
+    """
+
+    def __init__(self, *, encoder: Encoder, head: str, features: str, **tagging: Any) -> None:
         self.check_head(head)
         config = encoder.config
         mix = FeatureMix(features, config.num_hidden_layers, config.hidden_size)

@@ -29,7 +29,7 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import CONFIG_FILE, load_encoder, load_head, read_config, read_config_dict, read_tensors
 from clozelab.modules.finetuning import check_metric
-from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_phases, check_validation
+from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_lengths
 from clozelab.modules.results import open_tokenizer
 from clozelab.objectives.objective import Objective
 from clozelab.report.tracked import tracked_job, tracker_nodes
@@ -205,8 +205,7 @@ def check_pretraining(cfg: DictConfig, plain: dict[str, Any], hardware: Hardware
     positions = cfg.model.max_position_embeddings
     if cfg.encoder is not None:
         positions = read_config(require_encoder(cfg.encoder)).max_position_embeddings
-    check_phases(plain["phases"], positions, hardware.world_size)
-    check_validation(plain["validation"], plain["phases"], positions)
+    check_lengths(plain["phases"], plain["validation"], positions, hardware.world_size)
     check_position_growth(cfg.position_growth, plain["phases"], hardware.strategy)
     EncoderConfig(**plain["model"], **plain["architecture"], vocab_size=1)
     _check_optimizer(cfg, sum(phase["steps"] for phase in plain["phases"]))
