@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from clozelab.config import check_config, kept_step, scaled
 from clozelab.launch import sweep
 from clozelab.launch.experiments import ExperimentSource
+from clozelab.launch.jobs import planned_jobs
 from clozelab.models.config import EncoderConfig
 from clozelab.runs.fingerprint import canonical, digest, flatten
 from clozelab.runs.record import Record, what_was_said
@@ -395,11 +396,11 @@ def test_the_papers_four_learning_rates_are_tried_in_table_1() -> None:
     words = ["task=rte", "seed=1", "pretrain_seed=1", "runs_dir=R"]
     places = [
         job.run_dir.split("/")
-        for job in sweep.Sweep("sweep_finetune", ["scale=paper", *words], folder=folder).planned()
+        for job in planned_jobs(sweep.Sweep("sweep_finetune", ["scale=paper", *words], folder=folder))
     ]
     rates = ["rate-5e-05", "rate-4e-05", "rate-3e-05", "rate-2e-05"]
     assert [(place[4], place[-2]) for place in places] == list(product(["mlm_nsp", "random"], rates))
-    jobs = list(sweep.Sweep("sweep_finetune", ["scale=gpu_day", *words], folder=folder).planned())
+    jobs = list(planned_jobs(sweep.Sweep("sweep_finetune", ["scale=gpu_day", *words], folder=folder)))
     assert [job.run_dir.split("/")[-2] for job in jobs] == ["rate-3e-05"] * 2
     assert not any(word.startswith("learning_rate=") for job in jobs for word in job.overrides)
 
@@ -423,7 +424,7 @@ def test_feature_based_rows_bring_their_own_recipe() -> None:
 
 @pytest.mark.parametrize("scale", ["laptop"])
 def test_pretraining_sweep(scale: str) -> None:
-    jobs = list(sweep.Sweep("sweep_pretrain", [f"scale={scale}", "runs_dir=R"], folder=TABLE5).planned())
+    jobs = list(planned_jobs(sweep.Sweep("sweep_pretrain", [f"scale={scale}", "runs_dir=R"], folder=TABLE5)))
     seeds = OmegaConf.load(CONF_DIR / "scale" / f"{scale}.yaml").pretrain.seeds.split(",")
     expected = {
         f"R/table5_pretraining_tasks/{scale}/pretrain/{a}/seed-{s}" for a in ("mlm_nsp", "mlm", "ltr") for s in seeds
@@ -434,7 +435,7 @@ def test_pretraining_sweep(scale: str) -> None:
 
 def test_finetuning_sweep() -> None:
     words = ["scale=demo", "runs_dir=R", "task=mrpc", "row=mlm_nsp,random", "pretrain_seed=1,2", "seed=3"]
-    jobs = list(sweep.Sweep("sweep_finetune", words, folder=TABLE5).planned())
+    jobs = list(planned_jobs(sweep.Sweep("sweep_finetune", words, folder=TABLE5)))
     rows = ("mlm_nsp", "random")
     root = "R/table5_pretraining_tasks/demo/finetune"
     expected = [f"{root}/{r}/pretrain-seed-{p}/{t}/seed-3" for r, t, p in product(rows, ("mrpc",), (1, 2))]
@@ -470,7 +471,7 @@ def test_rows(row: str, arm: str, head: str, initialisation: str) -> None:
         initialisation,
     )
     # What the pre-training sweep writes is what fine-tuning reads.
-    (job,) = sweep.Sweep("sweep_pretrain", [f"arm={arm}", "seed=2", "runs_dir=R"], folder=TABLE5).planned()
+    (job,) = planned_jobs(sweep.Sweep("sweep_pretrain", [f"arm={arm}", "seed=2", "runs_dir=R"], folder=TABLE5))
     assert composed.encoder == f"{job.run_dir}/encoder"
 
 
@@ -495,17 +496,17 @@ def test_folder_of_ones_own(tmp_path: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(path.read_text().replace("experiment: table5_pretraining_tasks", "experiment: mine"))
     folder = find_experiment(str(tmp_path / "mine"))
-    assert next(sweep.Sweep("sweep_pretrain", ["runs_dir=R"], folder=folder).planned()).run_dir.startswith(
+    assert next(planned_jobs(sweep.Sweep("sweep_pretrain", ["runs_dir=R"], folder=folder))).run_dir.startswith(
         "R/mine/demo/"
     )
     for kind in ("arm", "row"):
         (tmp_path / "mine" / kind).mkdir()
     (tmp_path / "mine" / "arm" / "mlm.yaml").write_text("# @package _global_\narmm: mlm\n")
     with pytest.raises(Exception, match=r"(?s)In 'arm/mlm'.*Key 'armm'"):
-        list(sweep.Sweep("sweep_pretrain", ["arm=mlm"], folder=folder).planned())
+        list(planned_jobs(sweep.Sweep("sweep_pretrain", ["arm=mlm"], folder=folder)))
     (tmp_path / "mine" / "row" / "mlm.yaml").write_text("# @package _global_\nencoder_armm: mlm\n")
     with pytest.raises(Exception, match=r"(?s)In 'row/mlm'.*Key 'encoder_armm'"):
-        list(sweep.Sweep("sweep_finetune", ["row=mlm"], folder=folder).planned())
+        list(planned_jobs(sweep.Sweep("sweep_finetune", ["row=mlm"], folder=folder)))
     (tmp_path / "mine" / "arm" / "ltr.yaml").write_text("# @package _global_\nobjective: {token: {predict_probb: 1}}\n")
     with pytest.raises(ValueError, match=r"objective\.token\.predict_probb: .*did you mean 'predict_prob'"):
         check_targets(plain(folder, "pretrain", "arm=ltr"))

@@ -133,7 +133,7 @@ def _is_for_the_user(error: BaseException) -> bool:
         return False
     kinds: tuple[type[BaseException], ...] = (ValueError, OSError)  # a path that is a file, a full disk
     if "hydra" in sys.modules:
-        from clozelab.launch.mistakes import CONFIGURATION_ERRORS
+        from clozelab.launch.sweep import CONFIGURATION_ERRORS
 
         kinds += CONFIGURATION_ERRORS
     return isinstance(error, kinds)
@@ -173,7 +173,7 @@ def _print_error(error: BaseException, verb: str) -> None:
     cause = error.__cause__ if type(error).__name__ == "InstantiationException" and error.__cause__ else error
     message = str(cause).strip()
     if "hydra" in sys.modules:
-        from clozelab.launch.mistakes import explain
+        from clozelab.launch.sweep import explain
 
         message = explain(cause, verb)
     console = Console(stderr=True, soft_wrap=True)
@@ -194,7 +194,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     from hydra.types import RunMode
 
     from clozelab import config
-    from clozelab.launch import experiments, launcher, plugins
+    from clozelab.launch import experiments, plugins
     from clozelab.report.tracked import track_sweep
     from clozelab.suggestions import CONF_DIR
 
@@ -218,7 +218,6 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     task.clozelab_verb = verb  # type: ignore[attr-defined]  # the launcher starts `python -m clozelab VERB`
     task.clozelab_track = track_sweep  # type: ignore[attr-defined]  # the launcher knows of no tracker
     sys.argv = [f"clozelab {verb}", *_multirun_first(experiments.take_one_file(words))]
-    launcher.Launched.reset()
     app: Any = Hydra
     report, get_mode = hydra_utils.run_and_report, Hydra.get_mode
     hydra_utils.run_and_report = lambda func: func()  # ours says what is wrong, see _guarded
@@ -229,7 +228,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
         hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name=verb)(task)()
     finally:
         sys.argv, hydra_utils.run_and_report, app.get_mode = original, report, get_mode
-    return status or launcher.Launched.check()
+    return status
 
 
 def _multirun_first(words: list[str]) -> list[str]:
@@ -241,8 +240,8 @@ def _multirun_first(words: list[str]) -> list[str]:
 def _job(verb: str, cfg: DictConfig) -> int:
     """One job in this process: skip what is complete, before torch is imported."""
     from clozelab.config import check_config
-    from clozelab.launch.forking import die_with_first_rank
-    from clozelab.launch.overrides import check_overrides
+    from clozelab.launch.jobs import check_overrides
+    from clozelab.launch.processes import die_with_first_rank
     from clozelab.runs.fingerprint import require_encoder
     from clozelab.runs.store import is_done
     from clozelab.targets import check_targets

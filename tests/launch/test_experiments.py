@@ -10,6 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from clozelab.launch.experiments import ExperimentSource, inline_configs, sweeps_in, take_one_file
+from clozelab.launch.jobs import planned_jobs
 from clozelab.launch.sweep import Sweep, compose, make_loader
 from clozelab.suggestions import EXPERIMENTS_DIR
 
@@ -41,7 +42,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def test_an_ablation_of_one_number_is_one_file(place: Path) -> None:
     assert sweeps_in(place) == {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune"}
-    jobs = list(Sweep("sweep_pretrain", ["runs_dir=R", "scale=demo"], folder=place).planned())
+    jobs = list(planned_jobs(Sweep("sweep_pretrain", ["runs_dir=R", "scale=demo"], folder=place)))
     assert [job.run_dir for job in jobs] == [
         f"R/rates/demo/pretrain/{arm}/seed-{seed}" for arm in ("rate15", "rate30") for seed in (7, 8)
     ]
@@ -129,7 +130,7 @@ def test_only_a_file_is_taken_from_the_command_line(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_sweep_without_an_experiment_is_named_by_what_differs(verb: str, words: list[str], names: list[str]) -> None:
-    jobs = list(Sweep(verb, ["runs_dir=R", *words]).planned())
+    jobs = list(planned_jobs(Sweep(verb, ["runs_dir=R", *words])))
     assert len({job.run_dir for job in jobs}) == len(jobs)
     found = dict.fromkeys(Path(job.run_dir).parts[4] for job in jobs)
     assert [name.replace(".0", "") for name in found] == [name.replace(".0", "") for name in names]

@@ -9,9 +9,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from clozelab.launch import launcher as launching
+from clozelab.launch.jobs import PlannedJob
 from clozelab.launch.launcher import ProcessLauncher, _doubt
 from clozelab.launch.processes import Job
-from clozelab.launch.sweep import PlannedJob
 
 
 def test_an_exit_status_of_zero_is_not_enough(tmp_path: Path) -> None:

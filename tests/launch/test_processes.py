@@ -16,8 +16,7 @@ import pytest
 from rich.console import Console
 
 from clozelab.launch import processes
-from clozelab.launch.forking import ForkServer
-from clozelab.launch.processes import Job, ProcessPool, Stopped, failure_message
+from clozelab.launch.processes import ForkServer, Job, ProcessPool, Stopped, failure_message
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
 
 
@@ -176,14 +175,14 @@ def test_a_job_that_is_forked_as_its_launcher_is_killed_does_not_begin(tmp_path:
     import subprocess
 
     (tmp_path / "slow_start.py").write_text(
-        "import time\nfrom pathlib import Path\nfrom clozelab.launch import forking\n"
-        "def late(before=forking.die_with_parent):\n"
+        "import time\nfrom pathlib import Path\nfrom clozelab.launch import processes\n"
+        "def late(before=processes.die_with_parent):\n"
         f"    Path({str(tmp_path / 'forked')!r}).touch()\n    time.sleep(1.0)\n    before()\n"
-        "forking.die_with_parent = late\n"
+        "processes.die_with_parent = late\n"
         "def main(words):\n    Path(words[0]).touch()\n    return 0\n"
     )
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom clozelab.launch.forking import ForkServer\n"
+        "import sys, time\nfrom pathlib import Path\nfrom clozelab.launch.processes import ForkServer\n"
         "server = ForkServer('slow_start', ['slow_start'], {})\n"
         f"server.start([sys.argv[1]], Path({str(tmp_path / 'log')!r})).wait()\n"
     )
@@ -212,7 +211,7 @@ def test_a_server_that_still_imports_leaves_interrupts_to_its_launcher_and_ends_
     )
     script = (
         "import time\nfrom multiprocessing import forkserver\n"
-        "from clozelab.launch.forking import ForkServer\n"
+        "from clozelab.launch.processes import ForkServer\n"
         "ForkServer('slow_import', ['clozelab.launch.preloaded', 'slow_import'], {})\n"
         "print(forkserver._forkserver._forkserver_pid, flush=True)\ntime.sleep(60)\n"
     )
@@ -253,7 +252,7 @@ def test_a_signal_to_the_whole_group_and_passed_on_lets_jobs_save(tmp_path: Path
     )
     script = (
         "import io, sys\nfrom pathlib import Path\nfrom rich.console import Console\n"
-        "from clozelab.launch.forking import ForkServer\n"
+        "from clozelab.launch.processes import ForkServer\n"
         "from clozelab.launch.processes import Job, ProcessPool\n"
         f"server = ForkServer('slow_save', ['clozelab.launch.preloaded'], {{}}) if {forks} else None\n"
         "jobs = [Job(n, [sys.executable, 'slow_save.py', n], Path(n + '.log'), words=[n]) for n in 'ab']\n"

@@ -12,7 +12,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
 from clozelab.launch import sweep
-from clozelab.launch.forking import require_package
+from clozelab.launch.clusters import require_package
 from clozelab.launch.plugins import OptunaSweeper
 
 try:

@@ -20,7 +20,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from clozelab.launch import sweep
-from clozelab.launch.slurm import SlurmLauncher, job_resources
+from clozelab.launch.clusters import SlurmLauncher, job_resources
 
 needs_submitit = pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="the extra slurm is missing")
 SRC = Path(__file__).parents[2] / "src"

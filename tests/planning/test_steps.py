@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from clozelab.launch import sweep
+from clozelab.launch.jobs import planned_jobs
 from clozelab.planning.steps import make_steps, require_task_files
 from clozelab.suggestions import EXPERIMENTS_DIR
 
@@ -80,7 +81,7 @@ def test_a_given_encoder_needs_no_pretraining(name: str) -> None:
     folder = EXPERIMENTS_DIR / name
     (step,) = make_steps(folder, ["encoder=/x", "scale=laptop", "runs_dir=R"])
     assert (step.verb, step.overrides[0]) == ("finetune", "row=given")
-    jobs = list(sweep.Sweep(step.config_name, [*step.overrides, "seed=1"], folder=folder).planned())
+    jobs = list(planned_jobs(sweep.Sweep(step.config_name, [*step.overrides, "seed=1"], folder=folder)))
     assert all(job.run_dir.startswith(f"R/{name}/laptop/finetune/given/pretrain-seed-1/") for job in jobs)
     assert len({job.run_dir for job in jobs}) == len(jobs)
     (large,) = make_steps(folder, ["row=large", "encoder=/x"])
@@ -100,12 +101,12 @@ def test_a_given_encoder_needs_no_pretraining(name: str) -> None:
 def test_documented_commands_compose(name: str, words: list[str]) -> None:
     folder = EXPERIMENTS_DIR / name
     (step,) = make_steps(folder, words)
-    assert list(sweep.Sweep(step.config_name, step.overrides, folder=folder).planned())
+    assert list(planned_jobs(sweep.Sweep(step.config_name, step.overrides, folder=folder)))
 
 
 def test_given_encoder_is_fine_tuned_by_the_papers_protocol() -> None:
     words = ["row=given", "encoder=/x", "scale=laptop", "task=rte", "seed=1", "runs_dir=R"]
-    jobs = list(sweep.Sweep("sweep_finetune", words, folder=EXPERIMENTS_DIR / "table1_glue").planned())
+    jobs = list(planned_jobs(sweep.Sweep("sweep_finetune", words, folder=EXPERIMENTS_DIR / "table1_glue")))
     assert [job.run_dir.split("/")[-2] for job in jobs] == ["rate-5e-05", "rate-4e-05", "rate-3e-05", "rate-2e-05"]
     composed = sweep.compose("sweep_finetune", words, folder=EXPERIMENTS_DIR / "table1_glue")
     assert (composed.epochs, composed.max_train_examples, composed.encoder) == (3, None, "/x")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.launch.sweep import job_status
+from clozelab.launch.jobs import job_status
 from clozelab.runs.find import find
 from clozelab.runs.record import Record, read_record
 from clozelab.runs.store import (

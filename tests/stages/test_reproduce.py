@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clozelab.launch.sweep import PlannedJob
+from clozelab.launch.jobs import PlannedJob
 from clozelab.planning.steps import Step
 from clozelab.stages import doctor, reproduce
 

@@ -2,8 +2,8 @@
 
 Inside one process a sweep with several devices trains different configurations on different ranks (Lightning re-runs
 the command line for its children), and one crash takes the rest along. Here are what all launchers share and the one
-for this machine; those for Slurm and Ray have files of their own. A long sweep of trainings is looked at before its
-first job: `clozelab doctor` in a process of its own.
+for this machine; clusters.py has those for Slurm and Ray. A long sweep of trainings is looked at before its first job:
+`clozelab doctor` in a process of its own.
 """
 
 from __future__ import annotations
@@ -25,17 +25,9 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from clozelab.launch.forking import ForkServer, RemoteJob
-from clozelab.launch.processes import Job, ProcessPool, Stopped
-from clozelab.launch.sweep import (
-    JobComposer,
-    PlannedJob,
-    hydra_config,
-    plan_job,
-    refuse_repeated,
-    with_own_folders,
-    without_hydra,
-)
+from clozelab.launch.jobs import PlannedJob, plan_job, with_own_folders
+from clozelab.launch.processes import ForkServer, Job, ProcessPool, Stopped
+from clozelab.launch.sweep import JobComposer, hydra_config, refuse_repeated
 from clozelab.runs.fingerprint import redacted, redacted_words
 from clozelab.runs.progress import write_launch
 from clozelab.runs.record import JobName, read_record
@@ -70,8 +62,13 @@ def look_before(verb: str, config: DictConfig, first_job: Sequence[str], num_lef
     is_long = num_left > FEW_JOBS or not is_grid(config)
     if verb not in LOOKED_AT or not is_long or os.environ.get(SKIP_DOCTOR, "0") not in ("", "0"):
         return
-    words = [verb, *configuration_words(config), *_sweep_words(config, first_job)]
-    status = subprocess.run([sys.executable, "-m", "clozelab", "doctor", *words], check=False).returncode
+    own = [word for word in config.hydra.overrides.hydra if key_of(word).startswith(PASSED_ON)]
+    if is_grid(config):
+        words = [*config.hydra.overrides.task, *own]
+    else:
+        words = [*first_job, *(word for word in own if "sweeper" not in key_of(word)), "hydra.sweeper.params=null"]
+    command = [sys.executable, "-m", "clozelab", "doctor", verb, *configuration_words(config), *words]
+    status = subprocess.run(command, check=False).returncode
     if -status in (signal.SIGINT, signal.SIGTERM) or status in STOPPED:
         raise SystemExit(130)
     if status < 0:
@@ -92,46 +89,14 @@ def configuration_words(config: DictConfig) -> list[str]:
     return [*(word for path in folders for word in ("--config-dir", path)), "--config-name", str(hydra.job.config_name)]
 
 
-def search_path_words(config: DictConfig) -> list[str]:
-    """What a sweep's jobs have to hear of the overrides of Hydra's own keys: where else its files are looked for."""
-    return [word for word in config.hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
-
-
 def is_grid(config: DictConfig) -> bool:
     """Whether all jobs are known beforehand."""
     return str(config.hydra.sweeper._target_).endswith((".GridSweeper", ".BasicSweeper"))
 
 
-def _sweep_words(config: DictConfig, first_job: Sequence[str]) -> list[str]:
-    hydra = [word for word in config.hydra.overrides.hydra if key_of(word).startswith(PASSED_ON)]
-    if is_grid(config):
-        return [*config.hydra.overrides.task, *hydra]
-    return [*first_job, *(word for word in hydra if "sweeper" not in key_of(word)), "hydra.sweeper.params=null"]
-
-
 SHOWN_FAILURES = 12
 """Different reasons that a summary prints."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")
-
-
-class Launched:
-    """How many jobs this process has been asked to launch; a sweep that expands to none must not look like success."""
-
-    is_sweep = False
-    jobs = 0
-    failed = 0
-
-    @classmethod
-    def reset(cls) -> None:
-        cls.is_sweep, cls.jobs, cls.failed = False, 0, 0
-
-    @classmethod
-    def check(cls) -> int:
-        """2 for a sweep without a job, 1 where a search has met failed jobs and gone on, else 0."""
-        if cls.is_sweep and cls.jobs == 0:
-            print("error: this sweep expands to no job at all; check its values and globs", file=sys.stderr)
-            return 2
-        return 1 if cls.failed else 0
 
 
 class SweepLauncher(Launcher):
@@ -149,6 +114,8 @@ class SweepLauncher(Launcher):
         """Shows a sweep as a whole to its jobs' tracker, and says how to upload what is offline."""
         self.rows: list[dict[str, object]] = []
         """What the tracker shows of the sweep's jobs so far; a search launches several times."""
+        self.failed = 0
+        """Jobs that a search has gone on without."""
 
     def get_ready(self, config: DictConfig, num_jobs: int) -> None:
         """Begin what takes time before a first job can start; all jobs are composed and checked meanwhile.
@@ -166,15 +133,6 @@ class SweepLauncher(Launcher):
         self.context, self.config = hydra_context, config
         self.verb = str(getattr(task_function, "clozelab_verb", config.hydra.job.name))
         self.track = getattr(task_function, "clozelab_track", None)
-        Launched.is_sweep = True
-
-    def remote_job(self, job: Job, *, threads: int | None, is_alone: bool) -> RemoteJob:
-        """A job for another machine; `is_alone`: no rank of a Slurm step, whatever the worker's variables say."""
-        environment = {name: str(threads) for name in THREAD_VARIABLES} if threads else {}
-        return RemoteJob(
-            list(job.words or ()), folder=Path.cwd(), log=job.log.resolve(), environment=environment,
-            grace_seconds=self.grace_seconds, is_alone=is_alone,
-        )  # fmt: skip
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         try:
@@ -185,7 +143,6 @@ class SweepLauncher(Launcher):
     def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         assert self.config is not None and self.context is not None
         _hide_secrets(Path(str(self.config.hydra.sweep.dir)) / "multirun.yaml")
-        Launched.jobs += len(job_overrides)
         composer = JobComposer(self.context.config_loader, self.config)
         composed: list[DictConfig] = []
         planned: list[PlannedJob] = []
@@ -197,73 +154,70 @@ class SweepLauncher(Launcher):
         refuse_repeated(plan.overrides for plan in planned)
         planned = list(with_own_folders(planned))
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
-        if os.environ.get(SKIP_DOCTOR) != REPRODUCING and initial_job_idx == 0:
-            self._note_launch(composed)
         console = Console(stderr=True)
-        left = sum(plan.status != "complete" for plan in planned)
         if initial_job_idx == 0 and planned:
+            self._note_launch(composed)
+            left = sum(plan.status != "complete" for plan in planned)
             look_before(self.verb, self.config, planned[0].overrides, left)
+        is_stopped = False
         try:
             self.run_jobs(jobs, composed, console)
         except Stopped:
-            _doubt(jobs, planned)
-            _summary(jobs, console)
-            console.print(self.stopped_words)
-            raise SystemExit(130) from None
+            is_stopped = True
         _doubt(jobs, planned)
         _summary(jobs, console)
-        if composed:
-            self._track(jobs, planned, composed[0], console)
-        return self._returned(jobs, planned)
+        if is_stopped:
+            console.print(self.stopped_words)
+            raise SystemExit(130)
+        if composed and self.track is not None:
+            self._show_sweep(self.track, jobs, planned, composed[0], console)
+        failed = sum(job.state == "failed" for job in jobs)
+        if failed and is_grid(self.config):
+            raise SystemExit(1)  # one that searches gets it as a failed trial
+        self.failed += failed
+        return [_returned(job, plan) for job, plan in zip(jobs, planned, strict=True)]
 
     def _note_launch(self, composed: Sequence[DictConfig]) -> None:
         """What `clozelab status` counts, and the command that it says."""
         assert self.config is not None
-        if self.verb not in LOOKED_AT:
+        if self.verb not in LOOKED_AT or os.environ.get(SKIP_DOCTOR) == REPRODUCING:
             return
-        jobs = None
-        if is_grid(self.config):
-            jobs = [_job_name(config) for config in composed]
-        write_launch(Path(str(self.config.hydra.sweep.dir)).parent, [self.verb, *sys.argv[1:]], {self.verb: jobs})
+        jobs = []
+        for one in composed:
+            with hydra_config(one) as config:
+                jobs.append(JobName.of(config))
+        known = {self.verb: jobs if is_grid(self.config) else None}
+        write_launch(Path(str(self.config.hydra.sweep.dir)).parent, [self.verb, *sys.argv[1:]], known)
 
-    def _track(self, jobs: Sequence[Job], planned: Sequence[PlannedJob], config: DictConfig, console: Console) -> None:
+    def _show_sweep(
+        self, track: Callable[..., str | None], jobs: Sequence[Job], planned: Sequence[PlannedJob],
+        config: DictConfig, console: Console,
+    ) -> None:  # fmt: skip
         """The sweep's own view where its jobs are tracked, and once for all of them how to upload what is offline."""
         assert self.config is not None
-        if self.track is None:
-            return
         for job, plan in zip(jobs, planned, strict=True):
-            value = run_value(Path(plan.run_dir)) if plan.run_dir and job.state != "failed" else None
             choices = dict(word.split("=", 1) for word in plan.overrides)
+            value = _returned(job, plan).return_value if job.state != "failed" else None
             self.rows.append({"name": job.name, "state": job.state, "value": value, **choices})
         folder = Path(str(self.config.hydra.sweep.dir))
-        with hydra_config(config):
-            own = without_hydra(config)
-            command = self.track(own, self.verb, folder, self.rows, [plan.run_dir for plan in planned])
+        with hydra_config(config) as own:
+            command = track(own, self.verb, folder, self.rows, [plan.run_dir for plan in planned])
         if command:
             console.print(f"W&B offline; to upload all: {command}", markup=False, highlight=False, soft_wrap=True)
 
-    def _returned(self, jobs: Sequence[Job], planned: Sequence[PlannedJob]) -> list[JobReturn]:
-        """What the sweeper learns. A grid stops at a failed job; one that searches gets it as a failed trial."""
-        assert self.config is not None
-        failed = sum(job.state == "failed" for job in jobs)
-        if failed and is_grid(self.config):
-            raise SystemExit(1)
-        Launched.failed += failed
-        return [job_return(job, plan) for job, plan in zip(jobs, planned, strict=True)]
-
     def _job(self, plan: PlannedJob, index: int) -> Job:
         assert self.config is not None
-        name = _name(plan, self.config, index)
-        log = Path(str(self.config.hydra.sweep.dir)) / "logs" / f"{self.verb}-{name.replace('/', '--')}.log"
-        state = "skipped" if plan.status == "complete" else "waiting"
-        words = self._words(plan.overrides)
-        command = [sys.executable, "-m", "clozelab", *words]
-        return Job(name, command, log, words=words, folder=plan.run_dir, state=state)
-
-    def _words(self, overrides: Sequence[str]) -> list[str]:
-        assert self.config is not None
-        where = configuration_words(self.config)
-        return [self.verb, *where, *overrides, *search_path_words(self.config), "hydra.mode=RUN"]
+        sweep_dir, name = Path(str(self.config.hydra.sweep.dir)), plan.run_dir.lstrip("/") or f"job-{index}"
+        if plan.run_dir and Path(plan.run_dir).is_relative_to(sweep_dir.parent):
+            name = str(Path(plan.run_dir).relative_to(sweep_dir.parent))
+        # What a job has to hear of the overrides of Hydra's own keys: where else its files are looked for.
+        elsewhere = [word for word in self.config.hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
+        words = [self.verb, *configuration_words(self.config), *plan.overrides, *elsewhere, "hydra.mode=RUN"]
+        return Job(
+            name, [sys.executable, "-m", "clozelab", *words], words=words, folder=plan.run_dir,
+            log=sweep_dir / "logs" / f"{self.verb}-{name.replace('/', '--')}.log",
+            state="skipped" if plan.status == "complete" else "waiting",
+        )  # fmt: skip
 
 
 class ProcessLauncher(SweepLauncher):
@@ -285,7 +239,7 @@ class ProcessLauncher(SweepLauncher):
 
     def get_ready(self, config: DictConfig, num_jobs: int) -> None:
         if self.fork and num_jobs > 1 and is_one_cpu_process(config):
-            modules = ["clozelab.launch.preloaded", f"clozelab.stages.{self.verb}"]
+            modules = ["clozelab.launch.preloaded", "clozelab.launch.plugins", f"clozelab.stages.{self.verb}"]
             self.server = ForkServer("clozelab.cli", modules, self._environment(num_jobs))
 
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
@@ -300,12 +254,10 @@ class ProcessLauncher(SweepLauncher):
 
     def _environment(self, num_jobs: int) -> dict[str, str]:
         _, threads = share_cores(self.jobs_at_once, self.config, num_jobs)
-        return {key: str(min(threads, _threads_given(key) or threads)) for key in THREAD_VARIABLES}
-
-
-def _job_name(composed: DictConfig) -> JobName:
-    with hydra_config(composed):
-        return JobName.of(composed)
+        # What the user allows a process; a number meant for a whole machine must not reach every job.
+        given = {key: os.environ.get(key, "") for key in THREAD_VARIABLES}
+        limits = {key: int(said) if said.isdigit() and int(said) > 0 else threads for key, said in given.items()}
+        return {key: str(min(threads, limit)) for key, limit in limits.items()}
 
 
 def is_one_cpu_process(config: DictConfig) -> bool:
@@ -326,12 +278,6 @@ def share_cores(jobs_at_once: int | str, config: Any, num_jobs: int) -> tuple[in
         at_once = int(jobs_at_once)
     at_once = max(1, min(at_once, num_jobs))
     return at_once, max(1, cores // (at_once * devices))
-
-
-def _threads_given(variable: str) -> int | None:
-    """What the user's environment allows a process; a number meant for a whole machine must not reach every job."""
-    given = os.environ.get(variable, "")
-    return int(given) if given.isdigit() and int(given) > 0 else None
 
 
 def _hide_secrets(path: Path) -> None:
@@ -359,14 +305,6 @@ def _doubt(jobs: Sequence[Job], planned: Sequence[PlannedJob]) -> None:
                 job.state, job.message = "failed", f"ended with exit status 0, but its run folder says {status}"
 
 
-def _name(plan: PlannedJob, config: DictConfig, index: int) -> str:
-    if not plan.run_dir:
-        return f"job-{index}"
-    sweep_dir, run_dir = Path(str(config.hydra.sweep.dir)), Path(plan.run_dir)
-    base = sweep_dir.parent
-    return str(run_dir.relative_to(base)) if run_dir.is_relative_to(base) else str(run_dir).lstrip("/")
-
-
 def _summary(jobs: Sequence[Job], console: Console) -> None:
     states = Counter(job.state for job in jobs)
     names = {state: state for state in ("complete", "skipped", "failed", "stopped", "held", "left")}
@@ -382,18 +320,15 @@ def _summary(jobs: Sequence[Job], console: Console) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def job_return(job: Job, plan: PlannedJob) -> JobReturn:
-    """A job as Hydra sees it; the value that a sweeper optimises is the run's own (see `run_value`)."""
+def _returned(job: Job, plan: PlannedJob) -> JobReturn:
+    """A job as Hydra sees it, with the one number that a sweeper optimises: the headline of a complete run's record.
+
+    That is a fine-tuning's best score in percent, a pre-training's validation loss.
+    """
     result = JobReturn(overrides=list(plan.overrides), status=JobStatus.COMPLETED)
     if job.state == "failed":
-        result.status = JobStatus.FAILED
-        result.return_value = RuntimeError(job.message)
+        result.status, result.return_value = JobStatus.FAILED, RuntimeError(job.message)
     else:
-        result.return_value = run_value(Path(plan.run_dir)) if plan.run_dir else None
+        record = read_record(Path(plan.run_dir)) if plan.run_dir else None
+        result.return_value = record.score if record else None
     return result
-
-
-def run_value(run_dir: Path) -> float | None:
-    """The one number of a complete run: a fine-tuning's best score in percent, a pre-training's validation loss."""
-    record = read_record(run_dir)
-    return record.score if record else None

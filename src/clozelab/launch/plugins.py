@@ -16,14 +16,11 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from clozelab.launch.forking import require_package
+from clozelab.launch.clusters import RayLauncher, SlurmLauncher, require_package
 from clozelab.launch.launcher import ProcessLauncher, SweepLauncher
-from clozelab.launch.ray_launcher import RayLauncher
-from clozelab.launch.slurm import SlurmLauncher
 from clozelab.launch.sweep import named_jobs
 
-RESULTS = "optimization_results.yaml"
-"""What the plugin leaves in the sweep's folder."""
+PLUGIN_PACKAGE = "hydra_plugins.clozelab"
 
 
 class OptunaSweeper(Sweeper):
@@ -56,19 +53,11 @@ class OptunaSweeper(Sweeper):
                 f" direction={direction} maximize or minimize, num_trials={num_trials} and"
                 f" trials_at_once={trials_at_once} positive"
             )
-        self.folder: Path | None = None
+        nothing = dict.fromkeys(("storage", "study_name", "search_space", "custom_search_space"))
         self.search = OptunaSweeperImpl(
-            sampler=kind(**settings),
-            direction=direction,
-            storage=None,
-            study_name=None,
-            n_trials=num_trials,
-            n_jobs=trials_at_once,
-            max_failure_rate=1.0,  # a learning rate that diverges is an answer too
-            search_space=None,
-            custom_search_space=None,
-            params=params,
-        )
+            sampler=kind(**settings), direction=direction, n_trials=num_trials, n_jobs=trials_at_once, params=params,
+            max_failure_rate=1.0, **nothing,  # a learning rate that diverges is an answer too
+        )  # fmt: skip
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.folder = Path(str(config.hydra.sweep.dir))
@@ -76,11 +65,12 @@ class OptunaSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         self.search.sweep(arguments)
-        assert self.folder is not None
-        best = OmegaConf.load(self.folder / RESULTS)
+        best = OmegaConf.load(self.folder / "optimization_results.yaml")  # what the plugin leaves there
         words = " ".join(f"{key}={value}" for key, value in best.best_params.items())
         text = f"best of this search: {best.best_value:.6g} with {words}"
         Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+        if getattr(self.search.launcher, "failed", 0):
+            raise SystemExit(1)
 
 
 class GridSweeper(Sweeper):
@@ -106,16 +96,14 @@ class GridSweeper(Sweeper):
 
         def split_and_name(overrides: Any, max_batch_size: int | None) -> Any:
             (jobs,) = split(overrides, None)
-            named = named_jobs(jobs, config) if jobs else jobs
-            return list(self.grid.split_overrides_to_chunks(named, max_batch_size or len(named) or 1))
+            if not jobs:  # which must not look like success
+                raise ValueError("this sweep expands to no job at all; check its values and globs")
+            return list(self.grid.split_overrides_to_chunks(named_jobs(jobs, config), max_batch_size or len(jobs)))
 
         self.grid.split_arguments = split_and_name
 
     def sweep(self, arguments: list[str]) -> Any:
         return self.grid.sweep(arguments)
-
-
-PLUGIN_PACKAGE = "hydra_plugins.clozelab"
 
 
 def register() -> None:

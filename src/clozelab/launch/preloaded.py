@@ -2,9 +2,10 @@
 
 import signal
 
+from hydra.core.plugins import Plugins
+
 from clozelab import config
-from clozelab.launch import plugins
-from clozelab.launch.forking import die_with_parent
+from clozelab.launch.processes import die_with_parent
 from clozelab.training.host import host_facts
 
 # What reaches the whole group is the launcher's to handle; where it ends, for whatever reason, so do we at once.
@@ -12,7 +13,6 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 die_with_parent(signal.SIGKILL)
 
-
 config.register()
-plugins.register()
+Plugins.instance()  # looks for all that are installed
 host_facts()  # a job runs the code that is loaded now, whatever is checked out when it records its commit

@@ -4,19 +4,29 @@ Each job has a session of its own, so Ctrl-C reaches only us and we stop the job
 save, then SIGKILL. On Linux a job also dies with us if we are killed outright. A job may also run elsewhere (Slurm,
 Ray): then `start` hands it over and gives back a RemoteProcess. A job whose folder another launch works in is held:
 the others go first, and it is looked at again until it is free.
+
+A job that is one CPU process may be forked from a server that has torch loaded: milliseconds instead of seconds. A fork
+must not inherit a GPU context, and ranks are started from a command line. The server runs no tensor operation, so no
+thread pool exists when it forks. It is the standard library's; it ends with us, and its children with it.
 """
 
 from __future__ import annotations
 
+import ctypes
+import importlib
+import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from types import FrameType
 
@@ -24,7 +34,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from clozelab.launch.forking import ForkServer, Started, die_with_launcher
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
 from clozelab.training.host import holder
 
@@ -37,15 +46,95 @@ TRY_AGAIN_SECONDS = 30.0
 SHOWN_ROWS = 24
 SHOWN_LINES = 8
 """Of one job's error."""
-STYLES = {
-    "running": "cyan",
-    "complete": "green",
-    "skipped": "green dim",
-    "failed": "bold red",
-    "stopped": "yellow",
-    "held": "yellow",
-    "left": "yellow",
-}
+STYLES = {"running": "cyan", "complete": "green", "skipped": "green dim", "failed": "bold red"}
+STYLES |= dict.fromkeys(("stopped", "held", "left"), "yellow")
+PR_SET_PDEATHSIG = 1
+TERMINATED = 128 + signal.SIGTERM
+"""Exit status of what SIGTERM ends, as a shell says it."""
+FIRST_RANK = "CLOZELAB_FIRST_RANK"
+"""Environment variable: process id of a job's first rank on this machine, for those that it starts."""
+
+
+def die_with_parent(number: int = signal.SIGTERM) -> None:
+    """Ask Linux for a signal when the process that started this one ends. One that has ended already sends none."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
+def die_with_first_rank() -> None:
+    """In a rank that Lightning (or torchrun) has started: end with whoever started it.
+
+    A rank that lost the first one would wait for it, for half an hour or for good. Killed, not asked: only the first
+    one has anything to save.
+    """
+    if os.environ.get("LOCAL_RANK", "0") in ("", "0"):
+        os.environ[FIRST_RANK] = str(os.getpid())
+        return
+    die_with_parent(signal.SIGKILL)
+    first = os.environ.get(FIRST_RANK)
+    if first is not None and sys.platform.startswith("linux") and os.getppid() != int(first):
+        sys.exit(1)  # it ended before we could ask
+
+
+class ForkedProcess:
+    """A forked job with the interface of a Popen."""
+
+    def __init__(self, process: ForkServerProcess) -> None:
+        assert process.pid is not None
+        self.process, self.pid = process, process.pid
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def wait(self) -> int:
+        self.process.join()
+        return self.process.exitcode or 0
+
+
+class ForkServer:
+    """Starts `module.main(words)` in forked processes.
+
+    Args:
+        module: has `main(words) -> exit status`.
+        preload: modules that the server imports once.
+        environment: set before the server starts (thread counts are read when torch is imported).
+    """
+
+    def __init__(self, module: str, preload: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.module = module
+        self.context: ForkServerContext = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(list(preload))
+        os.environ.update(environment)
+        forkserver.ensure_running()  # its imports take seconds; the launcher still has things to check meanwhile
+
+    def start(self, words: Sequence[str], log: Path) -> ForkedProcess:
+        """Run one job; its output goes to `log`."""
+        process = self.context.Process(target=_run_forked, args=(self.module, list(words), str(log)))
+        process.start()
+        return ForkedProcess(process)
+
+
+def _run_forked(module: str, words: list[str], log: str) -> None:
+    """In the forked process: a session of its own, output to the log, then the job."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Give back this job's handle on the server, which otherwise outlives a killed launcher as long as its jobs do.
+    server = getattr(forkserver, "_forkserver", None)
+    handle = getattr(server, "_forkserver_alive_fd", None)
+    if server is not None and handle is not None:
+        os.close(handle)
+        server._forkserver_alive_fd = server._forkserver_address = None
+    die_with_parent()
+    launcher = multiprocessing.parent_process()
+    if launcher is not None and not launcher.is_alive():
+        sys.exit(TERMINATED)  # killed between our fork and the line above: nobody would ever stop us
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    sys.argv = ["clozelab", *words]
+    sys.exit(importlib.import_module(module).main(words))
 
 
 class RemoteProcess(ABC):
@@ -104,7 +193,7 @@ class Job:
     look_again: float = 0.0
     """When a held job's folder may be free, on the monotonic clock."""
     message: str = ""
-    process: Started | RemoteProcess | None = None
+    process: subprocess.Popen[bytes] | ForkedProcess | RemoteProcess | None = None
     started: float = 0.0
 
 
@@ -116,20 +205,11 @@ class ProcessPool:
     """Runs jobs, at most `at_once` at a time; a job that fails does not stop the others."""
 
     def __init__(
-        self,
-        jobs: Sequence[Job],
-        *,
-        at_once: int,
-        grace_seconds: float,
-        console: Console,
+        self, jobs: Sequence[Job], *, at_once: int, grace_seconds: float, console: Console,
         server: ForkServer | None = None,
-    ) -> None:
-        self.jobs = list(jobs)
-        self.server = server
-        self.at_once = at_once
-        self.grace_seconds = grace_seconds
-        self.console = console
-        self._drawn = float("-inf")
+    ) -> None:  # fmt: skip
+        self.jobs, self.server, self.console = list(jobs), server, console
+        self.at_once, self.grace_seconds = at_once, grace_seconds
 
     def run(self) -> None:
         """Run every waiting job to its end.
@@ -137,18 +217,22 @@ class ProcessPool:
         Raises:
             Stopped: after a signal, once every job has been stopped.
         """
-        with _counted_signals() as signals, self._display() as live:
+        drawn = float("-inf")
+        # The table is refreshed by hand and seldom: no second thread while we fork, and the cores are the jobs'.
+        shows = Live(self._table(), console=self.console, auto_refresh=False, transient=True)
+        with _counted_signals() as signals, shows if self.console.is_terminal else nullcontext() as live:
             try:
                 while not signals:
                     self._collect()
                     if not any(job.state in ("waiting", "running", "held") for job in self.jobs):
                         break
                     self._start_some()
-                    self._show(live)
+                    if live is not None and time.monotonic() - drawn >= REDRAW_SECONDS:
+                        live.update(self._table(), refresh=True)
+                        drawn = time.monotonic()
                     time.sleep(POLL_SECONDS)
             finally:
                 self._stop_all(signals)
-                self._show(live)
         if signals:
             raise Stopped
 
@@ -156,17 +240,22 @@ class ProcessPool:
         for job in self.jobs:
             if job.state == "held" and time.monotonic() >= job.look_again:
                 job.state = "waiting"
-        free = self.at_once - sum(job.state == "running" for job in self.jobs)
         for job in [job for job in self.jobs if job.state == "waiting"]:
-            if free < 1:
+            if sum(job.state == "running" for job in self.jobs) >= self.at_once:
                 break
-            if self._is_held(job):
+            if job.start is None and job.folder and (pid := holder(Path(job.folder, LOCK_FILE))) is not None:
+                # As far as this machine can tell, another launch works in its folder now.
+                self._hold(job, LOOK_AGAIN_SECONDS, f"process {pid} works in its folder")
                 continue
-            free -= 1
             job.log.parent.mkdir(parents=True, exist_ok=True)
             job.state, job.started = "running", time.monotonic()
             try:
-                job.process = self._started(job)
+                if job.start is not None:
+                    job.process = job.start()
+                elif self.server is not None and job.words is not None:
+                    job.process = self.server.start(job.words, job.log)
+                else:
+                    job.process = _fresh(job)
             except Exception as error:
                 if job.start is None:
                     raise
@@ -174,25 +263,11 @@ class ProcessPool:
                 job.state, job.message = "failed", f"it could not be handed over: {error}"
             self._say(job)
 
-    def _is_held(self, job: Job) -> bool:
-        """Whether another launch works in its folder now, as far as this machine can tell; then it is put off."""
-        if job.start is not None or not job.folder or (pid := holder(Path(job.folder, LOCK_FILE))) is None:
-            return False
-        self._hold(job, LOOK_AGAIN_SECONDS, f"process {pid} works in its folder")
-        return True
-
     def _hold(self, job: Job, seconds: float, reason: str) -> None:
         job.state, job.look_again = "held", time.monotonic() + seconds
         if job.message != reason:
             job.message = reason
             self._say(job)
-
-    def _started(self, job: Job) -> Started | RemoteProcess:
-        if job.start is not None:
-            return job.start()
-        if self.server is not None and job.words is not None:
-            return self.server.start(job.words, job.log)
-        return _fresh(job)
 
     def _collect(self) -> None:
         for job in self.jobs:
@@ -211,10 +286,12 @@ class ProcessPool:
     def _stop_all(self, signals: list[float]) -> None:
         """Stop what runs, if anything does; a second signal ends the wait."""
         self._collect()
-        running = [job for job in self.jobs if job.state == "running" and job.process is not None]
-        for job in [job for job in running if getattr(job.process, "survives", False)]:
-            running.remove(job)
-            job.state, job.seconds = "left", time.monotonic() - job.started
+        running: list[Job] = []
+        for job in self.jobs:
+            if job.state == "running" and getattr(job.process, "survives", False):
+                job.state = "left"
+            elif job.state == "running" and job.process is not None:
+                running.append(job)
         if running:
             self.console.print(f"stopping {len(running)} job(s); up to {self.grace_seconds:.0f} s to save")
         _signal(running, signal.SIGTERM)
@@ -231,27 +308,9 @@ class ProcessPool:
 
     def _say(self, job: Job) -> None:
         """One line a change, where there is no terminal to draw a table on."""
-        if self.console.is_terminal:
-            return
-        after = "" if job.state == "running" else f" after {job.seconds:.0f} s"
-        if job.state == "held":
-            after = f": {job.message}"
-        self.console.print(f"{job.state:>8}  {job.name}{after}", markup=False, highlight=False)
-
-    @contextmanager
-    def _display(self) -> Iterator[Live | None]:
         if not self.console.is_terminal:
-            yield None
-            return
-        # Refreshed by hand: no second thread while we fork.
-        with Live(self._table(), console=self.console, auto_refresh=False, transient=True) as live:
-            yield live
-
-    def _show(self, live: Live | None) -> None:
-        """Seldom: the cores are the jobs'."""
-        if live is not None and time.monotonic() - self._drawn >= REDRAW_SECONDS:
-            live.update(self._table(), refresh=True)
-            self._drawn = time.monotonic()
+            after = {"running": "", "held": f": {job.message}"}.get(job.state, f" after {job.seconds:.0f} s")
+            self.console.print(f"{job.state:>8}  {job.name}{after}", markup=False, highlight=False)
 
     def _table(self) -> Table:
         counts = {state: sum(job.state == state for job in self.jobs) for state in ("waiting", *STYLES)}
@@ -259,9 +318,10 @@ class ProcessPool:
         table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 1))
         shown = [job for job in self.jobs if job.state in ("running", "failed", "stopped", "held", "left")]
         for job in shown[:SHOWN_ROWS]:
-            is_held = job.state == "held"
-            time_used, said = ("", job.message) if is_held else (f"{job.seconds:.0f} s", last_line(job.log))
-            table.add_row(f"[{STYLES[job.state]}]{job.state}[/]", job.name, time_used, said)
+            lines = [line.strip() for line in _tail(job.log).replace("\r", "\n").splitlines() if line.strip()]
+            used, said = f"{job.seconds:.0f} s", "".join(lines[-1:])[:80]
+            used, said = ("", job.message) if job.state == "held" else (used, said)
+            table.add_row(f"[{STYLES[job.state]}]{job.state}[/]", job.name, used, said)
         return table
 
 
@@ -275,12 +335,6 @@ def failure_message(log: Path, status: int) -> str:
     said = lines[errors[-1] :][:SHOWN_LINES] if errors else lines[-1:]
     words = "\n    ".join(said)
     return f"{how}: {words}" if words else how
-
-
-def last_line(log: Path, width: int = 80) -> str:
-    """The last thing a job said, cut to `width` characters."""
-    lines = [line.strip() for line in _tail(log).replace("\r", "\n").splitlines() if line.strip()]
-    return lines[-1][:width] if lines else ""
 
 
 def _tail(log: Path, size: int = 8192) -> str:
@@ -306,18 +360,21 @@ def _signal(jobs: Sequence[Job], number: int) -> None:
                 os.kill(job.process.pid, number)
 
 
-def _fresh(job: Job) -> Started:
+def _fresh(job: Job) -> subprocess.Popen[bytes]:
     job.log.write_bytes(b"")
     with job.log.open("ab") as output:  # appended: two launches that start one job share its log for a moment
         return subprocess.Popen(
-            job.command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=os.environ | job.environment,
-            start_new_session=True,
-            preexec_fn=partial(die_with_launcher, os.getpid()),
-        )
+            job.command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            env=os.environ | job.environment, start_new_session=True,
+            preexec_fn=partial(_die_with_launcher, os.getpid()),
+        )  # fmt: skip
+
+
+def _die_with_launcher(launcher: int) -> None:
+    """In a job that the process `launcher` has started; ends at once where that is gone."""
+    die_with_parent()
+    if os.getppid() != launcher:
+        os._exit(TERMINATED)
 
 
 @contextmanager
@@ -335,8 +392,7 @@ def _counted_signals() -> Iterator[list[float]]:
     try:
         before = [(number, signal.signal(number, note)) for number in (signal.SIGINT, signal.SIGTERM)]
     except ValueError:  # not in the main thread: whoever is there handles signals
-        yield received
-        return
+        before = []
     try:
         yield received
     finally:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
+from clozelab.launch.jobs import planned_jobs
 from clozelab.planning.jobs import Arm, Corpus, Past, Words, kinds, make_arm
 from clozelab.planning.tasks import Kind, TaskFiles, TaskJob, task_jobs
 from clozelab.planning.timing import Request, Speed, measured_speeds
@@ -124,7 +125,7 @@ class PastRuns:
         self.complete = [run for run in of_stage if run.is_complete]
         # Runs of other experiments are shared in pre-training alone.
         asks = runs is not None and (self.complete or step.verb == "pretrain")
-        self.done = {job.overrides for job in step.sweep.planned() if job.status in DONE} if asks else set()
+        self.done = {job.overrides for job in planned_jobs(step.sweep) if job.status in DONE} if asks else set()
 
     def __call__(self, settings: Mapping[str, Any], jobs: Sequence[Words]) -> Past:
         wanted = json.loads(json.dumps(canonical(OmegaConf.create(dict(settings)))))

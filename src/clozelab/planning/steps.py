@@ -19,9 +19,8 @@ from hydra.core.override_parser.types import ValueType
 from clozelab.datamodules.files import require_file
 from clozelab.launch.experiments import SWEEPS as SWEEPS
 from clozelab.launch.experiments import ExperimentSource, sweeps_in
-from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain, known_keys
-from clozelab.launch.overrides import GIVEN_ROW
-from clozelab.launch.sweep import Sweep, compose, hydra_config
+from clozelab.launch.jobs import GIVEN_ROW
+from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, compose, explain, hydra_config, known_keys
 
 STAGES = ("prepare", *SWEEPS)
 ENUMERABLE = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)

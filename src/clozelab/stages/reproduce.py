@@ -16,8 +16,8 @@ from types import FrameType
 from rich.console import Console
 from rich.markup import escape
 
+from clozelab.launch.jobs import LIKELY_SHARED, job_names, planned_jobs
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, STOPPED
-from clozelab.launch.sweep import LIKELY_SHARED, job_names
 from clozelab.planning.steps import SWEEPS, Step, make_steps, require_task_files, runs_root
 from clozelab.runs.progress import write_launch
 from clozelab.stages.report import show, track
@@ -50,7 +50,7 @@ def main(words: Sequence[str]) -> int:
         return dry_run(steps)
     last, console = steps[-1], Console(stderr=True)
     root, scale = runs_root(folder, last.overrides, last.config_name)
-    jobs = {step.verb: job_names(step.config_name, step.overrides, folder=folder) for step in steps if step.is_sweep}
+    jobs = {step.verb: job_names(step.sweep) for step in steps if step.is_sweep}
     write_launch(root, ["reproduce", *words], {stage: jobs.get(stage, []) for stage in SWEEPS})
     status = 0
     if all_complete(steps):
@@ -74,7 +74,7 @@ def main(words: Sequence[str]) -> int:
 def all_complete(steps: Sequence[Step]) -> bool:
     """Whether the sweeps have no job left; stops looking at the first one that is not complete."""
     sweeps = [step for step in steps if step.is_sweep]
-    jobs = (job for step in sweeps for job in step.sweep.planned())
+    jobs = (job for step in sweeps for job in planned_jobs(step.sweep))
     return all(job.status == "complete" for job in jobs)
 
 
@@ -119,7 +119,7 @@ def dry_run(steps: Sequence[Step]) -> int:
         console.print(f"clozelab {' '.join(step.words())}", style="bold", markup=False, soft_wrap=True)
         if not step.is_sweep:
             continue
-        jobs = list(step.sweep.planned())
+        jobs = list(planned_jobs(step.sweep))
         for job in jobs:
             doubt = ", if its files are still the same" if job.status == LIKELY_SHARED else ""
             source = f"  (trained as {job.source}{doubt})" if job.source else ""

@@ -13,8 +13,7 @@ from omegaconf import OmegaConf
 from clozelab.checks.subject import WARNING, Budget, Finding, Subject, Task
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
-from clozelab.launch.mistakes import CONFIGURATION_ERRORS, explain
-from clozelab.launch.sweep import Sweep
+from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, explain
 from clozelab.models.folders import read_config_dict
 from clozelab.planning.cost import assemble, with_speeds
 from clozelab.planning.jobs import Arm, Corpus, Words, kinds, made_up_corpus, make_arm

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clozelab.launch import sweep
-from clozelab.launch.overrides import check_overrides
+from clozelab.launch.jobs import check_overrides, plan_job
 from clozelab.suggestions import EXPERIMENTS_DIR
 
 
@@ -56,9 +56,9 @@ def test_an_encoder_in_a_configuration_of_ones_own_needs_a_name_too(tmp_path: Pa
     text = "defaults: [finetune, _self_]\nexperiment: mine\nencoder: /some/FOLDER\n"
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(ValueError, match="filed as the row mlm_nsp"):
-        sweep.plan_job(sweep.compose("mine", [], folder=tmp_path), [])
+        plan_job(sweep.compose("mine", [], folder=tmp_path), [])
     (tmp_path / "mine.yaml").write_text(text + "row: mine\n")
-    sweep.plan_job(sweep.compose("mine", [], folder=tmp_path), [])
+    plan_job(sweep.compose("mine", [], folder=tmp_path), [])
 
 
 MISFILED = [
@@ -110,10 +110,10 @@ def test_what_the_file_of_a_row_or_an_arm_says_is_not_undone(
     name = "sweep_finetune" if choice.startswith("row=") else "sweep_pretrain"
     composed = sweep.compose(name, ["scale=demo", choice, word, "runs_dir=R"], folder=EXPERIMENTS_DIR / experiment)
     if not message:
-        sweep.plan_job(composed, [])
+        plan_job(composed, [])
         return
     with pytest.raises(ValueError, match=message):
-        sweep.plan_job(composed, [])
+        plan_job(composed, [])
 
 
 def test_a_name_that_no_file_has_may_stand_for_anything(tmp_path: Path) -> None:
@@ -126,15 +126,15 @@ def test_a_name_that_no_file_has_may_stand_for_anything(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text(text.format("mine"))
     (tmp_path / "two.yaml").write_text(text.format("mlm_nsp"))
     (tmp_path / "three.yaml").write_text(text.format("mlm"))
-    sweep.plan_job(sweep.compose("one", ["runs_dir=R"], folder=tmp_path), [])
+    plan_job(sweep.compose("one", ["runs_dir=R"], folder=tmp_path), [])
     for name, message in (
         ("two", "head=bilstm: the row mlm_nsp stands for .*head=linear"),
         ("three", "row=mlm: the row"),
     ):
         with pytest.raises(ValueError, match=message):
-            sweep.plan_job(sweep.compose(name, ["runs_dir=R"], folder=tmp_path), [])
+            plan_job(sweep.compose(name, ["runs_dir=R"], folder=tmp_path), [])
     for words in (["pretrain", "arm=mine", "objective.pair=null"], ["finetune", "row=mine", "head=bilstm"]):
-        sweep.plan_job(sweep.compose(words[0], [*words[1:], "runs_dir=R"]), [])
+        plan_job(sweep.compose(words[0], [*words[1:], "runs_dir=R"]), [])
 
 
 PHASES = "[{seq_length:64,steps:40,global_batch_size:16,micro_batch_size:16}]"

@@ -1,17 +1,28 @@
-"""`hydra/launcher=slurm`: each job of a sweep is a Slurm job, handed over by submitit.
+"""Sweeps on other machines: `hydra/launcher=slurm`, through submitit, and `hydra/launcher=ray`.
 
-Each job asks for what its own configuration trains on: a task for each device of a node, and its nodes. The hand-over
-is noted beside the logs, so a launcher that was stopped or killed finds its waiting jobs again instead of handing them
-over twice. Why not the plugin hydra-submitit-launcher: it hands over complete runs too, and ends at the first failure.
+A job there is its own command line, as a child process of a worker (RemoteJob). Both pickle it by name, so the workers
+need clozelab installed and the same file system. Why not the plugins hydra-submitit-launcher and hydra-ray-launcher:
+they start complete runs too, and end at the first failure.
+
+Slurm: each job asks for what its own configuration trains on, a task for each device of a node, and its nodes. The
+hand-over is noted beside the logs, so a launcher that was stopped or killed finds its waiting jobs again instead of
+handing them over twice. Ray only shares out the machines: its tasks are neither retried nor given anything but the
+command.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,16 +31,121 @@ from filelock import FileLock
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from clozelab.launch.forking import RemoteJob, require_package
-from clozelab.launch.launcher import SweepLauncher
-from clozelab.launch.processes import Job, ProcessPool, RemoteProcess
+from clozelab.launch.launcher import THREAD_VARIABLES, SweepLauncher
+from clozelab.launch.processes import Job, ProcessPool, RemoteProcess, die_with_parent
 from clozelab.runs.record import write_json
+from clozelab.training.host import process_rank, usable_cores
 
+POLL_SECONDS = 0.2
 CLUSTERS = ("slurm", "local")
 UNKNOWN_SECONDS = 300.0
 """After so long a job that Slurm does not know is taken for gone."""
-ENDED_WITHOUT_RESULT = 75
+NO_RESULT = 75
 """Exit status of a job that left no result (EX_TEMPFAIL: it may go well the next time)."""
+
+
+def require_package(package: str, extra: str, what: str) -> None:
+    """ValueError with the command that installs an extra, where its package is missing; `what` needs it."""
+    try:
+        found = importlib.util.find_spec(package)
+    except ModuleNotFoundError:  # not even the package that it lies in
+        found = None
+    if found is None:
+        raise ValueError(
+            f"{what} needs the package {package!r}, which is not installed: pip install 'clozelab[{extra}]'"
+            f" (in a checkout: pip install -c constraints.txt -e '.[{extra}]')"
+        )
+
+
+@dataclass
+class RemoteJob:
+    """Runs `clozelab WORDS` in `folder` and returns its exit status; several ranks of one job call it at once.
+
+    Unusual: the child ignores SIGUSR1 and SIGUSR2, which Slurm sends to every process of a step; only this process
+    answers them, by asking the child to save and stop.
+
+    Attributes:
+        words: command line after `clozelab`.
+        folder: working directory of the launcher, on a file system that the workers share.
+        log: rank 0's output is appended to it, rank N's to NAME.rank-N.log beside it.
+        environment: added to the worker's own.
+        grace_seconds: what the child gets to save.
+        is_alone: no rank of a Slurm step, whatever the variables of a step around the worker say.
+    """
+
+    words: list[str]
+    folder: Path
+    log: Path
+    environment: dict[str, str]
+    grace_seconds: float
+    is_alone: bool
+    _child: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def of(cls, job: Job, threads: int | None, grace_seconds: float, *, is_alone: bool) -> RemoteJob:
+        """A job of a sweep, its processes with so many threads."""
+        environment = {name: str(threads) for name in THREAD_VARIABLES} if threads else {}
+        return cls(list(job.words or ()), Path.cwd(), job.log.resolve(), environment, grace_seconds, is_alone)
+
+    def __call__(self) -> int:
+        rank = 0 if self.is_alone else process_rank()
+        inherited = {
+            key: value for key, value in os.environ.items() if not (self.is_alone and key.startswith("SLURM_"))
+        }
+        log = self.log.with_suffix(f".rank-{rank}.log") if rank else self.log
+        with log.open("ab") as output:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "clozelab", *self.words],
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=inherited | self.environment,
+                preexec_fn=_be_a_child,
+            )
+        try:
+            # Not `wait`: it would hold a lock that `stop`, called by a signal handler in this very thread, needs.
+            while (status := self._child.poll()) is None:
+                time.sleep(POLL_SECONDS)
+            return status
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Ask the child to save and stop, then make it."""
+        if self._child is None:
+            return
+        for number, seconds in ((signal.SIGTERM, self.grace_seconds), (signal.SIGKILL, 10.0)):
+            if _has_ended(self._child.pid):
+                return
+            self._child.send_signal(number)
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline and not _has_ended(self._child.pid):
+                time.sleep(POLL_SECONDS)
+
+    def checkpoint(self) -> Any:
+        """submitit asks before a time limit or a preemption: stop cleanly, and put this same job in line again."""
+        import submitit  # an extra: only a worker that submitit has started comes here
+
+        self.stop()
+        return submitit.helpers.DelayedSubmission(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_child": None}
+
+
+def _be_a_child() -> None:
+    die_with_parent()
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
 
 
 class SlurmLauncher(SweepLauncher):
@@ -79,9 +195,8 @@ class SlurmLauncher(SweepLauncher):
         queue = SlurmQueue(folder, self.cluster, int(parameters.pop("max_num_timeout")), self.poll_seconds)
         for job, config in zip(jobs, composed, strict=True):
             resources = job_resources(parameters, config, self.cluster)
-            remote = self.remote_job(
-                job, threads=self.parameters.get("cpus_per_task"), is_alone=self.cluster != "slurm"
-            )
+            threads, is_alone = self.parameters.get("cpus_per_task"), self.cluster != "slurm"
+            remote = RemoteJob.of(job, threads, self.grace_seconds, is_alone=is_alone)
             job.start = partial(queue.start, job, remote, resources)
         console.print(f"{self.verb}: {len(jobs)} jobs for {self.cluster}, notes and scripts in {folder}")
         ProcessPool(jobs, at_once=self.jobs_at_once, grace_seconds=self.grace_seconds, console=console).run()
@@ -194,7 +309,86 @@ class SubmittedJob(RemoteProcess):
             said = [line for line in str(error).splitlines() if line.strip() and not line.startswith("---")]
             words = said[-1].strip() if isinstance(error, FailedJobError) and said else ""
             self.reason = f"job {self.job.job_id} ended as {self.job.state} without a result {words}".strip()
-            return ENDED_WITHOUT_RESULT
+            return NO_RESULT
 
     def send_signal(self, number: int) -> None:  # noqa: ARG002  (submitit has one way to end a job)
         self.job.cancel(check=False)
+
+
+class RayLauncher(SweepLauncher):
+    """Hands jobs to Ray and waits for them.
+
+    Args:
+        address: of a Ray cluster (auto: the one of this machine); None starts Ray on this machine for the sweep.
+        num_cpus: cores of one job, and its threads.
+        num_gpus: GPUs of one job; auto: one for each device where jobs train on GPUs.
+        grace_seconds: what a stopped job gets to save.
+    """
+
+    def __init__(self, address: str | None, num_cpus: int, num_gpus: float | str, grace_seconds: float) -> None:
+        super().__init__()
+        require_package("ray", "ray", "hydra/launcher=ray")
+        if not isinstance(num_cpus, int) or num_cpus < 1:
+            raise ValueError(f"hydra.launcher.num_cpus is {num_cpus!r}: give a positive number")
+        self.address, self.num_cpus, self.num_gpus, self.grace_seconds = address, num_cpus, num_gpus, grace_seconds
+
+    def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
+        needs = [gpus_of(config, self.num_gpus) for config in composed]
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray  # an extra, and seconds of start-up
+
+        own = {"num_cpus": usable_cores(), "include_dashboard": False} if self.address is None else {}
+        ray.init(address=self.address, log_to_driver=False, configure_logging=False, **own)
+        try:
+            task = ray.remote(max_retries=0)(run_remote_job)
+            for job, gpus in zip(jobs, needs, strict=True):
+                remote = RemoteJob.of(job, self.num_cpus, self.grace_seconds, is_alone=True)
+                job.start = partial(_start, ray, task.options(num_cpus=self.num_cpus, num_gpus=gpus), remote)
+            console.print(f"{self.verb}: {len(jobs)} jobs for Ray")
+            ProcessPool(jobs, at_once=len(jobs), grace_seconds=self.grace_seconds, console=console).run()
+        finally:
+            ray.shutdown()
+
+
+def gpus_of(config: DictConfig, num_gpus: float | str) -> float:
+    """GPUs that one job asks Ray for. Raises ValueError for a job that needs several nodes: a Ray task has one."""
+    trainer = config.get("trainer") or {}
+    if int(trainer.get("num_nodes", 1)) > 1:
+        raise ValueError(
+            f"trainer.num_nodes is {trainer['num_nodes']}: hydra/launcher=ray runs each job on one node;"
+            " hydra/launcher=slurm runs one over several"
+        )
+    if num_gpus != "auto":
+        return float(num_gpus)
+    return float(trainer.get("devices", 1)) if trainer.get("accelerator", "cpu") in ("gpu", "auto") else 0.0
+
+
+def run_remote_job(job: RemoteJob) -> int:
+    """In Ray's worker."""
+    return job()
+
+
+def _start(ray: Any, task: Any, remote: RemoteJob) -> RemoteProcess:
+    remote.log.unlink(missing_ok=True)
+    return RayTask(ray, task.remote(remote))
+
+
+class RayTask(RemoteProcess):
+    """A job that Ray has."""
+
+    ask_seconds = 0.2
+
+    def __init__(self, ray: Any, reference: Any) -> None:
+        self.ray, self.reference = ray, reference
+
+    def ask(self) -> int | None:
+        if not self.ray.wait([self.reference], timeout=0)[0]:
+            return None
+        try:
+            return int(self.ray.get(self.reference))
+        except Exception as error:  # the worker died, the node is gone, the task was cancelled
+            self.reason = f"Ray lost it: {str(error).strip().splitlines()[0]}"
+            return NO_RESULT
+
+    def send_signal(self, number: int) -> None:
+        self.ray.cancel(self.reference, force=number == signal.SIGKILL)

@@ -12,8 +12,8 @@ from hydra._internal.config_repository import ConfigRepository
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.launch.mistakes import CONFIGURATION_ERRORS
-from clozelab.launch.sweep import ReadOnce, Sweep, hydra_config, plan_job, without_hydra
+from clozelab.launch.jobs import plan_job
+from clozelab.launch.sweep import CONFIGURATION_ERRORS, ReadOnce, Sweep, hydra_config, without_hydra
 from clozelab.runs.fingerprint import canonical
 from clozelab.suggestions import EXPERIMENTS_DIR
 

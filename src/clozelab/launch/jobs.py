@@ -1,0 +1,208 @@
+"""A sweep's jobs before they run: where each would run, how its folder stands, and what must not run at all.
+
+A row or an arm is what its own delta says, and its results are judged as that: an override that differs from it needs a
+name of its own, and one that changes nothing is refused. What the delta leaves open (null, `${...}`) may be overridden.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from clozelab.config import check_config, scaled_phases
+from clozelab.launch.sweep import Sweep, hydra_config
+from clozelab.runs.record import JobName, read_delta, read_record
+from clozelab.runs.store import find_equal_run, is_done, is_record_of
+from clozelab.terminal import key_of
+
+LIKELY_SHARED = "shared?"
+SCALE_OWNED = ("learning_rate", "epochs", "global_batch_size")
+"""Keys of a task that a scale may replace."""
+IDLE_IN_FINETUNING = ("calibrate", "gradient_checkpointing")
+ARM = "${encoder_arm}"
+GIVEN_ROW = "given"
+"""The row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then."""
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """One job of a sweep before it runs."""
+
+    overrides: tuple[str, ...]
+    run_dir: str
+    status: str
+    """new | conflict (a run of other settings is there) | shared (new, and an equal run of another experiment will be
+    taken) | shared? (will be, if the files it read are still the same) | complete | running | interrupted | failed |
+    check (complete, but perhaps of other inputs)."""
+    source: str = ""
+    """Folder of the run that is, or will be, shared."""
+
+
+def planned_jobs(sweep: Sweep) -> Iterator[PlannedJob]:
+    """Every job, in the order in which it is started, with how it stands now."""
+    return with_own_folders(plan_job(sweep.composer.compose(words), words) for words in sweep.jobs)
+
+
+def plan_job(composed: DictConfig, overrides: Sequence[str]) -> PlannedJob:
+    """Where a composed job runs and how its folder stands. ValueError for overrides that cannot be meant."""
+    stage = str(composed.hydra.job.name)
+    with hydra_config(composed) as config:
+        check_config(stage, config)
+        if stage in ("pretrain", "finetune"):
+            check_overrides(config)
+        run_dir = str(config.get("run_dir") or "")
+        status, source = job_status(stage, config, run_dir) if run_dir else ("new", "")
+    return PlannedJob(tuple(overrides), run_dir, status, source)
+
+
+def with_own_folders(planned: Iterable[PlannedJob]) -> Iterator[PlannedJob]:
+    """The jobs as they are; ValueError for one whose folder is another's, whom it would wait for or be refused by."""
+    seen: dict[str, PlannedJob] = {}
+    for plan in planned:
+        other = seen.setdefault(plan.run_dir, plan) if plan.run_dir else plan
+        if other is not plan:
+            differing = sorted(set(plan.overrides) ^ set(other.overrides))
+            raise ValueError(
+                f"two jobs of this sweep would share the folder {plan.run_dir}; they differ in {', '.join(differing)}. "
+                "Sweep a key that run_dir contains, or put it there: run_dir='...${key}...'"
+            )
+        yield plan
+
+
+def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
+    """(the folder's status, the run it shares); `complete` only where nothing it was made from can have changed.
+
+    `conflict`: the folder holds a run of another configuration, and will be refused.
+    """
+    folder = Path(run_dir)
+    record = read_record(folder)
+    if record is None:
+        if stage == "pretrain" and (source := find_equal_run(config)):
+            return "shared", str(source.folder)
+        likely = find_equal_run(config, is_touched_ok=True) if stage == "pretrain" else None
+        return (LIKELY_SHARED, str(likely.folder)) if likely else ("new", "")
+    source_place = os.path.normpath(folder / record.shared.run) if record.shared else ""
+    if is_done(run_dir, stage=stage, config=config):
+        return "complete", source_place
+    with suppress(ValueError):  # a value is missing: the job itself says which
+        if not is_record_of(record, stage=stage, config=config):
+            return "conflict", source_place
+    return "check" if record.is_complete else record.status, source_place
+
+
+def job_names(sweep: Sweep) -> list[JobName]:
+    """The name of every job of a sweep, as its run will have it: for counting many jobs at once.
+
+    The jobs are not composed: an arm, a row and a task are called as their files are.
+    """
+    pretrains = sweep.master.hydra.job.name == "pretrain"
+    with hydra_config(sweep.master) as master:
+        usual = JobName.of(master)
+    found = []
+    for words in sweep.jobs:
+        job = {key_of(word): word.partition("=")[2].strip("'\"") for word in words}
+        if pretrains:
+            found.append(JobName(job.get("arm", usual.name), "", job.get("seed", usual.seeds)))
+            continue
+        first, second = usual.seeds.split("/")
+        seeds = f"{job.get('pretrain_seed', first)}/{job.get('seed', second)}"
+        found.append(JobName(job.get("row", usual.name), job.get("task", usual.task), seeds))
+    return found
+
+
+def check_overrides(config: DictConfig) -> None:
+    """Refuse an override that changes nothing, and one that files a run as something else.
+
+    Args:
+        config: of a pre-training or a fine-tuning, while Hydra's own configuration says how it was composed.
+
+    Raises:
+        ValueError: says what to write instead.
+    """
+    if not HydraConfig.initialized():
+        return
+    words = {key_of(word): word for word in HydraConfig.get().overrides.task}
+    if "row" in config:
+        _refuse_idle_in_finetuning(config, words)
+        _refuse_misfiled_encoder(config, words)
+    else:
+        _refuse_idle_in_pretraining(config, words)
+    _refuse_undone(config, "row" if "row" in config else "arm", words)
+
+
+def _refuse_idle_in_finetuning(config: DictConfig, words: Collection[str]) -> None:
+    for key in SCALE_OWNED:
+        if f"task.{key}" in words and config[key] != config.task[key]:
+            raise ValueError(
+                f"task.{key}={config.task[key]} would change nothing: {key} is {config[key]} here, which scale="
+                f"{config.scale.name} or another override sets. Say {key}={config.task[key]} instead"
+            )
+    for key in IDLE_IN_FINETUNING:
+        if config.trainer[key]:
+            raise ValueError(
+                f"trainer.{key}=true would change nothing in fine-tuning, which does not have it: leave it out, or say"
+                f" pretrain.trainer.{key}=true where a command is about both stages"
+            )
+
+
+def _refuse_idle_in_pretraining(config: DictConfig, words: Collection[str]) -> None:
+    said = scaled_phases(config.scale.pretrain.phases, config.steps_factor)
+    if config.steps_factor != 1 and config.phases != said:
+        raise ValueError(
+            f"steps_factor={config.steps_factor:g} would change nothing: phases=[...] says all steps outright."
+            " Say scale.pretrain.phases=[...] instead, which the factor multiplies, or leave one of them out"
+        )
+    ratios = sorted(key for key in words if key.partition(".")[0] == "size")
+    if ratios and "${size." not in str(OmegaConf.to_container(config.model, resolve=False)):
+        raise ValueError(
+            f"{ratios[0]} would change nothing: model={HydraConfig.get().runtime.choices.get('model')} says its sizes"
+            " outright. Say model=ratio too, for ratios of the scale's size, or model.num_hidden_layers=... itself"
+        )
+
+
+def _refuse_misfiled_encoder(config: DictConfig, words: Collection[str]) -> None:
+    raw: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, ["row", "encoder"]), resolve=False)
+    if config.encoder_arm is None or ARM in str(raw["encoder"]):
+        return
+    if raw["row"] == ARM and "encoder_arm" not in words:
+        raise ValueError(
+            f"encoder={config.encoder} has no name yet, and its scores would be filed as the row {config.row}: say "
+            "row=NAME too"
+        )
+    if "row" not in HydraConfig.get().runtime.choices:
+        return
+    takes_any = bool(read_delta("row", GIVEN_ROW))
+    if config.row == config.encoder_arm or not takes_any:
+        instead = f"take row={GIVEN_ROW}" if takes_any else "`clozelab finetune encoder=FOLDER row=NAME` scores another"
+        raise ValueError(
+            f"encoder={config.encoder}: the row {config.row} stands for the encoder that the arm {config.encoder_arm} "
+            f"has trained; {instead}"
+        )
+
+
+def _refuse_undone(config: DictConfig, kind: str, words: Mapping[str, str]) -> None:
+    choices = HydraConfig.get().runtime.choices
+    choice, name = choices.get(kind), str(config[kind])
+    if choice is None or (name != choice and not read_delta(kind, name)):
+        return  # what has a name of its own may be anything
+    said = {key: value for key, value in read_delta(kind, choice).items() if not key.startswith("hydra.")}
+    delta = {kind: choice} | {key: one for key, one in said.items() if one is not None and "${" not in str(one)}
+    groups = {key.removeprefix("/"): said for key, said in delta.items() if key.startswith("/")}
+    inside = {key for key in choices if key not in groups and key.startswith(tuple(f"{group}/" for group in groups))}
+    values = {key: OmegaConf.select(config, key) for key in delta if not key.startswith("/")}
+    undone = [f"{key}={one}" for key, one in values.items() if one != delta[key] and str(one) != str(delta[key])]
+    undone += [f"{key}={choices[key]}" for key, said in groups.items() if choices.get(key, said) != said]
+    undone += [word for key, word in words.items() if key.replace(".", "/") in inside]
+    if undone:
+        says = ", ".join(f"{key.removeprefix('/')}={value}" for key, value in delta.items())
+        raise ValueError(
+            f"{undone[0]}: the {kind} {choice} stands for {says}, and its results would be filed and judged as that."
+            f" Leave it out, or give the experiment another {kind}"
+        )
