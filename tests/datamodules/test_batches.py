@@ -245,7 +245,7 @@ def test_windows_of_a_passage_and_its_answer(ours: ByteBpeTokenizer, theirs: Any
 def test_tags_stand_on_the_first_piece_of_a_word(ours: ByteBpeTokenizer, theirs: Any) -> None:
     words = [["The", "naïve", "dog", "'s", "café", ",", "\U0001f600"], ["It", "ran"]]
     sentences = TaggedSentences(words, [["O"] * len(line) for line in words], [0, 1], [1, 9])
-    arrays, _ = build_sequences(sentences, [0, 1], ours, max_seq_length=64, document_context=False)
+    arrays, _ = build_sequences(sentences, [0, 1], ours, 64, False)
     rows = [part.tolist() for part in np.split(arrays["input_ids"], arrays["offsets"][1:-1])]
     places = [part.tolist() for part in np.split(arrays["word_positions"], arrays["word_offsets"][1:-1])]
     assert [ours.decode(row[1:-1]) for row in rows] == ["".join(f" {word}" for word in line) for line in words]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.choices import ChoiceDataModule, ChoiceFormat, Fold
+from clozelab.datamodules.choices import ChoiceDataModule, ChoiceFormat, fold_of
 from clozelab.datamodules.finetuning import TaskInputs, TrainingBatches, TrainingPlan
 from clozelab.datamodules.labelled import LabelledSplit
 
@@ -92,17 +92,10 @@ def test_rows_stand_in_order_and_share_their_context(tmp_path: Path, tokenizer: 
     assert cut.counts["truncated_sequences"] == 12
 
 
-def test_folds_share_the_file_and_no_context(tmp_path: Path) -> None:
-    contexts = [f"c{i // 2}" for i in range(200)]
-    sides = []
-    for held_out in range(5):
-        train, validation = (Fold(5, held_out, flag) for flag in (True, False))
-        sides.append({c for c in contexts if validation.holds(c)})
-        assert all(train.holds(c) != validation.holds(c) for c in contexts)
-    assert sum(map(len, sides)) == 100 == len(set().union(*sides))
-    assert min(map(len, sides)) > 8
-    with pytest.raises(ValueError, match="held_out_fold=5 is not one of folds=5"):
-        Fold(5, 5, True)
+def test_folds_are_of_like_size_and_keep_a_context_together() -> None:
+    places = [fold_of(f"c{i // 2}", 5) for i in range(200)]
+    assert places[::2] == places[1::2] and set(places) == set(range(5))
+    assert min(places.count(fold) for fold in range(5)) > 16
 
 
 @pytest.mark.parametrize(
@@ -145,7 +138,7 @@ def test_shared_files(shared_dir: Path) -> None:
     assert [len(part) for part in swag] == [9089, 953]
     codah = CODAH.read(shared_dir / "data/codah/full_data.tsv")
     assert (len(codah), codah.num_bad_rows) == (2776, 0)
-    held_out = sum(Fold(5, 0, False).holds(context) for context, *_ in codah.texts)
+    held_out = sum(fold_of(context, 5) == 0 for context, *_ in codah.texts)
     assert abs(held_out / 2776 - 0.2) < 0.03
 
 
@@ -188,7 +181,7 @@ def test_choices_are_sequences_of_their_own(make: Callable[..., ChoiceDataModule
     data = make()
     data.setup()
     data.setup()  # the second time does nothing
-    assert data.steps_per_epoch == 6
+    assert data.timetable.steps_per_epoch == 6
     for batch in TrainingBatches(data, range(6), 0, 1):
         index = batch["example_index"].numpy()
         assert batch["layout"].batch_size == 3 * len(index)
@@ -209,8 +202,9 @@ def test_folds_of_one_file(make: Callable[..., ChoiceDataModule]) -> None:
     assert not set(data.train.ids) & set(data.validation.ids)
     assert data.facts["train_examples_available"] == len(data.train)
     assert make(validation_file="train.csv", folds=3, held_out_fold=2).fingerprint != data.fingerprint
-    with pytest.raises(ValueError, match="give both, or neither"):
-        make(folds=3)
+    for wrong in ({"folds": 3}, {"held_out_fold": 0}, {"folds": 5, "held_out_fold": 5}):
+        with pytest.raises(ValueError, match=r"held_out_fold=\w+ is not one of folds=\w+"):
+            make(**wrong)
 
 
 def test_another_set_in_the_same_columns_is_noticed(

@@ -185,7 +185,7 @@ def make(
     documents = [number for number, document in enumerate(texts) for _ in document]
     sentences = TaggedSentences(words, None, documents, list(range(len(words))), True)
     chosen = list(range(len(words))) if chosen is None else chosen
-    arrays, counts = build_sequences(sentences, chosen, tokenizer, max_seq_length=length, document_context=context)
+    arrays, counts = build_sequences(sentences, chosen, tokenizer, length, context)
     token_sequences = TokenSequences(
         arrays["input_ids"], arrays["offsets"], np.diff(arrays["offsets"]).astype(np.int32)
     )

@@ -70,24 +70,9 @@ class ChoiceFormat:
         return found
 
 
-@dataclass(frozen=True)
-class Fold:
-    """A part of a file that has no official split: contexts fall into `number` folds by their text.
-
-    Training reads all folds but `held_out`, validation that one; equal contexts are always on the same side.
-    """
-
-    number: int
-    held_out: int
-    is_training: bool
-
-    def __post_init__(self) -> None:
-        if not (self.number >= 2 and 0 <= self.held_out < self.number):
-            raise ValueError(f"held_out_fold={self.held_out} is not one of folds={self.number} (counted from 0)")
-
-    def holds(self, context: str) -> bool:
-        place = int.from_bytes(hashlib.sha256(context.encode()).digest()[:8]) % self.number
-        return (place != self.held_out) == self.is_training
+def fold_of(context: str, number: int) -> int:
+    """Into which of `number` folds a context falls, by its text: equal contexts are always on the same side."""
+    return int.from_bytes(hashlib.sha256(context.encode()).digest()[:8]) % number
 
 
 class ChoiceDataModule(FinetuningDataModule):
@@ -118,18 +103,18 @@ class ChoiceDataModule(FinetuningDataModule):
         super().__init__(**common)
         names = columns and list(columns)
         self.layout = ChoiceFormat(context_column, start_column, list(ending_columns), label_column, names, file_format)
-        if (folds is None) != (held_out_fold is None):
-            raise ValueError(f"folds={folds} and held_out_fold={held_out_fold}: give both, or neither")
         self.published_train_examples = published_train_examples
-        self.folds = None if folds is None or held_out_fold is None else (folds, held_out_fold)
+        self.folds, self.held_out_fold = folds, held_out_fold
+        if (folds, held_out_fold) != (None, None) and held_out_fold not in range(folds or 0):
+            raise ValueError(f"held_out_fold={held_out_fold} is not one of folds={folds} (counted from 0)")
 
     @property
     def reading(self) -> dict[str, Any]:
-        return {"layout": asdict(self.layout), "folds": self.folds}
+        return {"layout": asdict(self.layout), "folds": [self.folds, self.held_out_fold]}
 
     def read_splits(self) -> Iterable[tuple[str, Path, LabelledSplit]]:
-        self.train = self._load(self.train_path, self._fold(True), self.plan.max_train_examples)
-        self.validation = self._load(self.validation_path, self._fold(False), None)
+        self.train = self._load(self.train_path, "training", self.plan.max_train_examples)
+        self.validation = self._load(self.validation_path, "validation")
         self.train_sequences, self.train_targets = self._grouped(self.train), {"labels": self.train.labels}
         self.validation_sequences = self._grouped(self.validation)
         found, published = self.train.num_available, self.published_train_examples
@@ -143,30 +128,28 @@ class ChoiceDataModule(FinetuningDataModule):
 
     def read_test(self, path: Path) -> tuple[Sequences, LabelledSplit]:
         """Whole whatever the folds, and without its labels."""
-        split = self._load(path, None, None, "unread")
+        split = self._load(path, "test")
         return self._grouped(split), split
 
     def _grouped(self, split: LabelledSplit) -> GroupedSequences:
         return GroupedSequences(split.sequences, len(self.layout.ending_columns))
 
-    def _fold(self, is_training: bool) -> Fold | None:
-        return None if self.folds is None else Fold(*self.folds, is_training=is_training)
-
-    def _read(self, path: Path, fold: Fold | None, labels: str = "required") -> TextExamples:
-        """A fold's part of a file."""
-        found = self.layout.read(path, labels)
-        if fold is None:
+    def _read(self, path: Path, role: str) -> TextExamples:
+        """What of a file is for training, validation or test: there are folds where one file is both of the first."""
+        found = self.layout.read(path, "unread" if role == "test" else "required")
+        if self.folds is None or role == "test":
             return found
-        found = found.select([i for i, texts in enumerate(found.texts) if fold.holds(texts[0])])
+        held_out = [fold_of(context, self.folds) == self.held_out_fold for context, *_ in found.texts]
+        found = found.select([i for i, is_out in enumerate(held_out) if is_out == (role == "validation")])
         if not len(found):
-            raise ValueError(f"{path}: no example falls into this fold of {fold}; take fewer folds or a larger file")
+            raise ValueError(f"{path}: no example is for {role} of folds={self.folds}; take fewer, or a larger file")
         return found
 
-    def _load(self, path: Path, fold: Fold | None, max_examples: int | None, labels: str = "required") -> LabelledSplit:
+    def _load(self, path: Path, role: str, max_examples: int | None = None) -> LabelledSplit:
         """One split: an example is as many sequences as it has endings; its class is an ending's number."""
 
         def build() -> tuple[Arrays, Facts]:
-            examples = self._read(path, fold, labels)
+            examples = self._read(path, role)
             chosen = examples.select(subset(len(examples), max_examples))
             first = [context for context, *endings in chosen.texts for _ in endings]
             second = [ending for _, *endings in chosen.texts for ending in endings]
@@ -176,28 +159,28 @@ class ChoiceDataModule(FinetuningDataModule):
             facts = {"num_available": len(examples), "num_bad_rows": examples.num_bad_rows}
             return arrays | sequences.arrays(), facts | {"counts": sequences.cut_counts() | {"empty_texts": empty}}
 
-        settings = {"layout": [asdict(self.layout), labels], "fold": fold and asdict(fold)}
-        arrays, facts, _ = self.cached(path, settings | {"max_examples": max_examples}, build)
+        settings = self.reading | {"role": role, "max_examples": max_examples}
+        arrays, facts, _ = self.cached(path, settings, build)
         kept = TokenSequences.of(arrays), arrays["ids"], arrays["labels"], self.layout.label_names
         return LabelledSplit(*kept, **facts)
 
     def compute_baselines(self) -> Scores:
         """Bag of words: the ending that looks most like a right one."""
-        train, asked = (
-            self._read(self.train_path, self._fold(True)),
-            self._read(self.validation_path, self._fold(False)),
-        )
+        train, asked = self._read(self.train_path, "training"), self._read(self.validation_path, "validation")
         train = train.select(subset(len(train), self.plan.max_train_examples))
         pairs, asked_pairs = ([(context, endings) for context, *endings in one.texts] for one in (train, asked))
         labels, truth = (one.label_values(self.layout.label_names) for one in (train, asked))
         return {BAG: glue.score(["accuracy"], guess_choices(pairs, labels, asked_pairs), truth)}
 
     def preview(self) -> TaskPreview:
-        train, validation = self._preview(self.train_path, True), self._preview(self.validation_path, False)
+        train, validation = (
+            self._preview(self.train_path, "training"),
+            self._preview(self.validation_path, "validation"),
+        )
         return TaskPreview(train, validation, self.layout.label_names)
 
-    def _preview(self, path: Path, is_training: bool) -> Preview:
-        found = self._read(path, self._fold(is_training))
+    def _preview(self, path: Path, role: str) -> Preview:
+        found = self._read(path, role)
         contexts = [context for context, *_ in found.texts]
         endings = [ending for _, *endings in found.texts for ending in endings]
         counts = {"damaged rows": found.num_bad_rows}

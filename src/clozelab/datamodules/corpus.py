@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from clozelab.corpus.instances import InputFormat, Instances
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import batch_positions, derive_seed, instance_indices
-from clozelab.datamodules.loading import device_type, for_device
+from clozelab.datamodules.loading import as_they_are, device_type, for_device
 from clozelab.objectives.objective import Objective, TorchBatch, pad_predictions, to_torch
 
 log = logging.getLogger(__name__)
@@ -73,27 +73,16 @@ class StepStream(IterableDataset[list[TorchBatch]]):
     """
 
     def __init__(
-        self,
-        phases: Sequence[BoundPhase],
-        start_step: int,
-        rank: int,
-        world_size: int,
-        predictions_multiple: int = 1,
+        self, phases: Sequence[BoundPhase], start_step: int, rank: int, world_size: int, predictions_multiple: int = 1
     ) -> None:
-        self.predictions_multiple = predictions_multiple
-        self.phases = list(phases)
-        self.start_step = start_step
-        self.rank = rank
-        self.world_size = world_size
-
-    @property
-    def total_steps(self) -> int:
-        return sum(bound.phase.steps for bound in self.phases)
+        self.phases, self.start_step, self.predictions_multiple = list(phases), start_step, predictions_multiple
+        self.rank, self.world_size = rank, world_size
 
     def __iter__(self) -> Iterator[list[TorchBatch]]:
         worker = get_worker_info()
         offset, stride = (worker.id, worker.num_workers) if worker is not None else (0, 1)
-        for step in range(self.start_step + offset, self.total_steps, stride):
+        total = sum(bound.phase.steps for bound in self.phases)
+        for step in range(self.start_step + offset, total, stride):
             yield self.micro_batches(step)
 
     def micro_batches(self, step: int) -> list[TorchBatch]:
@@ -105,20 +94,13 @@ class StepStream(IterableDataset[list[TorchBatch]]):
         micros = []
         for low in range(0, len(index), phase.micro_batch_size):
             part = slice(low, low + phase.micro_batch_size)
-            batch = bound.objective.arrays(bound.instances, bound.seed, _compact(epoch[part]), index[part])
+            # One number where all instances are of one epoch, which is nearly always and cheaper.
+            one = int(epoch[part][0]) if (epoch[part] == epoch[part][0]).all() else epoch[part]
+            batch = bound.objective.arrays(bound.instances, bound.seed, one, index[part])
             if self.predictions_multiple > 1:
                 batch = pad_predictions(batch, self.predictions_multiple)
             micros.append(to_torch(batch | {"phase": bound.number}))
         return micros
-
-
-def _compact(epoch: NDArray[np.int64]) -> int | NDArray[np.int64]:
-    """One number where all instances are of one epoch, which is nearly always and cheaper."""
-    return int(epoch[0]) if (epoch == epoch[0]).all() else epoch
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
 
 
 class ValidationStream(IterableDataset[TorchBatch]):
@@ -148,8 +130,7 @@ class ValidationStream(IterableDataset[TorchBatch]):
 
 def _look_at_pairs(instances: Instances, where: str) -> None:
     """Logs documents without pairs, and warns where random next segments are too rare for an honest label."""
-    skipped = getattr(instances, "num_skipped_documents", 0)
-    if skipped:
+    if skipped := getattr(instances, "num_skipped_documents", 0):
         log.info("%s: %d documents of a single sentence make no pair and are left out", where, skipped)
     count = min(len(instances), SAMPLED_INSTANCES)
     packed = instances.pack(0, 0, instance_indices(0, len(instances), np.arange(count))[1])
@@ -159,9 +140,7 @@ def _look_at_pairs(instances: Instances, where: str) -> None:
             "%s: %d of %d sampled pairs that should get a random next segment find none in another document and stay "
             "'is next', so the document tells the label and next-sentence accuracy will flatter the model: add "
             "documents, or cut very long ones (in a text file, a blank line separates documents)",
-            where,
-            packed.num_fallbacks,
-            wanted,
+            *(where, packed.num_fallbacks, wanted),
         )
 
 
@@ -193,16 +172,10 @@ class CorpusDataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         if not phases:
-            raise ValueError(
-                "phases is empty: give at least one {seq_length, steps, global_batch_size, micro_batch_size}."
-            )
-        self.corpus = prepared_corpus
-        self.objectives = list(objectives)
-        self.phases = [Phase.of(phase) for phase in phases]
-        self.seed = seed
-        self.validation_instances = validation_instances
-        self.validation_seq_length = validation_seq_length
-        self.num_workers = num_workers
+            raise ValueError("phases is empty: give at least one {seq_length, steps, global_batch_size, ...}")
+        self.corpus, self.objectives, self.phases = prepared_corpus, list(objectives), [Phase.of(one) for one in phases]
+        self.seed, self.num_workers = seed, num_workers
+        self.validation_instances, self.validation_seq_length = validation_instances, validation_seq_length
         self._bound: dict[tuple[str, int, InputFormat], Instances] = {}
 
     @property
@@ -220,7 +193,6 @@ class CorpusDataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:  # noqa: ARG002
         """Finds all instances now: errors come before training starts, and forked workers share them."""
-        self._check_world_size(self._place()[1])
         for objective, phase in zip(self.objectives, self.phases, strict=True):
             self.instances("train", phase.seq_length, objective)
             self.instances("validation", self.validation_seq_length, objective)
@@ -246,9 +218,13 @@ class CorpusDataModule(LightningDataModule):
 
     def train_stream(self, start_step: int, rank: int, world_size: int) -> StepStream:
         """The steps of one rank from `start_step` on."""
-        self._check_world_size(world_size)
         bound = []
         for number, (phase, objective) in enumerate(zip(self.phases, self.objectives, strict=True)):
+            if phase.global_batch_size % world_size:
+                raise ValueError(
+                    f"phases: global_batch_size {phase.global_batch_size} does not divide over {world_size} devices; "
+                    "choose a multiple of the number of devices."
+                )
             instances, seed = self.instances("train", phase.seq_length, objective), f"phase {number}"
             first = self.first_steps[number]
             bound.append(BoundPhase(number, phase, objective, first, instances, derive_seed(self.seed, seed)))
@@ -258,6 +234,9 @@ class CorpusDataModule(LightningDataModule):
     def validation_stream(self, rank: int, world_size: int) -> ValidationStream:
         """One rank's share of the held-out instances; none twice."""
         phases = []
+        # As many tokens in a batch as the largest micro-batch of training.
+        tokens = max(phase.micro_batch_size * phase.seq_length for phase in self.phases)
+        batch_size = max(1, tokens // self.validation_seq_length)
         for objective in self.objectives:
             instances = self.instances("validation", self.validation_seq_length, objective)
             count = min(self.validation_instances, len(instances))
@@ -267,7 +246,7 @@ class CorpusDataModule(LightningDataModule):
                     " or corpus.validation_fraction."
                 )
             _, index = instance_indices(VALIDATION_SEED, len(instances), np.arange(count))
-            rounds = max(1, min(-(-count // (self._validation_batch_size() * world_size)), count // world_size))
+            rounds = max(1, min(-(-count // (batch_size * world_size)), count // world_size))
             parts = np.array_split(index, rounds * world_size)
             phases.append((objective, instances, parts[rank::world_size]))
         return ValidationStream(phases, self._current_phase, self.corpus.validation.source_names)
@@ -287,19 +266,6 @@ class CorpusDataModule(LightningDataModule):
             return len(self.phases) - 1
         return max(0, bisect_left(self.first_steps, self.trainer.global_step) - 1)
 
-    def _validation_batch_size(self) -> int:
-        """As many tokens in a batch as the largest micro-batch of training."""
-        tokens = max(phase.micro_batch_size * phase.seq_length for phase in self.phases)
-        return max(1, tokens // self.validation_seq_length)
-
-    def _check_world_size(self, world_size: int) -> None:
-        for phase in self.phases:
-            if phase.global_batch_size % world_size:
-                raise ValueError(
-                    f"phases: global_batch_size {phase.global_batch_size} does not divide over {world_size} devices; "
-                    "choose a multiple of the number of devices."
-                )
-
     def _place(self) -> tuple[int, int]:
         trainer = self.trainer
         return (trainer.global_rank, trainer.world_size) if trainer is not None else (0, 1)
@@ -309,15 +275,9 @@ class CorpusDataModule(LightningDataModule):
         rank, world_size = self._place()
         start_step = self.trainer.global_step if self.trainer is not None else 0
         # Forked workers share the memory maps and the instances; elsewhere they open and find them again.
-        can_fork = "fork" in multiprocessing.get_all_start_methods()
-        loader = DataLoader(
-            self.train_stream(start_step, rank, world_size),
-            batch_size=None,
-            num_workers=self.num_workers,
-            multiprocessing_context="fork" if self.num_workers and can_fork else None,
-            collate_fn=_as_it_is,
-        )
-        return for_device(loader, self.trainer)
+        start_method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
+        stream = self.train_stream(start_step, rank, world_size)
+        return for_device(as_they_are(stream, self.num_workers, start_method), self.trainer)
 
     def val_dataloader(self) -> DataLoader[TorchBatch]:
-        return DataLoader(self.validation_stream(*self._place()), batch_size=None, num_workers=0, collate_fn=_as_it_is)
+        return as_they_are(self.validation_stream(*self._place()))

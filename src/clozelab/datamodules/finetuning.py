@@ -46,10 +46,8 @@ from clozelab.models.layout import Layout
 log = logging.getLogger(__name__)
 
 Batch = dict[str, Any]
-ARRAYS_VERSION = 4
-"""Raised when the readers make other arrays of the same files: older cache folders are then not found."""
-BASELINES_VERSION = 1
-"""The same of the baselines' scores."""
+VERSION = 4
+"""Raised when the same files give other arrays or baselines: older cache folders are then not found."""
 CUTS = {
     "truncated_sequences": "sequences are longer than max_seq_length={max_seq_length} and were cut",
     "truncated_tokens": "tokens were lost with them",
@@ -201,10 +199,9 @@ class FinetuningDataModule(LightningDataModule):
     @cached_property
     def baselines(self) -> Scores:
         """What simple methods score on the validation split: as a list beside it says, else learnt and computed."""
-        listed = baselines_of(self.inputs.data_dir, self.validation_path)
-        if listed:
+        if listed := baselines_of(self.inputs.data_dir, self.validation_path):
             return listed
-        made_from = {"version": BASELINES_VERSION, "sources": self.source_fingerprint}
+        made_from = {"version": VERSION, "sources": self.source_fingerprint}
         key = content_key(made_from | {"max_examples": self.plan.max_train_examples})
         folder = self.inputs.cache_dir / "baselines" / f"{self.inputs.name}-{key}"
 
@@ -253,7 +250,7 @@ class FinetuningDataModule(LightningDataModule):
 
         `settings`: what decides them beside the file's content and `tokenization`.
         """
-        key = content_key({"version": ARRAYS_VERSION, "file": file_sha256(path), **self.tokenization, **settings})
+        key = content_key({"version": VERSION, "file": file_sha256(path), **self.tokenization, **settings})
         return *cached_arrays(self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}", build), key
 
     @abstractmethod
@@ -270,20 +267,19 @@ class FinetuningDataModule(LightningDataModule):
         return Timetable(self.num_first_sequences, len(self.train_sequences), self.plan.global_batch_size)
 
     @property
-    def steps_per_epoch(self) -> int:
-        return self.timetable.steps_per_epoch
-
-    @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole training."""
-        return self.timetable.first_steps + max(1, round(self.steps_per_epoch * self.plan.epochs))
+        return self.timetable.first_steps + max(1, round(self.timetable.steps_per_epoch * self.plan.epochs))
 
     @property
     def evaluation_steps(self) -> list[int]:
         """Optimizer steps after which validation runs: evenly inside an epoch, and after the last step."""
-        number, first = self.plan.evaluations_per_epoch, self.timetable.first_steps
-        numbers = range(1, round(self.plan.epochs * number) + 2)
-        marks = {first + round(k * self.steps_per_epoch / number) for k in numbers}
+        number, first, steps = (
+            self.plan.evaluations_per_epoch,
+            self.timetable.first_steps,
+            self.timetable.steps_per_epoch,
+        )
+        marks = {first + round(k * steps / number) for k in range(1, round(self.plan.epochs * number) + 2)}
         return sorted({step for step in marks if first < step < self.total_steps} | {self.total_steps})
 
     def require_test_files(self) -> str:
@@ -308,8 +304,7 @@ class FinetuningDataModule(LightningDataModule):
 
     def _say_what_is_cut(self, name: str, counts: Mapping[str, Any]) -> None:
         """Warn of text that did not fit into the sequences of a split."""
-        lost = [f"{counts[key]} {text}" for key, text in CUTS.items() if counts.get(key)]
-        if lost:
+        if lost := [f"{counts[key]} {text}" for key, text in CUTS.items() if counts.get(key)]:
             message = ", ".join(lost).format(max_seq_length=self.max_seq_length)
             log.warning("%s, %s: %s", self.inputs.name, name, message)
 

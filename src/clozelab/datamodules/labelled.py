@@ -394,7 +394,7 @@ class LabelledDataModule(FinetuningDataModule):
         return {BAG: scores}
 
     def preview(self) -> TaskPreview:
-        train, validation = (self._preview(path) for path in (self.train_path, self.validation_path))
+        train, validation = self._preview(self.train_path), self._preview(self.validation_path)
         names = None if self.numeric_labels else self.labels or sorted(set(train.labels or ()))
         return TaskPreview(train, validation, names, is_regression=self.numeric_labels, aligned=True)
 

@@ -18,6 +18,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -306,9 +307,9 @@ class SquadDataModule(FinetuningDataModule):
         if (doc_stride, max_query_length) != (self.settings.doc_stride, self.settings.max_query_length):
             log.warning(
                 "%s: sequences of %d tokens: questions are cut at %d tokens (not %d), windows step by %d (not %d)",
-                self.inputs.name, self.max_seq_length, self.settings.max_query_length, max_query_length,
-                self.settings.doc_stride, doc_stride,
-            )  # fmt: skip
+                *(self.inputs.name, self.max_seq_length, self.settings.max_query_length, max_query_length),
+                *(self.settings.doc_stride, doc_stride),
+            )
         self.extra_paths = [self.require(file) for file in train_extra]
         self.with_unanswerable = with_unanswerable
 
@@ -348,36 +349,32 @@ class SquadDataModule(FinetuningDataModule):
         self, path: Path, for_training: bool, max_examples: int | None, for_prediction: bool = False
     ) -> SquadSplit:
         """One split; its texts only where they are scored or predicted, when the file may come without answers."""
-        examples: SquadExamples | None = None
-        available = 0
 
-        def read() -> SquadExamples:
-            nonlocal available
+        @cache
+        def read() -> tuple[SquadExamples, int]:
+            """What is taken of the file, and how much there is."""
             found = read_squad(path, for_training=for_training, with_unanswerable=self.with_unanswerable)
             if not for_prediction:
                 self._refuse_other_data(path, found)
-            available = len(found)
-            return found.select(subset(available, max_examples))
+            return found.select(subset(len(found), max_examples)), len(found)
 
         def build() -> tuple[Arrays, Facts]:
-            nonlocal examples
-            examples = read()
+            examples, available = read()
             features, counts = build_features(examples, self.inputs.tokenizer, self.settings)
             total = dict(Counter(examples.counts) + counts)
             return features.to_arrays(), {"num_questions": len(examples), "num_available": available, "counts": total}
 
         settings = {"for_training": for_training, "max_examples": max_examples, "squad_2": self.with_unanswerable}
         arrays, facts, _ = self.cached(path, settings, build)
-        texts = SquadExamples() if for_training else examples or read()
+        texts = SquadExamples() if for_training else read()[0]
         return SquadSplit(SquadFeatures.from_arrays(arrays), texts, **facts)
 
     def _refuse_other_data(self, path: Path, examples: SquadExamples) -> None:
         unanswerable = 0 if self.with_unanswerable else examples.counts["question_without_answer"]
         unusable = unanswerable + examples.counts["answer_not_in_passage"]
         if unusable > MAX_UNUSABLE_FRACTION * (len(examples) + unusable):
-            wanted = "another data set?"
-            if not self.with_unanswerable:
-                wanted = "this task needs SQuAD 1.1, where every question has one"
+            needed = "this task needs SQuAD 1.1, where every question has one"
+            wanted = "another data set?" if self.with_unanswerable else needed
             raise ValueError(
                 f"{path}: {unusable} questions have no answer inside their passage ({dict(examples.counts)}); {wanted}"
             )
@@ -396,7 +393,7 @@ class SquadDataModule(FinetuningDataModule):
         return {OVERLAP: {name: scores[name] for name in ("exact", "exact_match", "f1") if name in scores}}
 
     def preview(self) -> TaskPreview:
-        train, validation = (self._preview(path) for path in (self.train_path, self.validation_path))
+        train, validation = self._preview(self.train_path), self._preview(self.validation_path)
         return TaskPreview(train, validation, None, expects_unanswerable=self.with_unanswerable)
 
     def _preview(self, path: Path) -> Preview:

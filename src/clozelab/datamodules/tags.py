@@ -214,18 +214,21 @@ class TaggedSequences(Sequences):
 
 
 def build_sequences(
-    sentences: TaggedSentences,
-    chosen: Sequence[int],
-    tokenizer: Tokenizer,
-    *,
-    max_seq_length: int,
-    document_context: bool,
+    sentences: TaggedSentences, chosen: Sequence[int], tokenizer: Tokenizer, max_seq_length: int, document_context: bool
 ) -> tuple[Arrays, Counter[str]]:
     """The arrays of the `chosen` sentences' sequences (context comes from all), and what was unusual about them."""
     budget = max_seq_length - 2
     if budget < 1:
         raise ValueError(f"max_seq_length={max_seq_length} leaves no room for words beside the special tokens")
-    tokens, starts, counts = _tokenise([word for words in sentences.words for word in words], tokenizer, budget)
+    # Tokens of all words, and the place of each word's first one [words + 1]. A word without any (a lone control
+    # character) becomes [UNK], for it is scored like any other; one with more than a sequence holds is cut.
+    ids, lengths = tokenizer.encode_words([word for words in sentences.words for word in words])
+    kept = np.minimum(lengths, budget)
+    starts = offsets_of(np.maximum(kept, 1))
+    tokens = np.full(int(starts[-1]), tokenizer.unk_id, dtype=np.int32)
+    source = ragged_positions(np.cumsum(lengths) - lengths, kept)[1]
+    tokens[ragged_positions(starts[:-1], kept)[1]] = ids[source]
+    counts = Counter(words_without_tokens=int((lengths == 0).sum()), cut_words=int((lengths > budget).sum()))
     places = offsets_of([len(words) for words in sentences.words])  # [S + 1] into the words
     documents = np.array(sentences.documents)
     # First word and one behind the last of each sentence's document.
@@ -248,28 +251,11 @@ def build_sequences(
             begin = end
         counts["split_sentences"] += is_split
     input_ids, offsets = concatenate(sequences)
-    arrays: Arrays = {
-        "input_ids": input_ids,
-        "offsets": offsets,
-        "word_offsets": offsets_of(num_words),
-        "word_positions": concatenate(positions)[0],
-        "sentence_offsets": offsets_of([len(sentences.words[sentence]) for sentence in chosen]),
-        "ids": np.array([str(sentences.lines[sentence]) for sentence in chosen], dtype=np.str_),
-    }
+    arrays: Arrays = {"input_ids": input_ids, "offsets": offsets}
+    arrays |= {"word_offsets": offsets_of(num_words), "word_positions": concatenate(positions)[0]}
+    arrays["sentence_offsets"] = offsets_of([len(sentences.words[sentence]) for sentence in chosen])
+    arrays["ids"] = np.array([str(sentences.lines[sentence]) for sentence in chosen], dtype=np.str_)
     return arrays, counts
-
-
-def _tokenise(words: list[str], tokenizer: Tokenizer, budget: int) -> tuple[Int32s, Ints, Counter[str]]:
-    """Tokens of all words, the place of each word's first one [words + 1], counts. A word without any token (a lone
-    control character) becomes [UNK], for it is scored like any other; one with more than a sequence holds is cut."""
-    ids, lengths = tokenizer.encode_words(words)
-    kept = np.minimum(lengths, budget)
-    starts = offsets_of(np.maximum(kept, 1))
-    tokens = np.full(int(starts[-1]), tokenizer.unk_id, dtype=np.int32)
-    source = ragged_positions(np.cumsum(lengths) - lengths, kept)[1]
-    tokens[ragged_positions(starts[:-1], kept)[1]] = ids[source]
-    counts = Counter(words_without_tokens=int((lengths == 0).sum()), cut_words=int((lengths > budget).sum()))
-    return tokens, starts, counts
 
 
 def _window(starts: Ints, begin: int, end: int, document: tuple[int, int], budget: int) -> tuple[int, int]:
@@ -300,15 +286,14 @@ class TaggedSplit:
     key: str
     """Names the content: what is computed from the sequences can be stored under it."""
     path: Path | None = None
-    """The file they come from."""
     layout: ColumnFormat | None = None
+    """The file they come from, and how it is read."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def num_available(self) -> int:
-        """Sentences of the file."""
         return self.counts["available"]
 
     @property
@@ -329,8 +314,7 @@ class TagDataModule(FinetuningDataModule):
     """Words with tags.
 
     Args:
-        file_format: columns | conllu.
-        word_column, tag_column: counted from 0, negative from the end.
+        file_format, word_column, tag_column: see ColumnFormat.
         entity_tags: tags are those of entities, in any scheme (converted to IOB2); False: every tag is a class.
         document_context: neighbouring sentences of the document fill each sequence up to `max_seq_length`.
         the others: as FinetuningDataModule's; `.zst` files are read as they are, `max_train_examples` counts sentences.
@@ -354,8 +338,7 @@ class TagDataModule(FinetuningDataModule):
 
     @property
     def reading(self) -> dict[str, Any]:
-        rules = {"entity_tags": self.entity_tags, "document_context": self.document_context}
-        return {"layout": asdict(self.layout), **rules}
+        return asdict(self.layout) | {"entity_tags": self.entity_tags, "document_context": self.document_context}
 
     def read_splits(self) -> Iterable[tuple[str, Path, TaggedSplit]]:
         self.train = self._load(self.train_path, None, self.plan.max_train_examples)
@@ -391,18 +374,15 @@ class TagDataModule(FinetuningDataModule):
                     types = sorted({split_tag(tag)[1] for tag in names} - {""})
                     names = [OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in "BI")]
             chosen = subset(len(sentences), max_examples)
-            tokenizer, length, context = self.inputs.tokenizer, self.max_seq_length, self.document_context
-            arrays, counts = build_sequences(
-                sentences, chosen, tokenizer, max_seq_length=length, document_context=context
-            )
-            index, labels = {name: number for number, name in enumerate(names)}, []
-            for i in chosen:
-                if unknown := [tag for tag in tags[i] if tag not in index]:
-                    where = f"{path}:{sentences.lines[i]}"
-                    said = f"tag {unknown[0]!r} does not occur in the training file; its tags are {names}"
-                    raise ValueError(f"{where}: {said}")
-                labels += [index[tag] for tag in tags[i]]
-            arrays["labels"] = np.array(labels, dtype=np.int64)
+            room = self.max_seq_length
+            arrays, counts = build_sequences(sentences, chosen, self.inputs.tokenizer, room, self.document_context)
+            index = {name: number for number, name in enumerate(names)}
+            if unknown := next(((i, tag) for i in chosen for tag in tags[i] if tag not in index), None):
+                raise ValueError(
+                    f"{path}:{sentences.lines[unknown[0]]}: tag {unknown[1]!r} does not occur in the training file; its"
+                    f" tags are {names}"
+                )
+            arrays["labels"] = np.array([index[tag] for i in chosen for tag in tags[i]], dtype=np.int64)
             words = "\n".join(word for i in chosen for word in sentences.words[i])
             arrays["words"] = np.frombuffer(words.encode(), dtype=np.uint8)
             counts.update(sentences.counts)
@@ -412,18 +392,11 @@ class TagDataModule(FinetuningDataModule):
         settings = {"labels": label_names, "max_examples": max_examples, "require_tags": require_tags}
         arrays, facts, key = self.cached(path, self.reading | settings, build)
         lengths = np.diff(arrays["offsets"]).astype(np.int32)
-        sequences = TokenSequences(arrays["input_ids"], arrays["offsets"], lengths)
-        return TaggedSplit(
-            sequences=TaggedSequences(sequences, arrays["word_offsets"], arrays["word_positions"], arrays["labels"]),
-            sentence_offsets=arrays["sentence_offsets"],
-            words=arrays["words"].tobytes().decode().split("\n"),
-            ids=arrays["ids"],
-            **facts,
-            entity_tags=self.entity_tags,
-            key=key,
-            path=path,
-            layout=self.layout,
-        )
+        tokens = TokenSequences(arrays["input_ids"], arrays["offsets"], lengths)
+        sequences = TaggedSequences(tokens, arrays["word_offsets"], arrays["word_positions"], arrays["labels"])
+        own = sequences, arrays["sentence_offsets"], arrays["words"].tobytes().decode().split("\n"), arrays["ids"]
+        about = facts["label_names"], self.entity_tags, facts["counts"], key
+        return TaggedSplit(*own, *about, path, self.layout)
 
     def _read(self, path: Path) -> tuple[TaggedSentences, list[list[str]], str | None]:
         """Sentences; their tags, of entities in IOB2; and the scheme that those were written in."""
@@ -447,7 +420,7 @@ class TagDataModule(FinetuningDataModule):
         return {TAGS: (entity_scores if self.entity_tags else tag_scores)(guesses, golds)}
 
     def preview(self) -> TaskPreview:
-        train, validation = (self._preview(path) for path in (self.train_path, self.validation_path))
+        train, validation = self._preview(self.train_path), self._preview(self.validation_path)
         return TaskPreview(train, validation, sorted(set(train.labels or ())))
 
     def _preview(self, path: Path) -> Preview:
