@@ -27,7 +27,7 @@ from clozelab.datamodules.tags import (
     read_conll,
 )
 from clozelab.models.encoder import Encoder
-from clozelab.models.features import FEATURES, feature_layers
+from clozelab.models.heads import FEATURES, feature_layers
 from clozelab.models.layout import Layout
 
 CONLL = ColumnFormat("columns", 0, -1)

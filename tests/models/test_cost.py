@@ -30,7 +30,7 @@ ELECTRA = {"model_type": "electra", "pooler": None}
 WINDOW = {"attention": {"_target_": "clozelab.models.attention.LocalAttention", "window": 16, "global_every": 3}}
 ODD_PARTS = {
     "positions": {"_target_": "clozelab.models.embeddings.RotaryPositions"},
-    "block": {"_target_": "clozelab.models.block.PreNorm", "gated": True},
+    "block": {"_target_": "clozelab.models.encoder.PreNorm", "gated": True},
     "embedding_size": 16,
     "num_hidden_groups": 2,
 }
@@ -144,7 +144,7 @@ def test_shared_layers_work_as_often_and_windows_less():
     saved = 3 * 8 * 4 * hidden * (512 - 33)
     assert training_flops_per_token(local, 512, 0.15) == closed_form(BASE, 512, 0.15) - saved
     assert training_flops_per_token(local, 20, 0.15) == closed_form(BASE, 20, 0.15)
-    gated = sized(block={"_target_": "clozelab.models.block.PostNorm", "gated": True})
+    gated = sized(block={"_target_": "clozelab.models.encoder.PostNorm", "gated": True})
     assert training_flops_per_token(gated, 128, 0.0) - closed_form(BASE, 128, 0.0) == 3 * 12 * 2 * hidden * 3072
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clozelab.models.kernels.cpu import Dropout, dropout
+from clozelab.models.kernels.cpu import dropout
+from clozelab.models.layers import Dropout
 
 
 @pytest.mark.parametrize("prob", [0.1, 0.5, 0.003])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clozelab.models.features import FEATURES, FeatureMix, feature_layers
+from clozelab.models.heads import FEATURES, FeatureMix, feature_layers
 
 
 def test_layers_of_bert_base() -> None:

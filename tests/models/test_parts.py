@@ -15,7 +15,7 @@ from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder, read_config_dict, save_encoder_folder
 
 LENGTHS = [7, 12, 3, 12]
-E, B, A = "clozelab.models.embeddings", "clozelab.models.block", "clozelab.models.attention"
+E, B, A = "clozelab.models.embeddings", "clozelab.models.encoder", "clozelab.models.attention"
 PARTS: dict[str, dict[str, Any]] = {
     "rotary": {"positions": {"_target_": f"{E}.RotaryPositions", "base": 100.0}},
     "sinusoidal": {"positions": {"_target_": f"{E}.SinusoidalPositions"}},

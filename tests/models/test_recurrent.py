@@ -1,4 +1,4 @@
-"""Tests of clozelab.models.features: equal to torch's bidirectional LSTM run on each sequence alone."""
+"""Tests of clozelab.models.heads: equal to torch's bidirectional LSTM run on each sequence alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from clozelab.models.features import BiLSTM
+from clozelab.models.heads import BiLSTM
 from clozelab.models.layout import Layout
 
 LENGTHS = [5, 1, 9, 3]

@@ -13,7 +13,7 @@ from clozelab.datamodules.examples import TokenSequences
 from clozelab.datamodules.features import FeatureSequences
 from clozelab.datamodules.finetuning import make_batch
 from clozelab.datamodules.tags import TaggedSequences, TaggedSplit
-from clozelab.models.features import FEATURES, feature_layers
+from clozelab.models.heads import FEATURES, feature_layers
 from clozelab.modules.tags import FeatureBased
 
 LAYERS, HIDDEN = 4, 32

@@ -29,7 +29,7 @@ from clozelab.datamodules.finetuning import EncoderSource, make_batch
 from clozelab.datamodules.loading import token_budget_batches
 from clozelab.datamodules.tags import TagDataModule, TaggedSequences, TaggedSplit
 from clozelab.models.encoder import Encoder
-from clozelab.models.features import feature_layers
+from clozelab.models.heads import feature_layers
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.kernels.cpu import cpu_attention, dropout, has_fast_path
-from clozelab.models.layout import Layout, from_padded, to_padded
+from clozelab.models.layout import Layout, PaddedGroup, from_padded, to_padded
 
 KERNELS = ("bmm", "sdpa")
 
@@ -115,11 +115,60 @@ def dense_rows(
     width = layout.dense_width
     if width is None:
         return None
-    chosen = kernel or _usual_kernel(device)
+    kernel = kernel or _usual_kernel(device)
+    # Causal rows need no padding mask: real tokens come first, so none of them sees a padding slot.
+    padding = None
+    if layout.row_slots is not None and not layout.full and not mask.is_causal:
+        padding = layout.key_padding()
+    is_plain = mask == FULL and padding is None
     bias = None
-    if device.type != "meta":  # where only products are counted
-        bias = _dense_bias(layout, width, num_heads, dtype, device, mask, chosen)
-    return DenseRows(layout.batch_size, width, bias, chosen, mask)
+    # On the meta device only products are counted; torch's kernel knows a causal mask by a word.
+    if device.type != "meta" and not is_plain and (mask != CAUSAL or kernel != "sdpa"):
+        key = ("bias", mask, dtype, kernel, num_heads)
+        bias = layout.remember(key, lambda: _bias(width, mask, padding, num_heads, kernel, dtype, device))
+    return DenseRows(layout.batch_size, width, bias, kernel, mask)
+
+
+def _bias(
+    width: int,
+    mask: Mask,
+    padding: Tensor | None,
+    num_heads: int,
+    kernel: str,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    """Minus infinity where a token may not look, and on padding keys (`padding` bool [B, S]); else zero.
+
+    [1 or B*N, 1 or S, S] for matmul, [1 or B, 1, 1 or S, S] for torch's kernels.
+    """
+    if mask == FULL and padding is not None:
+        hidden = padding[:, None]
+    else:
+        hidden = _out_of_sight(width, mask, device)[None]
+        if padding is not None:
+            # A padding slot sees itself: far from all real tokens it would see nothing, and its NaN reach gradients.
+            hidden = hidden | (padding[:, None] & ~torch.eye(width, dtype=torch.bool, device=device))
+    bias = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
+    if kernel != "bmm":
+        return bias[:, None]
+    return bias if len(bias) == 1 else bias.repeat_interleave(num_heads, dim=0)
+
+
+def _out_of_sight(width: int, mask: Mask, device: torch.device) -> Tensor:
+    """bool [S, S]: True where the token of a row may not see that of a column."""
+    slots = torch.arange(width, device=device)
+    ahead = slots[None, :] - slots[:, None]
+    unseen = torch.zeros(width, width, dtype=torch.bool, device=device)
+    if mask.is_causal:
+        unseen |= ahead > 0
+    if mask.window is not None:
+        unseen |= ahead.abs() > mask.window
+    return unseen
+
+
+def _usual_kernel(device: torch.device) -> str:
+    return "bmm" if device.type == "cpu" else "sdpa"
 
 
 def attention(
@@ -164,12 +213,11 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, mask
     """The oracle of the tests: one scaled_dot_product_attention a sequence, zero in padding slots; [T, N, D]."""
     out = torch.zeros_like(q)
     for start, length in zip(layout.first_rows.tolist(), layout.lengths_list, strict=True):
-        q_i, k_i, v_i = (x[start : start + length].transpose(0, 1) for x in (q, k, v))  # [N, length, D]
+        slots = torch.arange(start, start + length, device=q.device)
+        q_i, k_i, v_i = (x[slots].transpose(0, 1) for x in (q, k, v))  # [N, length, D]
         seen = ~_out_of_sight(length, mask, q.device)
         attended = F.scaled_dot_product_attention(q_i, k_i, v_i, attn_mask=seen)
-        out = out.index_copy(
-            0, torch.arange(start, start + length, device=q.device), attended.transpose(0, 1).to(out.dtype)
-        )
+        out = out.index_copy(0, slots, attended.transpose(0, 1).to(out.dtype))
     return out
 
 
@@ -179,22 +227,16 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, rows: DenseRows, prob: float) -> Ten
     shape = (rows.batch_size, rows.width, num_heads, head_dim)
     q, k, v = (x.reshape(shape).transpose(1, 2) for x in (q, k, v))  # [B, N, S, D]
     if q.device.type == "meta":
-        out = _counted(q, k, v, rows.mask)
+        # Where cost.py counts: the products of a kernel that computes no more than the window. A causal mask is not
+        # discounted, though half of its scores are thrown away.
+        seen = rows.width if rows.mask.window is None else min(rows.width, 2 * rows.mask.window + 1)
+        out = (q @ k[:, :, :seen].transpose(2, 3)) @ v[:, :, :seen]
     elif rows.kernel == "bmm":
         out = _bmm_attention(q, k, v, rows.bias, prob)
     else:
         is_causal = rows.mask.is_causal and rows.bias is None
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=rows.bias, dropout_p=prob, is_causal=is_causal)
     return out.transpose(1, 2).reshape(rows.batch_size * rows.width, num_heads, head_dim)
-
-
-def _counted(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-    """On the meta device, where cost.py counts: the products of a kernel that computes no more than the window.
-
-    q, k, v [B, N, S, D]. A causal mask is not discounted, though half of its scores are thrown away.
-    """
-    width = q.shape[2] if mask.window is None else min(q.shape[2], 2 * mask.window + 1)
-    return (q @ k[:, :, :width].transpose(2, 3)) @ v[:, :, :width]
 
 
 def _bmm_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, prob: float) -> Tensor:
@@ -211,81 +253,6 @@ def _bmm_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, prob: f
     return torch.bmm(probs, v).view(batch_size, num_heads, width, head_dim)
 
 
-def _usual_kernel(device: torch.device) -> str:
-    return "bmm" if device.type == "cpu" else "sdpa"
-
-
-def _dense_bias(
-    layout: Layout,
-    width: int,
-    num_heads: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    mask: Mask,
-    kernel: str,
-) -> Tensor | None:
-    """What is added to the scores of equal rows, remembered for all layers of a batch that have this mask.
-
-    Causal rows need no padding mask: real tokens come first, so none of them sees a padding slot.
-    """
-    has_padding = layout.row_slots is not None and not layout.full and not mask.is_causal
-    if mask.is_causal and mask.window is None:
-        if kernel == "sdpa":
-            return None
-        return layout.remember(("causal", dtype), lambda: _causal_bias(width, dtype, device))
-    repeats = num_heads if kernel == "bmm" else None
-    if mask.window is not None:
-        padding = layout.key_padding() if has_padding else None
-        key = ("window", mask, dtype, repeats)
-        return layout.remember(key, lambda: _window_bias(padding, width, mask, repeats, dtype, device))
-    if not has_padding:
-        return None
-    return layout.remember(
-        ("padding", dtype, repeats), lambda: _padding_bias(layout.key_padding(), repeats, dtype, device)
-    )
-
-
-def _out_of_sight(width: int, mask: Mask, device: torch.device) -> Tensor:
-    """bool [S, S]: True where the token of a row may not see that of a column."""
-    slots = torch.arange(width, device=device)
-    ahead = slots[None, :] - slots[:, None]
-    unseen = torch.zeros(width, width, dtype=torch.bool, device=device)
-    if mask.is_causal:
-        unseen |= ahead > 0
-    if mask.window is not None:
-        unseen |= ahead.abs() > mask.window
-    return unseen
-
-
-def _causal_bias(width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """[1, S, S]: minus infinity right of the diagonal."""
-    return torch.full((1, width, width), -torch.inf, dtype=dtype, device=device).triu_(1)
-
-
-def _window_bias(
-    padding: Tensor | None, width: int, mask: Mask, repeats: int | None, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """Minus infinity outside the window and on padding keys (`padding` bool [B, S]); [1 or B*N, S, S] for matmul.
-
-    A padding slot sees itself: far from all real tokens it would see nothing, and its NaN would reach gradients.
-    """
-    hidden = _out_of_sight(width, mask, device)[None]
-    if padding is not None:
-        hidden = hidden | (padding[:, None, :] & ~torch.eye(width, dtype=torch.bool, device=device))
-    bias = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
-    if repeats is None:
-        return bias[:, None]
-    return bias if padding is None else bias.repeat_interleave(repeats, dim=0)
-
-
-def _padding_bias(key_padding: Tensor, repeats: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """bool [B, S] -> minus infinity on padding keys: [B*N, 1, S] for matmul, [B, 1, 1, S] for torch's kernels."""
-    bias = torch.zeros(key_padding.shape, dtype=dtype, device=device).masked_fill_(key_padding, -torch.inf)
-    if repeats is not None:
-        return bias.repeat_interleave(repeats, dim=0)[:, None, :]
-    return bias[:, None, None, :]
-
-
 def _grouped(q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, mask: Mask) -> Tensor:
     """Ragged stream in sorted groups, each padded to its longest sequence."""
     kernel = _usual_kernel(q.device)
@@ -295,16 +262,16 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, mask:
     outputs = []
     for group in groups.groups:
         slots = slice(group.start, group.start + group.batch_size * group.width)
-        make = _group_layout_maker(group.lengths, group.width, q.device)
-        inner = layout.remember(("group", group.start, group.batch_size, group.width), make)
+        key = ("group", group.start, group.batch_size, group.width)
+        inner = layout.remember(key, partial(_rectangle_on, q.device, group))
         rows = dense_rows(inner, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask)
         assert rows is not None
         outputs.append(_dense(q[slots], k[slots], v[slots], rows, prob))
     return from_padded(torch.cat(outputs), groups)
 
 
-def _group_layout_maker(lengths: list[int], width: int, device: torch.device) -> Callable[[], Layout]:
-    return lambda: Layout.rectangle(lengths, width).to(device)
+def _rectangle_on(device: torch.device, group: PaddedGroup) -> Layout:
+    return Layout.rectangle(group.lengths, group.width).to(device)
 
 
 def has_varlen_kernel(q: Tensor, mask: Mask) -> bool:

@@ -56,7 +56,7 @@ class Part:
 
 PARTS: Mapping[str, Part | None] = {
     "positions": Part("clozelab.models.embeddings.LearnedPositions"),
-    "block": Part("clozelab.models.block.PostNorm"),
+    "block": Part("clozelab.models.encoder.PostNorm"),
     "attention": Part("clozelab.models.attention.FullAttention"),
     "pooler": Part("clozelab.models.encoder.Pooler"),
 }
@@ -108,36 +108,30 @@ class EncoderConfig:
         # YAML says null for what follows from another size.
         object.__setattr__(self, "embedding_size", self.embedding_size or self.hidden_size)
         object.__setattr__(self, "num_hidden_groups", self.num_hidden_groups or self.num_hidden_layers)
-        self._check_sizes()
-        _check_choice("hidden_act", self.hidden_act, ACTIVATIONS)
-        _check_choice("position_embedding_init", self.position_embedding_init, POSITION_EMBEDDING_INITS)
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"model.{name} is {getattr(self, name)}; it must be at least 0 and below 1")
-        if not (self.initializer_range > 0.0 and self.layer_norm_eps > 0.0):
-            raise ValueError(
-                "model.initializer_range and model.layer_norm_eps must be above 0, "
-                f"got {self.initializer_range} and {self.layer_norm_eps}"
-            )
-
-    def _check_sizes(self) -> None:
-        least = {"type_vocab_size": 0}
-        for name in (
+        counts = (
             *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
-            *("max_position_embeddings", "type_vocab_size", "embedding_size", "num_hidden_groups"),
+            *("max_position_embeddings", "embedding_size", "num_hidden_groups"),
+        )
+        probs = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+        choices = {"hidden_act": ACTIVATIONS, "position_embedding_init": POSITION_EMBEDDING_INITS}
+        heads, layers = self.num_attention_heads, self.num_hidden_layers
+        for name, holds, rule in (
+            *((name, getattr(self, name) >= 1, "it must be at least 1") for name in counts),
+            ("type_vocab_size", self.type_vocab_size >= 0, "it must be at least 0"),
+            *((name, 0.0 <= getattr(self, name) < 1.0, "it must be at least 0 and below 1") for name in probs),
+            *(
+                (name, getattr(self, name) > 0.0, "it must be above 0")
+                for name in ("initializer_range", "layer_norm_eps")
+            ),
+            *(
+                (name, getattr(self, name) in known, f"choose one of {', '.join(known)}")
+                for name, known in choices.items()
+            ),
+            ("hidden_size", self.hidden_size % max(1, heads) == 0, f"model.num_attention_heads {heads} must divide it"),
+            ("num_hidden_groups", self.num_hidden_groups <= layers, f"there are only {layers} layers to share them"),
         ):
-            if getattr(self, name) < least.get(name, 1):
-                raise ValueError(f"model.{name} is {getattr(self, name)}; it must be at least {least.get(name, 1)}")
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"model.hidden_size {self.hidden_size} is not a multiple of model.num_attention_heads "
-                f"{self.num_attention_heads}: choose a number of heads that divides it"
-            )
-        if self.num_hidden_groups > self.num_hidden_layers:
-            raise ValueError(
-                f"model.num_hidden_groups is {self.num_hidden_groups}, but there are only {self.num_hidden_layers} "
-                "layers to share them"
-            )
+            if not holds:
+                raise ValueError(f"model.{name} is {getattr(self, name)!r}; {rule}")
 
     @property
     def head_dim(self) -> int:
@@ -176,8 +170,3 @@ def family_of(model_type: str) -> Family:
     if model_type not in known:
         raise ValueError(f"model_type is {model_type!r}; known families: {', '.join(known)}")
     return importlib.import_module(f"clozelab.models.families.{model_type}").FAMILY
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"model.{name} is {value!r}; choose one of {', '.join(choices)}")

@@ -101,16 +101,12 @@ def _head_flops(config: EncoderConfig, kind: str) -> float:
     return products.flops
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[int, Tensor]:  # noqa: ARG001
-    return 2 * x.numel() * weight.shape[0], x.new_empty(*x.shape[:-1], weight.shape[0])
-
-
 def _matmul(left: Tensor, right: Tensor) -> tuple[int, Tensor]:
     return 2 * left.numel() * right.shape[-1], left.new_empty(*left.shape[:-1], right.shape[-1])
 
 
 COUNTED: Mapping[str, Callable[..., tuple[int, Tensor]]] = {
-    "linear": _linear,
+    "linear": lambda x, weight, bias=None: _matmul(x, weight.t()),  # noqa: ARG005
     **dict.fromkeys(("matmul", "__matmul__", "bmm", "mm"), _matmul),
 }
 UNCOUNTED = frozenset({"einsum", "addmm", "baddbmm", "tensordot", "bilinear", "scaled_dot_product_attention", "lstm"})

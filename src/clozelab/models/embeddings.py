@@ -8,14 +8,28 @@ Letters: T tokens in the stream, E embedding size, D head dimension.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from clozelab.models.config import EncoderConfig
-from clozelab.models.kernels.cpu import Dropout
-from clozelab.models.layers import Embedding, sinusoids
+from clozelab.models.layers import Dropout, Embedding
+
+
+def sinusoids(num_positions: int, size: int) -> Tensor:
+    """fp64 [positions, size]: sines in even columns, cosines in odd ones (Vaswani et al. 2017, section 3.5).
+
+    As a start of learned positions it is one of the things that take small models off the plateau of the masked-LM
+    loss.
+    """
+    position = torch.arange(num_positions, dtype=torch.float64)[:, None]
+    frequency = torch.exp(torch.arange(0, size, 2, dtype=torch.float64) * (-math.log(10_000.0) / size))
+    table = torch.empty(num_positions, size, dtype=torch.float64)
+    table[:, 0::2] = torch.sin(position * frequency)
+    table[:, 1::2] = torch.cos(position * frequency[: size // 2])
+    return table
 
 
 class Rotation(NamedTuple):
@@ -32,7 +46,17 @@ class Rotation(NamedTuple):
         return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
 
 
-class LearnedPositions(Embedding):
+class Positions(nn.Module):
+    """A scheme that learns nothing of a position, and tells attention nothing."""
+
+    def start(self, initializer_range: float) -> None:
+        """Called after everything is initialised."""
+
+    def rotation(self, position_ids: Tensor) -> Rotation | None:  # noqa: ARG002
+        return None
+
+
+class LearnedPositions(Positions, Embedding):
     """One learned vector a position, as BERT.
 
     Args:
@@ -47,7 +71,7 @@ class LearnedPositions(Embedding):
         self.starts_sinusoidal = config.position_embedding_init == "sinusoidal"
 
     def start(self, initializer_range: float) -> None:
-        """Called after everything is initialised. A sinusoidal start has the size of the other embeddings."""
+        """A sinusoidal start has the size of the other embeddings."""
         if self.starts_sinusoidal:
             with torch.no_grad():
                 self.weight.copy_(sinusoids(*self.weight.shape) * (initializer_range * 2.0**0.5))
@@ -56,12 +80,8 @@ class LearnedPositions(Embedding):
         """int64 [T] -> [T, E]."""
         return super().forward(position_ids + self.offset if self.offset else position_ids)
 
-    def rotation(self, position_ids: Tensor) -> Rotation | None:  # noqa: ARG002
-        """Attention is told nothing."""
-        return None
 
-
-class SinusoidalPositions(nn.Module):
+class SinusoidalPositions(Positions):
     """Vaswani et al. 2017, section 3.5: fixed sines and cosines, added at the size of the other embeddings."""
 
     table: Tensor
@@ -71,18 +91,12 @@ class SinusoidalPositions(nn.Module):
         table = sinusoids(config.max_position_embeddings, config.embedding_size)
         self.register_buffer("table", (table * (config.initializer_range * 2.0**0.5)).float(), persistent=False)
 
-    def start(self, initializer_range: float) -> None:
-        """Nothing is learned."""
-
     def forward(self, position_ids: Tensor) -> Tensor:
         """int64 [T] -> [T, E]."""
         return self.table.index_select(0, position_ids)
 
-    def rotation(self, position_ids: Tensor) -> Rotation | None:  # noqa: ARG002
-        return None
 
-
-class RotaryPositions(nn.Module):
+class RotaryPositions(Positions):
     """Su et al. 2021: query and key turn by an angle that grows with the position; nothing is added.
 
     Args:
@@ -99,9 +113,6 @@ class RotaryPositions(nn.Module):
         exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
         angles = torch.arange(config.max_position_embeddings, dtype=torch.float64)[:, None] * base**-exponents
         self.register_buffer("table", torch.stack([angles.cos(), angles.sin()]).float(), persistent=False)
-
-    def start(self, initializer_range: float) -> None:
-        """Nothing is learned."""
 
     def forward(self, position_ids: Tensor) -> None:  # noqa: ARG002
         """Nothing is added."""

@@ -1,15 +1,15 @@
-"""The encoder: embeddings, layers and pooler over one token stream, from the parts that its configuration names.
+"""The encoder from below: the two halves of a layer, the layers, and the whole over one token stream.
 
 Unusual: no batch dimension and no padding arithmetic; hidden states are [T, H] all the way and only attention looks at
 the layout. Query, key and value are one matrix. Parameter names are like BERT's in Hugging Face; what a folder calls
 them is in families/.
 
-Letters: T tokens in the stream, B sequences, E embedding size, H hidden size.
+Letters: T tokens in the stream, B sequences, E embedding size, H hidden size, N heads, D head dimension.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,101 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from clozelab.models import attention
-from clozelab.models.attention import Context, Mask, dense_rows
+from clozelab.models.attention import Context, Mask, attention_of, dense_rows
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Embeddings
-from clozelab.models.layers import Linear, initialise_
+from clozelab.models.layers import Dropout, Linear, activation, initialise_, layer_norm
 from clozelab.models.layout import Layout
+
+MAX_SHAPES = 64
+"""Shapes that are compiled before torch gives up and runs the rest uncompiled: phases x (with, without padding) x
+(last micro-batch, others)."""
+
+
+class ResidualOutput(nn.Module):
+    """Dense, dropout, add the residual, and a LayerNorm where that comes last: how both halves of a layer end."""
+
+    def __init__(self, input_size: int, config: EncoderConfig, norm_last: bool) -> None:
+        super().__init__()
+        self.dense = Linear(input_size, config.hidden_size)
+        self.LayerNorm = layer_norm(config) if norm_last else nn.Identity()
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        """[T, input size], [T, H] -> [T, H]."""
+        return self.LayerNorm(self.dropout(self.dense(x)) + residual)
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, config: EncoderConfig, norm_last: bool) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim = config.num_attention_heads, config.head_dim
+        self.dropout_prob = config.attention_probs_dropout_prob
+        self.qkv = Linear(config.hidden_size, 3 * config.hidden_size)
+        self.output = ResidualOutput(config.hidden_size, config, norm_last)
+
+    def forward(self, hidden: Tensor, residual: Tensor, context: Context) -> Tensor:
+        """[T, H] twice -> [T, H]."""
+        qkv = self.qkv(hidden).view(-1, 3, self.num_heads, self.head_dim)  # [T, 3, N, D]
+        attended = attention_of(qkv, context, dropout_prob=self.dropout_prob, training=self.training)
+        return self.output(attended.flatten(1), residual)
+
+
+class Intermediate(nn.Module):
+    """Dense and activation; gated (Shazeer 2020, GeGLU): times a second dense, from one matrix of both."""
+
+    def __init__(self, config: EncoderConfig, gated: bool) -> None:
+        super().__init__()
+        self.gated = gated
+        self.dense = Linear(config.hidden_size, config.intermediate_size * (2 if gated else 1))
+        self.activation = activation(config.hidden_act)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[T, H] -> [T, intermediate size]."""
+        if not self.gated:
+            return self.activation(self.dense(hidden))
+        inner, gate = self.dense(hidden).chunk(2, dim=-1)
+        return self.activation(inner) * gate
+
+
+class PostNorm(nn.Module):
+    """BERT's layer: each half ends with a LayerNorm.
+
+    Args:
+        config: the sizes.
+        gated: see Intermediate.
+    """
+
+    needs_final_norm: ClassVar[bool] = False
+
+    def __init__(self, config: EncoderConfig, gated: bool = False) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config, norm_last=True)
+        self.intermediate = Intermediate(config, gated)
+        self.output = ResidualOutput(config.intermediate_size, config, norm_last=True)
+
+    def forward(self, hidden: Tensor, context: Context) -> Tensor:
+        """[T, H] -> [T, H]."""
+        attended = self.attention(hidden, hidden, context)
+        return self.output(self.intermediate(attended), attended)
+
+
+class PreNorm(nn.Module):
+    """Each half begins with a LayerNorm (Xiong et al. 2020); the encoder adds one after its last layer."""
+
+    needs_final_norm: ClassVar[bool] = True
+
+    def __init__(self, config: EncoderConfig, gated: bool = False) -> None:
+        super().__init__()
+        self.attention_norm, self.feed_forward_norm = layer_norm(config), layer_norm(config)
+        self.attention = SelfAttention(config, norm_last=False)
+        self.intermediate = Intermediate(config, gated)
+        self.output = ResidualOutput(config.intermediate_size, config, norm_last=False)
+
+    def forward(self, hidden: Tensor, context: Context) -> Tensor:
+        """[T, H] -> [T, H]."""
+        attended = self.attention(self.attention_norm(hidden), hidden, context)
+        return self.output(self.intermediate(self.feed_forward_norm(attended)), attended)
 
 
 class EncoderOutput(NamedTuple):
@@ -83,13 +173,20 @@ class Encoder(nn.Module):
         self.layer = nn.ModuleList(config.block.build(config) for _ in range(config.num_hidden_groups))
         self.final_norm: nn.Module = nn.Identity()
         if self.layer[0].needs_final_norm:
-            self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+            self.final_norm = layer_norm(config)
         self.pooler: nn.Module = config.pooler.build(config) if config.pooler else nn.Identity()
         initialise_(self, config.initializer_range, generator)
         if embeddings is None:
             self.embeddings.position_embeddings.start(config.initializer_range)
         else:
-            self.embeddings = _shareable(embeddings, config)
+            size = tuple(embeddings.word_embeddings.weight.shape)
+            if size != (config.vocab_size, config.embedding_size):
+                raise ValueError(
+                    f"shared embeddings are {size[0]} words by {size[1]}, but the configuration says "
+                    f"{config.vocab_size} by {config.embedding_size}: encoders that share them need one vocabulary and "
+                    "one embedding_size"
+                )
+            self.embeddings = embeddings
 
     def forward(
         self,
@@ -151,22 +248,6 @@ class Encoder(nn.Module):
         a dense layer of their own."""
         states = self.token_states(sequence_output, layout)
         return states if getattr(head, "reads_token_states", False) else self.pooler(states)
-
-
-def _shareable(embeddings: Embeddings, config: EncoderConfig) -> Embeddings:
-    """ValueError for embeddings that this configuration would not make."""
-    size = tuple(embeddings.word_embeddings.weight.shape)
-    if size != (config.vocab_size, config.embedding_size):
-        raise ValueError(
-            f"shared embeddings are {size[0]} words by {size[1]}, but the configuration says {config.vocab_size} by "
-            f"{config.embedding_size}: encoders that share them need one vocabulary and one embedding_size"
-        )
-    return embeddings
-
-
-MAX_SHAPES = 64
-"""Shapes that are compiled before torch gives up and runs the rest uncompiled: phases x (with, without padding) x
-(last micro-batch, others)."""
 
 
 def compile_encoder(encoder: Encoder, *, dynamic: bool, **options: Any) -> None:

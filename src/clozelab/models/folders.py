@@ -113,7 +113,13 @@ def load_head(folder: Path | str, kind: str, module: nn.Module) -> None:
     family, stored = read_config(folder).family, read_tensors(folder)
     own = {family.head_name(kind, name): value for name, value in _head_state(module).items()}
     if kind == "lm":
-        _check_decoder(stored, family, folder)
+        decoder, words = f"{family.decoder}.weight", "embeddings.word_embeddings.weight"
+        projection, tied = stored.get(decoder), stored.get(family.prefix + words, stored.get(words))
+        if projection is not None and (tied is None or not torch.equal(projection, tied)):
+            raise ValueError(
+                f"{folder}: {decoder} is not the word embeddings: this {family.class_name}'s vocabulary projection was "
+                "trained apart (tie_word_embeddings false), and heads here share the embeddings; leave that head out"
+            )
         bias = family.head_name("lm", "bias")  # some files have it at the decoder alone
         stored = {name.replace(f"{family.decoder}.bias", bias): value for name, value in stored.items()} | stored
     found = {name: stored[name] for name in own if name in stored}
@@ -121,16 +127,6 @@ def load_head(folder: Path | str, kind: str, module: nn.Module) -> None:
     with torch.no_grad():
         for name, value in own.items():
             value.copy_(found[name])
-
-
-def _check_decoder(stored: Mapping[str, Tensor], family: Family, folder: Path) -> None:
-    name, words = f"{family.decoder}.weight", "embeddings.word_embeddings.weight"
-    decoder, tied = stored.get(name), stored.get(family.prefix + words, stored.get(words))
-    if decoder is not None and (tied is None or decoder.shape != tied.shape or not torch.equal(decoder, tied)):
-        raise ValueError(
-            f"{folder}: {name} is not the word embeddings: the vocabulary projection of this {family.class_name} was "
-            "trained apart (tie_word_embeddings false), and heads here share the embeddings; leave that head out"
-        )
 
 
 def read_config(folder: Path | str) -> EncoderConfig:
@@ -164,21 +160,18 @@ def read_tensors(folder: Path | str) -> dict[str, Tensor]:
     """Every tensor of a folder under today's names, on the CPU; checksums are verified where they are kept."""
     folder = Path(folder)
     verify_checksums(folder)
-    path = folder / WEIGHTS_FILE
+    path = next((folder / name for name in (WEIGHTS_FILE, PICKLED_WEIGHTS_FILE) if (folder / name).is_file()), None)
+    if path is None:
+        raise ValueError(f"{folder} holds neither {WEIGHTS_FILE} nor {PICKLED_WEIGHTS_FILE} (sharded: merge it first)")
     try:
-        if path.is_file():
+        if path.name == WEIGHTS_FILE:
             tensors = safetensors.torch.load_file(path)
-        elif (path := folder / PICKLED_WEIGHTS_FILE).is_file():
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
         else:
-            raise ValueError(
-                f"{folder} holds neither {WEIGHTS_FILE} nor {PICKLED_WEIGHTS_FILE} (sharded: merge it first)"
-            )
-    except ValueError:
-        raise
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # each format fails in its own way: cut short, bad header, forbidden pickle
         raise ValueError(f"{path} cannot be read, it is damaged or not a weights file: {error}") from error
-    return {_modern_name(name): value for name, value in tensors.items()}
+    modern = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # TensorFlow's
+    return {re.sub(r"LayerNorm\.(gamma|beta)$", lambda old: modern[old[0]], name): tensors[name] for name in tensors}
 
 
 def verify_checksums(folder: Path | str) -> None:
@@ -238,27 +231,19 @@ def _check_tensors(
 ) -> None:
     model = family.class_name
     missing = [name for name in expected if name not in tensors]
-    if missing:
-        raise ValueError(f"{folder}: tensor {_first_of(missing)} of this {model} model is missing")
     unexpected = [name for name in tensors if name not in expected]
-    if unexpected:
-        raise ValueError(
-            f"{folder}: tensor {_first_of(unexpected)} is not part of the {model} model that {CONFIG_FILE} describes"
-        )
+    for names in (missing, unexpected):
+        if names:
+            which = names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
+            wrong = f"of this {model} model is missing"
+            if names is unexpected:
+                wrong = f"is not part of the {model} model that {CONFIG_FILE} describes"
+            raise ValueError(f"{folder}: tensor {which} {wrong}")
     for name, shape in expected.items():
         if tensors[name].shape != shape:
             raise ValueError(
                 f"{folder}: tensor {name} has shape {list(tensors[name].shape)}, the configuration says {list(shape)}"
             )
-
-
-def _first_of(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
-
-
-def _modern_name(name: str) -> str:
-    """TensorFlow's LayerNorm.gamma/beta -> weight/bias."""
-    return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name))
 
 
 def _publish(temporary: Path, folder: Path) -> None:

@@ -33,16 +33,16 @@ class PaddedGroup:
 
 @dataclass
 class PaddedGroups:
-    """The stream rearranged into blocks of similar length, each padded to its longest sequence."""
+    """The stream rearranged into blocks of similar length, each padded to its longest sequence; all int64."""
 
     gather: Tensor
-    """int64 [padded rows]: the stream row of each padded row; a padding row names its sequence's first row."""
+    """[padded rows]: the stream row of each padded row; a padding row names its sequence's first row."""
     scatter: Tensor
-    """int64 [T]: the padded row of each stream row; slots that hold no token name padded row 0."""
+    """[T]: the padded row of each stream row; slots that hold no token name padded row 0."""
     padded_padding: Tensor
-    """int64: the padded rows that hold no token."""
+    """The padded rows that hold no token."""
     stream_padding: Tensor
-    """int64: the stream rows that hold no token."""
+    """The stream rows that hold no token."""
     groups: list[PaddedGroup]
 
 
@@ -54,8 +54,6 @@ class Layout:
     """int64 [B], real tokens."""
     row_slots: int | None
     """S for a rectangle, None for a ragged stream."""
-    full: bool
-    """True for a rectangle without any padding."""
     max_seqlen: int
     lengths_list: list[int]
     """`lengths` on the host."""
@@ -64,28 +62,28 @@ class Layout:
     @classmethod
     def rectangle(cls, lengths: Sequence[int] | np.ndarray, row_slots: int) -> Layout:
         """B rows of `row_slots` slots; ValueError for a length that is not in 1..row_slots."""
-        host = _checked(lengths)
-        if max(host) > row_slots:
-            raise ValueError(f"layout: a sequence of {max(host)} tokens does not fit a row of {row_slots} slots")
-        return cls(
-            lengths=torch.tensor(host, dtype=torch.int64),
-            row_slots=int(row_slots),
-            full=min(host) == row_slots,
-            max_seqlen=max(host),
-            lengths_list=host,
-        )
+        layout = cls.ragged(lengths)
+        if layout.max_seqlen > row_slots:
+            raise ValueError(
+                f"layout: a sequence of {layout.max_seqlen} tokens does not fit a row of {row_slots} slots"
+            )
+        layout.row_slots = int(row_slots)
+        return layout
 
     @classmethod
     def ragged(cls, lengths: Sequence[int] | np.ndarray) -> Layout:
         """Sequences one after the other; ValueError for a length below 1."""
-        host = _checked(lengths)
-        return cls(
-            lengths=torch.tensor(host, dtype=torch.int64),
-            row_slots=None,
-            full=False,
-            max_seqlen=max(host),
-            lengths_list=host,
-        )
+        host = [int(length) for length in lengths]
+        if not host:
+            raise ValueError("layout: a batch needs at least one sequence")
+        if min(host) < 1:
+            raise ValueError(f"layout: a sequence of {min(host)} tokens; every sequence needs at least one")
+        return cls(torch.tensor(host, dtype=torch.int64), None, max(host), host)
+
+    @property
+    def full(self) -> bool:
+        """True for a rectangle without any padding."""
+        return min(self.lengths_list) == self.row_slots
 
     @property
     def batch_size(self) -> int:
@@ -111,12 +109,12 @@ class Layout:
     @property
     def cu_seqlens(self) -> Tensor:
         """int32 [B + 1]: the first slot of each sequence, and T."""
-        return self.remember("cu_seqlens", self._make_cu_seqlens)
+        return self.remember("cu_seqlens", lambda: self._starts().to(torch.int32))
 
     @property
     def first_rows(self) -> Tensor:
         """int64 [B]: stream row of each sequence's first token."""
-        return self.remember("first_rows", lambda: self._make_starts()[:-1])
+        return self.remember("first_rows", lambda: self._starts()[:-1])
 
     @property
     def last_rows(self) -> Tensor:
@@ -153,29 +151,21 @@ class Layout:
         """
         to_gpu = torch.device(device).type == "cuda"
         lengths = self.lengths.to(device, non_blocking=non_blocking or (to_gpu and self.lengths.is_pinned()))
-        return Layout(lengths, self.row_slots, self.full, self.max_seqlen, self.lengths_list)
+        return Layout(lengths, self.row_slots, self.max_seqlen, self.lengths_list)
 
     def pin_memory(self) -> Layout:
-        return Layout(self.lengths.pin_memory(), self.row_slots, self.full, self.max_seqlen, self.lengths_list)
+        return Layout(self.lengths.pin_memory(), self.row_slots, self.max_seqlen, self.lengths_list)
 
-    def _host_starts(self) -> np.ndarray:
-        """int64 [B + 1]: first slot of each sequence, and T."""
-        if self.row_slots is not None:
-            return np.arange(self.batch_size + 1, dtype=np.int64) * self.row_slots
-        return np.concatenate([[0], np.cumsum(self.lengths_list, dtype=np.int64)])
-
-    def _make_starts(self) -> Tensor:
+    def _starts(self) -> Tensor:
         """int64 [B + 1], computed on the device: a copy from the host would wait for all work that is queued there."""
-        device = self.lengths.device
         if self.row_slots is not None:
-            return torch.arange(self.batch_size + 1, device=device) * self.row_slots
+            return torch.arange(self.batch_size + 1, device=self.lengths.device) * self.row_slots
         return torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
 
-    def _make_cu_seqlens(self) -> Tensor:
-        return self._make_starts().to(torch.int32)
-
     def _make_groups(self, group_size: int, num_slots: int, width_multiple: int) -> PaddedGroups:
-        lengths, starts = np.asarray(self.lengths_list), self._host_starts()
+        lengths = np.asarray(self.lengths_list)
+        slots = lengths if self.row_slots is None else np.full_like(lengths, self.row_slots)
+        starts = np.cumsum(slots) - slots
         order = np.argsort(lengths, kind="stable")
         scatter = np.full(num_slots, -1, dtype=np.int64)
         gather, is_padding, groups, offset = [], [], [], 0
@@ -230,12 +220,3 @@ def to_padded(x: Tensor, groups: PaddedGroups) -> Tensor:
 def from_padded(x: Tensor, groups: PaddedGroups) -> Tensor:
     """Padded rows [padded rows, ...] -> stream [T, ...], zero where there is no token."""
     return _Rearrange.apply(x, groups.scatter, groups.stream_padding, groups.gather, groups.padded_padding)
-
-
-def _checked(lengths: Sequence[int] | np.ndarray) -> list[int]:
-    host = [int(length) for length in lengths]
-    if not host:
-        raise ValueError("layout: a batch needs at least one sequence")
-    if min(host) < 1:
-        raise ValueError(f"layout: a sequence of {min(host)} tokens; every sequence needs at least one")
-    return host

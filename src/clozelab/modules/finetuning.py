@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder
-from clozelab.models.features import BiLSTM
+from clozelab.models.heads import BiLSTM
 from clozelab.modules.base import TrainingModule
 from clozelab.training.checkpoints import seed_forward
 from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks

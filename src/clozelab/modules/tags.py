@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from clozelab.datamodules.tags import TaggedSplit, predicted_lines
 from clozelab.metrics.entities import entity_scores, tag_scores
 from clozelab.models.encoder import Encoder
-from clozelab.models.features import FeatureMix, check_features
+from clozelab.models.heads import FeatureMix, check_features
 from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part, in_order
 
 ENTITY_SCORES = ("f1", "precision", "recall", "accuracy")

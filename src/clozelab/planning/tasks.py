@@ -18,8 +18,8 @@ from clozelab.datamodules.examples import Preview, TaskPreview
 from clozelab.datamodules.finetuning import TaskInputs, TrainingPlan
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count, training_flops_per_token
-from clozelab.models.features import FeatureMix
 from clozelab.models.folders import read_config
+from clozelab.models.heads import FeatureMix
 from clozelab.planning.jobs import FLOAT_BYTES, NO_PAST, Arm, Past, Words
 from clozelab.terminal import key_of
 

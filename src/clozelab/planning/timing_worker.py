@@ -28,8 +28,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
-from clozelab.models.features import BiLSTM
-from clozelab.models.heads import SequenceClassificationHead
+from clozelab.models.heads import BiLSTM, SequenceClassificationHead
 from clozelab.models.layout import Layout
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.objectives.objective import Objective

@@ -28,6 +28,7 @@ class Albert(Family):
     head_names: ClassVar[Mapping[str, str]] = {"lm": "predictions", "lm.transform": "predictions"}
     decoder = "predictions.decoder"
     pretraining = ((frozenset({"lm", "sop"}), "ForPreTraining"), (frozenset({"lm"}), "ForMaskedLM"))
+    keys = (*Family.keys, "embedding_size", "num_hidden_groups")
     parts: ClassVar[Mapping[str, Any]] = {"projects_embeddings": True}
     defaults: ClassVar[Mapping[str, Any]] = {
         **Family.defaults,
@@ -42,16 +43,14 @@ class Albert(Family):
         values = super().spell(config)
         # Their classes have no causal mask and would not look at the key.
         del values["is_decoder"], values["use_cache"]
-        sizes = {"embedding_size": config.embedding_size, "num_hidden_groups": config.num_hidden_groups}
-        return {**values, **sizes, "inner_group_num": 1, "classifier_dropout_prob": config.hidden_dropout_prob}
+        return {**values, "inner_group_num": 1, "classifier_dropout_prob": config.hidden_dropout_prob}
 
     def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
         if values.get("inner_group_num", 1) != 1:
             raise ValueError(
                 f"config.json: inner_group_num is {values['inner_group_num']}; only groups of one layer can be read"
             )
-        sizes = {name: values[name] for name in ("embedding_size", "num_hidden_groups")}
-        return {**super().read(values), **sizes}
+        return super().read(values)
 
 
 FAMILY = Albert()

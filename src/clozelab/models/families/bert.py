@@ -70,6 +70,8 @@ class Family:
     """Kinds of heads -> the class that holds them; the first that fits."""
     causal_lm: ClassVar[str] = "LMHeadModel"
     """Instead of ForMaskedLM, for a causal encoder."""
+    keys: ClassVar[tuple[str, ...]] = PLAIN_KEYS
+    """Fields of EncoderConfig that its config.json spells alike."""
     parts: ClassVar[Mapping[str, Any]] = {}
     """Fields of EncoderConfig that its config.json does not name, where they are not BERT's."""
     defaults: ClassVar[Mapping[str, Any]] = {
@@ -109,12 +111,12 @@ class Family:
             generator: source of the fresh weights; None means torch's global random state.
         """
         config = encoder.config
+        made = {"nsp": NextSentenceHead, "sop": SentenceOrderHead, "rtd": ReplacedTokenHead}
+        if kind in made:
+            return made[kind](config, generator=generator)
         if kind == "lm":
             weight: Any = encoder.embeddings.word_embeddings.weight
             return MaskedLMHead(config, weight, generator, self.lm_act)
-        if kind in ("nsp", "sop", "rtd"):
-            made = {"nsp": NextSentenceHead, "sop": SentenceOrderHead, "rtd": ReplacedTokenHead}[kind]
-            return made(config, generator=generator)
         if kind == "spans":
             return SpanHead(config, input_size, generator)
         if kind not in ("classification", "tags", "choices"):
@@ -175,10 +177,9 @@ class Family:
         if values.get("add_cross_attention"):
             raise ValueError("config.json: add_cross_attention is true; an encoder has no cross-attention")
         known = {**self.defaults, **{key: value for key, value in values.items() if value is not None}}
-        missing = [name for name in PLAIN_KEYS if name not in known]
-        if missing:
-            name = self.class_name.upper()
-            raise ValueError(f"config.json lacks {', '.join(missing)}: not a complete {name} configuration")
+        if missing := [name for name in self.keys if name not in known]:
+            model = self.class_name.upper()
+            raise ValueError(f"config.json lacks {', '.join(missing)}: not a complete {model} configuration")
         return EncoderConfig(**{**self.read(known), **values.get(OWN_KEY, {})})
 
     def spell(self, config: EncoderConfig) -> dict[str, Any]:
@@ -189,12 +190,12 @@ class Family:
             "use_cache": False,
             "position_embedding_type": "absolute",
             "tie_word_embeddings": True,
-            **{name: getattr(config, name) for name in PLAIN_KEYS},
+            **{name: getattr(config, name) for name in self.keys},
         }
 
     def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of EncoderConfig, from a complete config.json."""
-        plain = {name: values[name] for name in PLAIN_KEYS}
+        plain = {name: values[name] for name in self.keys}
         is_causal = bool(values.get("is_decoder", False))
         return {**plain, "is_causal": is_causal, "model_type": self.model_type, **self.parts}
 

@@ -27,16 +27,11 @@ class Electra(Family):
     decoder = "generator_lm_head"
     pretraining = ((frozenset({"rtd"}), "ForPreTraining"), (frozenset({"lm"}), "ForMaskedLM"))
     causal_lm = "ForCausalLM"
+    keys = (*Family.keys, "embedding_size")
     parts: ClassVar[Mapping[str, Any]] = {"pooler": None}
     defaults: ClassVar[Mapping[str, Any]] = {**Family.defaults, "embedding_size": 128}
     lm_act = "gelu"
     dense_heads: ClassVar[Mapping[str, str]] = {"classification": "gelu", "choices": "gelu"}
-
-    def spell(self, config: EncoderConfig) -> dict[str, Any]:
-        return {**super().spell(config), "embedding_size": config.embedding_size}
-
-    def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        return {**super().read(values), "embedding_size": values["embedding_size"]}
 
 
 def narrower(config: EncoderConfig, width: str | float | Fraction) -> EncoderConfig:

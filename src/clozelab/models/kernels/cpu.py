@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 _LEVELS = 1 << 16
@@ -47,11 +47,6 @@ def keep_scale(num_dropped_levels: int) -> float:
     return _LEVELS / (_LEVELS - num_dropped_levels)
 
 
-def dropped_levels(prob: float) -> int:
-    """Of 2^16, for `prob`."""
-    return round(prob * _LEVELS)
-
-
 class _CpuDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, num_dropped_levels: int) -> Tensor:
@@ -69,7 +64,7 @@ def has_fast_dropout(x: Tensor, prob: float) -> bool:
     """Whether `dropout` is this file's own for `x`; compiled, torch's is part of the loop around it."""
     return (
         x.device.type == "cpu"
-        and 0 < dropped_levels(prob) < _LEVELS
+        and 0 < round(prob * _LEVELS) < _LEVELS
         and x.dtype.itemsize in _INTEGERS
         and not torch.compiler.is_compiling()
     )
@@ -81,21 +76,7 @@ def dropout(x: Tensor, prob: float, training: bool) -> Tensor:
         return x
     if not has_fast_dropout(x, prob):
         return F.dropout(x, prob, True)
-    return _CpuDropout.apply(x, dropped_levels(prob))
-
-
-class Dropout(nn.Module):
-    """`dropout` as a module."""
-
-    def __init__(self, prob: float) -> None:
-        super().__init__()
-        self.prob = prob
-
-    def forward(self, x: Tensor) -> Tensor:
-        return dropout(x, self.prob, self.training)
-
-    def extra_repr(self) -> str:
-        return f"prob={self.prob}"
+    return _CpuDropout.apply(x, round(prob * _LEVELS))
 
 
 class _CpuAttention(torch.autograd.Function):
@@ -103,8 +84,13 @@ class _CpuAttention(torch.autograd.Function):
     def forward(ctx: Any, qkv: Tensor, batch_size: int, width: int, bias: Tensor | None, levels: int) -> Tensor:
         _, _, num_heads, head_dim = qkv.shape
         ctx.shape, ctx.alpha = (batch_size, width, num_heads, head_dim), head_dim**-0.5
-        q, k, v = _by_head(qkv, batch_size, width)
-        probs = torch.softmax(_scores(q, k, bias, ctx.alpha), dim=-1)
+        by_slot = qkv.view(batch_size, width, 3, num_heads, head_dim)
+        q, k, v = by_slot.permute(2, 0, 3, 1, 4).reshape(3, batch_size * num_heads, width, head_dim)
+        # Without a bias beta is 0, and the content of what is added is not read.
+        added = q.new_empty(()) if bias is None else bias
+        added = added.expand(len(q), width, width)
+        scores = torch.baddbmm(added, q, k.transpose(1, 2), beta=float(bias is not None), alpha=ctx.alpha)
+        probs = torch.softmax(scores, dim=-1)
         mask = drawn_mask(probs.shape, probs.dtype, levels) if levels else None
         ctx.scale = keep_scale(levels)
         ctx.save_for_backward(q, k, v, probs, mask)
@@ -132,7 +118,7 @@ class _CpuAttention(torch.autograd.Function):
 
 def cpu_attention(qkv: Tensor, batch_size: int, width: int, bias: Tensor | None, prob: float) -> Tensor:
     """qkv [T, 3, N, D] -> [T, N, D]; `bias` [1, S, S] or [B*N, 1, S] is added to the scores, `prob` is dropout's."""
-    return _CpuAttention.apply(qkv, batch_size, width, bias, dropped_levels(prob))
+    return _CpuAttention.apply(qkv, batch_size, width, bias, round(prob * _LEVELS))
 
 
 def has_fast_path(qkv: Tensor, prob: float) -> bool:
@@ -140,19 +126,3 @@ def has_fast_path(qkv: Tensor, prob: float) -> bool:
     if qkv.device.type != "cpu" or qkv.dtype.itemsize not in (2, 4) or torch.compiler.is_compiling():
         return False
     return prob == 0.0 or has_fast_dropout(qkv, prob)
-
-
-def _by_head(qkv: Tensor, batch_size: int, width: int) -> Tensor:
-    """[T, 3, N, D] -> [3, B*N, S, D]."""
-    _, _, num_heads, head_dim = qkv.shape
-    rows = qkv.view(batch_size, width, 3, num_heads, head_dim).permute(2, 0, 3, 1, 4)
-    return rows.reshape(3, batch_size * num_heads, width, head_dim)
-
-
-def _scores(q: Tensor, k: Tensor, bias: Tensor | None, alpha: float) -> Tensor:
-    """[B*N, S, D] twice -> [B*N, S, S]."""
-    count, width, _ = q.shape
-    if bias is None:
-        start = q.new_empty(()).expand(count, width, width)  # beta=0: its content is not read
-        return torch.baddbmm(start, q, k.transpose(1, 2), beta=0.0, alpha=alpha)
-    return torch.baddbmm(bias.expand(count, width, width), q, k.transpose(1, 2), alpha=alpha)

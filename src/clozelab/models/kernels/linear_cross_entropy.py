@@ -45,7 +45,7 @@ class PredictionLoss:
 class _Sums:
     """What the chunks add to; a gradient is None before the first chunk, and for good where none is wanted."""
 
-    wanted: tuple[bool, bool, bool]
+    wanted: tuple[bool, ...]
     """Gradients somebody will ask for: hidden, weight, bias."""
     loss: Tensor
     num_correct: Tensor
@@ -63,12 +63,10 @@ def linear_cross_entropy(
     in autocast's type where autocast is on; the softmax is fp32, and so are the sums over chunks. `chunk_logits`:
     held at a time; None: the device's usual number.
     """
-    with_grad = torch.is_grad_enabled()
-    wanted = (hidden.requires_grad and with_grad, weight.requires_grad and with_grad, bias.requires_grad and with_grad)
+    wanted = tuple(leaf.requires_grad and torch.is_grad_enabled() for leaf in (hidden, weight, bias))
     device_type = hidden.device.type
-    dtype = hidden.dtype
-    if torch.is_autocast_enabled(device_type):
-        dtype = torch.get_autocast_dtype(device_type)
+    in_autocast = torch.is_autocast_enabled(device_type)
+    dtype = torch.get_autocast_dtype(device_type) if in_autocast else hidden.dtype
     chunk = chunk_logits or (CHUNK_LOGITS if _on_cpu(hidden) else ACCELERATOR_CHUNK_LOGITS)
     loss_sum, num_correct = _LinearCrossEntropy.apply(hidden, weight, bias, labels, dtype, wanted, chunk)
     return PredictionLoss(loss_sum, num_correct, (labels >= 0).sum())
@@ -83,12 +81,29 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias: Tensor,
         labels: Tensor,
         dtype: torch.dtype,
-        wanted: tuple[bool, bool, bool],
+        wanted: tuple[bool, ...],
         chunk_logits: int,
     ) -> tuple[Tensor, Tensor]:
+        num_rows, vocab_size = hidden.shape[0], weight.shape[0]
+        sums = _Sums(
+            wanted,
+            loss=torch.zeros((), dtype=torch.float32, device=hidden.device),
+            num_correct=torch.zeros((), dtype=torch.int64, device=hidden.device),
+            grad_hidden=torch.empty_like(hidden) if wanted[0] else None,
+        )
+        chunk_rows = min(num_rows, max(MIN_CHUNK_ROWS, chunk_logits // vocab_size))
+        # One buffer for all chunks: fresh memory of this size costs page faults.
+        buffer = torch.empty(chunk_rows, vocab_size, dtype=dtype, device=hidden.device)
+        low_hidden, low_weight, low_bias = hidden.to(dtype), weight.to(dtype), bias.to(dtype)
         with torch.autocast(hidden.device.type, enabled=False):
-            sums = _all_chunks(hidden, weight, bias, labels, dtype, wanted, chunk_logits)
-        ctx.gradients = (sums.grad_hidden, sums.grad_weight, sums.grad_bias)
+            for start in range(0, num_rows, max(1, chunk_rows)):
+                rows = slice(start, start + chunk_rows)
+                chunk = low_hidden[rows]
+                logits = torch.addmm(low_bias, chunk, low_weight.t(), out=buffer[: chunk.shape[0]])  # [C, V]
+                _softmax_blocks(logits, labels[rows], sums)
+                _multiply_out(logits, chunk, low_weight, sums, rows)
+        grad_weight = _finished(sums.grad_weight, weight, wanted[1])
+        ctx.gradients = (sums.grad_hidden, grad_weight, _finished(sums.grad_bias, bias, wanted[2]))
         ctx.mark_non_differentiable(sums.num_correct)
         return sums.loss, sums.num_correct
 
@@ -101,37 +116,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if gradient is not None:
                 gradient.mul_(grads[0])
         return *gradients, None, None, None, None
-
-
-def _all_chunks(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    labels: Tensor,
-    dtype: torch.dtype,
-    wanted: tuple[bool, bool, bool],
-    chunk_logits: int,
-) -> _Sums:
-    num_rows, vocab_size = hidden.shape[0], weight.shape[0]
-    sums = _Sums(
-        wanted,
-        loss=torch.zeros((), dtype=torch.float32, device=hidden.device),
-        num_correct=torch.zeros((), dtype=torch.int64, device=hidden.device),
-        grad_hidden=torch.empty_like(hidden) if wanted[0] else None,
-    )
-    chunk_rows = min(num_rows, max(MIN_CHUNK_ROWS, chunk_logits // vocab_size))
-    # One buffer for all chunks: fresh memory of this size costs page faults.
-    buffer = torch.empty(chunk_rows, vocab_size, dtype=dtype, device=hidden.device)
-    low_hidden, low_weight, low_bias = hidden.to(dtype), weight.to(dtype), bias.to(dtype)
-    for start in range(0, num_rows, max(1, chunk_rows)):
-        rows = slice(start, start + chunk_rows)
-        chunk = low_hidden[rows]
-        logits = torch.addmm(low_bias, chunk, low_weight.t(), out=buffer[: chunk.shape[0]])  # [C, V]
-        _softmax_blocks(logits, labels[rows], sums)
-        _multiply_out(logits, chunk, low_weight, sums, rows)
-    sums.grad_weight = _finished(sums.grad_weight, weight, wanted[1])
-    sums.grad_bias = _finished(sums.grad_bias, bias, wanted[2])
-    return sums
 
 
 def _on_cpu(x: Tensor) -> bool:
