@@ -37,7 +37,15 @@ PLAIN_VERBS = {
     "list": "experiments with their status",
     "show": "documents and examples of the embedded world",
 }
-MODULES = {"list": "listing", "explain-cell": "explain_cell"}
+PLACES = {
+    "runs": "inventory.runs",
+    "status": "inventory.status",
+    "gc": "inventory.gc",
+    "list": "listing.list_all",
+    "show": "listing.show",
+    "explain-cell": "explain_cell.main",
+}
+"""Module and function below clozelab.stages of a plain verb; any other is `main` in the module of its name."""
 HYDRA_HELP = {
     "prepare": """\
 Cleans and splits text, trains or takes a WordPiece vocabulary, and writes token shards into the cache; what is there
@@ -182,8 +190,9 @@ def _print_error(error: BaseException, verb: str) -> None:
 
 
 def _plain_verb(verb: str, words: list[str]) -> int:
-    stage = importlib.import_module(f"clozelab.stages.{MODULES.get(verb, verb)}")
-    return int(stage.main(words) or 0)
+    module, _, function = PLACES.get(verb, f"{verb}.main").partition(".")
+    stage = getattr(importlib.import_module(f"clozelab.stages.{module}"), function)
+    return int(stage(words) or 0)
 
 
 def _hydra_verb(verb: str, words: list[str]) -> int:

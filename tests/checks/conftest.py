@@ -81,7 +81,7 @@ def make_arm(name: str, corpus: Corpus, **changes: Any) -> Arm:
         is_causal=objective.is_causal,
     )
     settings = {"schedule": {"warmup_fraction": 0.05}}
-    return replace(Arm(name, objective, config, PHASES, corpus, settings), **changes)
+    return replace(Arm(name, objective, config, PHASES, corpus, settings=settings), **changes)
 
 
 def make_split(seed: int, number: int, *, names: Sequence[str]) -> Preview:

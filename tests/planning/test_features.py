@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from clozelab.models.cost import training_flops_per_token
-from clozelab.planning.cost import FORWARD_SHARE, START_SECONDS, analyse, seconds_of, task_request
 from clozelab.planning.steps import make_steps
-from clozelab.planning.tasks import TaskJob
-from clozelab.stages.subject import Corpora
+from clozelab.planning.tasks import FORWARD_SHARE, START_SECONDS, Request, Speed, TaskJob
+from clozelab.stages.subject import Corpora, analyse
 from clozelab.verdicts.experiment import find_experiment
 
 
@@ -24,7 +23,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[TaskJob]:
     words = ["scale=demo", "finetune.task=ner_conll2003", "finetune.row=mlm_nsp,last,embeddings,concat_last_four",
              "model.num_hidden_layers=4", f"data_dir={root}", f"cache_dir={root}/cache",
              "finetune.task.data.train_file=train.conll", "finetune.task.data.validation_file=dev.conll"]  # fmt: skip
-    return analyse(make_steps(find_experiment("table7_feature_based_ner"), words), Corpora(strict=False)).tasks
+    return list(analyse(make_steps(find_experiment("table7_feature_based_ner"), words), Corpora(strict=False)).tasks)
 
 
 def by_size(jobs: list[TaskJob], size: int) -> TaskJob:
@@ -42,7 +41,7 @@ def test_shapes(jobs: list[TaskJob]) -> None:
 def test_every_arms_encoder_passes_for_itself(tmp_path: Path) -> None:
     words = ["scale=demo", "finetune.task=ner_features_conll2003", f"data_dir={tmp_path}", f"cache_dir={tmp_path}"]
     found = analyse(make_steps(find_experiment("table8_masking"), words), Corpora(strict=False)).tasks
-    passes = sum(job.features.pass_share * job.count for job in found if job.features)
+    passes = sum(job.pass_share * job.count for job in found)
     assert passes == pytest.approx((6 + 1) * 2)  # six arms and fresh weights, two pre-training seeds
 
 
@@ -60,26 +59,31 @@ def test_flops_by_hand(jobs: list[TaskJob]) -> None:
 
 
 def test_seconds_by_hand(jobs: list[TaskJob]) -> None:
-    job = replace(by_size(jobs, 128), speed=1000.0, forward_speed=50_000.0)
+    job = replace(by_size(jobs, 128), speeds=[Speed(1000.0, forward=50_000.0)])
     training = 10 * 300 * 2 / 1000.0
     evaluation = job.passes * 100 * 2 / 1000.0 * FORWARD_SHARE
     expected = START_SECONDS["finetune"] + training + evaluation + job.pass_tokens / 50_000.0
-    assert seconds_of(job) == pytest.approx(expected)
+    assert job.seconds == pytest.approx(expected)
+
+
+def request_of(job: TaskJob) -> Request:
+    (found,) = job.requests()
+    return found
 
 
 def test_what_is_timed(jobs: list[TaskJob]) -> None:
     """The BiLSTM as configured, on sentences of words; a fine-tuned encoder's question is what it was."""
-    asked = task_request(by_size(jobs, 512)).question
+    asked = request_of(by_size(jobs, 512)).question
     assert asked["kind"] == "features" and asked["words_each"] == 2
     assert asked["bilstm"] == {"input_size": 512, "hidden_size": 128, "num_layers": 2}
-    assert {"bilstm", "words_each"}.isdisjoint(task_request(jobs[0]).question)
+    assert {"bilstm", "words_each"}.isdisjoint(request_of(jobs[0]).question)
 
 
 def test_the_worker_trains_the_bilstm_alone(jobs: list[TaskJob]) -> None:
     from clozelab.planning.timing_worker import answer
     from clozelab.training.trainer import choose_hardware
 
-    request = task_request(by_size(jobs, 128))
+    request = request_of(by_size(jobs, 128))
     asked = {"seconds": 0.01, "step_flops": request.step_flops, "max_step_seconds": 1e9, **request.question}
     small = {"bilstm": {"input_size": 8, "hidden_size": 8, "num_layers": 2}, "batch_size": 2, "evaluation_tokens": 200}
     hardware = choose_hardware(**asked["hardware"])

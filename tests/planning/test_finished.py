@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from clozelab.planning.cost import Costing, analyse, seconds_of
+from clozelab.planning.cost import Costing
 from clozelab.planning.steps import Step, make_steps
 from clozelab.runs.find import find
 from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical
 from clozelab.stages.plan import sums
-from clozelab.stages.subject import Corpora
+from clozelab.stages.subject import Corpora, analyse
 from clozelab.training.host import host_facts
 from clozelab.verdicts.experiment import find_experiment
 
@@ -61,10 +61,10 @@ def test_done_jobs_and_their_times(steps: dict[str, Step], tmp_path: Path) -> No
         finish(steps["finetune"], words, 10.0)
     after = plan(steps, tmp_path)
     arms = {arm.name: arm for arm in after.arms}
-    assert (arms["mlm"].past.done, seconds_of(arms["mlm"])) == (2, pytest.approx(150.0))
-    assert (arms["ltr"].past.done, seconds_of(arms["ltr"])) == (0, None)
+    assert (arms["mlm"].done, arms["mlm"].seconds) == (2, pytest.approx(150.0))
+    assert (arms["ltr"].done, arms["ltr"].seconds) == (0, None)
     assert (after.left("pretrain"), after.left("finetune")) == (4, 0)
-    assert seconds_of(after.tasks[0]) == pytest.approx(10.0)
+    assert after.tasks[0].seconds == pytest.approx(10.0)
     assert after.wall("finetune") is not None and after.wall("finetune", only_left=True) == 0.0
     text = " ".join(sums(after))
     assert "left: 4 jobs, time unknown" in text and "left: nothing, all are complete or shared" in text
@@ -76,7 +76,7 @@ def test_a_run_of_other_settings_is_not_done_and_may_say_how_long_it_takes(
     for words in jobs(steps["finetune"], "row=mlm"):
         finish(steps["finetune"], words, 10.0, gradient_clip_norm=9.0)
     after = plan(steps, tmp_path)
-    assert after.left("finetune") == 4 and seconds_of(after.tasks[0]) == pytest.approx(10.0)
+    assert after.left("finetune") == 4 and after.tasks[0].seconds == pytest.approx(10.0)
 
 
 def test_times_of_another_machine_are_not_this_ones(
@@ -86,4 +86,4 @@ def test_times_of_another_machine_are_not_this_ones(
     elsewhere = host_facts() | {"host": host_facts()["host"] | {"cpu": "Another"}}
     monkeypatch.setattr("clozelab.planning.cost.host_facts", lambda: elsewhere)
     found = plan(steps, tmp_path).arms[0]
-    assert found.past == (1, None) and seconds_of(found) is None
+    assert (found.done, found.seconds) == (1, None)

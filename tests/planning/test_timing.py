@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from clozelab.planning import timing
-from clozelab.planning.timing import ANSWER, Request, Speed, measured_speeds
+from clozelab.planning import cost, timing_worker
+from clozelab.planning.cost import measured_speeds
+from clozelab.planning.tasks import ANSWER, Request, Speed
+from clozelab.training.trainer import choose_hardware
 
 WORKER = """
 import json, os, sys
@@ -30,7 +33,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir()
     (folder / "pretend_worker.py").write_text(WORKER.format(answer=ANSWER))
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    monkeypatch.setattr(timing, "WORKER", "pretend_worker")
+    monkeypatch.setattr(cost, "WORKER", "pretend_worker")
 
 
 def request(a: str, **answer: Any) -> Request:
@@ -48,7 +51,7 @@ GOOD = {"wall": 1000.0, "processor": 900.0}
 def test_a_shape_that_ends_its_process_leaves_the_others_their_speeds(tmp_path: Path) -> None:
     asked = [request("fine", **GOOD), request("dies"), request("fine too", **GOOD)]
     first, dead, third = ask(asked, tmp_path)
-    assert first == third == Speed(1000.0, 1.0)
+    assert first == third == Speed(1000.0)
     assert dead is not None and not dead.tokens_per_second and dead.problem == "MemoryError: no room"
     assert ask(asked, tmp_path, measure=False) == [first, None, third], "failures are tried again, speeds are kept"
 
@@ -57,8 +60,8 @@ def test_a_shape_that_ends_its_process_leaves_the_others_their_speeds(tmp_path: 
 def test_a_problem_and_an_estimate_are_said_and_not_kept(tmp_path: Path) -> None:
     asked = [request("wrong", problem="ValueError: no"), request("large", step_seconds=60.0), request("ok", **GOOD)]
     wrong, large, fine = ask(asked, tmp_path)
-    assert wrong == Speed(0.0, 1.0, problem="ValueError: no")
-    assert large == Speed(600.0 / 60.0, 1.0, is_estimated=True)
+    assert wrong == Speed(0.0, problem="ValueError: no")
+    assert large == Speed(600.0 / 60.0, is_estimated=True)
     assert fine is not None and ask(asked, tmp_path, measure=False) == [None, None, fine]
 
 
@@ -72,13 +75,10 @@ def test_each_speed_is_kept_as_it_comes(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         measured_speeds(asked, tmp_path, at_once=1, threads=2, measure=True, say=stop)
     kept, missing = measured_speeds(asked, tmp_path, at_once=1, threads=2, measure=False)
-    assert kept == Speed(1000.0, 1.0) and missing is None
+    assert kept == Speed(1000.0) and missing is None
 
 
 def test_the_worker_does_not_begin_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    from clozelab.planning import timing_worker
-    from clozelab.training.trainer import choose_hardware
-
     monkeypatch.setattr(timing_worker, "ceiling", lambda precision, device: 1e10)
     hardware = choose_hardware(
         accelerator="cpu", devices=1, num_nodes=1, strategy="auto", precision="32-true", threads=1
@@ -90,10 +90,6 @@ def test_the_worker_does_not_begin_what_takes_too_long(monkeypatch: pytest.Monke
 def test_the_worker_goes_on_after_a_shape_that_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import io
-
-    from clozelab.planning import timing_worker
-
     hardware = {
         "accelerator": "cpu",
         "devices": 1,

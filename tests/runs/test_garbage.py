@@ -15,7 +15,7 @@ import pytest
 
 from clozelab.runs.find import find
 from clozelab.runs.gc import delete, find_garbage
-from clozelab.stages.gc import main
+from clozelab.stages.inventory import gc as main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists who holds a lock")
 CORPUS = "c" * 64

@@ -16,8 +16,8 @@ from clozelab.runs.gc import find_garbage
 from clozelab.runs.progress import LAUNCH_FILE, SweepState, read_launches, write_launch
 from clozelab.runs.record import JobName
 from clozelab.stages import reproduce
-from clozelab.stages.status import Standing, standings
-from clozelab.stages.status import main as status_verb
+from clozelab.stages.inventory import Standing, standings
+from clozelab.stages.inventory import status as status_verb
 
 EXPERIMENT = "table5_pretraining_tasks"
 PRETRAIN = [JobName(arm, "", seed) for arm in ("mlm", "ltr", "mlm_nsp") for seed in "12"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.stages.compare import config_differences, final_scores, main, making_differences, open_run, points
+from clozelab.stages.compare import differences, final_scores, main, open_run, points
 from clozelab.verdicts.examples import paired_test
 
 
@@ -42,17 +42,17 @@ def test_every_difference_and_nothing_else(root: Path) -> None:
     change(one, config={"optimizer": {"betas": [0.9, 0.98]}}, inputs={"encoder": "a" * 64})
     change(two, config={"optimizer": {"betas": [0.9, 0.999]}}, inputs={"encoder": "b" * 64})
     change(two, versions={"torch": "2.14.0"}, facts={"precision": "32-true"})
-    found = {key: values for key, *values in config_differences(open_run(str(one)), open_run(str(two)))}
+    found = {key: values for key, *values in differences(open_run(str(one)), open_run(str(two)), "configuration")}
     assert found == {
         "row": ["mlm", "ltr"],
         "seed": ["1", "2"],
         "optimizer.betas.1": ["0.98", "0.999"],
-        "input encoder": ["a" * 12, "b" * 12],
+        "inputs.encoder": ["a" * 12, "b" * 12],
     }
-    made = {key: values for key, *values in making_differences(open_run(str(one)), open_run(str(two)))}
-    assert made == {"versions.torch": ["2.13.0", "2.14.0"], "precision": ["(none)", "32-true"]}
+    made = {key: values for key, *values in differences(open_run(str(one)), open_run(str(two)), "made with")}
+    assert made == {"versions.torch": ["2.13.0", "2.14.0"], "facts.precision": ["(none)", "32-true"]}
     same = open_run(str(one))
-    assert config_differences(same, same) == making_differences(same, same) == []
+    assert differences(same, same, "configuration") == differences(same, same, "made with") == []
 
 
 def test_curves_at_equal_tokens(root: Path) -> None:

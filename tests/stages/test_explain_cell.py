@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clozelab.runs.find import find
-from clozelab.stages.explain_cell import explain, find_columns, find_row, main
+from clozelab.stages.explain_cell import arithmetic, explain, find_columns, find_row, main
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 from clozelab.verdicts.table import build_table
 
@@ -31,10 +31,11 @@ def test_arithmetic_is_that_of_the_table(root: Path) -> None:
     found = explain(table, "mlm", column)
     estimate = table.cells["mlm", "mrpc"].estimate
     assert estimate is not None and estimate.half_width is not None
-    numbers = re.findall(r"[\d.]+", found.arithmetic[-1])
+    lines = arithmetic(found.cell)
+    numbers = re.findall(r"[\d.]+", lines[-1])
     assert float(numbers[-1]) == pytest.approx(estimate.half_width, abs=0.005)
-    assert f"{estimate.mean:.2f}" in found.arithmetic[-2] and "3 pre-training seeds" in found.arithmetic[-2]
-    assert found.paper == 86.5 and len(found.arithmetic) == 5
+    assert f"{estimate.mean:.2f}" in lines[-2] and "3 pre-training seeds" in lines[-2]
+    assert found.paper == 86.5 and len(lines) == 5
     assert [one.why_not for one in found.runs].count("") == 6
     assert "not complete (failed)" in [one.why_not for one in found.runs]
     assert ("encoder_arm", "(none)", "(none)") not in found.apart

@@ -6,14 +6,14 @@ import re
 
 import pytest
 
-from clozelab.stages.show import main, read
+from clozelab.stages.listing import show
 
 TASKS = ["CoLA", "SST-2", "MRPC", "QQP", "STS-B", "RTE", "QNLI", "MNLI", "SWAG", "SQuAD 1.1", "SQuAD 2.0", "NER"]
 
 
 def test_prints_documents_and_every_task(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    assert main(["microworld", "--n", "2", "--seed=7"]) == 0
+    assert show(["microworld", "--n", "2", "--seed=7"]) == 0
     printed = capsys.readouterr().out
     assert "Synthetic" in printed and "seed 7" in printed
     assert re.findall(r"^document (\d)", printed, re.MULTILINE) == ["0", "1"]
@@ -39,9 +39,9 @@ def test_prints_documents_and_every_task(capsys: pytest.CaptureFixture[str], mon
 )
 def test_wrong_use_is_said(words: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        read(words)
+        show(words)
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["microworld", "--help"]) == 0
+    assert show(["microworld", "--help"]) == 0
     assert "--seed" in capsys.readouterr().out

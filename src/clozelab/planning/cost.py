@@ -1,111 +1,43 @@
 """What an experiment costs: time by speeds that are known, disk, and what a budget buys when arms are matched.
 
-Asked for time, it says None where a speed is not known; it never guesses one silently.
+Asked for time, it says None where a speed is not known; it never guesses one silently. A speed is measured once a
+shape and machine, and kept in the cache. As many processes are timed side by side as jobs will run, because cores
+share their memory and caches. Where a process has one thread, its speed is taken by processor time: whatever else the
+machine does now, it will not do then.
 """
 
 from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas
 from omegaconf import OmegaConf
+from scipy.optimize import brentq
 
 from clozelab.launch.jobs import planned_jobs
-from clozelab.planning.jobs import Arm, Corpus, Past, Words, kinds, make_arm
-from clozelab.planning.tasks import Kind, TaskFiles, TaskJob, task_jobs
-from clozelab.planning.timing import Request, Speed, measured_speeds
-from clozelab.runs.fingerprint import canonical
-from clozelab.runs.record import JobName, Record
+from clozelab.planning.jobs import Arm
+from clozelab.planning.tasks import ANSWER, START_SECONDS, Kind, Request, Speed, TaskFiles, TaskJob, Words, task_jobs
+from clozelab.runs.fingerprint import canonical, digest
+from clozelab.runs.gc import size
+from clozelab.runs.record import JobName, write_json
 from clozelab.suggestions import duration
 from clozelab.training.host import host_facts
 
 if TYPE_CHECKING:
     from clozelab.planning.steps import Step
     from clozelab.runs.find import Runs
-
-START_SECONDS = {"pretrain": 2.5, "finetune": 0.9}
-"""Between the launcher's decision and the first step, and after the last one: imports, reading the corpus, writing."""
-FORWARD_SHARE = 1 / 3
-"""Of a training step's work: what a validation pass costs per token."""
-MATCHINGS = ("steps", "tokens", "flops", "time")
-
-
-@dataclass(frozen=True)
-class Pool:
-    """How a stage's jobs run: so many at a time, with so many threads each."""
-
-    num_jobs: int
-    num_seeds: int
-    """Of pre-training."""
-    at_once: int
-    threads: int
-    timed_at_once: int
-    """Processes side by side in which speeds are measured here: one where the jobs run elsewhere."""
-
-    @classmethod
-    def of(cls, step: Step) -> Pool:
-        from clozelab.launch.launcher import share_cores
-
-        sweep = step.sweep
-        launcher = sweep.master.hydra.launcher
-        at_once, threads = share_cores(launcher.get("jobs_at_once", 1), sweep.master, len(sweep.jobs))
-        seed = "pretrain_seed" if step.verb == "finetune" else "seed"
-        num_seeds = len(sweep.groups(lambda key: key == seed))
-        return cls(len(sweep.jobs), num_seeds, at_once, threads, at_once if sweep.runs_here else 1)
-
-
-@dataclass(frozen=True)
-class Costing:
-    """What an experiment at one scale costs: its arms, its tasks, and how each stage's jobs share this machine."""
-
-    arms: Sequence[Arm]
-    tasks: Sequence[TaskJob]
-    pools: Mapping[str, Pool]
-    lowest_share: float = 1.0
-    """Of a core that the slowest measurement got; 1 where nothing was measured."""
-    problems: Sequence[str] = ()
-    """Shapes that could not be timed, and why."""
-
-    @property
-    def num_seeds(self) -> int:
-        """Of pre-training."""
-        return next((pool.num_seeds for pool in self.pools.values()), 1)
-
-    @property
-    def all_shapes(self) -> list[Arm | TaskJob]:
-        return [*self.arms, *self.tasks]
-
-    def shapes(self, verb: str) -> Sequence[Arm | TaskJob]:
-        return self.arms if verb == "pretrain" else self.tasks
-
-    def wall(self, verb: str, *, only_left: bool = False) -> float | None:
-        """Wall time of a stage's jobs, or of those that runs so far leave; None where a speed is not known."""
-        durations: list[float] = []
-        for shape in self.shapes(verb):
-            count = shape.count - (shape.past.done if only_left else 0)
-            seconds = seconds_of(shape)
-            if seconds is None and count:
-                return None
-            durations += [seconds or 0.0] * count
-        return makespan(durations, self.pools[verb].at_once if verb in self.pools else 1)
-
-    def left(self, verb: str) -> int:
-        """Jobs that are neither complete nor will be taken from another experiment."""
-        return sum(shape.count - shape.past.done for shape in self.shapes(verb))
-
-    def flops_left(self, verb: str) -> float:
-        """Of the same jobs; a task without its files counts as nothing."""
-        return sum((shape.count - shape.past.done) * (shape.flops or 0.0) for shape in self.shapes(verb))
-
-    @property
-    def run_bytes(self) -> int:
-        """Of all run folders: checkpoints, encoders, predictions, saved models."""
-        return sum(shape.count * shape.result_bytes for shape in self.all_shapes)
-
 
 ALIKE = {
     "pretrain": ("model", "architecture", "objective", "phases"),
@@ -114,95 +46,133 @@ ALIKE = {
 """Settings in which a run has to be equal to take as long."""
 DONE = ("complete", "check", "shared", "shared?")
 """Of a planned job; `check` is complete, and most likely of the same inputs."""
+MATCHINGS = ("steps", "tokens", "flops", "time")
+HOST = ("cpu", "cores", "gpus")
+"""What a speed depends on of a machine."""
+TIMING_VERSION = 1
+"""Raised when what is timed changes."""
+SECONDS = 1.5
+"""Of each measurement."""
+MAX_STEP_SECONDS = 30.0
+"""Shapes whose steps take longer, by their FLOPs, are not timed."""
+KEPT = ("tokens_per_second", "forward")
+"""Of a speed, in the cache."""
+WORKER = "clozelab.planning.timing_worker"
 
 
-class PastRuns:
-    """What the runs so far say of a stage's jobs: which need not run again, and how long like ones took here."""
+@dataclass(frozen=True)
+class Pool:
+    """How a stage's jobs run: so many at a time, with so many threads each.
 
-    def __init__(self, step: Step, runs: Runs | None) -> None:
-        self.keys = ALIKE[step.verb]
-        of_stage = [] if runs is None else runs.pretrain if step.verb == "pretrain" else runs.finetune
-        self.complete = [run for run in of_stage if run.is_complete]
-        # Runs of other experiments are shared in pre-training alone.
-        asks = runs is not None and (self.complete or step.verb == "pretrain")
-        self.done = {job.overrides for job in planned_jobs(step.sweep) if job.status in DONE} if asks else set()
-
-    def __call__(self, settings: Mapping[str, Any], jobs: Sequence[Words]) -> Past:
-        wanted = json.loads(json.dumps(canonical(OmegaConf.create(dict(settings)))))
-        name = JobName.of(settings)[:2]
-        alike = [
-            run.seconds for run in self.complete
-            if run.job_name[:2] == name and all(run.config.get(key) == wanted.get(key) for key in self.keys)
-            and _is_timed_here(run)
-        ]  # fmt: skip
-        return Past(sum(words in self.done for words in jobs), sum(alike) / len(alike) if alike else None)
-
-
-def _is_timed_here(run: Record) -> bool:
-    here = host_facts()["host"]
-    is_same = all(run.host.get(key) == here[key] for key in ("cpu", "cores", "gpus"))
-    return is_same and run.shared is None and bool(run.seconds)
-
-
-def analyse(
-    steps: Sequence[Step], corpus_of: Callable[[Mapping[str, Any]], Corpus], runs: Runs | None = None
-) -> Costing:
-    """What is known of an experiment without timing anything.
-
-    Args:
-        steps: of `make_steps`.
-        corpus_of: a composed pre-training configuration -> its corpus.
-        runs: the experiment's at this scale, where there may be some.
+    `num_seeds` are of pre-training. `timed_at_once` processes side by side are timed: one where jobs run elsewhere.
     """
-    found = {
-        step.verb: [(step.sweep.settings(jobs[0]), jobs) for jobs in kinds(step.sweep).values()]
-        for step in steps if step.is_sweep
-    }  # fmt: skip
-    arms = [make_arm(settings, jobs, corpus_of(settings)) for settings, jobs in found.get("pretrain", ())]
-    return assemble(steps, arms, found.get("finetune", ()), TaskFiles(), runs)
+
+    num_jobs: int
+    num_seeds: int
+    at_once: int
+    threads: int
+    timed_at_once: int
+
+    @classmethod
+    def of(cls, step: Step) -> Pool:
+        from clozelab.launch.launcher import share_cores
+
+        sweep, seed = step.sweep, "pretrain_seed" if step.verb == "finetune" else "seed"
+        launcher = sweep.master.hydra.launcher
+        at_once, threads = share_cores(launcher.get("jobs_at_once", 1), sweep.master, len(sweep.jobs))
+        num_seeds = len(sweep.groups(lambda key: key == seed))
+        return cls(len(sweep.jobs), num_seeds, at_once, threads, at_once if sweep.runs_here else 1)
+
+
+@dataclass(frozen=True)
+class Costing:
+    """What an experiment at one scale costs: its arms, its tasks, and how each stage's jobs share this machine.
+
+    `problems` say what could not be timed, and why.
+    """
+
+    arms: Sequence[Arm]
+    tasks: Sequence[TaskJob]
+    pools: Mapping[str, Pool]
+    problems: Sequence[str] = ()
+
+    @property
+    def num_seeds(self) -> int:
+        """Of pre-training."""
+        return next((pool.num_seeds for pool in self.pools.values()), 1)
+
+    @property
+    def shapes(self) -> list[Arm | TaskJob]:
+        return [*self.arms, *self.tasks]
+
+    def of(self, verb: str) -> Sequence[Arm | TaskJob]:
+        """The shapes of a stage."""
+        return self.arms if verb == "pretrain" else self.tasks
+
+    def wall(self, verb: str, *, only_left: bool = False) -> float | None:
+        """Wall time of a stage's jobs, or of those that runs so far leave; None where a speed is not known."""
+        durations: list[float] = []
+        for shape in self.of(verb):
+            count = shape.left if only_left else shape.count
+            if shape.seconds is None and count:
+                return None
+            durations += [shape.seconds or 0.0] * count
+        return makespan(durations, self.pools[verb].at_once if verb in self.pools else 1)
+
+    def left(self, verb: str) -> int:
+        return sum(shape.left for shape in self.of(verb))
+
+    def flops_left(self, verb: str) -> float:
+        """Of the same jobs; a task without its files counts as nothing."""
+        return sum(shape.left * (shape.flops or 0.0) for shape in self.of(verb))
+
+    @property
+    def run_bytes(self) -> int:
+        """Of all run folders: checkpoints, encoders, predictions, saved models."""
+        return sum(shape.count * shape.result_bytes for shape in self.shapes)
+
+    def room(self, root: Path, steps: Iterable[Step]) -> tuple[str, int, int, int]:
+        """(where the runs go, bytes free there, bytes of all run folders, of those that are there already)."""
+        there = next(folder for folder in (root.absolute(), *root.absolute().parents) if folder.is_dir())
+        # Runs outside an experiment are of many sweeps: none is known to be one of these.
+        mine = [root / step.verb for step in steps if step.folder and (root / step.verb).is_dir()]
+        return str(root), shutil.disk_usage(there).free, self.run_bytes, sum(map(size, mine))
 
 
 def assemble(
     steps: Sequence[Step], arms: Sequence[Arm], finetunings: Sequence[Kind], files: TaskFiles, runs: Runs | None
 ) -> Costing:
-    """From composed arms and fine-tuning configurations, with what the runs so far say of their jobs."""
+    """What is known without timing anything, with what the runs so far (of the experiment, at its scale) say."""
     sweeps = {step.verb: step for step in steps if step.is_sweep}
-    past_of = {verb: PastRuns(step, runs) for verb, step in sweeps.items()}
-    arms = [replace(arm, past=past_of["pretrain"](arm.settings, arm.jobs)) for arm in arms]
+    past_of = {verb: past_runs(step, runs) for verb, step in sweeps.items()}
+    looked = [(arm, past_of["pretrain"](arm.settings, arm.jobs)) for arm in arms]
+    arms = [replace(arm, done=done, took=took) for arm, (done, took) in looked]
     tasks = task_jobs(finetunings, arms, files, past_of["finetune"]) if finetunings else []
     return Costing(arms, tasks, {verb: Pool.of(step) for verb, step in sweeps.items()})
 
 
-def seconds_of(shape: Arm | TaskJob) -> float | None:
-    """Of one run, with its validations and its start; without speeds what finished runs took."""
-    found = _pretraining(shape) if isinstance(shape, Arm) else _finetuning(shape)
-    return shape.past.seconds if found is None else found
+def past_runs(step: Step, runs: Runs | None) -> Callable[[Mapping[str, Any], Sequence[Words]], tuple[int, list[float]]]:
+    """How many of a kind's jobs need not run again, and how many seconds each run like it took on this machine."""
+    of_stage = [] if runs is None else runs.pretrain if step.verb == "pretrain" else runs.finetune
+    complete, here = [run for run in of_stage if run.is_complete], host_facts()["host"]
+    timed = [
+        run for run in complete
+        if run.shared is None and run.seconds and all(run.host.get(key) == here[key] for key in HOST)
+    ]  # fmt: skip
+    # Runs of other experiments are shared in pre-training alone.
+    asks = runs is not None and (complete or step.verb == "pretrain")
+    done = {job.overrides for job in planned_jobs(step.sweep) if job.status in DONE} if asks else set()
 
+    def look(settings: Mapping[str, Any], jobs: Sequence[Words]) -> tuple[int, list[float]]:
+        config = json.loads(json.dumps(canonical(OmegaConf.create(dict(settings)))))
+        name, wanted = JobName.of(settings)[:2], {key: config.get(key) for key in ALIKE[step.verb]}
+        took = [
+            run.seconds for run in timed
+            if run.job_name[:2] == name and wanted == {key: run.config.get(key) for key in wanted}
+        ]  # fmt: skip
+        return sum(words in done for words in jobs), took
 
-def _pretraining(arm: Arm) -> float | None:
-    if not arm.is_timed:
-        return None
-    slots = [phase["steps"] * phase["global_batch_size"] * phase["seq_length"] for phase in arm.phases]
-    training = sum(number / speed for number, speed in zip(slots, arm.speeds, strict=True) if speed)
-    validation = arm.settings["validation"]
-    rounds = -(-arm.steps // validation["interval_steps"])
-    tokens = rounds * validation["instances"] * validation["seq_length"]
-    return START_SECONDS["pretrain"] + training + FORWARD_SHARE * tokens * training / arm.tokens
-
-
-def _finetuning(job: TaskJob) -> float | None:
-    if not job.speed or job.train_tokens is None:
-        return None
-    if job.features is None:
-        forward = job.forward_speed or job.speed / FORWARD_SHARE
-        evaluated = job.passes * job.validation_examples * job.tokens_per_example
-        return START_SECONDS["finetune"] + job.train_tokens / job.speed + evaluated / forward
-    # Where nothing was timed, the encoder's products are taken to be as fast as the BiLSTM's.
-    forward = job.forward_speed or job.speed * job.features.flops_per_word / (job.flops_per_token / 3)
-    words = job.features.words_per_example
-    training = (job.train_examples or 0) * job.epochs * words / job.speed
-    evaluation = job.passes * job.validation_examples * words * FORWARD_SHARE / job.speed
-    return START_SECONDS["finetune"] + job.pass_tokens / forward + training + evaluation
+    return look
 
 
 def makespan(durations: Sequence[float], at_once: int) -> float:
@@ -220,100 +190,116 @@ def with_speeds(
 
     `say` gets a line before each measurement.
     """
-    asked: list[Request] = []
-    answers: list[Speed | None] = []
-
-    def ask(verb: str, requests: Sequence[Request]) -> list[Speed | None]:
-        pool = costing.pools[verb]
-        settings: dict[str, Any] = {"at_once": pool.timed_at_once, "threads": pool.threads}
-        found = measured_speeds(requests, cache_dir, **settings, measure=measure, say=say)
-        asked.extend(requests)
-        answers.extend(found)
-        return found
-
-    by_arm = [list(timing_requests(arm)) for arm in costing.arms]
-    speeds = iter(ask("pretrain", [one for own in by_arm for one in own]) if by_arm else [])
-    arms = [_timed(arm, [next(speeds) for _ in own]) for arm, own in zip(costing.arms, by_arm, strict=True)]
-    tasks = list(costing.tasks)
-    if tasks:
-        found = ask("finetune", [task_request(job) for job in tasks])
-        tasks = [
-            replace(job, speed=one.tokens_per_second, forward_speed=one.forward, is_estimated=one.is_estimated)
-            if one else job
-            for job, one in zip(tasks, found, strict=True)
-        ]  # fmt: skip
-    told = [(one, speed) for one, speed in zip(asked, answers, strict=True) if speed]
+    timed: dict[str, list[Any]] = {"pretrain": [], "finetune": []}
+    told: list[tuple[Request, Speed]] = []
+    for verb, pool in costing.pools.items():
+        asked = [list(shape.requests()) for shape in costing.of(verb)]
+        requests, how = [*chain.from_iterable(asked)], {"at_once": pool.timed_at_once, "threads": pool.threads}
+        speeds = measured_speeds(requests, cache_dir, **how, measure=measure, say=say) if requests else []
+        told += [(one, speed) for one, speed in zip(requests, speeds, strict=True) if speed]
+        answers = iter(speeds)
+        timed[verb] = [
+            replace(shape, speeds=[next(answers) for _ in own])
+            for shape, own in zip(costing.of(verb), asked, strict=True)
+        ]
     problems = dict.fromkeys(f"{one.title}: {speed.problem}" for one, speed in told if speed.problem)
-    lowest = min((speed.share for _, speed in told), default=1.0)
-    return replace(costing, arms=arms, tasks=tasks, lowest_share=lowest, problems=tuple(problems))
+    return replace(costing, arms=timed["pretrain"], tasks=timed["finetune"], problems=tuple(problems))
 
 
-def _timed(arm: Arm, speeds: Sequence[Speed | None]) -> Arm:
-    rates = [one.tokens_per_second if one else None for one in speeds]
-    return replace(arm, speeds=rates, is_estimated=any(one.is_estimated for one in speeds if one))
+def measured_speeds(
+    requests: Sequence[Request],
+    cache_dir: Path,
+    *,
+    at_once: int,
+    threads: int,
+    measure: bool,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Speed | None]:
+    """The speed of each request; None where it is not in the cache and must not be measured.
+
+    Each is kept as soon as it is there. `say` gets a line before each measurement.
+    """
+    facts = host_facts()
+    machine = {"version": TIMING_VERSION, **{key: facts["host"][key] for key in HOST}}
+    machine |= {"torch": facts["versions"].get("torch"), "at_once": at_once, "threads": threads}
+    keys = [digest({"machine": machine, "request": dict(one.question)})[:16] for one in requests]
+    paths = [cache_dir / "speeds" / f"{key}.json" for key in keys]
+    found: dict[Path, Speed | None] = dict.fromkeys(paths)
+    for path in found:
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            found[path] = Speed(**{key: saved[key] for key in KEPT})
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    missing = {path: one for path, one in zip(paths, requests, strict=True) if found[path] is None}
+    if missing and measure:
+        answers = iter(_measure(list(missing.values()), at_once, threads))
+        for number, (path, one) in enumerate(missing.items(), 1):
+            say(f"timing {number} of {len(missing)}: {one.title}")
+            speed = found[path] = next(answers)
+            if not speed.problem and not speed.is_estimated:
+                kept = {key: getattr(speed, key) for key in KEPT}
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_json(path, {**kept, "machine": machine, "request": dict(one.question)})
+    return [found[path] for path in paths]
 
 
-def timing_requests(arm: Arm) -> Iterator[Request]:
-    """What to time of an arm: every phase."""
-    from clozelab.launch.sweep import phase_objectives
+def _measure(requests: Sequence[Request], at_once: int, threads: int) -> Iterator[Speed]:
+    """Time all requests in `at_once` processes side by side; one speed a request.
 
-    nodes = phase_objectives(arm.settings)
-    for phase, node, flops in zip(arm.phases, nodes, arm.step_flops, strict=True):
-        question = {
-            "kind": "pretrain", "model": arm.config.to_dict(), "phase": {**phase, "steps": 1, "objective": None},
-            "objective": node, "hardware": hardware(arm.settings),
-            **{key: arm.settings[key] for key in ("optimizer", "schedule")},
-        }  # fmt: skip
-        title = f"pre-training {arm.name}, instances of {phase['seq_length']} tokens"
-        yield Request(question, title, phase["global_batch_size"] * phase["seq_length"], flops)
+    A shape that ends its process (out of memory) is a problem of its own; the others are timed by new processes.
+    """
+    left = list(requests)
+    while left:
+        for speed in _until_one_dies(list(left), at_once, threads):
+            left.pop(0)
+            yield speed
 
 
-def task_request(job: TaskJob) -> Request:
-    """What to time of a fine-tuning shape; lengths are rounded, so that like tasks share a measurement."""
-    length, batch = job.tokens_per_example / job.inputs_per_example, int(job.settings["global_batch_size"])
-    question = {
-        "kind": "finetune", "model": job.encoder.to_dict(), "head": job.head, "batch_size": batch,
-        "tokens_each": round(length / 4) * 4 or 4, "max_tokens": job.longest,
-        "evaluation_tokens": int(job.settings["task"]["data"].get("evaluation_tokens", 8192)),
-        "optimizer": job.settings["optimizer"], "hardware": hardware(job.settings),
-    }  # fmt: skip
-    tokens = batch * length
-    flops = tokens * job.flops_per_token
-    if job.features:
-        words = max(1, round(job.features.words_per_example))
-        sizes = {key: getattr(job.features, key) for key in ("input_size", "hidden_size", "num_layers")}
-        question |= {"kind": "features", "bilstm": sizes, "words_each": words}
-        tokens = batch * words
-        flops = tokens * job.features.flops_per_word
-    size = f"{job.encoder.num_hidden_layers} layers of {job.encoder.hidden_size}"
-    return Request(question, f"fine-tuning {size} on {job.task} ({job.head})", tokens, flops)
+def _until_one_dies(requests: Sequence[Request], at_once: int, threads: int) -> Iterator[Speed]:
+    limits = {"seconds": SECONDS, "max_step_seconds": MAX_STEP_SECONDS}
+    asked = json.dumps([{**limits, "step_flops": one.step_flops, **one.question} for one in requests])
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads)}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    with ExitStack() as stack:
+        workers = []
+        for _ in range(at_once):
+            errors = stack.enter_context(tempfile.TemporaryFile("w+"))  # what two say at once would run together
+            worker = subprocess.Popen([sys.executable, "-m", WORKER], stderr=errors, **pipes)
+            stack.callback(worker.wait)
+            stack.callback(worker.kill)
+            worker.stdin.write(asked)  # type: ignore[union-attr]
+            worker.stdin.close()  # type: ignore[union-attr]
+            workers.append((worker, errors))
+        for one in requests:
+            answers = []
+            for worker, errors in workers:
+                line = next((line for line in worker.stdout or () if line.startswith(ANSWER)), None)
+                if line is None:
+                    errors.seek(0)
+                    yield Speed(0.0, problem=(errors.read().strip().splitlines() or ["its process was killed"])[-1])
+                    return
+                answers.append(json.loads(line.removeprefix(ANSWER)))
+            yield _speed(answers, one, threads)
 
 
-def hardware(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of the trainer's settings that decides a speed; a measurement has one process."""
-    chosen = {key: settings["trainer"][key] for key in ("accelerator", "precision", "threads")}
-    return chosen | {"devices": 1, "num_nodes": 1, "strategy": "auto"}
+def _speed(answers: Sequence[Mapping[str, Any]], request: Request, threads: int) -> Speed:
+    """The mean of what the processes found."""
+    if problems := [str(one["problem"]) for one in answers if "problem" in one]:
+        return Speed(0.0, problem=problems[0])
+    if estimates := [float(one["step_seconds"]) for one in answers if "step_seconds" in one]:
+        return Speed(request.step_tokens / max(estimates), is_estimated=True)
+    mean = pandas.DataFrame(answers).mean()
+    if threads > 1:
+        return Speed(mean["wall"], forward=mean.get("forward_wall"))
+    forward = max(mean["forward_wall"], mean["forward_processor"]) if "forward_wall" in mean else None
+    return Speed(max(mean["wall"], mean["processor"]), forward=forward)
 
 
-@dataclass(frozen=True)
-class Share:
-    """What an arm gets of a budget when arms are matched by one quantity; `factor` times its planned steps."""
-
-    arm: str
-    tokens: float
-    steps: int
-    flops: float
-    seconds: float
-    factor: float
-    steps_factor: float
-    """What the arm's configuration has to say for it: of the scale's steps."""
-
-
-def affordable(costing: Costing, budget_seconds: float, matched_by: str | None) -> dict[str, list[Share]]:
+def affordable(costing: Costing, budget_seconds: float, matched_by: str | None) -> dict[str, pandas.DataFrame]:
     """What every arm gets of a budget for the whole experiment, by each way to match arms (or the one asked for).
 
-    Raises:
-        ValueError: fine-tuning alone takes longer, or there is no speed.
+    ValueError: fine-tuning alone takes longer, or there is no speed.
     """
     finetune = costing.wall("finetune")
     if finetune is None or not costing.arms:
@@ -327,49 +313,38 @@ def affordable(costing: Costing, budget_seconds: float, matched_by: str | None) 
     return {name: divide(costing.arms, left, costing.pools["pretrain"].at_once, name) for name in names}
 
 
-def divide(arms: Sequence[Arm], wall_seconds: float, at_once: int, matched_by: str) -> list[Share]:
-    """What each run of each arm gets of some wall time with so many jobs at a time, one of MATCHINGS being equal.
+def divide(arms: Sequence[Arm], wall_seconds: float, at_once: int, matched_by: str) -> pandas.DataFrame:
+    """What a run of each arm gets of some wall time with so many jobs at a time, one of MATCHINGS being equal.
+
+    Returns:
+        A line an arm: its steps, tokens, flops and seconds; `factor` times its planned run; and the `steps_factor` that
+        its configuration has to say for it, of the scale's steps.
 
     Raises:
         ValueError: an arm has no speed or takes no time, or the time is gone before a first step.
     """
-    planned = [seconds_of(arm) for arm in arms]
-    if any(one is None for one in planned):
+    if any(arm.seconds is None for arm in arms):
         raise ValueError("no speed is known yet: leave --no-measure out")
     start = START_SECONDS["pretrain"]
-    growing = [max((one or 0.0) - start, 0.0) for one in planned]
-    if instant := [arm.name for arm, seconds in zip(arms, growing, strict=True) if not seconds]:
+    planned = pandas.DataFrame(
+        {
+            "arm": arm.name, "steps": arm.steps, "tokens": arm.tokens, "flops": arm.flops,
+            "time": max((arm.seconds or 0.0) - start, 0.0), "steps_factor": arm.settings["steps_factor"],
+        }
+        for arm in arms
+    )  # fmt: skip
+    if instant := list(planned.arm[planned.time == 0.0]):
         raise ValueError(f"a run of {', '.join(instant)} takes no longer than its start: there is nothing to divide")
-    amounts = {
-        "steps": [float(arm.steps) for arm in arms], "tokens": [float(arm.tokens) for arm in arms],
-        "flops": [arm.flops for arm in arms], "time": growing,
-    }[matched_by]  # fmt: skip
-
-    def durations(amount: float) -> list[float]:
-        """Of one run of each arm that gets so much of the quantity: that share of its planned run, and the start."""
-        return [start + one * amount / whole for one, whole in zip(growing, amounts, strict=True)]
+    counts, amounts = [arm.count for arm in arms], planned[matched_by]
 
     def wall(amount: float) -> float:
-        each = zip(arms, durations(amount), strict=True)
-        return makespan([one for arm, one in each for _ in range(arm.count)], at_once)
+        """Where one run of each arm gets so much of the quantity: that share of its planned run, and the start."""
+        return makespan((start + planned.time * amount / amounts).repeat(counts), at_once)
 
     if wall(0.0) >= wall_seconds:
         raise ValueError("starting the runs alone takes longer: fewer arms or seeds, or a larger budget")
-    work = sum(arm.count * one / whole for arm, one, whole in zip(arms, growing, amounts, strict=True))
     # With this much the processes would be busy all the time without starting: never less than what there is time for.
-    amount = largest(lambda amount: wall(amount) <= wall_seconds, wall_seconds * at_once / work)
-    shares = []
-    for arm, seconds, whole in zip(arms, durations(amount), amounts, strict=True):
-        factor = amount / whole
-        scaled = arm.tokens * factor, int(arm.steps * factor), arm.flops * factor
-        shares.append(Share(arm.name, *scaled, seconds, factor, factor * arm.settings["steps_factor"]))
-    return shares
-
-
-def largest(fits: Callable[[float], bool], most: float) -> float:
-    """The largest number from 0 to `most` that fits, where all smaller ones do; to a billionth of `most`."""
-    low, high = 0.0, most
-    while high - low > 1e-9 * most:
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    most = wall_seconds * at_once / (counts * planned.time / amounts).sum()
+    factor = brentq(lambda amount: wall(amount) - wall_seconds, 0.0, most, xtol=1e-9 * most) / amounts
+    shares = planned[["steps", "tokens", "flops", "steps_factor"]].mul(factor, axis=0)
+    return shares.assign(arm=planned.arm, seconds=start + planned.time * factor, factor=factor)

@@ -1,7 +1,7 @@
 """What an experiment pre-trains: each arm, whatever its seeds, with its corpus.
 
 Composed once; the planner and the pre-flight read the same. Everything here is arithmetic on composed configurations:
-parameters, tokens, FLOPs and bytes of one run. Speeds and sums are cost.py's.
+parameters, tokens, FLOPs, bytes and, once speeds are known, seconds of one run. Sums are cost.py's.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from hydra.utils import instantiate
 
 from clozelab.corpus.instances import Instances
 from clozelab.corpus.packing import SpecialIds
@@ -23,18 +22,14 @@ from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import electra_flops_per_token, parameter_count, trained_parameters
 from clozelab.models.encoder import Encoder
-from clozelab.models.folders import read_config
 from clozelab.objectives.objective import Objective, build_models
 from clozelab.objectives.plateau import plateau_tokens
+from clozelab.planning.tasks import FLOAT_BYTES, FORWARD_SHARE, START_SECONDS, Request, Shape, Words
 from clozelab.runs.fingerprint import SEED_KEYS
 
 if TYPE_CHECKING:
     from clozelab.launch.sweep import Sweep
 
-Words = tuple[str, ...]
-"""Of one job of a sweep, as the sweeper gives them."""
-
-FLOAT_BYTES = 4
 ADAM_COPIES = 3
 """Weights and two moments in a checkpoint."""
 ELECTRA_ROOM = 0.15625 / 0.15
@@ -46,24 +41,13 @@ MAX_BOUND_TOKENS = 100_000_000
 def kinds(sweep: Sweep) -> dict[Words, list[Words]]:
     """The jobs of a sweep that differ in seeds alone, by the words that tell them from the others."""
     groups = sweep.groups(lambda key: key not in SEED_KEYS)
-    told = [set(words) for words in groups]
-    common = set.intersection(*told) if len(told) > 1 else set()
+    common = set.intersection(*map(set, groups)) if len(groups) > 1 else set()
     return {tuple(word for word in words if word not in common): jobs for words, jobs in groups.items()}
-
-
-class Past(NamedTuple):
-    """What runs so far say: `done` of the jobs, and how many seconds finished ones took on this machine."""
-
-    done: int = 0
-    seconds: float | None = None
-
-
-NO_PAST = Past()
 
 
 @dataclass
 class Corpus:
-    """A prepared corpus, or a made-up one where there is none yet."""
+    """A prepared corpus, or a made-up one where there is none yet: that has no tokenizer and no folder."""
 
     name: str
     train: TokenShards
@@ -71,7 +55,6 @@ class Corpus:
     ids: SpecialIds
     unk_id: int
     tokenizer: Tokenizer | None
-    """None: made up."""
     folder: Path | None = None
     _instances: dict[str, Instances] = field(default_factory=dict, repr=False)
 
@@ -109,28 +92,20 @@ def made_up_corpus(vocab_size: int, documents: int = 200, sentences: int = 20) -
 
 
 @dataclass(frozen=True)
-class Arm:
-    """One pre-training configuration of an experiment, with the jobs that repeat it over seeds."""
+class Arm(Shape):
+    """One pre-training configuration of an experiment.
+
+    `objective` is that of the last phase. `objectives` are those of all phases where they are not the same, and `nodes`
+    their settings.
+    """
 
     name: str
     objective: Objective
     config: EncoderConfig
     phases: Sequence[Mapping[str, int]]
     corpus: Corpus
-    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The whole composed configuration, of its first job."""
     objectives: Sequence[Objective] = ()
-    """Of the phases, where they are not all `objective`, which is that of the last one."""
-    jobs: Sequence[Words] = ((),)
-    past: Past = NO_PAST
-    speeds: Sequence[float | None] = ()
-    """Tokens a second in each phase."""
-    is_estimated: bool = False
-    """The speeds are not measured but reckoned from FLOPs."""
-
-    @property
-    def count(self) -> int:
-        return len(self.jobs)
+    nodes: Sequence[Mapping[str, Any]] = ()
 
     @property
     def warmup_fraction(self) -> float:
@@ -145,9 +120,13 @@ class Arm:
         return sum(phase["steps"] for phase in self.phases)
 
     @property
+    def phase_tokens(self) -> list[int]:
+        return [phase["steps"] * phase["global_batch_size"] * phase["seq_length"] for phase in self.phases]
+
+    @property
     def tokens(self) -> int:
         """Of the whole run."""
-        return sum(phase["steps"] * phase["global_batch_size"] * phase["seq_length"] for phase in self.phases)
+        return sum(self.phase_tokens)
 
     @cached_property
     def parameters(self) -> int:
@@ -166,18 +145,17 @@ class Arm:
         return self.objectives or [self.objective] * len(self.phases)
 
     @cached_property
-    def step_flops(self) -> list[float]:
-        """Of one optimizer step of each phase."""
+    def flops_per_token(self) -> list[float]:
+        """Of training in each phase."""
         return [
-            phase["global_batch_size"] * phase["seq_length"]
-            * own.token.flops_per_token(self.config, phase["seq_length"], own.predicted_fraction)
+            own.token.flops_per_token(self.config, phase["seq_length"], own.predicted_fraction)
             for phase, own in zip(self.phases, self.of_phases, strict=True)
-        ]  # fmt: skip
+        ]
 
     @property
     def flops(self) -> float:
         """Of the whole run."""
-        return sum(phase["steps"] * flops for phase, flops in zip(self.phases, self.step_flops, strict=True))
+        return float(np.dot(self.phase_tokens, self.flops_per_token))
 
     @property
     def electra_flops(self) -> float:
@@ -189,27 +167,38 @@ class Arm:
     @property
     def tokens_to_plateau(self) -> float:
         """After how many tokens it knows more than frequencies, by rule of thumb."""
-        first = self.phases[0]["seq_length"]
-        is_causal = self.objective.is_causal
+        first, is_causal = self.phases[0]["seq_length"], self.objective.is_causal
         return plateau_tokens(vocab_size=self.config.vocab_size, first_seq_length=first, is_causal=is_causal)
-
-    @property
-    def is_timed(self) -> bool:
-        return bool(self.speeds) and all(self.speeds)
 
     @property
     def checkpoint_bytes(self) -> int:
         return ADAM_COPIES * FLOAT_BYTES * self.trained_parameters
 
     @property
-    def encoder_bytes(self) -> int:
-        """Of the trained encoder with its heads, and of those kept on the way."""
-        return (1 + len(self.settings.get("keep_encoders", ()))) * FLOAT_BYTES * self.trained_parameters
-
-    @property
     def result_bytes(self) -> int:
-        """Of a run folder."""
-        return self.checkpoint_bytes + self.encoder_bytes
+        """Of a run folder: the checkpoint, the encoder with its heads, and those kept on the way."""
+        encoders = 1 + len(self.settings.get("keep_encoders", ()))
+        return self.checkpoint_bytes + encoders * FLOAT_BYTES * self.trained_parameters
+
+    def timed_seconds(self) -> float:
+        speeds = [one.tokens_per_second for one in self.speeds if one]
+        training = sum(tokens / speed for tokens, speed in zip(self.phase_tokens, speeds, strict=True))
+        validation = self.settings["validation"]
+        rounds = -(-self.steps // validation["interval_steps"])
+        tokens = rounds * validation["instances"] * validation["seq_length"]
+        return START_SECONDS["pretrain"] + training + FORWARD_SHARE * tokens * training / self.tokens
+
+    def requests(self) -> Iterator[Request]:
+        """One a phase."""
+        for phase, node, flops in zip(self.phases, self.nodes, self.flops_per_token, strict=True):
+            tokens = phase["global_batch_size"] * phase["seq_length"]
+            question = {
+                "kind": "pretrain", "model": self.config.to_dict(), "phase": {**phase, "steps": 1, "objective": None},
+                "objective": node, "hardware": self.hardware(),
+                **{key: self.settings[key] for key in ("optimizer", "schedule")},
+            }  # fmt: skip
+            title = f"pre-training {self.name}, instances of {phase['seq_length']} tokens"
+            yield Request(question, title, tokens, tokens * flops)
 
     def by_objective(self) -> Iterator[Arm]:
         """The arm as each of its objectives sees it, with the phases of that one."""
@@ -223,21 +212,3 @@ class Arm:
                 phases=[self.phases[number] for number in numbers],
                 config=replace(self.config, is_causal=objective.is_causal),
             )  # fmt: skip
-
-
-def make_arm(settings: Mapping[str, Any], jobs: Sequence[Words], corpus: Corpus) -> Arm:
-    """The arm of a composed pre-training configuration."""
-    from clozelab.launch.sweep import phase_objectives
-
-    nodes = phase_objectives(settings)
-    built = [Objective(**instantiate(node, _convert_="all")) for node in nodes]
-    objectives = [built[nodes.index(node)] for node in nodes]  # those of equal settings are the same
-    is_causal = objectives[-1].is_causal
-    if settings["encoder"] is None:
-        config = EncoderConfig(
-            **settings["model"], **settings["architecture"],
-            vocab_size=corpus.ids.vocab_size, pad_token_id=corpus.ids.pad, is_causal=is_causal,
-        )  # fmt: skip
-    else:
-        config = replace(read_config(settings["encoder"]), is_causal=is_causal)
-    return Arm(str(settings["arm"]), objectives[-1], config, settings["phases"], corpus, settings, objectives, jobs)

@@ -6,13 +6,11 @@ such a key, and one that no stage has is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
 
@@ -53,74 +51,58 @@ class Step:
         """Its jobs, opened once: each kind is composed once. ValueError or an error of Hydra's for a wrong override."""
         return Sweep(self.config_name, self.overrides, folder=self.folder)
 
+    @property
+    def root(self) -> tuple[Path, str]:
+        """(folder of the runs at the scale, the scale's name)."""
+        return runs_root(self.folder, self.overrides, self.config_name)
+
 
 def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
     """The steps of an experiment with the user's overrides.
 
-    Raises:
-        ValueError: an override that no stage takes, or an experiment without a sweep.
+    ValueError: an override that no stage takes, no sweep, or a given encoder that there is no row for.
     """
-    sweep_names(folder)
-    names = sweeps_in(folder)
-    if any(word.startswith(("encoder=", "finetune.encoder=")) for word in words):
-        names, words = _without_pretraining(folder, names, words)
+    names, words = sweeps_of(folder), list(words)
+    keys = [word.removeprefix("finetune.").partition("=")[0] for word in words]
+    if "encoder" in keys:
+        if not ExperimentSource("experiment", str(folder)).is_config(f"row/{GIVEN_ROW}"):
+            raise ValueError(
+                f"{folder.name} compares encoders that it pre-trains itself; it has no row/{GIVEN_ROW}.yaml for "
+                "encoder="
+            )
+        names = {verb: name for verb, name in names.items() if verb == "finetune"}
+        # The row decides what later overrides start from.
+        words = words if "row" in keys else [f"row={GIVEN_ROW}", *words]
     shared = split_overrides(folder, names, words)
     steps = [Step(verb, name, folder, tuple(shared[verb])) for verb, name in names.items()]
     if "pretrain" in names:
         # The corpus that the sweep trains on, whether the scale, the experiment or the user chose it.
-        corpus = choice(folder, names["pretrain"], shared["pretrain"], "corpus")
-        steps.insert(0, Step("prepare", "prepare", None, (f"corpus={corpus}", *shared["prepare"])))
+        chosen = compose(names["pretrain"], shared["pretrain"], folder=folder, sweep=True).hydra.runtime.choices
+        steps.insert(0, Step("prepare", "prepare", None, (f"corpus={chosen.corpus}", *shared["prepare"])))
     return steps
-
-
-def _without_pretraining(folder: Path, names: dict[str, str], words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """What is left of an experiment when the user brings the encoder: fine-tuning, in a row of its own.
-
-    Raises:
-        ValueError: the experiment compares its own arms and has no row for a given encoder.
-    """
-    if not ExperimentSource("experiment", str(folder)).is_config(f"row/{GIVEN_ROW}"):
-        raise ValueError(
-            f"{folder.name} compares encoders that it pre-trains itself; it has no row/{GIVEN_ROW}.yaml for encoder="
-        )
-    keys = [word.removeprefix("finetune.").partition("=")[0] for word in words]
-    row = [] if "row" in keys else [f"row={GIVEN_ROW}"]
-    # The row decides what later overrides start from.
-    return {verb: name for verb, name in names.items() if verb == "finetune"}, [*row, *words]
 
 
 def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -> dict[str, list[str]]:
     """Stage -> its overrides."""
     shared: dict[str, list[str]] = {stage: [] for stage in STAGES}
     for word in words:
-        stage, bare = _addressed(word)
-        if stage is not None:
-            if (error := _refusal(stage, names, folder, bare, shared[stage])) is not None:
-                raise ValueError(f"{word}: {_explained(error, stage, names, folder)}")
-            shared[stage].append(bare)
-            continue
-        errors: list[Exception] = []
-        for stage in STAGES:
-            error = _refusal(stage, names, folder, word, shared[stage])
-            if error is None:
-                shared[stage].append(word)
+        bare = word.lstrip("+~")
+        stage, dot, rest = bare.partition(".")
+        is_addressed = bool(dot) and stage in STAGES
+        said = word[: len(word) - len(bare)] + rest if is_addressed else word
+        refused: dict[str, Exception] = {}
+        asked = (stage,) if is_addressed else STAGES
+        for one in asked:
+            if (error := _refusal(one, names, folder, said, shared[one])) is None:
+                shared[one].append(said)
             else:
-                errors.append(error)
-        if len(errors) == len(STAGES):
-            # The sweeps have all keys that prepare has, and more: their refusal says most.
-            raise ValueError(f"no stage takes {word!r}: {_explained(errors[-1], next(reversed(names)), names, folder)}")
+                refused[one] = error
+        if len(refused) == len(asked):
+            # The sweeps have all keys that prepare has, and more: the last one's refusal says most.
+            last = stage if is_addressed else next(reversed(names))
+            why = explain(refused[last], last, config_name=names.get(last), folder=folder if last in names else None)
+            raise ValueError(f"{word}: {why}" if is_addressed else f"no stage takes {word!r}: {why}")
     return shared
-
-
-def _explained(error: Exception, stage: str, names: dict[str, str], folder: Path) -> str:
-    return explain(error, stage, config_name=names.get(stage), folder=folder if stage in names else None)
-
-
-def _addressed(word: str) -> tuple[str | None, str]:
-    """("pretrain", "seed=1") for "pretrain.seed=1"; (None, word) for an override of no stage in particular."""
-    sign = word[: len(word) - len(word.lstrip("+~"))]
-    stage, dot, rest = word[len(sign) :].partition(".")
-    return (stage, sign + rest) if dot and stage in STAGES and "=" not in stage else (None, word)
 
 
 def _refusal(stage: str, names: dict[str, str], folder: Path, word: str, before: Sequence[str]) -> Exception | None:
@@ -150,59 +132,43 @@ def _first(word: str) -> str:
     return f"{parsed.get_key_element()}={next(iter(parsed.sweep_string_iterator()))}"
 
 
-def choice(folder: Path, config_name: str, overrides: Sequence[str], group: str) -> str:
-    """Which member of a group a sweep uses."""
-    composed = compose(config_name, overrides, folder=folder, sweep=True)
-    return str(composed.hydra.runtime.choices[group])
+def sweeps_of(folder: Path) -> dict[str, str]:
+    """Stage -> the experiment's sweep configuration. Raises ValueError where there is none."""
+    if names := sweeps_in(folder):
+        return names
+    raise ValueError(
+        f"{folder} has no sweep: give it arms in paper.yaml, or sweep_pretrain.yaml and sweep_finetune.yaml"
+    )
 
 
-def sweep_names(folder: Path) -> list[str]:
-    """The experiment's sweep configurations. Raises ValueError where there is none."""
-    names = [*sweeps_in(folder).values()]
-    if not names:
-        raise ValueError(
-            f"{folder} has no sweep: give it arms in paper.yaml, or sweep_pretrain.yaml and sweep_finetune.yaml"
-        )
-    return names
+def runs_root(folder: Path | None, overrides: Sequence[str], config_name: str | None = None) -> tuple[Path, str]:
+    """(folder of an experiment's runs at its scale, the scale's name), by one of its sweeps; else by its first.
 
-
-def runs_root(folder: Path | None, overrides: Sequence[str], config_name: str) -> tuple[Path, str]:
-    """(folder of an experiment's runs at its scale, the scale's name), by one of its sweeps.
-
-    Raises:
-        ValueError: an override is wrong.
+    ValueError: an override is wrong.
     """
-    composed = compose(config_name, list(overrides), folder=folder, sweep=True)
+    name = config_name or next(iter(sweeps_of(folder or Path()).values()))
+    composed = compose(name, list(overrides), folder=folder, sweep=True)
     with hydra_config(composed):
-        assert HydraConfig.initialized()
-        root = Path(str(composed.runs_dir)) / str(composed.experiment) / str(composed.scale.name)
-        return root, str(composed.scale.name)
+        scale = str(composed.scale.name)
+        return Path(str(composed.runs_dir)) / str(composed.experiment) / scale, scale
 
 
 def require_task_files(step: Step) -> None:
     """Look for the files of every task of a fine-tuning sweep, so that a night of pre-training does not end without.
 
-    Raises:
-        ValueError: names the first missing file, how to get it, and how to leave the task out.
+    ValueError: names the first missing file, how to get it, and how to leave the task out.
     """
-    sweep = step.sweep
-    by_task = sweep.groups(lambda key: key == "task")
+    by_task = step.sweep.groups(lambda key: key == "task")
     for jobs in by_task.values():
-        config = sweep.settings(jobs[0])
-        task = config["task"]
-        if config["hub"]:
-            continue
-        for file in _files_of(task["data"], with_test=bool(config["predict_test"])):
+        config = step.sweep.settings(jobs[0])
+        task, data = config["task"], config["task"]["data"]
+        files = [value for key, value in data.items() if key.endswith("_file")]
+        files += [*(data.get("train_extra") or ()), *(data.get("extra_validation_files") or {}).values()]
+        files += (data.get("test_files") or {}).values() if config["predict_test"] else ()
+        for file in [] if config["hub"] else files:
             try:
-                require_file(config["data_dir"], file, task["data"].get("how_to_get", "not said"))
+                require_file(config["data_dir"], file, data.get("how_to_get", "not said"))
             except ValueError as error:
                 names = [word.partition("=")[2] for words in by_task for word in words]
                 others = ",".join(name for name in names if name != task["name"])
                 raise ValueError(f"task {task['name']}: {error}\n  to go without it: finetune.task={others}") from None
-
-
-def _files_of(data: Mapping[str, Any], *, with_test: bool) -> list[str]:
-    """Every file that a task's data settings name."""
-    named = [value for key, value in data.items() if key.endswith("_file")]
-    extra = [*(data.get("train_extra") or ()), *(data.get("extra_validation_files") or {}).values()]
-    return [*named, *extra, *((data.get("test_files") or {}).values() if with_test else ())]

@@ -1,34 +1,129 @@
-"""What an experiment fine-tunes: each task with a head on an encoder of one size, over rows and seeds.
+"""Shapes of runs, each timed once and counted as often as there are jobs, and those of fine-tuning.
 
-Examples and lengths come from the tasks' own readers, without a tokenizer.
+A task with a head on an encoder of one size, over rows and seeds. Examples and lengths come from the tasks' own
+readers, without a tokenizer.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hydra.utils import instantiate
+import torch
 
-from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.examples import Preview, TaskPreview
-from clozelab.datamodules.finetuning import TaskInputs, TrainingPlan
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count, training_flops_per_token
 from clozelab.models.folders import read_config
-from clozelab.models.heads import FeatureMix
-from clozelab.planning.jobs import FLOAT_BYTES, NO_PAST, Arm, Past, Words
+from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.terminal import key_of
 
+if TYPE_CHECKING:
+    from clozelab.planning.jobs import Arm
+
+Words = tuple[str, ...]
+"""Of one job of a sweep, as the sweeper gives them."""
+Kind = tuple[Mapping[str, Any], Sequence[Words]]
+"""A composed configuration, and the jobs that repeat it over seeds."""
+START_SECONDS = {"pretrain": 2.5, "finetune": 0.9}
+"""Between the launcher's decision and the first step, and after the last one: imports, reading the corpus, writing."""
+FORWARD_SHARE = 1 / 3
+"""Of a training step's work: what a validation pass costs per token."""
+FLOAT_BYTES = 4
 CHARACTERS_A_TOKEN = 4.2
 """Of English prose in a vocabulary of thousands of word pieces, special tokens included."""
 SENTENCE_WORDS = 15.0
 """Of a tagged sentence whose file is not there."""
+ANSWER = "answer: "
+"""Before each line of the worker that is one; anything else is a library's talk."""
+USUAL_SHARE = 0.4
+"""Of the speed of a matrix product: what training a large model reaches."""
 PREDICTION_BYTES, NBEST_BYTES, RECORD_BYTES = 105, 3700, 25_000
 """Of one example in predictions.jsonl, of one question in nbest_predictions.json, of what every run folder records."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Tokens a second of one of the jobs that run side by side; 0 where `problem` says why there is none.
+
+    `forward`: tokens a second of an evaluation pass (fine-tuning). `is_estimated`: reckoned from FLOPs and the speed of
+    a matrix product, nothing was timed.
+    """
+
+    tokens_per_second: float
+    forward: float | None = None
+    is_estimated: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Something to time: `question` is what timing_worker is asked, and what a speed is kept by.
+
+    `step_tokens` (words, for a BiLSTM on features) and `step_flops` are of one optimizer step.
+    """
+
+    question: Mapping[str, Any]
+    title: str
+    step_tokens: float
+    step_flops: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Runs that cost the same.
+
+    Attributes:
+        settings: the whole composed configuration of the first job.
+        done: how many of the jobs are complete, or will be taken from another experiment.
+        took: seconds of finished runs like these on this machine.
+        speeds: the answers to `requests`, once those were asked.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    jobs: Sequence[Words] = ((),)
+    done: int = 0
+    took: Sequence[float] = ()
+    speeds: Sequence[Speed | None] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self.jobs)
+
+    @property
+    def left(self) -> int:
+        return self.count - self.done
+
+    @property
+    def is_timed(self) -> bool:
+        return bool(self.speeds) and all(one and one.tokens_per_second for one in self.speeds)
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether a speed is not measured but reckoned from FLOPs."""
+        return any(one.is_estimated for one in self.speeds if one)
+
+    @property
+    def seconds(self) -> float | None:
+        """Of one run, with its validations and its start; without speeds what finished runs took."""
+        if self.is_timed:
+            return self.timed_seconds()
+        return fmean(self.took) if self.took else None
+
+    def timed_seconds(self) -> float | None:
+        """Of one run by its speeds; None where its length is not known either."""
+        raise NotImplementedError
+
+    def hardware(self) -> dict[str, Any]:
+        """The part of the trainer's settings that decides a speed; a measurement has one process."""
+        chosen = {key: self.settings["trainer"][key] for key in ("accelerator", "precision", "threads")}
+        return chosen | {"devices": 1, "num_nodes": 1, "strategy": "auto"}
 
 
 class Sample(NamedTuple):
@@ -48,141 +143,101 @@ class Sample(NamedTuple):
         return cls(split.num_examples, inputs, characters, words)
 
 
-def read_preview(settings: Mapping[str, Any], tokenizer: Tokenizer | None = None, longest: int = 512) -> Any:
-    """Texts and labels of a task's files as a TaskPreview; None where its reader has no such look.
-
-    Raises:
-        ValueError: a file is not there, or is not what the task's settings say.
-    """
-    task = settings["task"]
-    places = Path(settings["data_dir"]), Path(settings["cache_dir"])
-    inputs = TaskInputs(task["name"], *places, tokenizer, longest)  # type: ignore[arg-type]  # nothing is tokenised
-    said = {
-        key: settings[key] for key in ("global_batch_size", "epochs", "evaluations_per_epoch", "max_train_examples")
-    }
-    data = instantiate(task["data"], _convert_="all")(inputs=inputs, plan=TrainingPlan(**said, seed=0, num_workers=0))
-    return data.preview()
-
-
 class TaskFiles:
-    """What the files of each task hold, read once; None where they are not there, or lie on the hub."""
+    """What the files of each task hold, each read once by `read`, which takes a fine-tuning's settings."""
 
-    def __init__(self) -> None:
-        self._found: dict[str, tuple[Sample, Sample] | None] = {}
+    def __init__(self, read: Callable[[Mapping[str, Any]], TaskPreview | None]) -> None:
+        self.read = read
+        self._found: dict[str, tuple[Sample | None, Sample | None]] = {}
 
-    def of(self, settings: Mapping[str, Any], preview: TaskPreview | None = None) -> tuple[Sample, Sample] | None:
-        """(training, validation); by the preview where the caller has read it."""
+    def of(
+        self, settings: Mapping[str, Any], preview: TaskPreview | None = None
+    ) -> tuple[Sample | None, Sample | None]:
+        """(training, validation), by the caller's preview if it has one; Nones for files not there, or on the hub."""
         key = json.dumps([settings["data_dir"], settings["task"]["data"]], default=str)
         if key not in self._found or preview is not None:
             try:
-                preview = preview or (None if settings["hub"] else read_preview(settings))
+                preview = preview or (None if settings["hub"] else self.read(settings))
             except (OSError, ValueError):
                 preview = None
-            self._found[key] = (Sample.of(preview.train), Sample.of(preview.validation)) if preview else None
+            self._found[key] = (Sample.of(preview.train), Sample.of(preview.validation)) if preview else (None, None)
         return self._found[key]
 
 
-@dataclass(frozen=True)
-class Features:
-    """A tagging task on a frozen encoder: a BiLSTM over the words of a sentence (models/features.py).
-
-    Attributes:
-        input_size, hidden_size, num_layers: of the BiLSTM; the hidden size of one direction.
-        words_per_example: of a sentence.
-        pass_share: encoders over runs: the features of a text are kept, and read by every other run on that encoder.
-    """
+class Features(NamedTuple):
+    """The BiLSTM that a tagging task trains over words, on a frozen encoder; hidden size of one direction."""
 
     input_size: int
     hidden_size: int
     num_layers: int
-    words_per_example: float
-    pass_share: float = 1.0
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], encoder: EncoderConfig, words_per_example: float) -> Features | None:
+    def of(cls, settings: Mapping[str, Any], encoder: EncoderConfig) -> Features | None:
         """None for a task that trains its encoder."""
         module = settings["task"]["module"]
         if "features" not in settings["task"]["data"]:
             return None
         size = FeatureMix(module["features"], encoder.num_hidden_layers, encoder.hidden_size).output_size
-        hidden = int(module["bilstm_hidden_size"] or encoder.hidden_size)
-        return cls(size, hidden, int(module["bilstm_num_layers"]), words_per_example)
+        return cls(size, int(module["bilstm_hidden_size"] or encoder.hidden_size), int(module["bilstm_num_layers"]))
 
     @property
     def flops_per_word(self) -> float:
-        """Of training: four gates, two directions, forward once and backward twice, matrix products only."""
-        inputs = [self.input_size, *[2 * self.hidden_size] * (self.num_layers - 1)]
-        return 3.0 * sum(16.0 * self.hidden_size * (self.hidden_size + size) for size in inputs)
+        """Of training: a product with every matrix, forward once and backward twice."""
+        with torch.device("meta"):
+            return 6.0 * sum(value.numel() for value in BiLSTM(*self, 0.0).parameters() if value.ndim == 2)
 
 
 @dataclass(frozen=True)
-class TaskJob:
-    """One shape of a fine-tuning run: a task with a head, on an encoder of one size."""
+class TaskJob(Shape):
+    """One shape of a fine-tuning run: a task with a head, on an encoder of one size.
+
+    Attributes:
+        train, validation: what the files hold; None where they are not there, and lengths are guesses.
+        tokens_per_example, inputs_per_example: inputs are windows of a passage, or choices; 1 for other tasks.
+        longest: tokens of the longest input: the task's, cut to what the encoder was trained on.
+        features: where the encoder is frozen. Then a speed is in words of the BiLSTM, `forward` the encoder's.
+        pass_share: encoders over runs: features are kept, and read by every other run on that encoder.
+    """
 
     task: str
     head: str
-    settings: Mapping[str, Any] = field(repr=False)
-    jobs: Sequence[Words]
     encoder: EncoderConfig
     train: Sample | None
     validation: Sample | None
     tokens_per_example: float
     inputs_per_example: float
-    """Windows of a question's passage, choices; 1 for other tasks."""
     longest: int
-    """Tokens of the longest input: the task's, cut to what the encoder was trained on."""
     features: Features | None = None
-    """Where the encoder is frozen and passes once."""
-    encoders: frozenset[Words] = frozenset()
-    """The different ones that its jobs stand on."""
-    past: Past = NO_PAST
-    speed: float | None = None
-    """Tokens a second in training; `forward_speed` in evaluation. On a frozen encoder's features: words a second of
-    the BiLSTM, and the encoder's tokens a second."""
-    forward_speed: float | None = None
-    is_estimated: bool = False
-    """The speed is not measured but reckoned from FLOPs."""
+    pass_share: float = 0.0
 
     @property
-    def count(self) -> int:
-        return len(self.jobs)
-
-    @property
-    def is_timed(self) -> bool:
-        return bool(self.speed)
-
-    @property
-    def is_counted(self) -> bool:
-        """False where the files are not there and the length is a guess."""
-        return self.train is not None
+    def words_per_example(self) -> float:
+        return self.train.words if self.train else SENTENCE_WORDS
 
     @property
     def train_examples(self) -> int | None:
-        limit = self.settings["max_train_examples"]
-        return limit if self.train is None else min(self.train.examples, limit or self.train.examples)
+        limit: int | None = self.settings["max_train_examples"]
+        return min(self.train.examples, limit or self.train.examples) if self.train else limit
 
     @property
     def validation_examples(self) -> int:
         return self.validation.examples if self.validation else 0
 
     @property
-    def epochs(self) -> float:
-        return float(self.settings["epochs"])
-
-    @property
-    def train_tokens(self) -> float | None:
-        return None if self.train_examples is None else self.train_examples * self.epochs * self.tokens_per_example
+    def trained_examples(self) -> float:
+        """Of all epochs."""
+        return (self.train_examples or 0) * float(self.settings["epochs"])
 
     @property
     def passes(self) -> float:
         """Over the validation split."""
-        return max(1.0, round(self.epochs * float(self.settings["evaluations_per_epoch"])))
+        return max(1.0, round(float(self.settings["epochs"]) * float(self.settings["evaluations_per_epoch"])))
 
     @property
     def pass_tokens(self) -> float:
-        """What a frozen encoder reads for one run: both splits once, shared by all runs on the same encoder."""
+        """What a frozen encoder reads for one run: its share of both splits once."""
         examples = (self.train_examples or 0) + self.validation_examples
-        return examples * self.tokens_per_example * (self.features.pass_share if self.features else 0.0)
+        return examples * self.tokens_per_example * self.pass_share
 
     @property
     def flops_per_token(self) -> float:
@@ -192,11 +247,11 @@ class TaskJob:
     @property
     def flops(self) -> float | None:
         """Of training, without the head; on features: its share of the encoder's pass, and the BiLSTM's training."""
-        if self.train_tokens is None or self.train_examples is None:
+        if self.train_examples is None:
             return None
         if self.features is None:
-            return self.train_tokens * self.flops_per_token
-        words = self.train_examples * self.epochs * self.features.words_per_example
+            return self.trained_examples * self.tokens_per_example * self.flops_per_token
+        words = self.trained_examples * self.words_per_example
         return self.pass_tokens * self.flops_per_token / 3 + words * self.features.flops_per_word
 
     @property
@@ -206,46 +261,76 @@ class TaskJob:
         model = FLOAT_BYTES * parameter_count(self.encoder) if self.settings["save_model"] else 0
         return RECORD_BYTES + self.validation_examples * (NBEST_BYTES if is_span else PREDICTION_BYTES) + model
 
+    def timed_seconds(self) -> float | None:
+        (speed,) = self.speeds
+        if speed is None or self.train_examples is None:
+            return None
+        rate, evaluated = speed.tokens_per_second, self.passes * self.validation_examples
+        if self.features is None:
+            work = self.trained_examples * self.tokens_per_example / rate
+            forward = evaluated * self.tokens_per_example / (speed.forward or rate / FORWARD_SHARE)
+        else:
+            work = (self.trained_examples + evaluated * FORWARD_SHARE) * self.words_per_example / rate
+            # Where nothing was timed, the encoder's products are taken to be as fast as the BiLSTM's.
+            alike = rate * self.features.flops_per_word / (self.flops_per_token / 3)
+            forward = self.pass_tokens / (speed.forward or alike)
+        return START_SECONDS["finetune"] + work + forward
 
-Kind = tuple[Mapping[str, Any], Sequence[Words]]
-"""A composed configuration and its jobs."""
+    def requests(self) -> Iterator[Request]:
+        """One; lengths are rounded, so that like tasks share a measurement."""
+        length, batch = self.tokens_per_example / self.inputs_per_example, int(self.settings["global_batch_size"])
+        tokens, flops = batch * length, self.flops_per_token
+        question = {
+            "kind": "finetune", "model": self.encoder.to_dict(), "head": self.head, "batch_size": batch,
+            "tokens_each": round(length / 4) * 4 or 4, "max_tokens": self.longest,
+            "evaluation_tokens": int(self.settings["task"]["data"].get("evaluation_tokens", 8192)),
+            "optimizer": self.settings["optimizer"], "hardware": self.hardware(),
+        }  # fmt: skip
+        if self.features:
+            words = max(1, round(self.words_per_example))
+            question |= {"kind": "features", "bilstm": self.features._asdict(), "words_each": words}
+            tokens, flops = float(batch * words), self.features.flops_per_word
+        size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
+        yield Request(question, f"fine-tuning {size} on {self.task} ({self.head})", tokens, tokens * flops)
 
 
 def task_jobs(
-    found: Iterable[Kind], arms: Sequence[Arm], files: TaskFiles, past_of: Callable[..., Past] = lambda *_: NO_PAST
+    found: Iterable[Kind], arms: Sequence[Arm], files: TaskFiles, past_of: Callable[..., tuple[int, list[float]]]
 ) -> list[TaskJob]:
     """Every task, head and size of encoder, over rows and seeds; `past_of` says what runs so far tell of a kind."""
+    from clozelab.modules.results import max_positions  # it imports the modules, and only a given encoder needs it
+
     by_name = {arm.name: arm for arm in arms}
-    groups: dict[Any, list[tuple[EncoderConfig, int, Kind]]] = {}
+    groups: dict[tuple[Any, ...], list[tuple[EncoderConfig, int, Kind]]] = {}
     for settings, jobs in found:
         if arms:
             arm = by_name.get(str(settings["encoder_arm"]), arms[0])
             encoder, trained = arm.config, arm.longest
         else:
-            from clozelab.modules.results import max_positions
-
             encoder, trained = read_config(settings["encoder"]), max_positions(Path(settings["encoder"]))
-        size = Features.of(settings, encoder, 0.0)
-        key = settings["task"]["name"], settings["head"], parameter_count(encoder), size
+        key = settings["task"]["name"], settings["head"], parameter_count(encoder), Features.of(settings, encoder)
         groups.setdefault(key, []).append((encoder, trained, (settings, jobs)))
+    # A frozen encoder passes over a task's text once, for all jobs that stand on it.
+    readers = Counter(
+        one for (*_, features), group in groups.items() if features for *_, kind in group for one in _encoders(*kind)
+    )
     made = []
-    for group in groups.values():
+    for (task, head, _, features), group in groups.items():
         encoder, trained, (settings, _) = group[0]
-        members = [kind for _, _, kind in group]
-        pasts = [past_of(*kind) for kind in members]
-        seconds = [one.seconds for one in pasts if one.seconds is not None]
-        past = Past(sum(one.done for one in pasts), sum(seconds) / len(seconds) if seconds else None)
-        job = _task_job(settings, [words for _, jobs in members for words in jobs], encoder, trained, files)
-        made.append(replace(job, encoders=frozenset(one for kind in members for one in _encoders(*kind)), past=past))
-    return _with_pass_shares(made)
+        kinds = [kind for *_, kind in group]
+        jobs = [words for _, its_jobs in kinds for words in its_jobs]
+        done, took = zip(*(past_of(*kind) for kind in kinds), strict=True)
+        past: Any = {"done": sum(done), "took": [*chain.from_iterable(took)]}
+        share = sum(1 / readers[one] for kind in kinds for one in _encoders(*kind)) / len(jobs) if features else 0.0
+        train, validation = files.of(settings)
+        sizes = _sizes(settings["task"]["data"], train, min(int(settings["task"]["data"]["max_seq_length"]), trained))
+        shape = task, head, encoder, train, validation, *sizes, features, share
+        made.append(TaskJob(*shape, settings=settings, jobs=jobs, **past))
+    return made
 
 
-def _task_job(
-    settings: Mapping[str, Any], jobs: Sequence[Words], encoder: EncoderConfig, trained: int, files: TaskFiles
-) -> TaskJob:
-    data = settings["task"]["data"]
-    train, validation = files.of(settings) or (None, None)
-    longest = min(int(data["max_seq_length"]), trained)
+def _sizes(data: Mapping[str, Any], train: Sample | None, longest: int) -> tuple[float, float, int]:
+    """(tokens of an example, its inputs, tokens of the longest input)."""
     length = train.characters / CHARACTERS_A_TOKEN + 2 if train else longest / 2
     if data.get("document_context"):
         length = longest  # neighbouring sentences fill the input
@@ -254,31 +339,15 @@ def _task_job(
         inputs = 1.0 + -(-(length - longest) // min(int(data["doc_stride"]), longest // 2))
     else:
         length *= inputs
-    words = train.words if train else SENTENCE_WORDS
-    tokens = max(4.0, min(length, inputs * longest))
-    features = Features.of(settings, encoder, words)
-    task = settings["task"]["name"], settings["head"], settings, jobs, encoder
-    return TaskJob(*task, train, validation, tokens, inputs, longest, features)
+    return max(4.0, min(length, inputs * longest)), inputs, longest
 
 
 def _encoders(settings: Mapping[str, Any], jobs: Sequence[Words]) -> Iterator[Words]:
-    """What tells apart the encoders that some jobs of one configuration stand on."""
-    which = [str(settings[key]) for key in ("encoder_arm", "encoder_fraction", "initialisation")]
+    """A task and the encoder that each of some jobs of one configuration stands on, in words that tell them apart."""
+    which = (
+        settings["task"]["name"],
+        *(str(settings[key]) for key in ("encoder_arm", "encoder_fraction", "initialisation")),
+    )
     for words in jobs:
         seeds = [word.partition("=")[2] for word in words if key_of(word) == "pretrain_seed"]
         yield (*which, *(seeds or [str(settings["pretrain_seed"])]))
-
-
-def _with_pass_shares(made: Sequence[TaskJob]) -> list[TaskJob]:
-    """An encoder passes over a task's text once, for all rows and seeds that stand on it."""
-    shared: dict[tuple[str, EncoderConfig], list[TaskJob]] = {}
-    for one in made:
-        shared.setdefault((one.task, one.encoder), []).append(one)
-    found = []
-    for one in made:
-        if one.features:
-            group = [other for other in shared[one.task, one.encoder] if other.features]
-            share = len(frozenset().union(*(other.encoders for other in group))) / sum(other.count for other in group)
-            one = replace(one, features=replace(one.features, pass_share=share))
-        found.append(one)
-    return found

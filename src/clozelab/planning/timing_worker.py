@@ -12,18 +12,18 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from hydra.utils import instantiate
 from lightning.pytorch.loggers.logger import DummyLogger
+from torch import nn
 
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.models.config import EncoderConfig
@@ -33,7 +33,7 @@ from clozelab.models.layout import Layout
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.objectives.objective import Objective
 from clozelab.planning.jobs import made_up_corpus
-from clozelab.planning.timing import ANSWER, USUAL_SHARE
+from clozelab.planning.tasks import ANSWER, USUAL_SHARE
 from clozelab.training.measuring import TOKENS_KEY
 from clozelab.training.runtime import matmul_ceiling
 from clozelab.training.trainer import Hardware, build_trainer, choose_hardware
@@ -73,13 +73,16 @@ def answer(request: dict[str, Any], hardware: Hardware) -> dict[str, Any]:
     return found | {f"forward_{clock}": value for clock, value in forward.items()}
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(NamedTuple):
     """The end of a step: tokens so far, and both clocks in seconds."""
 
     tokens: int
     wall: float
     processor: float
+
+    @classmethod
+    def now(cls, tokens: int) -> Tick:
+        return cls(tokens, time.perf_counter(), time.process_time())
 
 
 class StepClock(DummyLogger):
@@ -91,7 +94,7 @@ class StepClock(DummyLogger):
 
     def log_metrics(self, metrics: Mapping[str, Any], *_: Any, **__: Any) -> None:
         if TOKENS_KEY in metrics:
-            self.ticks.append(Tick(int(metrics[TOKENS_KEY]), time.perf_counter(), time.process_time()))
+            self.ticks.append(Tick.now(int(metrics[TOKENS_KEY])))
 
 
 @cache
@@ -100,12 +103,11 @@ def ceiling(precision: str, device: torch.device) -> float:
     return matmul_ceiling(precision, device)
 
 
-def speeds(ticks: list[Tick]) -> dict[str, float]:
+def speeds(ticks: Sequence[Tick]) -> dict[str, float]:
     """Tokens a second between the end of the warm-up and the last step."""
-    first = ticks[min(WARM_UP_STEPS, len(ticks) - 2)]
-    tokens = ticks[-1].tokens - first.tokens
-    wall, processor = ticks[-1].wall - first.wall, ticks[-1].processor - first.processor
-    return {"wall": tokens / wall, "processor": tokens / processor if processor > 0 else tokens / wall}
+    first, last = ticks[min(WARM_UP_STEPS, len(ticks) - 2)], ticks[-1]
+    tokens, wall, processor = (after - before for before, after in zip(first, last, strict=True))
+    return {"wall": tokens / wall, "processor": tokens / (processor if processor > 0 else wall)}
 
 
 def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
@@ -145,74 +147,45 @@ def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]
 
 
 def finetuning_ticks(request: dict[str, Any], hardware: Hardware, *, is_evaluation: bool = False) -> list[Tick]:
-    """Forward, backward and update on one batch of inputs of the request's mean length; or a larger one's forward."""
-    is_features = request["kind"] == "features" and not is_evaluation
-    modules, step = (_features_step if is_features else _encoder_step)(request, hardware, is_evaluation)
-    named = [(name, value) for part in modules for name, value in part.named_parameters()]
-    optimizer = instantiate(request["optimizer"], _convert_="all")(named)
-    ticks: list[Tick] = []
-    end, tokens = time.process_time() + request["seconds"], 0
-    while time.process_time() < end or len(ticks) < request["ticks"]:
-        tokens += step()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if hardware.device.type == "cuda":
-            torch.cuda.synchronize()
-        ticks.append(Tick(tokens, time.perf_counter(), time.process_time()))
-    return ticks
+    """Forward, backward and update on one batch of inputs of the request's mean length; or a larger one's forward.
 
-
-Step = tuple[list[torch.nn.Module], Callable[[], int]]
-"""The modules that are trained, and a function that computes one batch's gradients and returns its tokens."""
-
-
-def _encoder_step(request: dict[str, Any], hardware: Hardware, is_evaluation: bool) -> Step:
+    On a frozen encoder's features (in fp32 on every device) the BiLSTM is trained on words; the encoder only passes.
+    """
     config, device = EncoderConfig(**request["model"]), hardware.device
-    is_frozen = request["kind"] == "features"
-    encoder = Encoder(config).to(device)
-    has_lstm = request["head"] == "bilstm" and not is_frozen
-    lstm = BiLSTM(config.hidden_size, config.hidden_size, 1, 0.0).to(device) if has_lstm else None
-    head = SequenceClassificationHead(config, 2, 2 * config.hidden_size if lstm else None).to(device)
-    rng = np.random.default_rng(0)
-    mean = request["tokens_each"]
-    number = max(1, round(request["evaluation_tokens"] / mean)) if is_evaluation else request["batch_size"]
-    lengths = np.clip(rng.normal(mean, mean / 5, number).round().astype(np.int64), 4, request["max_tokens"])
-    ids = torch.from_numpy(rng.integers(5, config.vocab_size, lengths.sum())).to(device)
-    positions = torch.from_numpy(np.concatenate([np.arange(length) for length in lengths])).to(device)
-    # Features are computed in fp32 on every device.
-    is_half = hardware.precision == "bf16-mixed" and not is_frozen
-
-    def step() -> int:
-        half = torch.autocast(device.type, torch.bfloat16, enabled=is_half)
+    is_frozen, rng = request["kind"] == "features", np.random.default_rng(0)
+    encoder = None if is_frozen and not is_evaluation else Encoder(config).to(device)
+    sizes = [config.hidden_size, config.hidden_size, 1] if request["head"] == "bilstm" and not is_frozen else []
+    if encoder is None:
+        sizes = [request["bilstm"][key] for key in ("input_size", "hidden_size", "num_layers")]
+        lengths = np.full(request["batch_size"], request["words_each"], dtype=np.int64)
+        features = torch.randn(int(lengths.sum()), sizes[0], device=device)
+    else:
+        mean = request["tokens_each"]
+        number = max(1, round(request["evaluation_tokens"] / mean)) if is_evaluation else request["batch_size"]
+        lengths = np.clip(rng.normal(mean, mean / 5, number).round().astype(np.int64), 4, request["max_tokens"])
+        ids = torch.from_numpy(rng.integers(5, config.vocab_size, lengths.sum())).to(device)
+        positions = torch.from_numpy(np.concatenate([np.arange(length) for length in lengths])).to(device)
+    lstm = BiLSTM(sizes[0], sizes[1], sizes[2], 0.0).to(device) if sizes else None
+    head = SequenceClassificationHead(config, 2, 2 * sizes[1] if sizes else None).to(device)
+    trained = nn.ModuleList([part for part in (encoder, lstm, head) if part is not None])
+    optimizer = instantiate(request["optimizer"], _convert_="all")(list(trained.named_parameters()))
+    half = torch.autocast(device.type, torch.bfloat16, enabled=hardware.precision == "bf16-mixed" and not is_frozen)
+    ticks: list[Tick] = []
+    end = time.process_time() + request["seconds"]
+    while time.process_time() < end or len(ticks) < request["ticks"]:
+        layout = Layout.ragged(lengths)
         with half, torch.set_grad_enabled(not is_evaluation):
-            layout = Layout.ragged(lengths)
-            hidden = encoder(ids, torch.zeros_like(ids), positions, layout).sequence_output
+            hidden = encoder(ids, torch.zeros_like(ids), positions, layout).sequence_output if encoder else features
             hidden = lstm(hidden, layout) if lstm else hidden
         if not is_evaluation:
-            _backward(head(hidden.float()))
-        return int(lengths.sum())
-
-    return [encoder, head, *([lstm] if lstm else [])], step
-
-
-def _features_step(request: dict[str, Any], hardware: Hardware, is_evaluation: bool) -> Step:  # noqa: ARG001
-    """The BiLSTM's training in fp32 on made-up features, in words."""
-    device, sizes = hardware.device, request["bilstm"]
-    lstm = BiLSTM(sizes["input_size"], sizes["hidden_size"], sizes["num_layers"], 0.0).to(device)
-    head = SequenceClassificationHead(EncoderConfig(**request["model"]), 2, 2 * sizes["hidden_size"]).to(device)
-    lengths = np.full(request["batch_size"], request["words_each"], dtype=np.int64)
-    features = torch.randn(int(lengths.sum()), sizes["input_size"], device=device)
-
-    def step() -> int:
-        _backward(head(lstm(features, Layout.ragged(lengths))))
-        return len(features)
-
-    return [lstm, head], step
-
-
-def _backward(logits: torch.Tensor) -> None:
-    labels = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
-    torch.nn.functional.cross_entropy(logits, labels).backward()
+            logits = head(hidden.float())
+            nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64, device=device)).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        ticks.append(Tick.now((len(ticks) + 1) * int(lengths.sum())))
+    return ticks
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from clozelab.corpus.generated import known_loss
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.datamodules.corpus import CorpusDataModule
-from clozelab.datamodules.finetuning import EncoderSource
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.launch.sweep import phase_objectives
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
@@ -43,15 +42,16 @@ from clozelab.training.tracking import MetricsCsv, TrackedJob
 from clozelab.training.trainer import Hardware, choose_hardware
 
 log = logging.getLogger(__name__)
-_HARDWARE_KEYS = (
+HARDWARE_KEYS = (
     *("accelerator", "devices", "num_nodes", "strategy", "precision", "threads"),
     *("compile", "deterministic", "tf32"),
 )
+PLAN_KEYS = ("global_batch_size", "epochs", "evaluations_per_epoch", "max_train_examples")
 
 
 def hardware_of(trainer: DictConfig) -> Hardware:
     """What `cfg.trainer` asks for, resolved and checked; ValueError says what this machine lacks."""
-    return choose_hardware(**{key: trainer[key] for key in _HARDWARE_KEYS})
+    return choose_hardware(**{key: trainer[key] for key in HARDWARE_KEYS})
 
 
 def check_trackers(cfg: DictConfig) -> None:
@@ -63,21 +63,17 @@ def check_trackers(cfg: DictConfig) -> None:
 
 def build_loggers(cfg: DictConfig, run: Run, *, arm: str, name: str) -> list[Logger]:
     """metrics.csv always, and the trackers that are chosen; `name` is the run's name inside the experiment."""
-    loggers: list[Logger] = [MetricsCsv(run.dir)]
     nodes = tracker_nodes(cfg.logger)
-    if nodes:
-        job = tracked_job(cfg, run, arm=arm, name=name)
-        loggers += [instantiate(node)(job=job) for node in nodes]
-    return loggers
+    job = tracked_job(cfg, run, arm=arm, name=name) if nodes else None
+    return [MetricsCsv(run.dir), *(instantiate(node)(job=job) for node in nodes)]
 
 
-def encoder_source(cfg: DictConfig, folder: Path, fingerprint: str, hardware: Hardware) -> EncoderSource:
-    """The encoder of a fine-tuning for tasks that compute features with it; `fingerprint` is the folder's."""
-    name = (
-        fingerprint if cfg.initialisation == "pretrained" else f"{cfg.initialisation}-{cfg.pretrain_seed}-{fingerprint}"
-    )
-    load = partial(load_encoder, folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
-    return EncoderSource(name, load, hardware.device)
+def build_task_data(
+    settings: Mapping[str, Any], inputs: TaskInputs, *, seed: int = 0, num_workers: int = 0
+) -> FinetuningDataModule:
+    """The task's data module; it has looked for its files, and read nothing yet."""
+    plan = TrainingPlan(**{key: settings[key] for key in PLAN_KEYS}, seed=seed, num_workers=num_workers)
+    return instantiate(settings["task"]["data"], _convert_="all")(inputs=inputs, plan=plan)
 
 
 def build_pretraining_module(
@@ -109,12 +105,10 @@ def build_pretraining_module(
 def build_objectives(plain: Mapping[str, Any]) -> list[Objective]:
     """One a phase; those of equal settings are the same."""
     nodes = phase_objectives(plain)
-    built: list[Objective] = []
-    for number, node in enumerate(nodes):
+    for node in nodes:
         check_targets({"objective": node})
-        first = nodes.index(node)
-        built.append(built[first] if first < number else Objective(**instantiate(node, _convert_="all")))
-    return built
+    built = [Objective(**instantiate(node, _convert_="all")) for node in nodes]
+    return [built[nodes.index(node)] for node in nodes]
 
 
 def encoder_config(plain: Mapping[str, Any], ids: SpecialIds, objective: Objective) -> EncoderConfig:
@@ -181,19 +175,17 @@ def provenance(plain: dict[str, Any], run: Run, corpus: PreparedCorpus, *, step:
     """
     begins = accumulate((phase["steps"] for phase in plain["phases"][:-1]), initial=0)
     begun = [phase for phase, first in zip(plain["phases"], begins, strict=True) if step is None or first < step]
+    before = read_config_dict(plain["encoder"]).get("clozelab", {}) if plain["encoder"] else {}
     return {
         **({} if step is None else {"step": step}),
         **{key: run.content.config[key] for key in ("experiment", "arm", "seed", "objective", "phases")},
         "run_fingerprint": run.fingerprint,
         "corpus_fingerprint": corpus.fingerprint,
         "tokenizer_fingerprint": corpus.tokenizer.fingerprint,
-        "trained_seq_lengths": sorted({phase["seq_length"] for phase in begun} | _lengths_before(plain["encoder"])),
+        "trained_seq_lengths": sorted(
+            {phase["seq_length"] for phase in begun} | {*before.get("trained_seq_lengths", ())}
+        ),
     }
-
-
-def _lengths_before(given: str | None) -> set[int]:
-    """What a given encoder had been trained on."""
-    return set() if given is None else set(read_config_dict(given).get("clozelab", {}).get("trained_seq_lengths", ()))
 
 
 def check_pretraining(cfg: DictConfig, plain: dict[str, Any], hardware: Hardware) -> None:
@@ -202,7 +194,13 @@ def check_pretraining(cfg: DictConfig, plain: dict[str, Any], hardware: Hardware
     ValueError names the key; `plain` is the resolved configuration.
     """
     check_config("pretrain", cfg)
-    positions = cfg.model.max_position_embeddings
+    trainer, positions = cfg.trainer, cfg.model.max_position_embeddings
+    if trainer.calibrate and hardware.deterministic:
+        raise ValueError("trainer.calibrate=true chooses by timing, which trainer.deterministic=true rules out")
+    if trainer.calibrate and (hardware.accelerator != "cpu" or hardware.world_size > 1):
+        raise ValueError("trainer.calibrate=true is for one process on a CPU: leave it false here")
+    if trainer.gradient_checkpointing and hardware.strategy == "fsdp":
+        raise ValueError("trainer.gradient_checkpointing=true does not work with trainer=fsdp yet: choose one of them")
     if cfg.encoder is not None:
         positions = read_config(require_encoder(cfg.encoder)).max_position_embeddings
     check_lengths(plain["phases"], plain["validation"], positions, hardware.world_size)

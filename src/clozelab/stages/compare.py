@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -27,9 +26,11 @@ runs: another seed may differ more than they do.
   data_dir=FOLDER   where the task's files lie, should they have moved (SQuAD's right answers)
   --plot FILE       draw both held-out curves as PNG"""
 NONE = "(none)"
-MADE_OF = (("config", ""), ("inputs", "input "), ("results_version", "results_version"))
-MADE_WITH = (("versions", "versions"), ("git", "git"), ("host", "host"))
-"""Part of a record -> what its dotted keys begin with. The second was the same by intention, and may not be."""
+PARTS: dict[str, Any] = {
+    "configuration": {"config": True, "inputs": True, "results_version": True},
+    "made with": {"versions": True, "git": True, "host": True, "facts": {"precision"}},
+}
+"""Of a record: what its fingerprint is made of, and what was the same by intention, and may not be."""
 Curve = list[tuple[int, float]]
 """[(tokens, value)]."""
 
@@ -44,23 +45,26 @@ def main(words: Sequence[str]) -> int:
     console = make_console()
     for letter, record in zip("AB", pair, strict=True):
         say(console, f"{letter}  {title(record)}, {record.status}, {record.fingerprint[:12]}: {record.folder}")
-    for name, rows in (("configuration", config_differences(*pair)), ("made with", making_differences(*pair))):
+    for name in PARTS:
+        rows = differences(one, two, name)
         headings = [Heading(name), Heading("A", folds=True), Heading("B", folds=True)]
         console.print(make_table(headings, rows, console.width)) if rows else say(console, f"{name}: the same")
     show_figures(one, two, console)
     if one.stage == two.stage == "finetune":
-        show_test(one, two, said.values.get("data_dir"), console)
+        from clozelab.verdicts.examples import describe, paired_test  # scipy takes half a second
+
+        try:
+            for line in describe(paired_test(one, two, said.values.get("data_dir"))):
+                say(console, line)
+        except ValueError as error:
+            say(console, f"no paired test: {error}", style="yellow")
     if "plot" in said.options:
         plot(one, two, Path(said.options["plot"]), console)
     return 0
 
 
 def open_run(path: str) -> Record:
-    """The record of one run folder.
-
-    Raises:
-        ValueError: there is none, or it is damaged.
-    """
+    """The record of one run folder. ValueError: there is none, or it is damaged."""
     folder = Path(path)
     if not (folder / "run.json").is_file():
         raise ValueError(f"{path} is no run folder (no run.json); `clozelab runs --csv` lists them")
@@ -75,56 +79,50 @@ def title(record: Record) -> str:
     return " ".join(filter(None, (record.stage, record.name, record.task, f"seed {record.seeds}")))
 
 
-def config_differences(one: Record, two: Record) -> list[tuple[str, str, str]]:
-    """(dotted key, of A, of B) of everything that the fingerprints are made of and that is not the same."""
-    found = _differing(*(_flat(record, MADE_OF) for record in (one, two)))
+def differences(one: Record, two: Record, part: str) -> list[tuple[str, ...]]:
+    """(dotted key, of A, of B) of everything in PARTS[part] that is not the same."""
+    found = differing(*([flatten(record.model_dump(include=PARTS[part]))] for record in (one, two)))
     # Checksums are long, and their beginnings tell them apart.
-    return [(key, *(text[:12] if key.startswith("input ") else text for text in texts)) for key, *texts in found]  # type: ignore[misc]
+    return [
+        (key.removeprefix("config."), *(text[:12] if key.startswith("inputs.") else text for text in texts))
+        for key, *texts in found
+    ]
 
 
-def making_differences(one: Record, two: Record) -> list[tuple[str, str, str]]:
-    """The same of versions, commit, machine and precision."""
-    precision = [{"precision": record.facts.get("precision", NONE)} for record in (one, two)]
-    return _differing(*(_flat(record, MADE_WITH) | more for record, more in zip((one, two), precision, strict=True)))
+def differing(mine: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """(key, values of mine, values of theirs) of every key of some flat mappings that has more than one value."""
+    found: list[tuple[str, ...]] = []
+    for key in dict.fromkeys(key for one in (*mine, *theirs) for key in one):
+        here, there = (dict.fromkeys(str(one.get(key, NONE)) for one in side) for side in (mine, theirs))
+        if len(here | there) > 1:
+            found.append((key, ", ".join(here), ", ".join(there)))
+    return found
 
 
-def _flat(record: Record, parts: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    plain = record.model_dump()
-    return {key: value for part, label in parts for key, value in flatten(plain[part] or {}, label).items()}
+class Point(NamedTuple):
+    """A held-out figure of both runs: at their ends, and at the last tokens that both have seen (None: there are none).
 
-
-def _differing(one: Mapping[str, Any], two: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    pairs = {key: (one.get(key, NONE), two.get(key, NONE)) for key in [*one, *two]}
-    return [(key, str(first), str(second)) for key, (first, second) in pairs.items() if first != second]
-
-
-@dataclass(frozen=True)
-class Point:
-    """A held-out figure of both runs: at their ends, and at the last tokens that both have seen."""
+    The longer run's value there lies on the line between its evaluations around it.
+    """
 
     key: str
-    ends: tuple[float, float]
+    ends: tuple[float, ...]
     tokens: int | None
-    """None where they have nothing in common."""
-    common: tuple[float, float] | None
+    common: tuple[float, ...] | None
 
 
 def points(one: Record, two: Record) -> list[Point]:
     """Every held-out figure that both runs have; none of runs of different stages, whose figures only share names."""
-    if one.stage != two.stage:
-        return []
-    first, second = read_validation(one), read_validation(two)
-    return [_point(key, first[key], second[key]) for key in first if key in second]
-
-
-def _point(key: str, first: Curve, second: Curve) -> Point:
-    """At the shorter run's end; the longer one's value there lies on the line between its evaluations around it."""
-    limit, ends = min(first[-1][0], second[-1][0]), (first[-1][1], second[-1][1])
-    if limit < max(first[0][0], second[0][0]):
-        return Point(key, ends, None, None)
-    curves = [np.array(curve, dtype=np.float64).T for curve in (first, second)]
-    there = [float(np.interp(limit, tokens, values)) for tokens, values in curves]
-    return Point(key, ends, limit, (there[0], there[1]))
+    curves, found = [read_validation(record) for record in (one, two)], []
+    for key in curves[0] if one.stage == two.stage else ():
+        if key in curves[1]:
+            pair = [np.array(curve[key], dtype=np.float64).T for curve in curves]
+            limit = min(int(tokens[-1]) for tokens, _ in pair)
+            has_common = all(tokens[0] <= limit for tokens, _ in pair)
+            common = tuple(float(np.interp(limit, *curve)) for curve in pair) if has_common else None
+            ends = tuple(float(values[-1]) for _, values in pair)
+            found.append(Point(key, ends, limit if has_common else None, common))
+    return found
 
 
 def read_validation(record: Record) -> dict[str, Curve]:
@@ -159,8 +157,7 @@ def show_figures(one: Record, two: Record, console: Console) -> None:
     rows = []
     for point in points(one, two):
         decimals = 2 if score_of(one, point.key).unit == PERCENT else 4
-        common = [f"{value:.{decimals}f}" for value in point.common or ()]
-        ends = [f"{value:.{decimals}f}" for value in point.ends]
+        ends, common = ([f"{value:.{decimals}f}" for value in values or ()] for values in (point.ends, point.common))
         rows.append([with_unit(one, point.key), *ends, *([rough(point.tokens or 0), *common] if common else [""] * 3)])
     if rows:
         names = ("A, last", "B, last", "tokens", "A, there", "B, there")
@@ -177,38 +174,20 @@ def show_figures(one: Record, two: Record, console: Console) -> None:
         headings = [Heading("score, best evaluation"), *(Heading(name, True) for name in ("A", "B", "B - A"))]
         rows = [[with_unit(one, key), f"{a:.2f}", f"{b:.2f}", signed(b - a)] for key, a, b in scores]
         console.print(make_table(headings, rows, console.width))
-        say(console, evaluation_words(one, two), style="dim")
-
-
-def evaluation_words(one: Record, two: Record) -> str:
-    """Which evaluation the two runs' scores are of."""
-    steps = []
-    for letter, facts in (("A", one.facts), ("B", two.facts)):
-        total = f" of {facts['total_steps']}" if "total_steps" in facts else ""
-        steps.append(f"{letter}: step {facts.get('best_step', NONE)}{total}")
-    metric = one.metric.removeprefix("validation/")
-    return (
-        f"Scores are those of each run's best evaluation by {metric} ({', '.join(steps)}), as in reports; held-out "
-        "figures are those of the last one."
-    )
-
-
-def show_test(one: Record, two: Record, data_dir: str | None, console: Console) -> None:
-    """The paired test, or why there is none."""
-    from clozelab.verdicts.examples import describe, paired_test  # scipy takes half a second
-
-    try:
-        for line in describe(paired_test(one, two, data_dir)):
-            say(console, line)
-    except ValueError as error:
-        say(console, f"no paired test: {error}", style="yellow")
+        steps = [
+            f"{letter}: step {facts.get('best_step', NONE)}"
+            + (f" of {facts['total_steps']}" if "total_steps" in facts else "")
+            for letter, facts in (("A", one.facts), ("B", two.facts))
+        ]
+        said = f"Scores are those of each run's best evaluation by {one.metric.removeprefix('validation/')}"
+        how = "as in reports; held-out figures are those of the last one."
+        say(console, f"{said} ({', '.join(steps)}), {how}", style="dim")
 
 
 def plot(one: Record, two: Record, path: Path, console: Console) -> None:
     """Draw what says most of each run: the loss of pre-training, the selecting score of fine-tuning.
 
-    Raises:
-        ValueError: a run has no such figure yet.
+    ValueError: a run has no such figure yet.
     """
     from clozelab.report.plots import draw_two  # matplotlib takes a second
 

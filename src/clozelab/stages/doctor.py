@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clozelab.planning.steps import SWEEPS
-from clozelab.terminal import Words, parse, wants_help
-
-if TYPE_CHECKING:
-    from clozelab.checks.subject import Subject
+from clozelab.terminal import Words, make_console, parse, wants_help
+from clozelab.verdicts.experiment import find_experiment
 
 HELP = """clozelab doctor [threads=N]
 clozelab doctor EXPERIMENT [scale=NAME] [name=value ...]
@@ -54,7 +50,6 @@ def machine(overrides: Sequence[str], allocator_tuned: bool) -> int:
     if wrong or not all(text.isdecimal() and int(text) for text in threads):
         raise ValueError(f"doctor without an experiment takes threads=N only, not {' '.join(wrong or overrides)}")
     from clozelab.checks.machine import look_at_machine, print_facts
-    from clozelab.terminal import make_console
     from clozelab.training.host import host_facts, usable_cores
 
     chosen = int(threads[-1]) if threads else None
@@ -72,36 +67,22 @@ def pre_flight(said: Words) -> int:
     import_torchmetrics_quickly()  # before lightning is imported
     from clozelab.checks.run import examine, print_findings
     from clozelab.checks.subject import ERROR, worst
-    from clozelab.terminal import make_console
+    from clozelab.stages.subject import gather, gather_sweep
 
-    with _only_errors_logged():
-        subject = _subject(said)
+    name, logger = said.names[0], logging.getLogger("clozelab")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # what matters comes as a finding
+    try:
+        if name in SWEEPS:
+            folder = Path(said.options["config-dir"]) if "config-dir" in said.options else None
+            subject = gather_sweep(name, folder, said.options.get("config-name", name), said.overrides)
+        else:
+            subject = gather(find_experiment(name), said.overrides)
         findings = list(examine(subject))
+    finally:
+        logger.setLevel(level)
     console = make_console()
     console.print(f"[bold]Pre-flight of {subject.name}[/]", highlight=False)
     print_findings(findings, console)
     console.print(f"{time.perf_counter() - started:.0f} s", style="dim", highlight=False)
     return 1 if worst(findings) == ERROR else 0
-
-
-def _subject(said: Words) -> Subject:
-    from clozelab.stages.subject import gather, gather_sweep
-    from clozelab.verdicts.experiment import find_experiment
-
-    name = said.names[0]
-    if name not in SWEEPS:
-        return gather(find_experiment(name), said.overrides)
-    folder = Path(said.options["config-dir"]) if "config-dir" in said.options else None
-    return gather_sweep(name, folder, said.options.get("config-name", name), said.overrides)
-
-
-@contextmanager
-def _only_errors_logged() -> Iterator[None]:
-    """What matters comes as a finding."""
-    logger = logging.getLogger("clozelab")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.files import HubSource, hub_files, used_folders
-from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, PredictionSet, TaskInputs, TrainingPlan
+from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, PredictionSet, TaskInputs
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
 from clozelab.modules.finetuning import FineTuning, build_finetuning_trainer
@@ -25,10 +26,10 @@ from clozelab.runs.record import Score
 from clozelab.runs.store import Run
 from clozelab.stages.building import (
     build_loggers,
+    build_task_data,
     check_finetuning,
     check_fraction,
     check_trackers,
-    encoder_source,
     hardware_of,
 )
 from clozelab.targets import check_targets, locate
@@ -38,7 +39,6 @@ from clozelab.training.tracking import summarise, tracked
 log = logging.getLogger(__name__)
 KEPT_RESULTS = ("title", "stand_in_for", "synthetic", "num_examples", "collapsed", "best_step")
 """What the record of a run repeats of scores.json, for tables."""
-PLAN_KEYS = ("global_batch_size", "epochs", "evaluations_per_epoch", "max_train_examples")
 
 
 def main(cfg: DictConfig) -> None:
@@ -50,12 +50,18 @@ def main(cfg: DictConfig) -> None:
     folder = require_encoder(cfg.encoder)
     check_fraction(folder, cfg.encoder_fraction)
     inputs = {"encoder": encoder_fingerprint(folder)}
-    data = build_data(cfg, folder, encoder_source(cfg, folder, inputs["encoder"], hardware))
+    name = inputs["encoder"]
+    name = name if cfg.initialisation == "pretrained" else f"{cfg.initialisation}-{cfg.pretrain_seed}-{name}"
+    # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, as they share an encoder.
+    load = partial(load_encoder, folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    places, limit = (data_folder(cfg), Path(cfg.cache_dir)), max_positions(folder)
+    source = EncoderSource(name, load, hardware.device)
+    task = TaskInputs(cfg.task.name, *places, open_tokenizer(folder), limit, source)
+    data = build_task_data(cfg, task, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers)
     inputs |= {"task_files": data.source_fingerprint, "task_data": data.fingerprint}
     inputs |= {"test_data": data.require_test_files()} if cfg.predict_test else {}
     about = {key: cfg.task[key] for key in ("name", "title", "stand_in_for")} | {"synthetic": data.synthetic}
-    # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, as they share an encoder.
-    encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    encoder = load()
     # Before the claim: a folder claimed for bad data would refuse the mended data.
     data.setup()
     about |= {"baselines": data.baselines}
@@ -97,19 +103,6 @@ def declared_scores(cfg: DictConfig) -> dict[str, Score]:
     module = locate(cfg.task.module["_target_"], "task.module")
     keys = [f"validation/{key}" for key in module.score_keys(cfg.task.module, cfg.task.data)]
     return {key: Score.of(key, are_shares=module.scores_are_shares) for key in keys}
-
-
-def build_data(cfg: DictConfig, folder: Path, encoder: EncoderSource) -> FinetuningDataModule:
-    """The task's data module; it has looked for its files, and read nothing yet."""
-    tokenizer = open_tokenizer(folder)
-    folders = data_folder(cfg), Path(cfg.cache_dir)
-    inputs = TaskInputs(cfg.task.name, *folders, tokenizer, max_positions(folder), encoder)
-    return instantiate(cfg.task.data, _convert_="all")(inputs=inputs, plan=build_plan(cfg))
-
-
-def build_plan(cfg: DictConfig) -> TrainingPlan:
-    plain = {key: cfg[key] for key in PLAN_KEYS}
-    return TrainingPlan(**plain, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers)
 
 
 def draw_seed(cfg: DictConfig) -> int:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from clozelab.planning.steps import make_steps, runs_root
-from clozelab.suggestions import DASH, duration, rough
+from clozelab.planning.steps import make_steps
+from clozelab.suggestions import DASH, STAGE_NAMES, duration, rough
 from clozelab.terminal import Heading, make_console, make_table, parse, say, wants_help
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 
-if TYPE_CHECKING:  # which imports torch: not for --help and mistakes
-    from clozelab.planning.cost import Costing, Share
-    from clozelab.planning.jobs import Arm
-    from clozelab.planning.tasks import TaskJob
-    from clozelab.runs.find import Runs
+if TYPE_CHECKING:  # they import torch: not for --help and mistakes
+    import pandas
+
+    from clozelab.planning.cost import Costing
+    from clozelab.planning.tasks import Shape
 
 HELP = """clozelab plan EXPERIMENT [scale=NAME] [name=value ...] [budget=TIME [matched_by=QUANTITY]] [--no-measure]
 clozelab plan EXPERIMENT ... --dry-run
@@ -33,16 +32,14 @@ smallest difference that the seeds can be expected to show. Overrides are those 
   --no-measure     only speeds that are in the cache, else what finished runs took here (*)
   --dry-run        list every job with its state, as `clozelab reproduce --dry-run` does
 
-A shape whose steps would take more than 30 s here is not timed but reckoned from its FLOPs (?).
+Times are for a machine that does nothing else. A shape whose steps would take more than 30 s here is not timed but
+reckoned from its FLOPs (?).
 
-FLOPs are 3 (L (24 H^2 + 4 S H) + f (2 H^2 + 2 H V)) a token (forward once, backward twice, matrix products only; f the
-share of predicted positions); beside them ELECTRA's convention, which other papers quote: backward counted once, the
-embedding look-up as a product, every step at the longest row, the room for predictions (20 of 128 positions)."""
-
+FLOPs are those of every matrix product in the modules that a training step runs, forward once and backward twice;
+beside them ELECTRA's convention, which other papers quote: backward counted once, the embedding look-up as a product,
+every step at the longest instance, the room for predictions (20 of 128 positions)."""
 
 Table = tuple[list[Heading], list[list[str]]]
-UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning"}
 
 
 def main(words: Sequence[str]) -> int:
@@ -62,28 +59,23 @@ def main(words: Sequence[str]) -> int:
         from clozelab.stages.reproduce import dry_run
 
         return dry_run(steps)
-    from clozelab.planning.cost import MATCHINGS, affordable, analyse, with_speeds
+    from clozelab.planning.cost import MATCHINGS, affordable, with_speeds
     from clozelab.runs.find import find
-    from clozelab.stages.subject import Corpora
+    from clozelab.stages.subject import Corpora, analyse
     from clozelab.verdicts.judging import describe
 
     if matched_by and matched_by not in MATCHINGS:
         raise ValueError(f"matched_by={matched_by}: arms can be matched by {', '.join(MATCHINGS)}")
-    sweep = next(step for step in steps if step.is_sweep)
-    root = runs_root(folder, sweep.overrides, sweep.config_name)[0]
-    runs, corpora = find(root), Corpora(strict=False)
-    console, progress = make_console(), Console(stderr=True)
-    found = analyse(steps, corpora, runs)
-    for table in size_tables(found):
-        console.print(make_table(*table, console.width))
-    for line in totals(found):
-        say(console, line)
-    cache_dir = Path(sweep.sweep.settings(sweep.sweep.jobs[0])["cache_dir"])
-    measure = "no-measure" not in said.flags
+    step = next(step for step in steps if step.is_sweep)
+    root, _ = step.root
+    runs, console, progress = find(root), make_console(), Console(stderr=True)
+    cache_dir, measure = Path(step.sweep.settings(step.sweep.jobs[0])["cache_dir"]), "no-measure" not in said.flags
+    found = analyse(steps, Corpora(strict=False), runs)
     found = with_speeds(found, cache_dir, measure=measure, say=lambda line: say(progress, line, style="dim"))
-    for table in time_tables(found, runs):
+    for table in tables(found):
         console.print(make_table(*table, console.width))
-    for line in sums(found):
+    flops = sum(shape.count * (shape.flops or 0.0) for shape in found.shapes)
+    for line in (f"all runs: {flops:.3g} FLOPs", disk(found, found.room(root, steps)), *sums(found)):
         say(console, line)
     shares = {} if budget is None else affordable(found, budget, matched_by)
     for name, part in shares.items():
@@ -95,167 +87,137 @@ def main(words: Sequence[str]) -> int:
 
 
 def parse_budget(text: str) -> float:
-    """Seconds of "2h", "90min", "1.5 h", "1h30min".
+    """Seconds of "2h", "90min", "1.5 h", "1h30min". ValueError: it is not a time of a second or more."""
+    from pandas import Timedelta
 
-    Raises:
-        ValueError: it is not a time above zero.
-    """
-    number = r"(\d+\.?\d*|\.\d+)\s*(min|[smhd])"
-    parts = re.findall(number, text)
-    seconds = sum(float(value) * UNITS[unit] for value, unit in parts)
-    if re.sub(number, "", text).strip() or seconds <= 0.0:
+    try:
+        seconds = float(Timedelta(text).total_seconds())
+    except ValueError:
+        seconds = 0.0
+    if not seconds >= 1.0:  # a number alone would be nanoseconds
         raise ValueError(f"budget={text}: give a time above zero, such as 2h, 90min or 1h30min")
     return seconds
 
 
-def size_tables(costing: Costing) -> Iterator[Table]:
-    """What needs no speed: parameters, tokens, FLOPs; ELECTRA's convention beside ours."""
+def tables(costing: Costing) -> Iterator[Table]:
+    """One a stage: what its runs are, their FLOPs (ELECTRA's convention beside ours), speed and time."""
+    # Name -> how soon a narrow terminal loses it.
+    times = {"tokens/s": 2, "time": 0, "took": 1}
     if costing.arms:
-        columns = {"runs": 0, "parameters": 0, "with heads": 4, "tokens": 0, "FLOPs/token": 3, "FLOPs a run": 0,
-                   "ELECTRA's": 5}  # fmt: skip
-        yield [Heading("pre-training"), *_headings(columns)], [
+        columns = {"runs": 0, "parameters": 3, "with heads": 6, "tokens": 0, "FLOPs/token": 5, "FLOPs a run": 0,
+                   "ELECTRA's": 7}  # fmt: skip
+        yield [Heading("pre-training"), *_headings(columns | times)], [
             [
                 arm.name, str(arm.count), f"{arm.parameters:,}", f"{arm.trained_parameters:,}", rough(arm.tokens),
-                f"{arm.flops / arm.tokens:.3g}", f"{arm.flops:.3g}", f"{arm.electra_flops:.3g}",
+                f"{arm.flops / arm.tokens:.3g}", f"{arm.flops:.3g}", f"{arm.electra_flops:.3g}", *_times(arm),
             ]
             for arm in costing.arms
         ]  # fmt: skip
     if costing.tasks:
-        columns = {"runs": 0, "examples": 0, "tokens each": 3, "FLOPs a run": 0}
-        yield [Heading("fine-tuning"), Heading("head"), *_headings(columns)], [
+        columns = {"runs": 0, "examples": 3, "tokens each": 5, "FLOPs a run": 4}
+        yield [Heading("fine-tuning"), Heading("head"), *_headings(columns | times)], [
             [
-                job.task, _head(job), str(job.count),
-                "unknown" if job.train_examples is None else f"{job.train_examples:,}",
-                f"{job.tokens_per_example:.0f}{'' if job.is_counted else ' ?'}",
-                DASH if job.flops is None else f"{job.flops:.3g}",
+                job.task, f"{job.head} on {job.features.input_size} features" if job.features else job.head,
+                str(job.count), "unknown" if job.train_examples is None else f"{job.train_examples:,}",
+                f"{job.tokens_per_example:.0f}{'' if job.train else ' ?'}",
+                DASH if job.flops is None else f"{job.flops:.3g}", *_times(job, " words" if job.features else ""),
             ]
             for job in costing.tasks
         ]  # fmt: skip
 
 
-def _head(job: TaskJob) -> str:
-    return f"{job.head} on {job.features.input_size} features" if job.features else job.head
-
-
 def _headings(columns: Mapping[str, int]) -> list[Heading]:
-    """Name -> how soon a narrow terminal loses it."""
     return [Heading(name, True, drop) for name, drop in columns.items()]
 
 
-def time_tables(costing: Costing, runs: Runs) -> Iterator[Table]:
-    """Speeds and times; the last column is what finished runs took."""
-    columns = _headings({"runs": 0, "tokens/s": 2, "time": 0, "took": 1})
-    done = [run for run in runs.runs if run.is_complete]
-    if costing.arms:
-        rows = []
-        for arm in costing.arms:
-            known = [speed for speed in arm.speeds if speed]
-            speed = " ".join(map(rough, dict.fromkeys(known))) if len(known) == len(arm.phases) else ""
-            phases = [dict(phase) for phase in arm.phases]
-            same = [run.seconds for run in done if run.name == arm.name and run.config.get("phases") == phases]
-            rows.append([arm.name, str(arm.count), *_times(speed, arm), _took(same)])
-        yield [Heading("pre-training"), *columns], rows
-    if costing.tasks:
-        rows = []
-        for job in costing.tasks:
-            same = [run.seconds for run in done if run.task == job.task and run.config.get("head") == job.head]
-            speed = rough(job.speed) + (" words" if job.features else "") if job.speed else ""
-            rows.append([job.task, _head(job), str(job.count), *_times(speed, job), _took(same)])
-        yield [Heading("fine-tuning"), Heading("head"), *columns], rows
+def _times(shape: Shape, unit: str = "") -> list[str]:
+    """Speed, time of a run, and what finished ones took."""
+    mark = " ?" if shape.is_estimated else ""
+    speed, time, took = DASH, DASH, ""
+    if shape.is_timed:
+        speed = " ".join(dict.fromkeys(rough(one.tokens_per_second) for one in shape.speeds if one)) + unit + mark
+    if shape.seconds is not None:
+        time = duration(shape.seconds) + (mark if shape.is_timed else " *")
+    if shape.took:
+        took = f"{duration(sum(shape.took) / len(shape.took))} (of {len(shape.took)})"
+    return [speed, time, took]
 
 
-def _times(speed: str, shape: Arm | TaskJob) -> list[str]:
-    from clozelab.planning.cost import seconds_of
-
-    seconds, mark = seconds_of(shape), " ?" if shape.is_estimated else ""
-    time = DASH if seconds is None else duration(seconds) + (mark if speed else " *")
-    return [f"{speed}{mark}" if speed else DASH, time]
-
-
-def _took(seconds: Sequence[float]) -> str:
-    """Mean duration of finished runs; empty where there is none."""
-    return f"{duration(sum(seconds) / len(seconds))} (of {len(seconds)})" if seconds else ""
-
-
-def totals(costing: Costing) -> list[str]:
-    """FLOPs and disk of all runs in words."""
+def disk(costing: Costing, room: tuple[str, int, int, int]) -> str:
+    """What the runs leave, what of it is there, and the room."""
     from clozelab.runs.gc import describe_size, size
 
-    flops = sum(shape.count * (shape.flops or 0.0) for shape in costing.all_shapes)
     folders = {arm.corpus.folder for arm in costing.arms if arm.corpus.folder}
-    cache = describe_size(sum(map(size, folders))) if folders else "not prepared yet"
-    disk = f"run folders {describe_size(costing.run_bytes)}, prepared corpus {cache}"
-    return [f"all runs: {flops:.3g} FLOPs", f"disk: {disk}"]
+    corpus = describe_size(sum(map(size, folders))) if folders else "not prepared yet"
+    place, free, wanted, used = room
+    runs = f"run folders {describe_size(wanted)}" + (f" ({describe_size(used)} there already)" if used else "")
+    return f"disk: {runs}, prepared corpus {corpus}; {describe_size(free)} free for {place}"
 
 
 def sums(costing: Costing) -> list[str]:
     """Jobs and time in words, of all runs and of those that are left."""
-    lines, whole, rest, num_jobs, num_left = [], 0.0, 0.0, 0, 0
+    lines = []
+    whole: list[float | None] = []
+    rest: list[float | None] = []
     for verb, pool in costing.pools.items():
-        seconds, left = costing.wall(verb), costing.left(verb)
-        seconds_left = costing.wall(verb, only_left=True)
-        beside = "" if left == pool.num_jobs else f"; left: {_left(left, seconds_left)}"
+        whole.append(costing.wall(verb))
+        rest.append(costing.wall(verb, only_left=True))
         shared_out = f"{pool.at_once} at a time with {pool.threads} thread(s)"
-        lines.append(f"{NAMES[verb]}: {pool.num_jobs} jobs, {shared_out}: {_about(seconds)}{beside}")
-        whole += float("nan") if seconds is None else seconds
-        rest += float("nan") if seconds_left is None else seconds_left
-        num_jobs, num_left = num_jobs + pool.num_jobs, num_left + left
-    if whole == whole and lines:
-        beside = "" if num_left == num_jobs else f"; left: {_left(num_left, rest)}"
-        lines.append(f"together {_about(whole)}, without preparing the corpus{beside}")
+        beside = _left(costing.left(verb), pool.num_jobs, rest[-1])
+        lines.append(f"{STAGE_NAMES[verb]}: {pool.num_jobs} jobs, {shared_out}: {_about(whole[-1])}{beside}")
+    if lines and None not in whole:
+        left, jobs = sum(map(costing.left, costing.pools)), sum(pool.num_jobs for pool in costing.pools.values())
+        beside = _left(left, jobs, sum(one or 0.0 for one in rest))
+        lines.append(f"together {_about(sum(one or 0.0 for one in whole))}, without preparing the corpus{beside}")
     return lines
 
 
 def _about(seconds: float | None) -> str:
-    return "time unknown" if seconds is None or seconds != seconds else f"about {duration(seconds)}"
+    return "time unknown" if seconds is None else f"about {duration(seconds)}"
 
 
-def _left(number: int, seconds: float | None) -> str:
-    return f"{number} jobs, {_about(seconds)}" if number else "nothing, all are complete or shared"
+def _left(number: int, of: int, seconds: float | None) -> str:
+    if number == of:
+        return ""
+    return f"; left: {number} jobs, {_about(seconds)}" if number else "; left: nothing, all are complete or shared"
 
 
-def share_table(name: str, shares: Sequence[Share]) -> Table:
+def share_table(name: str, shares: pandas.DataFrame) -> Table:
     """What a budget buys: steps, tokens, FLOPs and time of one run, and the arm's steps_factor that makes it so."""
     columns = [Heading(column, True) for column in ("steps", "tokens", "FLOPs", "time a run", "steps_factor")]
     return [Heading(f"equal {name}"), *columns], [
         [
-            one.arm, f"{one.steps:,} ({one.factor:.2f} x)", rough(one.tokens), f"{one.flops:.3g}",
+            one.arm, f"{int(one.steps):,} ({one.factor:.2f} x)", rough(one.tokens), f"{one.flops:.3g}",
             duration(one.seconds), f"{one.steps_factor:.3g}",
         ]
-        for one in shares
+        for one in shares.itertuples()
     ]  # fmt: skip
 
 
-def warnings(costing: Costing, shares: Mapping[str, Sequence[Share]]) -> list[str]:
+def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[str]:
     """What a plan's reader has to know."""
-    from clozelab.planning.cost import seconds_of
-    from clozelab.planning.timing import BUSY_SHARE, MAX_STEP_SECONDS
+    from clozelab.planning.cost import MAX_STEP_SECONDS
 
     lines = []
     if any(arm.corpus.folder is None for arm in costing.arms):
         lines.append(
             "the corpus is not prepared yet: parameters are those of a full vocabulary, which may turn out smaller"
         )
-    if costing.lowest_share < BUSY_SHARE:
-        lines.append(
-            f"while speeds were measured a job got {costing.lowest_share:.0%} of a core: times are for a machine that "
-            "does nothing else"
-        )
-    for arm in costing.arms:
-        tokens = min([one.tokens for part in shares.values() for one in part if one.arm == arm.name] or [arm.tokens])
+    for number, arm in enumerate(costing.arms):
+        tokens = min([part.tokens[number] for part in shares.values()], default=arm.tokens)
         if arm.tokens_to_plateau > tokens:
             lines.append(
                 f"{arm.name}: {rough(tokens)} tokens, and a masked model takes about {rough(arm.tokens_to_plateau)} to "
                 "leave its first plateau (rule of thumb at the tiny size; larger models later)"
             )
     lines += [f"not timed: {problem}" for problem in costing.problems]
-    if any(shape.is_estimated for shape in costing.all_shapes):
+    if any(shape.is_estimated for shape in costing.shapes):
         lines.append(
             f"? beside a speed: not timed, because a step would take more than {MAX_STEP_SECONDS:.0f} s here; reckoned "
             "from FLOPs and this machine's matrix products, and perhaps wrong by a factor of two"
         )
-    if any(not shape.is_timed and seconds_of(shape) is not None for shape in costing.all_shapes):
+    if any(not shape.is_timed and shape.took for shape in costing.shapes):
         lines.append("* beside a time: no speed was measured; it is what finished runs took here")
-    if guessed := dict.fromkeys(job.task for job in costing.tasks if not job.is_counted):
+    if guessed := dict.fromkeys(job.task for job in costing.tasks if not job.train):
         lines.append(f"files not found for {', '.join(guessed)}: their lengths (?) are guesses")
     return lines

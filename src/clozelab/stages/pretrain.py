@@ -49,16 +49,6 @@ SCORES = tuple(
 """Of a pre-training; the first is its headline."""
 
 
-def check_adapting(cfg: DictConfig, hardware: Hardware) -> None:
-    """ValueError for settings that contradict each other or this hardware."""
-    if cfg.trainer.calibrate and hardware.deterministic:
-        raise ValueError("trainer.calibrate=true chooses by timing, which trainer.deterministic=true rules out")
-    if cfg.trainer.calibrate and (hardware.accelerator != "cpu" or hardware.world_size > 1):
-        raise ValueError("trainer.calibrate=true is for one process on a CPU: leave it false here")
-    if cfg.trainer.gradient_checkpointing and hardware.strategy == "fsdp":
-        raise ValueError("trainer.gradient_checkpointing=true does not work with trainer=fsdp yet: choose one of them")
-
-
 def adapt(cfg: DictConfig, run: Run, hardware: Hardware, module: PretrainingModule, data: CorpusDataModule) -> None:
     """Choose kernels and micro-batch sizes, or read what this run chose when it began; record them."""
     known = run.facts
@@ -128,7 +118,6 @@ def main(cfg: DictConfig) -> None:
     hardware = hardware_of(cfg.trainer)
     objectives = build_objectives(plain)
     check_pretraining(cfg, plain, hardware)
-    check_adapting(cfg, hardware)
     check_trackers(cfg)
     steps_to_keep = kept_steps(cfg)
     corpus = prepared_corpus(cfg)

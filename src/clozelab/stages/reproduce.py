@@ -11,18 +11,17 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from types import FrameType
 
 from rich.console import Console
 from rich.markup import escape
 
 from clozelab.launch.jobs import LIKELY_SHARED, job_names, planned_jobs
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, STOPPED
-from clozelab.planning.steps import SWEEPS, Step, make_steps, require_task_files, runs_root
+from clozelab.planning.steps import SWEEPS, Step, make_steps, require_task_files
 from clozelab.runs.progress import write_launch
-from clozelab.stages.report import show, track
+from clozelab.stages.report import judge
 from clozelab.terminal import parse, wants_help
-from clozelab.verdicts.experiment import find_experiment, load_experiment
+from clozelab.verdicts.experiment import find_experiment
 
 HELP = """clozelab reproduce EXPERIMENT [scale=NAME] [name=value ...] [--dry-run]
 
@@ -48,11 +47,9 @@ def main(words: Sequence[str]) -> int:
     steps = make_steps(folder, said.overrides)
     if "dry-run" in said.flags:
         return dry_run(steps)
-    last, console = steps[-1], Console(stderr=True)
-    root, scale = runs_root(folder, last.overrides, last.config_name)
+    last, console, status = steps[-1], Console(stderr=True), 0
     jobs = {step.verb: job_names(step.sweep) for step in steps if step.is_sweep}
-    write_launch(root, ["reproduce", *words], {stage: jobs.get(stage, []) for stage in SWEEPS})
-    status = 0
+    write_launch(last.root[0], ["reproduce", *words], {stage: jobs.get(stage, []) for stage in SWEEPS})
     if all_complete(steps):
         console.print("every run is complete", style="dim")
     else:
@@ -63,45 +60,36 @@ def main(words: Sequence[str]) -> int:
         if is_stopped:
             return status
     console.rule("report", align="left")
-    from clozelab.report.render import write_report  # matplotlib and scipy: not for --help and --dry-run
-
-    report = write_report(load_experiment(folder), root, root / "report", scale=scale)
-    show(report)
-    track(report, folder, last.overrides, scale, last.config_name)
+    judge(folder, last.overrides, last.config_name)
     return status
 
 
 def all_complete(steps: Sequence[Step]) -> bool:
     """Whether the sweeps have no job left; stops looking at the first one that is not complete."""
-    sweeps = [step for step in steps if step.is_sweep]
-    jobs = (job for step in sweeps for job in planned_jobs(step.sweep))
-    return all(job.status == "complete" for job in jobs)
+    return all(job.status == "complete" for step in steps if step.is_sweep for job in planned_jobs(step.sweep))
 
 
 def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:
     """(status, whether nothing more is to be done): one process a step, up to the first that must not be passed."""
-    statuses = []
+    failed = False
     for number, step in enumerate(steps, 1):
         if step.verb == "pretrain":
             # After prepare, which writes the files of a generated world.
             for later in steps[number:]:
                 require_task_files(later)
         console.rule(escape(f"{number} of {len(steps) + 1}: clozelab {' '.join(step.words())}"), align="left")
-        statuses.append(run_step(step))
-        if statuses[-1] < 0 or statuses[-1] in STOPPED or (statuses[-1] and not step.is_sweep):
-            return (statuses[-1] if statuses[-1] > 0 else 128 - statuses[-1]), True
-    return int(any(statuses)), False
+        status = run_step(step)
+        if status < 0 or status in STOPPED or (status and not step.is_sweep):
+            return (status if status > 0 else 128 - status), True
+        failed |= status != 0
+    return int(failed), False
 
 
 def run_step(step: Step) -> int:
     """Run one step to its end and return its status; a signal to us is passed on, and it gets to stop cleanly."""
     environment = os.environ | {SKIP_DOCTOR: REPRODUCING}
     process = subprocess.Popen([sys.executable, "-m", "clozelab", *step.words()], env=environment)
-
-    def forward(number: int, _frame: FrameType | None) -> None:
-        process.send_signal(number)
-
-    before = signal.signal(signal.SIGTERM, forward)
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: process.send_signal(number))
     try:
         while True:
             try:

@@ -1,10 +1,9 @@
-"""From composed sweeps to what the pre-flight looks at: arms, tasks, and what their runs will want."""
+"""From composed sweeps to what the planner counts and the pre-flight looks at: arms, tasks, and what runs will want."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,55 +12,44 @@ from omegaconf import OmegaConf
 from clozelab.checks.subject import WARNING, Budget, Finding, Subject, Task
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
-from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, explain
-from clozelab.models.folders import read_config_dict
-from clozelab.planning.cost import assemble, with_speeds
-from clozelab.planning.jobs import Arm, Corpus, Words, kinds, made_up_corpus, make_arm
-from clozelab.planning.steps import Step, make_steps, runs_root
-from clozelab.planning.tasks import Kind, TaskFiles, read_preview
-from clozelab.planning.timing import USUAL_SHARE
-from clozelab.runs.find import find
+from clozelab.datamodules.examples import TaskPreview
+from clozelab.datamodules.finetuning import TaskInputs
+from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, explain, phase_objectives
+from clozelab.models.folders import read_config, read_config_dict
+from clozelab.modules.results import max_positions, open_tokenizer
+from clozelab.planning.cost import Costing, assemble, with_speeds
+from clozelab.planning.jobs import Arm, Corpus, kinds, made_up_corpus
+from clozelab.planning.steps import Step, make_steps
+from clozelab.planning.tasks import USUAL_SHARE, Kind, TaskFiles, Words
+from clozelab.runs.find import Runs, find
 from clozelab.runs.fingerprint import require_encoder
-from clozelab.stages.building import check_finetuning, check_pretraining, hardware_of
+from clozelab.stages.building import (
+    build_objectives,
+    build_task_data,
+    check_finetuning,
+    check_pretraining,
+    encoder_config,
+    hardware_of,
+)
 from clozelab.stages.prepare import find_corpus
+from clozelab.suggestions import STAGE_NAMES
 from clozelab.targets import check_targets
 from clozelab.training.runtime import matmul_ceiling
 from clozelab.training.trainer import Hardware
 
 USER_ERRORS: tuple[type[Exception], ...] = (ValueError, FileNotFoundError, PermissionError, *CONFIGURATION_ERRORS)
-NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning"}
-
-
-def gather(folder: Path, words: Sequence[str]) -> Subject:
-    """What `examine` wants to know of an experiment with the user's overrides; ValueError for one no stage takes."""
-    return Gathering(folder.name, make_steps(folder, words), folder.name).subject()
-
-
-def gather_sweep(verb: str, folder: Path | None, config_name: str, words: Sequence[str]) -> Subject:
-    """The same of one stage's sweep, or of a single run, as `clozelab VERB` would start it with these overrides.
-
-    Raises:
-        ValueError: an override is wrong.
-    """
-    name = f"{folder.name}, {NAMES[verb]}" if folder else NAMES[verb]
-    try:
-        step = Step(verb, config_name, folder, tuple(words))
-        return Gathering(name, [step], folder.name if folder else "").subject()
-    except CONFIGURATION_ERRORS as error:
-        raise ValueError(explain(error, verb, config_name=config_name, folder=folder)) from error
 
 
 class Corpora:
     """The corpus of each pre-training configuration, opened once; made-up text where it is not prepared yet.
 
-    Where it is not `strict`, a corpus that cannot be prepared as things are counts as not prepared.
+    Where it is not `strict`, a corpus that cannot be prepared as things are counts as not prepared. `awaits_world` says
+    that one of those not prepared is generated, and brings its tasks along.
     """
 
     def __init__(self, *, strict: bool) -> None:
-        self.strict = strict
+        self.strict, self.awaits_world = strict, False
         self.unprepared: list[str] = []
-        self.awaits_world = False
-        """A generated one, which brings its tasks along."""
         self._found: dict[str, Corpus] = {}
 
     def __call__(self, settings: Mapping[str, Any]) -> Corpus:
@@ -82,11 +70,58 @@ class Corpora:
             folder = None
         if folder is None:
             return made_up_corpus(int(settings["tokenizer"]["vocab_size"]))
-        prepared = PreparedCorpus.open(folder)
-        tokenizer = prepared.tokenizer
-        ids = SpecialIds.of(tokenizer)
-        name = str(settings["corpus"]["name"])
-        return Corpus(name, prepared.train, prepared.validation, ids, tokenizer.unk_id, tokenizer, folder)
+        found = PreparedCorpus.open(folder)
+        splits, tokenizer = (found.train, found.validation), found.tokenizer
+        name, ids = str(settings["corpus"]["name"]), SpecialIds.of(tokenizer)
+        return Corpus(name, *splits, ids, tokenizer.unk_id, tokenizer, folder)
+
+
+def open_arm(settings: Mapping[str, Any], jobs: Sequence[Words], corpora: Corpora) -> Arm:
+    """The arm of a composed pre-training configuration."""
+    objectives, corpus = build_objectives(settings), corpora(settings)
+    if settings["encoder"] is None:
+        config = encoder_config(settings, corpus.ids, objectives[-1])
+    else:
+        config = replace(read_config(settings["encoder"]), is_causal=objectives[-1].is_causal)
+    shape = objectives[-1], config, settings["phases"], corpus, objectives, phase_objectives(settings)
+    return Arm(str(settings["arm"]), *shape, settings=settings, jobs=jobs)
+
+
+def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -> Costing:
+    """What an experiment costs as far as it is known without timing anything; `runs` are its own, at this scale."""
+    found: dict[str, list[Kind]] = {
+        step.verb: [(step.sweep.settings(jobs[0]), jobs) for jobs in kinds(step.sweep).values()]
+        for step in steps if step.is_sweep
+    }  # fmt: skip
+    arms = [open_arm(*kind, corpora) for kind in found.get("pretrain", ())]
+    return assemble(steps, arms, found.get("finetune", ()), TaskFiles(read_preview), runs)
+
+
+def read_preview(settings: Mapping[str, Any], tokenizer: Any = None, longest: int = 512) -> TaskPreview | None:
+    """Texts and labels of a task's files; None where its reader has no such look. Nothing is tokenised.
+
+    ValueError: a file is not there, or is not what the task's settings say.
+    """
+    places = Path(settings["data_dir"]), Path(settings["cache_dir"])
+    return build_task_data(settings, TaskInputs(settings["task"]["name"], *places, tokenizer, longest)).preview()
+
+
+def gather(folder: Path, words: Sequence[str]) -> Subject:
+    """What `examine` wants to know of an experiment with the user's overrides; ValueError for one no stage takes."""
+    return Gathering(folder.name, make_steps(folder, words), folder.name).subject()
+
+
+def gather_sweep(verb: str, folder: Path | None, config_name: str, words: Sequence[str]) -> Subject:
+    """The same of one stage's sweep, or of a single run, as `clozelab VERB` would start it with these overrides.
+
+    ValueError: an override is wrong.
+    """
+    name = f"{folder.name}, {STAGE_NAMES[verb]}" if folder else STAGE_NAMES[verb]
+    try:
+        step = Step(verb, config_name, folder, tuple(words))
+        return Gathering(name, [step], folder.name if folder else "").subject()
+    except CONFIGURATION_ERRORS as error:
+        raise ValueError(explain(error, verb, config_name=config_name, folder=folder)) from error
 
 
 class Gathering:
@@ -100,39 +135,39 @@ class Gathering:
         self.arms: list[Arm] = []
         self.tasks: list[Task] = []
         self.finetunings: list[Kind] = []
-        self.corpora, self.files = Corpora(strict=True), TaskFiles()
+        self.corpora, self.files = Corpora(strict=True), TaskFiles(read_preview)
         self._hardware: Hardware | None = None
 
     def subject(self) -> Subject:
         """All of it as it would run."""
-        last = list(self.steps.values())[-1]
-        root, scale = runs_root(last.folder, last.overrides, last.config_name)
-        if "pretrain" in self.steps:
-            self._add_arms(self.steps["pretrain"].sweep)
+        root, scale = list(self.steps.values())[-1].root
+        for verb, step in self.steps.items():
+            self._add_kinds(verb, step.sweep)
         if "finetune" in self.steps:
-            self._add_finetunings(self.steps["finetune"].sweep)
             self._add_tasks(self.steps["finetune"].sweep)
-        budget = self._budget(root, has_folder=last.folder is not None)
-        return Subject(
-            f"{self.name} ({scale})", self.arms, self.tasks, budget, self.refusals,
-            list(dict.fromkeys(self.corpora.unprepared)), list(dict.fromkeys(self.noticed)), self.experiment,
-        )  # fmt: skip
+        unprepared, noticed = dict.fromkeys(self.corpora.unprepared), dict.fromkeys(self.noticed)
+        found = self.arms, self.tasks, self._budget(root), self.refusals, [*unprepared], [*noticed], self.experiment
+        return Subject(f"{self.name} ({scale})", *found)
 
-    @contextmanager
-    def _refused(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except USER_ERRORS as error:
-            self.refusals.append((what, _plain(error)))
-
-    def _add_arms(self, sweep: Sweep) -> None:
+    def _add_kinds(self, verb: str, sweep: Sweep) -> None:
+        """Look at the settings of every arm, or of every row on every task; what is wrong with many is said once."""
+        wrong: dict[str, list[str]] = {}
         for title, jobs in kinds(sweep).items():
-            with self._refused(f"pre-training {' '.join(title)}"):
+            try:
                 settings = sweep.settings(jobs[0])
                 cfg = OmegaConf.create(settings)
                 check_targets(cfg)
-                check_pretraining(cfg, settings, self._hardware_of(cfg.trainer, sweep.runs_here))
-                self.arms.append(make_arm(settings, jobs, self.corpora(settings)))
+                if verb == "pretrain":
+                    check_pretraining(cfg, settings, self._hardware_of(cfg.trainer, sweep.runs_here))
+                    self.arms.append(open_arm(settings, jobs, self.corpora))
+                else:
+                    check_finetuning(cfg)
+                    self.finetunings.append((settings, jobs))
+            except USER_ERRORS as error:
+                wrong.setdefault(_plain(error), []).append(" ".join(title))
+        for reason, (first, *others) in wrong.items():
+            more = f" and {len(others)} more" if others else ""
+            self.refusals.append((f"{STAGE_NAMES[verb]} {first}{more}", reason))
 
     def _hardware_of(self, trainer: Any, runs_here: bool) -> Hardware:
         """Of this machine; where it is none for jobs that run elsewhere, what they ask for."""
@@ -142,43 +177,33 @@ class Gathering:
             if runs_here:
                 raise
             remedy = "the jobs run elsewhere, and each checks its own machine"
-            self.noticed.append(Finding("machine", WARNING, f"not to be had here: {_plain(error)}", "", remedy))
+            self._notice("machine", f"not to be had here: {_plain(error)}", "", remedy)
             return Hardware("cpu", trainer.devices, trainer.num_nodes, trainer.strategy, trainer.precision)
         return self._hardware
 
-    def _add_finetunings(self, sweep: Sweep) -> None:
-        """Look at every row's settings on every task; what is wrong with many of them is said once."""
-        wrong: dict[str, list[Words]] = {}
-        for title, jobs in kinds(sweep).items():
-            try:
-                settings = sweep.settings(jobs[0])
-                cfg = OmegaConf.create(settings)
-                check_targets(cfg)
-                check_finetuning(cfg)
-                self.finetunings.append((settings, jobs))
-            except USER_ERRORS as error:
-                wrong.setdefault(_plain(error), []).append(title)
-        for reason, titles in wrong.items():
-            more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
-            self.refusals.append((f"fine-tuning {' '.join(titles[0])}{more}", reason))
+    def _notice(self, check: str, what: str, figure: str, remedy: str) -> None:
+        self.noticed.append(Finding(check, WARNING, what, figure, remedy))
 
     def _add_tasks(self, sweep: Sweep) -> None:
-        lacking = {} if "pretrain" in self.steps else _lacking_encoders(sweep)
+        # Fine-tuning seeds all begin from the same encoder.
+        seeds = [] if "pretrain" in self.steps else list(sweep.groups(lambda key: key != "seed").values())
+        encoders = [(str(sweep.settings(jobs[0])["encoder"]), jobs) for jobs in seeds]
+        lacking = {job: encoder for encoder, jobs in encoders if not _is_there(encoder) for job in jobs}
         for jobs in sweep.groups(lambda key: key in ("task", "encoder")).values():
             # An encoder that is not there is no fault of the task's: another one shows whether the task is sound.
             settings = sweep.settings(next((job for job in jobs if job not in lacking), jobs[0]))
-            name = settings["task"]["name"]
+            name = f"task {settings['task']['name']}"
             try:
                 self._add_task(settings)
             except USER_ERRORS as error:
                 if self.corpora.awaits_world and "not found" in str(error):
-                    self.corpora.unprepared.append(f"task {name}")
+                    self.corpora.unprepared.append(name)
                 else:
-                    self.refusals.append((f"task {name}", _plain(error)))
+                    self.refusals.append((name, _plain(error)))
         if 0 < len(lacking) < len(sweep.jobs):
             figure = f"{len(lacking)} of {len(sweep.jobs)} jobs, e.g. {next(iter(lacking.values()))}"
             what = "some jobs have no encoder: those that are not complete will fail, the others run"
-            self.noticed.append(Finding("encoder", WARNING, what, figure, "pre-train it first, or leave its row out"))
+            self._notice("encoder", what, figure, "pre-train it first, or leave its row out")
 
     def _add_task(self, settings: dict[str, Any]) -> None:
         """Look at a task on the arms' encoders, or on a given one."""
@@ -188,37 +213,28 @@ class Gathering:
             tokenizer = next((arm.corpus.tokenizer for arm in self.arms if arm.corpus.tokenizer is not None), None)
             trained = min((arm.longest for arm in self.arms), default=512)
         else:
-            from clozelab.modules.results import max_positions, open_tokenizer
-
-            given = Path(str(settings["encoder"]))
-            require_encoder(settings["encoder"])
+            given = Path(require_encoder(settings["encoder"]))
             tokenizer, trained = open_tokenizer(given), max_positions(given)
             names = list((read_config_dict(given).get("id2label") or {}).values())
         if settings["hub"]:
             what = f"{name}: its files come from the hub and are not looked at"
-            self.noticed.append(Finding("task", WARNING, what, "", "data_dir=FOLDER with the same files would be"))
-            return
-        if (preview := read_preview(settings, tokenizer, trained)) is not None:
+            self._notice("task", what, "", "data_dir=FOLDER with the same files would be")
+        elif (preview := read_preview(settings, tokenizer, trained)) is not None:
             self.files.of(settings, preview)
             metrics, span, longest = module.get("metrics") or (), module.get("number_range"), data["max_seq_length"]
             self.tasks.append(Task(name, preview, tokenizer, longest, trained, metrics, span, names))
 
-    def _budget(self, root: Path, *, has_folder: bool) -> Budget:
+    def _budget(self, root: Path) -> Budget:
         """Of what is left, by speeds that are known; nothing is timed but a matrix product."""
-        there = next(folder for folder in (root.absolute(), *root.absolute().parents) if folder.is_dir())
-        # Runs outside an experiment are of many sweeps: none is known to be one of these.
-        folders = [root / verb for verb in self.steps] if has_folder else []
-        used = sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
-        known = [kind for kind in self.finetunings if "pretrain" in self.steps or _is_there(kind[0]["encoder"])]
-        if "pretrain" in self.steps and not self.arms:
-            known = []
-        costing = assemble(list(self.steps.values()), self.arms, known, self.files, find(root))
-        room = str(root), shutil.disk_usage(there).free, costing.run_bytes, used
+        steps, pretrains = list(self.steps.values()), "pretrain" in self.steps
+        known = [one for one in self.finetunings if (self.arms if pretrains else _is_there(one[0]["encoder"]))]
+        costing = assemble(steps, self.arms, known, self.files, find(root))
+        room = costing.room(root, steps)
         if not self.arms:
             return Budget(*room)
         costing = with_speeds(costing, Path(self.arms[0].settings["cache_dir"]), measure=False)
-        seconds = {verb: costing.wall(verb, only_left=True) for verb in NAMES if verb in self.steps}
-        stages = {NAMES[verb]: value for verb, value in seconds.items()}
+        seconds = {verb: costing.wall(verb, only_left=True) for verb in STAGE_NAMES if verb in self.steps}
+        stages = {STAGE_NAMES[verb]: value for verb, value in seconds.items()}
         unknown = [verb for verb, value in seconds.items() if value is None]
         hardware = self._hardware
         if not unknown or hardware is None:
@@ -226,16 +242,6 @@ class Gathering:
         devices = 1 if hardware.accelerator == "cpu" else hardware.world_size
         rate = devices * USUAL_SHARE * matmul_ceiling(hardware.precision, hardware.device)
         return Budget(*room, stages, sum(map(costing.flops_left, unknown)) / rate)
-
-
-def _lacking_encoders(sweep: Sweep) -> dict[Words, str]:
-    """The jobs whose encoder is not there, with its folder; fine-tuning seeds all begin from the same."""
-    found: dict[Words, str] = {}
-    for jobs in sweep.groups(lambda key: key != "seed").values():
-        encoder = sweep.settings(jobs[0])["encoder"]
-        if not _is_there(encoder):
-            found |= dict.fromkeys(jobs, str(encoder))
-    return found
 
 
 def _is_there(encoder: Any) -> bool:
