@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -29,8 +28,8 @@ def plan(monkeypatch: pytest.MonkeyPatch, **statuses: list[str]) -> list[str]:
             seen.append(status)
             yield PlannedJob((), name, status)
 
-    sweep = property(lambda step: SimpleNamespace(planned=lambda: planned(step.config_name)))
-    monkeypatch.setattr(Step, "sweep", sweep)
+    monkeypatch.setattr(Step, "sweep", property(lambda step: step.config_name))
+    monkeypatch.setattr(reproduce, "planned_jobs", planned)
     return seen
 
 

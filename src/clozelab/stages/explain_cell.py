@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
 from scipy import stats
 
-from clozelab.metrics.statistics import ONE_RUN, PRETRAINING_SEEDS
+from clozelab.metrics.statistics import FINETUNING_SEEDS
 from clozelab.planning.steps import runs_root
 from clozelab.runs.find import find
 from clozelab.runs.fingerprint import SEED_KEYS, flatten
@@ -20,7 +20,7 @@ from clozelab.suggestions import distinct, hint, percent
 from clozelab.terminal import Heading, make_console, make_table, parse, say, wants_help
 from clozelab.verdicts.comparability import MAY_DIFFER
 from clozelab.verdicts.experiment import PERCENT, Experiment, find_experiment, load_experiment
-from clozelab.verdicts.table import Cell, DataColumn, Seeds, Table, build_table, is_scored
+from clozelab.verdicts.table import Cell, DataColumn, Table, build_table, is_scored
 
 HELP = """clozelab explain-cell EXPERIMENT ROW COLUMN [scale=NAME] [runs_dir=FOLDER]
 
@@ -162,45 +162,31 @@ def _part_name(column: DataColumn) -> str:
 
 
 def arithmetic(cell: Cell) -> list[str]:
-    """How mean and interval come about, line by line."""
-    found = cell.estimate
+    """How mean and interval come about, line by line; in brackets what a mean of columns averages first."""
+    found, lines = cell.estimate, []
     if found is None:
         return ["no complete run: no mean"]
-    by_seed: dict[int, list[float]] = {}
-    for (first, _), score in sorted(cell.scores.items()):
-        by_seed.setdefault(first, []).append(score)
-    of_parts = [_mean_of_parts(cell, seeds) for seeds in sorted(cell.scores)] if cell.groups else []
-    lines = list(of_parts)
-    for seed, scores in by_seed.items():
-        mean = f"mean of {_listed(scores)} = {np.mean(scores):.2f}" if len(scores) > 1 else f"{scores[0]:.2f}"
-        lines.append(f"pre-training seed {seed}: {mean}")
-    if found.basis == ONE_RUN:
+    for seeds in sorted(cell.scores) if cell.groups else ():
+        shown = []
+        for group in cell.groups:
+            text = " and ".join(f"{_part_name(column)} {part.scores[seeds]:.2f}" for column, part in group)
+            shown.append(f"[{text}]" if len(group) > 1 else text)
+        lines.append(f"seeds {seeds[0]}/{seeds[1]}: mean of {', '.join(shown)} = {cell.scores[seeds]:.2f}")
+    for seed, pairs in groupby(sorted(cell.scores.items()), key=lambda one: one[0][0]):
+        scores = [score for _, score in pairs]
+        listed = ", ".join(f"{score:.2f}" for score in scores)
+        if found.basis == FINETUNING_SEEDS:
+            lines.append(f"one pre-training seed; fine-tuning seeds: {listed}")
+        else:
+            mean = f"mean of {listed} = {np.mean(scores):.2f}" if len(scores) > 1 else listed
+            lines.append(f"pre-training seed {seed}: {mean}")
+    if found.sd is None:
         return [*lines, f"one run: {found.mean:.2f}, no interval"]
-    is_over_seeds = found.basis == PRETRAINING_SEEDS
-    values = [float(np.mean(scores)) for scores in by_seed.values()] if is_over_seeds else list(cell.scores.values())
-    lines = lines if is_over_seeds else [*of_parts, f"one pre-training seed; fine-tuning seeds: {_listed(values)}"]
-    count, deviation = len(values), float(np.std(values, ddof=1))
-    quantile = float(stats.t.ppf(0.975, count - 1))
-    half = quantile * deviation / math.sqrt(count)
-    freedom = f"{count - 1} degree{'s' if count > 2 else ''} of freedom"
-    return [
-        *lines,
-        f"mean over the {count} {found.basis.removesuffix(' only')}: {np.mean(values):.2f}",
-        f"interval (95 %, Student's t, {freedom}): {quantile:.2f} x {deviation:.2f} / sqrt({count}) = {half:.2f}",
-    ]
-
-
-def _mean_of_parts(cell: Cell, seeds: Seeds) -> str:
-    """How one pair of seeds gets its mean of columns; in brackets what is averaged first."""
-    shown = []
-    for group in cell.groups:
-        text = " and ".join(f"{_part_name(column)} {part.scores[seeds]:.2f}" for column, part in group)
-        shown.append(f"[{text}]" if len(group) > 1 else text)
-    return f"seeds {seeds[0]}/{seeds[1]}: mean of {', '.join(shown)} = {cell.scores[seeds]:.2f}"
-
-
-def _listed(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:.2f}" for value in values)
+    quantile, freedom = stats.t.ppf(0.975, found.count - 1), found.count - 1
+    how = f"95 %, Student's t, {freedom} degree{'s' if freedom > 1 else ''} of freedom"
+    half = f"{quantile:.2f} x {found.sd:.2f} / sqrt({found.count}) = {found.half_width:.2f}"
+    basis = f"{found.count} {found.basis.removesuffix(' only')}"
+    return [*lines, f"mean over the {basis}: {found.mean:.2f}", f"interval ({how}): {half}"]
 
 
 def _apart(table: Table, row: str, column: DataColumn) -> list[tuple[str, ...]]:

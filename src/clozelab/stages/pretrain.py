@@ -1,21 +1,17 @@
-"""What a pre-training run adapts to its machine before the first step, and remembers in run.json.
+"""Stage pretrain: one encoder from a prepared corpus. A table of contents, and what a run adapts to its machine.
 
-A resumed run reads it there, so that it goes on with the very same kernels and micro-batches, whatever the machine or
-the cache would say today.
-
-Stage pretrain: one encoder from a prepared corpus. A table of contents; the work is elsewhere.
+A resumed run reads that in run.json, so that it goes on with the very same kernels and micro-batches, whatever the
+machine or the cache would say today.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.datamodules.corpus import CorpusDataModule
@@ -146,31 +142,9 @@ def main(cfg: DictConfig) -> None:
             folder = run.dir / ("encoder" if step is None else f"encoders/step-{step}")
             module.save_encoder(folder, corpus.tokenizer.files(), provenance(plain, run, corpus, step=step))
 
-        with tracked(build_loggers(cfg, run, arm=cfg.arm, name=f"{cfg.arm}/seed-{cfg.seed}")) as loggers:
-            fit(cfg, run, hardware, module, data, loggers, KeepEncoders(steps_to_keep, save_encoder))
-            if run.is_leader:
-                save_encoder()
-                summarise(loggers, module.facts())
-                run.complete({"scores": module.facts()}, **module.facts())
-
-
-def fit(
-    cfg: DictConfig,
-    run: Run,
-    hardware: Hardware,
-    module: PretrainingModule,
-    data: CorpusDataModule,
-    loggers: Sequence[Logger],
-    keep_encoders: KeepEncoders,
-) -> None:
-    """Train from the last checkpoint, or from the beginning."""
-    last = run.dir / "checkpoints" / "last.ckpt"
-    trainer = build_trainer(
-        hardware,
-        max_steps=data.total_steps,
-        validation_interval_steps=cfg.validation.interval_steps,
-        callbacks=[
-            keep_encoders,
+        last = run.dir / "checkpoints" / "last.ckpt"
+        callbacks = [
+            KeepEncoders(steps_to_keep, save_encoder),
             *stage_callbacks(
                 checkpoint=last,
                 checkpoint_interval_steps=cfg.checkpoint_interval_steps,
@@ -178,9 +152,19 @@ def fit(
                 progress_bar=cfg.trainer.progress_bar,
             ),
             PositionGrowth(growth_steps(cfg.phases) if cfg.position_growth == "tile" else {}),
-        ],
-        loggers=loggers,
-        folder=run.dir,
-        log_interval_steps=cfg.trainer.log_interval_steps,
-    )
-    trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.exists() else None)
+        ]
+        with tracked(build_loggers(cfg, run, arm=cfg.arm, name=f"{cfg.arm}/seed-{cfg.seed}")) as loggers:
+            trainer = build_trainer(
+                hardware,
+                max_steps=data.total_steps,
+                validation_interval_steps=cfg.validation.interval_steps,
+                callbacks=callbacks,
+                loggers=loggers,
+                folder=run.dir,
+                log_interval_steps=cfg.trainer.log_interval_steps,
+            )
+            trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.exists() else None)
+            if run.is_leader:
+                save_encoder()
+                summarise(loggers, module.facts())
+                run.complete({"scores": module.facts()}, **module.facts())
