@@ -27,6 +27,7 @@ from omegaconf import OmegaConf
 from scipy.optimize import brentq
 
 from clozelab.launch.jobs import planned_jobs
+from clozelab.launch.launcher import share_cores
 from clozelab.planning.jobs import Arm
 from clozelab.planning.tasks import ANSWER, START_SECONDS, Kind, Request, Speed, TaskFiles, TaskJob, Words, task_jobs
 from clozelab.runs.fingerprint import canonical, digest
@@ -75,8 +76,6 @@ class Pool:
 
     @classmethod
     def of(cls, step: Step) -> Pool:
-        from clozelab.launch.launcher import share_cores
-
         sweep, seed = step.sweep, "pretrain_seed" if step.verb == "finetune" else "seed"
         launcher = sweep.master.hydra.launcher
         at_once, threads = share_cores(launcher.get("jobs_at_once", 1), sweep.master, len(sweep.jobs))
@@ -121,10 +120,6 @@ class Costing:
 
     def left(self, verb: str) -> int:
         return sum(shape.left for shape in self.of(verb))
-
-    def flops_left(self, verb: str) -> float:
-        """Of the same jobs; a task without its files counts as nothing."""
-        return sum(shape.left * (shape.flops or 0.0) for shape in self.of(verb))
 
     @property
     def run_bytes(self) -> int:

@@ -241,7 +241,9 @@ class Gathering:
             return Budget(*room, stages)
         devices = 1 if hardware.accelerator == "cpu" else hardware.world_size
         rate = devices * USUAL_SHARE * matmul_ceiling(hardware.precision, hardware.device)
-        return Budget(*room, stages, sum(map(costing.flops_left, unknown)) / rate)
+        # A task without its files counts as nothing.
+        flops = sum(shape.left * (shape.flops or 0.0) for verb in unknown for shape in costing.of(verb))
+        return Budget(*room, stages, flops / rate)
 
 
 def _is_there(encoder: Any) -> bool:
