@@ -181,7 +181,7 @@ def test_choices_are_sequences_of_their_own(make: Callable[..., ChoiceDataModule
     data = make()
     data.setup()
     data.setup()  # the second time does nothing
-    assert data.timetable.steps_per_epoch == 6
+    assert data.steps_per_epoch == 6
     for batch in TrainingBatches(data, range(6), 0, 1):
         index = batch["example_index"].numpy()
         assert batch["layout"].batch_size == 3 * len(index)

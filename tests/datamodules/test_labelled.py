@@ -338,7 +338,7 @@ def make(tmp_path: Path, film_tokenizer: WordPieceTokenizer) -> Callable[..., La
 def test_steps_and_evaluations(make: Callable[..., LabelledDataModule]) -> None:
     data = make()
     data.setup()
-    assert (data.timetable.steps_per_epoch, data.total_steps) == (7, 18)  # 2.5 * 7, rounded to the even one
+    assert (data.steps_per_epoch, data.total_steps) == (7, 18)  # 2.5 * 7, rounded to the even one
     assert data.evaluation_steps == [4, 7, 10, 14, 18]
     seen = []
     for start in [0, *data.evaluation_steps[:-1]]:

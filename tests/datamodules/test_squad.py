@@ -335,7 +335,7 @@ def test_extra_training_files_come_first_and_once(tmp_path: Path) -> None:
     (tmp_path / "extra.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "who sat", "qas": qas}]}]}))
     data = build_module(tmp_path, train_extra=["extra.json"])
     data.setup()
-    assert (data.num_first_sequences, data.timetable.first_steps, data.timetable.steps_per_epoch, data.total_steps) == (
+    assert (data.num_first_sequences, data.first_steps, data.steps_per_epoch, data.total_steps) == (
         5,
         2,
         3,

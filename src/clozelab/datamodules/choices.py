@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -76,14 +76,9 @@ def fold_of(context: str, number: int) -> int:
 
 
 class ChoiceDataModule(FinetuningDataModule):
-    """A context and its possible endings.
+    """A context and its possible endings; the batch size counts examples, not sequences.
 
-    Args:
-        published_train_examples: how many the set's own training file has; another number is warned of, since other
-            sets come in the same columns. None: not known.
-        folds, held_out_fold: for a set without an official split (the same file twice); None for one that has it.
-        context_column, start_column, ending_columns, label_column, columns, file_format: see ChoiceFormat.
-        the others: as FinetuningDataModule's; the batch size counts examples, not sequences.
+    Args: as conf/task/format/swag.yaml says of each, and FinetuningDataModule's.
     """
 
     def __init__(
@@ -112,7 +107,7 @@ class ChoiceDataModule(FinetuningDataModule):
     def reading(self) -> dict[str, Any]:
         return {"layout": asdict(self.layout), "folds": [self.folds, self.held_out_fold]}
 
-    def read_splits(self) -> Iterable[tuple[str, Path, LabelledSplit]]:
+    def read_splits(self) -> None:
         self.train = self._load(self.train_path, "training", self.plan.max_train_examples)
         self.validation = self._load(self.validation_path, "validation")
         self.train_sequences, self.train_targets = self._grouped(self.train), {"labels": self.train.labels}
@@ -123,8 +118,6 @@ class ChoiceDataModule(FinetuningDataModule):
                 "%s has %d examples, %s's own has %d: another set in the same columns? Give it a task of its own name",
                 *(self.train_path, found, self.inputs.name, published),
             )
-        yield "training", self.train_path, self.train
-        yield "validation", self.validation_path, self.validation
 
     def read_test(self, path: Path) -> tuple[Sequences, LabelledSplit]:
         """Whole whatever the folds, and without its labels."""
@@ -185,7 +178,3 @@ class ChoiceDataModule(FinetuningDataModule):
         endings = [ending for _, *endings in found.texts for ending in endings]
         counts = {"damaged rows": found.num_bad_rows}
         return Preview({"context": contexts, "ending": endings}, found.labels, len(found), counts)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return super().facts | {"bad_rows": self.train.num_bad_rows + self.validation.num_bad_rows}

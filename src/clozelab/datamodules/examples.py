@@ -52,8 +52,8 @@ class TaskPreview:
 class Sequences(ABC):
     """What batches are made of: N examples, each of one sequence or of several that belong together."""
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self.lengths)
 
     @property
     @abstractmethod
@@ -82,9 +82,6 @@ class TokenSequences(Sequences):
     """[N] position inside the sequence from which token type 1 is used; the sequence's length where it is not."""
     cut_tokens: Int32s | None = None
     """[N] tokens that a sequence lost to the largest length; None where that was not counted."""
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What the cache stores."""
@@ -125,9 +122,6 @@ class GroupedSequences(Sequences):
     sequences: TokenSequences
     """[N * group_size]."""
     group_size: int
-
-    def __len__(self) -> int:
-        return len(self.sequences) // self.group_size
 
     @property
     def lengths(self) -> Ints:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,9 +47,6 @@ class FeatureSequences(Sequences):
     """[S + 1] into the words."""
     labels: Ints
     """[W]."""
-
-    def __len__(self) -> int:
-        return len(self.sentence_offsets) - 1
 
     @property
     def lengths(self) -> Ints:
@@ -85,13 +82,12 @@ class FeatureDataModule(TagDataModule):
         assert self.inputs.encoder is not None, "the stage gives the encoder"
         return self.inputs.encoder
 
-    def read_splits(self) -> Iterable[tuple[str, Path, TaggedSplit]]:
+    def read_splits(self) -> None:
         """As TagDataModule's, and computes their features where that was not done before."""
-        read = super().read_splits()
+        super().read_splits()
         encoders: list[Encoder] = []
         self.train_sequences = self._features("train", self.train, encoders)
         self.validation_sequences = self._features("validation", self.validation, encoders)
-        return read
 
     def read_test(self, path: Path) -> tuple[Sequences, TaggedSplit]:
         split = super().read_test(path)[1]

@@ -179,19 +179,9 @@ HUB_VERSION = 2
 
 @dataclass(frozen=True)
 class HubSource:
-    """Where a task's files come from.
+    """Where a task's files come from; conf/task/format/glue.yaml says what each key of `hub` means.
 
-    Attributes:
-        name: on the hub, such as nyu-mll/glue.
-        config: the hub's name for a part of it; None: it has one.
-        revision: a commit of that repository; None: none is pinned, and the user has to give one.
-        format: tsv | csv | squad: of the files.
-        files: file below data_dir -> split, or config/split.
-        columns: column on the hub -> column of the file, for tsv and csv.
-        label_column: of the file; left out of test files.
-        labels: the file's spelling of the hub's class numbers, in their order; None: as they are.
-        index_column: of the file: the row's number; None: none.
-        headerless: all columns of the training and validation files, which name none themselves; None: they do.
+    `files`: file below data_dir -> split, or config/split. `revision` None: none is pinned, the user has to give one.
     """
 
     name: str

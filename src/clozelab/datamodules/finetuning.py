@@ -14,7 +14,7 @@ import json
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,17 +28,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.datamodules import files
 from clozelab.datamodules.examples import Ints, Sequences, TaskPreview
-from clozelab.datamodules.files import (
-    Arrays,
-    Facts,
-    Scores,
-    baselines_of,
-    cached_arrays,
-    cached_folder,
-    content_key,
-    require_file,
-)
+from clozelab.datamodules.files import Arrays, Facts, Scores
 from clozelab.datamodules.loading import as_they_are, bucketed_batches, for_device, token_budget_batches
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
@@ -99,30 +91,6 @@ class PredictionSet(NamedTuple):
     split: Any
 
 
-@dataclass(frozen=True)
-class Timetable:
-    """Which sequences a step goes through: `num_first_sequences` leading ones once, then the others by epochs."""
-
-    num_first_sequences: int
-    num_sequences: int
-    global_batch_size: int
-
-    @property
-    def first_steps(self) -> int:
-        return -(-self.num_first_sequences // self.global_batch_size)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return -(-(self.num_sequences - self.num_first_sequences) // self.global_batch_size)
-
-    def place_of(self, step: int) -> tuple[int, int, slice]:
-        """(epoch, batch of it, what it goes through) of an optimizer step; the first sequences are epoch -1."""
-        if step < self.first_steps:
-            return -1, step, slice(0, self.num_first_sequences)
-        epoch, position = divmod(step - self.first_steps, self.steps_per_epoch)
-        return epoch, position, slice(self.num_first_sequences, self.num_sequences)
-
-
 class FinetuningDataModule(LightningDataModule):
     """Base of one data module a benchmark format; a subclass reads its splits.
 
@@ -164,7 +132,7 @@ class FinetuningDataModule(LightningDataModule):
 
     def require(self, file: str) -> Path:
         """A file below data_dir; ValueError says how to get it."""
-        return require_file(self.inputs.data_dir, file, self.how_to_get)
+        return files.require_file(self.inputs.data_dir, file, self.how_to_get)
 
     @property
     @abstractmethod
@@ -199,10 +167,10 @@ class FinetuningDataModule(LightningDataModule):
     @cached_property
     def baselines(self) -> Scores:
         """What simple methods score on the validation split: as a list beside it says, else learnt and computed."""
-        if listed := baselines_of(self.inputs.data_dir, self.validation_path):
+        if listed := files.baselines_of(self.inputs.data_dir, self.validation_path):
             return listed
         made_from = {"version": VERSION, "sources": self.source_fingerprint}
-        key = content_key(made_from | {"max_examples": self.plan.max_train_examples})
+        key = files.content_key(made_from | {"max_examples": self.plan.max_train_examples})
         folder = self.inputs.cache_dir / "baselines" / f"{self.inputs.name}-{key}"
 
         def write(_: Path) -> Facts:
@@ -212,7 +180,7 @@ class FinetuningDataModule(LightningDataModule):
             log.info("surface baselines of %s after %.1f CPU seconds: %s", folder.name, seconds, scores)
             return {"scores": scores, "seconds": seconds}
 
-        return dict(cached_folder(folder, write)["scores"])
+        return dict(files.cached_folder(folder, write)["scores"])
 
     @abstractmethod
     def compute_baselines(self) -> Scores:
@@ -222,6 +190,7 @@ class FinetuningDataModule(LightningDataModule):
     def facts(self) -> dict[str, Any]:
         """Counts worth keeping with a run: examples, skipped rows, cut lengths."""
         found = {"max_seq_length": self.max_seq_length, "train_examples_available": self.train.num_available}
+        found["bad_rows"] = self.train.num_bad_rows + self.validation.num_bad_rows
         for name, split in (("train", self.train), ("validation", self.validation)):
             found |= {f"{name}_examples": len(split), f"{name}_counts": split.counts}
         return found
@@ -229,19 +198,24 @@ class FinetuningDataModule(LightningDataModule):
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
         """Read and tokenise both splits; does nothing the second time."""
         if not hasattr(self, "train"):
-            for name, path, split in self.read_splits():
+            self.read_splits()
+            for name, path, split in self.splits():
                 if split.num_bad_rows:  # a score is over the others
                     log.warning("%s: %d damaged row(s) of %s left out", self.inputs.name, split.num_bad_rows, path)
                 self._say_what_is_cut(name, split.counts)
             log.info("%s: %s", self.inputs.name, self.facts)
 
     @abstractmethod
-    def read_splits(self) -> Iterable[tuple[str, Path, Any]]:
-        """Fill `train`, `validation`, their sequences and targets; gives (name, file, split) of what was read.
+    def read_splits(self) -> None:
+        """Fill `train`, `validation`, their sequences and targets.
 
         A split has a length, `num_available` (examples of the file before it was cut), `num_bad_rows` and `counts` of
         what is unusual.
         """
+
+    def splits(self) -> list[tuple[str, Path, Any]]:
+        """(name, file, split) of what was read."""
+        return [("training", self.train_path, self.train), ("validation", self.validation_path, self.validation)]
 
     def cached(
         self, path: Path, settings: Mapping[str, Any], build: Callable[[], tuple[Arrays, Facts]]
@@ -250,8 +224,8 @@ class FinetuningDataModule(LightningDataModule):
 
         `settings`: what decides them beside the file's content and `tokenization`.
         """
-        key = content_key({"version": VERSION, "file": file_sha256(path), **self.tokenization, **settings})
-        return *cached_arrays(self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}", build), key
+        key = files.content_key({"version": VERSION, "file": file_sha256(path), **self.tokenization, **settings})
+        return *files.cached_arrays(self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}", build), key
 
     @abstractmethod
     def preview(self) -> TaskPreview:
@@ -263,22 +237,30 @@ class FinetuningDataModule(LightningDataModule):
         return 0
 
     @property
-    def timetable(self) -> Timetable:
-        return Timetable(self.num_first_sequences, len(self.train_sequences), self.plan.global_batch_size)
+    def first_steps(self) -> int:
+        """Optimizer steps that go through the first sequences."""
+        return -(-self.num_first_sequences // self.plan.global_batch_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-(len(self.train_sequences) - self.num_first_sequences) // self.plan.global_batch_size)
 
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole training."""
-        return self.timetable.first_steps + max(1, round(self.timetable.steps_per_epoch * self.plan.epochs))
+        return self.first_steps + max(1, round(self.steps_per_epoch * self.plan.epochs))
+
+    def place_of(self, step: int) -> tuple[int, int, slice]:
+        """(epoch, batch of it, sequences it goes through) of an optimizer step; the first sequences are epoch -1."""
+        if step < self.first_steps:
+            return -1, step, slice(0, self.num_first_sequences)
+        epoch, position = divmod(step - self.first_steps, self.steps_per_epoch)
+        return epoch, position, slice(self.num_first_sequences, len(self.train_sequences))
 
     @property
     def evaluation_steps(self) -> list[int]:
         """Optimizer steps after which validation runs: evenly inside an epoch, and after the last step."""
-        number, first, steps = (
-            self.plan.evaluations_per_epoch,
-            self.timetable.first_steps,
-            self.timetable.steps_per_epoch,
-        )
+        number, first, steps = self.plan.evaluations_per_epoch, self.first_steps, self.steps_per_epoch
         marks = {first + round(k * steps / number) for k in range(1, round(self.plan.epochs * number) + 2)}
         return sorted({step for step in marks if first < step < self.total_steps} | {self.total_steps})
 
@@ -338,16 +320,15 @@ class TrainingBatches(IterableDataset[Batch]):
 
     def __init__(self, data: FinetuningDataModule, steps: range, rank: int, world_size: int) -> None:
         self.sequences, self.targets, self.plan = data.train_sequences, data.train_targets, data.plan
-        self.timetable = data.timetable
-        self.steps, self.rank, self.world_size = steps, rank, world_size
+        self.places = [data.place_of(step) for step in steps]
+        self.rank, self.world_size = rank, world_size
 
     def __iter__(self) -> Iterator[Batch]:
         worker = get_worker_info()
         first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
         batches: list[Ints] = []
         current = -2
-        for step in self.steps[first::stride]:
-            epoch, position, sequences = self.timetable.place_of(step)
+        for epoch, position, sequences in self.places[first::stride]:
             if epoch != current:
                 size, seed, lengths = self.plan.global_batch_size, self.plan.seed, self.sequences.lengths[sequences]
                 # The sequences that come first share the first epoch's number: they are other sequences.

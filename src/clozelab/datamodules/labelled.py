@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -249,17 +249,8 @@ class LabelledSplit:
 class LabelledDataModule(FinetuningDataModule):
     """Single texts or pairs with a class or a number each.
 
-    Args:
-        file_format, columns, text_columns, label_column, id_column: see TableFormat; two text columns for pairs.
-        labels: the classes in the order of their indices; None: the sorted labels of the training file.
-        numeric_labels: the label is a number to be predicted; `labels` is not used.
-        extra_validation_files: name -> file; further validation sets, scored beside the first (MNLI's mismatched one).
-        test_id_column: as id_column, for the test files.
-        long_documents: truncate | windows: what becomes of a (single) text that is longer than a sequence. Its windows
-            are training examples of their own, with its label; their logits are pooled into one prediction.
-        window_stride: in tokens, from one window's beginning to the next one's.
-        window_pooling: mean | max: of each logit over a text's windows.
-        the others: as FinetuningDataModule's.
+    Args: as conf/task/format/labelled.yaml says of each, and FinetuningDataModule's. Windows of a long text are
+    training examples of their own, with its label; their logits are pooled into one prediction.
     """
 
     def __init__(
@@ -308,7 +299,7 @@ class LabelledDataModule(FinetuningDataModule):
             "windows": self.windows,
         }
 
-    def read_splits(self) -> Iterable[tuple[str, Path, LabelledSplit]]:
+    def read_splits(self) -> None:
         self.train = self._load(self.train_path, self.labels, self.plan.max_train_examples)
         names = self.train.label_names
         extra = {name: self._load(path, names, None) for name, path in self.extra_paths.items()}
@@ -317,9 +308,10 @@ class LabelledDataModule(FinetuningDataModule):
         self.validation_sequences = join_sequences(
             [self.validation.sequences, *(split.sequences for split in extra.values())]
         )
-        yield "training", self.train_path, self.train
-        yield "validation", self.validation_path, self.validation
-        yield from ((name, self.extra_paths[name], split) for name, split in extra.items())
+
+    def splits(self) -> list[tuple[str, Path, Any]]:
+        extra = self.validation.extra.items()
+        return super().splits() + [(name, self.extra_paths[name], split) for name, split in extra]
 
     def read_test(self, path: Path) -> tuple[Sequences, LabelledSplit]:
         split = self._load(path, self.train.label_names, None, "optional")

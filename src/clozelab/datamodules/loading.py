@@ -12,9 +12,9 @@ loader's own, so prefetching changes no batch.
 
 from __future__ import annotations
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,6 @@ Ints = NDArray[np.int64]
 POOL_BATCHES = 50
 DEPTH = 2
 """Batches that wait: one to hide the making of the next, one against jitter."""
-_PATIENCE_SECONDS = 0.1
 
 
 def bucketed_batches(lengths: Ints, *, batch_size: int, seed: int, epoch: int) -> list[Ints]:
@@ -98,35 +97,17 @@ class Prefetched:
         self.loader, self.prepare = loader, prepare
 
     def __iter__(self) -> Iterator[Any]:
-        ready: queue.Queue[tuple[str, Any]] = queue.Queue(DEPTH)
-        gone = threading.Event()
-        thread = threading.Thread(target=self._fill, args=(ready, gone), name="prefetch", daemon=True)
-        thread.start()
+        batches, end = iter(self.loader), object()
+
+        def make() -> Any:
+            batch = next(batches, end)
+            return batch if batch is end else self.prepare(batch)
+
+        pool = ThreadPoolExecutor(1, "prefetch")
         try:
-            while (said := ready.get())[0] == "batch":
-                yield said[1]
-            if said[0] == "error":
-                raise said[1]
+            waiting = deque(pool.submit(make) for _ in range(DEPTH))
+            while (batch := waiting.popleft().result()) is not end:  # an error comes in its place
+                waiting.append(pool.submit(make))
+                yield batch
         finally:
-            gone.set()
-            thread.join()
-
-    def _fill(self, ready: queue.Queue[tuple[str, Any]], gone: threading.Event) -> None:
-        try:
-            for batch in self.loader:
-                if not _put(ready, ("batch", self.prepare(batch)), gone):
-                    return
-            _put(ready, ("end", None), gone)
-        except BaseException as error:  # whatever it is, the reader has to see it
-            _put(ready, ("error", error), gone)
-
-
-def _put(ready: queue.Queue[tuple[str, Any]], item: tuple[str, Any], gone: threading.Event) -> bool:
-    """False when the reader has gone."""
-    while not gone.is_set():
-        try:
-            ready.put(item, timeout=_PATIENCE_SECONDS)
-            return True
-        except queue.Full:
-            continue
-    return False
+            pool.shutdown(cancel_futures=True)

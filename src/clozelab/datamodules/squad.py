@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -283,14 +283,10 @@ class SquadSplit:
 
 
 class SquadDataModule(FinetuningDataModule):
-    """Questions and passages from JSON files.
+    """Questions and passages; `max_train_examples` counts questions, the batch size counts windows.
 
-    Args:
-        train_extra: further training files that are gone through once, first (the paper's TriviaQA); the learning rate
-            schedule is one over all of it.
-        with_unanswerable: 2.0: questions may have no answer, which is learned as the span [CLS]..[CLS].
-        doc_stride, max_query_length: in tokens; cut with max_seq_length (WindowSettings.fitted).
-        the others: as FinetuningDataModule's; `max_train_examples` counts questions, the batch size counts windows.
+    Args: as conf/task/squad_v1.yaml says of each, and FinetuningDataModule's. A question without an answer is learned
+    as the span [CLS]..[CLS]; the learning rate schedule is one over `train_extra` and all epochs of the others.
     """
 
     def __init__(
@@ -322,7 +318,7 @@ class SquadDataModule(FinetuningDataModule):
     def tokenization(self) -> dict[str, Any]:
         return super().tokenization | {"settings": asdict(self.settings)}
 
-    def read_splits(self) -> Iterable[tuple[str, Path, SquadSplit]]:
+    def read_splits(self) -> None:
         largest = self.plan.max_train_examples
         self.train = self._load(self.train_path, True, largest)
         self.validation = self._load(self.validation_path, False, None)
@@ -334,7 +330,6 @@ class SquadDataModule(FinetuningDataModule):
             for name in ("start_positions", "end_positions")
         }
         self.validation_sequences = self.validation.features.sequences
-        return [("training", self.train_path, self.train), ("validation", self.validation_path, self.validation)]
 
     @property
     def num_first_sequences(self) -> int:

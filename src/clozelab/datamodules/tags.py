@@ -20,7 +20,7 @@ import itertools
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -191,9 +191,6 @@ class TaggedSequences(Sequences):
     labels: Ints
     """[W]."""
 
-    def __len__(self) -> int:
-        return len(self.sequences)
-
     @property
     def lengths(self) -> Ints:
         return self.sequences.lengths
@@ -313,11 +310,8 @@ class TaggedSplit:
 class TagDataModule(FinetuningDataModule):
     """Words with tags.
 
-    Args:
-        file_format, word_column, tag_column: see ColumnFormat.
-        entity_tags: tags are those of entities, in any scheme (converted to IOB2); False: every tag is a class.
-        document_context: neighbouring sentences of the document fill each sequence up to `max_seq_length`.
-        the others: as FinetuningDataModule's; `.zst` files are read as they are, `max_train_examples` counts sentences.
+    Args: as conf/task/format/conll.yaml says of each, and FinetuningDataModule's, where `max_train_examples` counts
+    sentences.
     """
 
     validation: TaggedSplit
@@ -340,7 +334,7 @@ class TagDataModule(FinetuningDataModule):
     def reading(self) -> dict[str, Any]:
         return asdict(self.layout) | {"entity_tags": self.entity_tags, "document_context": self.document_context}
 
-    def read_splits(self) -> Iterable[tuple[str, Path, TaggedSplit]]:
+    def read_splits(self) -> None:
         self.train = self._load(self.train_path, None, self.plan.max_train_examples)
         self.validation = self._load(self.validation_path, self.train.label_names, None)
         self.train_sequences, self.train_targets = self.train.sequences, {}
@@ -349,7 +343,6 @@ class TagDataModule(FinetuningDataModule):
             log.warning("the encoder's vocabulary is lower-cased: entities lose the letter case that tells them apart")
         if self.document_context and not self.train.counts["has_documents"]:
             log.warning("%s marks no documents: every sentence is encoded without neighbours", self.train_path)
-        return [("training", self.train_path, self.train), ("validation", self.validation_path, self.validation)]
 
     def read_test(self, path: Path) -> tuple[Sequences, TaggedSplit]:
         """Its tags are not read: every word has the first label."""
