@@ -60,13 +60,11 @@ class ChoiceFormat:
         columns = [self.context_column, *([self.start_column] if self.start_column else []), *self.ending_columns]
         table = TableFormat(columns, self.label_column, None, self.columns, self.file_format)
         found = table.read(path, labels, names=self.label_names)
-        if self.start_column:
-            found.texts = [
-                (context, *(f"{start} {ending}".strip() for ending in endings))
-                for context, start, *endings in found.texts
-            ]
-        else:
-            found.texts = [(context, *(ending.strip() for ending in endings)) for context, *endings in found.texts]
+        first = 2 if self.start_column else 1
+        found.texts = [
+            (texts[0], *(" ".join([*texts[1:first], ending]).strip() for ending in texts[first:]))
+            for texts in found.texts
+        ]
         return found
 
 

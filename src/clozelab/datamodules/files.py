@@ -198,11 +198,7 @@ class HubSource:
     @classmethod
     def of(cls, task: Mapping[str, Any]) -> HubSource:
         """From a task's configuration, whose `hub.splits` says of its data's files (`train_file`, `test_files.NAME`)
-        which split each is.
-
-        Raises:
-            ValueError: the task has no source there, a key is unknown or missing, or the revision is no commit.
-        """
+        which split each is. ValueError where there is none, a key is unknown or missing, or the revision no commit."""
         if task.get("hub") is None:
             raise ValueError(
                 f"task {task['name']!r} has no source on the hub; set hub=false and give its files (data_dir)"
@@ -231,16 +227,12 @@ class HubSource:
 
 
 def hub_files(source: HubSource, cache_dir: Path) -> Path:
-    """A data_dir with the source's files, from the cache where they were written before.
-
-    Raises:
-        ValueError: the hub cannot be reached, or has no such rows.
-    """
+    """A data_dir with the source's files; ValueError where the hub cannot be reached, or has no such rows."""
 
     def write(target: Path) -> Facts:
         for file, place in source.files.items():
             config, _, split = place.rpartition("/")
-            rows = fetch(source.name, config or source.config, split, str(source.revision))
+            rows = _fetch(source, config or source.config, split)
             path = target / file
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -262,16 +254,16 @@ def hub_files(source: HubSource, cache_dir: Path) -> Path:
     return folder
 
 
-def fetch(name: str, config: str | None, split: str, revision: str) -> Any:
-    """The rows of one split, a `datasets.Dataset`; ValueError where they cannot be had."""
+def _fetch(source: HubSource, config: str | None, split: str) -> Any:
+    """The rows of one split, a `datasets.Dataset`."""
     import datasets  # takes a second: only who asks for the hub pays
 
     try:
-        return datasets.load_dataset(name, config, split=split, revision=revision)
+        return datasets.load_dataset(source.name, config, split=split, revision=source.revision)
     except Exception as problem:  # a foreign library's, of many kinds: no network, no such split, a damaged cache
         raise ValueError(
-            f"{name} ({config or 'its only configuration'}, {split}) at revision {revision} is not to be had from the "
-            f"hub: {type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}\n"
+            f"{source.name} ({config or 'its only configuration'}, {split}) at revision {source.revision} is not to be "
+            f"had from the hub: {type(problem).__name__}: {str(problem).partition(chr(10))[0]}\n"
             "  without a network, set hub=false and give the task's files (data_dir)"
         ) from problem
 

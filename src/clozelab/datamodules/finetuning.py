@@ -140,11 +140,6 @@ class FinetuningDataModule(LightningDataModule):
         """How the two files are read, and the content of all others that are read with them."""
 
     @property
-    def sources(self) -> dict[str, Any]:
-        """The files' content and how it is read: the same whatever the encoder."""
-        return {"files": [file_sha256(path) for path in (self.train_path, self.validation_path)], **self.reading}
-
-    @property
     def tokenization(self) -> dict[str, Any]:
         """What the encoder adds: the other part of what the sequences are made from."""
         return {"tokenizer": self.inputs.tokenizer.fingerprint, "max_seq_length": self.max_seq_length}
@@ -152,12 +147,13 @@ class FinetuningDataModule(LightningDataModule):
     @cached_property
     def fingerprint(self) -> str:
         """Names everything the sequences are made from; cheap."""
-        return fingerprint_of(self.sources | self.tokenization)
+        return fingerprint_of({"sources": self.source_fingerprint, **self.tokenization})
 
     @cached_property
     def source_fingerprint(self) -> str:
-        """Names the sources alone: runs of different encoders may be compared where it is equal."""
-        return fingerprint_of(self.sources)
+        """Names the files' content and how it is read: runs of different encoders may be compared where it is equal."""
+        files = [file_sha256(path) for path in (self.train_path, self.validation_path)]
+        return fingerprint_of({"files": files, **self.reading})
 
     @cached_property
     def synthetic(self) -> str | None:

@@ -142,7 +142,8 @@ class TableFormat:
             if isinstance(first, str):
                 raise ValueError(f"{path}:{number}: {first}" if number else f"{path} has no examples")
             return list(first), chain([(number, first)], objects)
-        lines = _csv_fields(path) if file_format == "csv" else _tsv_fields(path)
+        tsv = ((number, None if line is None else line.split("\t")) for number, line in text_lines(path))
+        lines = _csv_fields(path) if file_format == "csv" else tsv
         names = self.columns
         if names is None:
             number, names = next(lines, (0, None))
@@ -158,10 +159,6 @@ class TableFormat:
             return dict(zip(names, fields, strict=True))
 
         return list(names), ((number, record(fields)) for number, fields in lines)
-
-
-def _tsv_fields(path: Path) -> Iterator[tuple[int, list[str] | None]]:
-    return ((number, None if line is None else line.split("\t")) for number, line in text_lines(path))
 
 
 def _csv_fields(path: Path) -> Iterator[tuple[int, list[str] | None]]:
@@ -280,12 +277,10 @@ class LabelledDataModule(FinetuningDataModule):
             raise ValueError(f"text_columns must name one or two columns, not {list(text_columns)}")
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
             raise ValueError(f"task.data.labels names a label twice: {self.labels}")
-        for key, value, known in (
-            ("long_documents", long_documents, LONG_DOCUMENTS),
-            ("window_pooling", window_pooling, POOLINGS),
-        ):
-            if value not in known:
-                raise ValueError(f"{key}={value!r} is unknown; known: {', '.join(known)}")
+        if long_documents not in LONG_DOCUMENTS:
+            raise ValueError(f"long_documents={long_documents!r} is unknown; known: {', '.join(LONG_DOCUMENTS)}")
+        if window_pooling not in POOLINGS:
+            raise ValueError(f"window_pooling={window_pooling!r} is unknown; known: {', '.join(POOLINGS)}")
         self.windows = (window_stride, window_pooling) if long_documents == "windows" else None
         if self.windows and len(text_columns) != 1:
             raise ValueError(f"long_documents=windows is for single texts; this task has pairs, {list(text_columns)}")
@@ -293,11 +288,9 @@ class LabelledDataModule(FinetuningDataModule):
 
     @property
     def reading(self) -> dict[str, Any]:
-        return {
-            "layout": [asdict(self.layout), self.labels, self.numeric_labels],
-            "extra_validation": {name: file_sha256(path) for name, path in self.extra_paths.items()},
-            "windows": self.windows,
-        }
+        extra = {name: file_sha256(path) for name, path in self.extra_paths.items()}
+        layout = [asdict(self.layout), self.labels, self.numeric_labels]
+        return {"layout": layout, "extra_validation": extra, "windows": self.windows}
 
     def read_splits(self) -> None:
         self.train = self._load(self.train_path, self.labels, self.plan.max_train_examples)
@@ -305,9 +298,7 @@ class LabelledDataModule(FinetuningDataModule):
         extra = {name: self._load(path, names, None) for name, path in self.extra_paths.items()}
         self.validation = replace(self._load(self.validation_path, names, None), extra=extra)
         self.train_sequences, self.train_targets = self.train.sequences, {"labels": self.train.input_labels}
-        self.validation_sequences = join_sequences(
-            [self.validation.sequences, *(split.sequences for split in extra.values())]
-        )
+        self.validation_sequences = join_sequences([one.sequences for one in (self.validation, *extra.values())])
 
     def splits(self) -> list[tuple[str, Path, Any]]:
         extra = self.validation.extra.items()

@@ -74,8 +74,7 @@ class SequenceClassification(FineTuning):
         hidden, layout = self.encode(batch), batch["layout"]
         if self.bilstm is None:
             return self.in_fp32(self.classifier, self.encoder.pool(hidden, layout, self.classifier))
-        states = self.bilstm(hidden, layout)  # [T, 2 * size]
-        forward, backward = states.chunk(2, dim=-1)
+        forward, backward = hidden.chunk(2, dim=-1)
         ends = (forward.index_select(0, layout.last_rows), backward.index_select(0, layout.first_rows))
         return self.in_fp32(self.classifier, torch.cat(ends, dim=-1))
 

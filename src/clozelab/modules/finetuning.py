@@ -147,21 +147,22 @@ class FineTuning(TrainingModule):
             for suffix, records in sets.items()
         }
 
+    @abstractmethod
     def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
         """Predictions for a test file in the benchmark's format: file name -> lines.
 
         `name` is the test set's, `split` what the data module has read, `parts` the outputs of all its batches.
         """
-        raise ValueError("this kind of task has no predictions for test files")
 
     @abstractmethod
     def baseline(self) -> float | None:
         """What the most frequent answer alone scores on `metric`; None where that means nothing."""
 
     def encode(self, batch: Batch) -> Tensor:
-        """The encoder's sequence output [T, H]."""
-        ids = (batch["input_ids"], batch["token_type_ids"], batch["position_ids"])
-        return self.encoder(*ids, batch["layout"]).sequence_output
+        """The encoder's sequence output [T, H], or what the BiLSTM makes of it [T, 2 * size]."""
+        ids, layout = (batch["input_ids"], batch["token_type_ids"], batch["position_ids"]), batch["layout"]
+        hidden = self.encoder(*ids, layout).sequence_output
+        return hidden if self.bilstm is None else self.bilstm(hidden, layout)
 
     def heads(self) -> dict[str, nn.Module]:
         """What stands on the encoder: the output layer by its kind, the others by their names."""
@@ -233,10 +234,9 @@ class FineTuning(TrainingModule):
         self.publish(scores)
         self.history.append({"step": result.step, **scores})
         if self.best is None or scores[self.metric] > self.best.scores[self.metric]:
-            weights = None
-            if self.keep_best_weights:
-                weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.state_dict().items()}
-            self.best = replace(result, scores=scores, weights=weights)
+            kept = self.state_dict() if self.keep_best_weights else {}
+            weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in kept.items()}
+            self.best = replace(result, scores=scores, weights=weights or None)
 
     def require_best(self) -> Evaluation:
         """The best checkpoint's evaluation; there is one after every finished training."""

@@ -115,8 +115,6 @@ class PretrainingModule(TrainingModule):
         fully_shard(self.model, mesh=mesh)
         self._is_sharded = True
 
-    # Training
-
     def training_step(self, micro_batches: list[TorchBatch], batch_index: int) -> dict[str, Tensor]:
         """One optimizer step."""
         step, rate = self.trainer.global_step, self.learning_rate
@@ -201,8 +199,6 @@ class PretrainingModule(TrainingModule):
                 metrics["train/mfu"] = float(work[1]) / seconds / (self.matmul_ceiling * self.trainer.world_size)
         self.publish(metrics)
 
-    # Validation
-
     def validation_step(self, batch: TorchBatch | list[TorchBatch], batch_index: int) -> None:
         with uncompiled():
             # What a forward draws is the same in every validation.
@@ -218,8 +214,6 @@ class PretrainingModule(TrainingModule):
         self.latest_validation = validation_metrics(sums, self._validated)
         unread = torch.tensor(self.throughput.tokens, dtype=torch.float64, device=self.device)
         self.publish(self.latest_validation, tokens_since_log=int(self._sum_over_ranks(unread)))
-
-    # Results
 
     def facts(self) -> dict[str, Any]:
         """What run.json says of the training so far."""
@@ -264,8 +258,6 @@ class PretrainingModule(TrainingModule):
         whole = PretrainingModel(type(self.model.encoder)(self.model.encoder.config), self.model.objectives)
         whole.load_state_dict(weights)
         return whole
-
-    # Sums over micro-batches and ranks
 
     def _sum_over_ranks(self, values: Tensor) -> Tensor:
         if self.trainer.world_size == 1:

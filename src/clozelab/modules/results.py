@@ -61,20 +61,14 @@ def save_model(folder: Path, module: FineTuning, encoder_folder: Path, **facts: 
     no class in that layout: its tensors lie below `bilstm.`.
     """
     module.restore_best()
-    tokenizer = read_tokenizer(encoder_folder)
-    facts = read_config_dict(encoder_folder).get("clozelab", {}) | facts
-    names = getattr(module.validation, "label_names", None)
-    labels: dict[str, Any] = {}
-    if names:
-        labels = {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
-    if getattr(module.validation, "is_regression", False):
-        labels = {"id2label": {0: "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": "regression"}
+    is_regression = getattr(module.validation, "is_regression", False)
+    extra: dict[str, Any] = {"problem_type": "regression"} if is_regression else {}
+    if names := ["LABEL_0"] if is_regression else getattr(module.validation, "label_names", None):
+        extra |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+    extra["clozelab"] = read_config_dict(encoder_folder).get("clozelab", {}) | facts
+    tokenizer_files = read_tokenizer(encoder_folder).files()
     save_encoder_folder(
-        folder,
-        module.encoder,
-        heads=module.heads(),
-        tokenizer_files=tokenizer.files(),
-        extra_config={**labels, "clozelab": facts},
+        folder, module.encoder, heads=module.heads(), tokenizer_files=tokenizer_files, extra_config=extra
     )
 
 

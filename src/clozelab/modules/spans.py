@@ -162,10 +162,7 @@ class SpanExtraction(FineTuning):
 
     def logits(self, batch: Batch) -> Tensor:
         """[T, 2]: start and end."""
-        hidden = self.encode(batch)
-        if self.bilstm is not None:
-            hidden = self.bilstm(hidden, batch["layout"])
-        return self.in_fp32(self.qa_outputs, hidden)
+        return self.in_fp32(self.qa_outputs, self.encode(batch))
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         targets = torch.stack([batch["start_positions"], batch["end_positions"]], dim=1)  # [B, 2]

@@ -53,10 +53,7 @@ class TokenClassification(FineTuning):
 
     def logits(self, batch: Batch) -> Tensor:
         """[U, K]."""
-        hidden = self.encode(batch)  # [T, H]
-        if self.bilstm is not None:
-            hidden = self.bilstm(hidden, batch["layout"])
-        return self.in_fp32(self.classifier, hidden.index_select(0, batch["word_slots"]))
+        return self.in_fp32(self.classifier, self.encode(batch).index_select(0, batch["word_slots"]))
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         return F.cross_entropy(logits, batch["labels"], reduction="sum")
