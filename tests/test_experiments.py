@@ -26,9 +26,10 @@ from clozelab.launch import sweep
 from clozelab.launch.experiments import ExperimentSource
 from clozelab.launch.jobs import planned_jobs
 from clozelab.models.config import EncoderConfig
+from clozelab.runs.find import kept_steps, trained_by
 from clozelab.runs.fingerprint import canonical, digest, flatten
 from clozelab.runs.record import Record, what_was_said
-from clozelab.runs.store import Run, kept_steps, trained_by
+from clozelab.runs.store import Run
 from clozelab.schema import ScaleConfig
 from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR
 from clozelab.targets import check_targets

@@ -251,8 +251,8 @@ def _job(verb: str, cfg: DictConfig) -> int:
     from clozelab.config import check_config
     from clozelab.launch.jobs import check_overrides
     from clozelab.launch.processes import die_with_first_rank
+    from clozelab.runs.find import is_done
     from clozelab.runs.fingerprint import require_encoder
-    from clozelab.runs.store import is_done
     from clozelab.targets import check_targets
 
     die_with_first_rank()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import TINY
 
 from clozelab.checks.subject import Budget, Subject, Task
 from clozelab.corpus.instances import SegmentPairs
@@ -64,22 +65,8 @@ def make_arm(name: str, corpus: Corpus, **changes: Any) -> Arm:
     token: Any = LeftToRight(weight=1.0) if name == "ltr" else make_mlm()
     pair = NextSentencePrediction(weight=1.0) if name == "mlm_nsp" else None
     objective = Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=pair)
-    config = EncoderConfig(
-        vocab_size=corpus.ids.vocab_size,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        hidden_act="gelu",
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.1,
-        max_position_embeddings=64,
-        type_vocab_size=2,
-        initializer_range=0.02,
-        layer_norm_eps=1e-12,
-        position_embedding_init="normal",
-        is_causal=objective.is_causal,
-    )
+    sizes = {"vocab_size": corpus.ids.vocab_size, "hidden_size": 16, "num_attention_heads": 2}
+    config = EncoderConfig(**{**TINY, **sizes}, is_causal=objective.is_causal)
     settings = {"schedule": {"warmup_fraction": 0.05}}
     return replace(Arm(name, objective, config, PHASES, corpus, settings=settings), **changes)
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
+from tests.conftest import TINY
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
@@ -30,19 +31,7 @@ from clozelab.training.trainer import build_trainer, choose_hardware, stage_call
 
 VOCAB, HIDDEN, ROWS, SLOTS, TOTAL = 23, 8, 6, 7, 8
 CONFIG = EncoderConfig(
-    vocab_size=VOCAB,
-    hidden_size=HIDDEN,
-    num_hidden_layers=1,
-    num_attention_heads=1,
-    intermediate_size=8,
-    hidden_act="gelu",
-    hidden_dropout_prob=0.1,
-    attention_probs_dropout_prob=0.1,
-    max_position_embeddings=16,
-    type_vocab_size=2,
-    initializer_range=0.02,
-    layer_norm_eps=1e-12,
-    position_embedding_init="normal",
+    **{**TINY, "vocab_size": VOCAB, "hidden_size": HIDDEN, "num_hidden_layers": 1, "num_attention_heads": 1},
 )
 
 

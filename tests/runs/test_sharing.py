@@ -12,18 +12,17 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.launch.jobs import job_status
-from clozelab.runs.find import find
-from clozelab.runs.record import Record, read_record
-from clozelab.runs.store import (
-    Run,
+from clozelab.runs.find import (
+    find,
     find_equal_run,
     is_done,
     kept_steps,
     missing_encoders,
     require_kept_encoders,
-    share_equal_run,
     shared_run_is_there,
 )
+from clozelab.runs.record import Record, read_record
+from clozelab.runs.store import Run, share_equal_run
 
 INPUTS = {"corpus": "c" * 64}
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from clozelab.runs.find import is_done
 from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical, encoder_fingerprint
 from clozelab.runs.record import read_record
-from clozelab.runs.store import Interrupted, Run, RunBusyError, RunConflictError, is_done
+from clozelab.runs.store import Interrupted, Run, RunBusyError, RunConflictError
 from clozelab.training.host import process_rank
 
 

@@ -11,8 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.corpus.files import Source, find_files
 from clozelab.runs import fingerprint as watching
+from clozelab.runs.find import is_done
 from clozelab.runs.fingerprint import UNWATCHED, watched_files
-from clozelab.runs.store import Run, is_done
+from clozelab.runs.store import Run
 
 
 def config(data: Path, **changes: Any) -> DictConfig:

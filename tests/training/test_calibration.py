@@ -7,26 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.conftest import TINY
 
 from clozelab.models.config import EncoderConfig
 from clozelab.training import runtime
 from clozelab.training.runtime import CHUNKS, calibrate, choose, once, time_in_turns
 
-CONFIG = EncoderConfig(
-    vocab_size=50,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=32,
-    hidden_act="gelu",
-    hidden_dropout_prob=0.1,
-    attention_probs_dropout_prob=0.1,
-    max_position_embeddings=32,
-    type_vocab_size=2,
-    initializer_range=0.02,
-    layer_norm_eps=1e-12,
-    position_embedding_init="normal",
-)
+CONFIG = EncoderConfig(**{**TINY, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1})
 CHUNK = {str(CHUNKS[1]): 1.0}
 
 

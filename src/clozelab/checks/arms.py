@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -37,19 +37,14 @@ if TYPE_CHECKING:
 MAX_WARMUP_FRACTION = 0.3
 NUM_SAMPLED = 2048
 LENGTH_BINS = 8
-MAX_FALLBACK_FRACTION = 0.05
-"""More random next segments that could not be found tie the label to the document."""
-MIN_LOCATED = 30
-"""Pairs that must be found in the text before something is said about where they come from."""
+MAX_FALLBACK_FRACTION = 0.05  # more random next segments that could not be found tie the label to the document
+MIN_LOCATED = 30  # pairs that must be found in the text before something is said about where they come from
 NUM_PROBED, MAX_PROBED_SLOTS = 32, 128
 """Instances that are changed, and their slots: longer ones would show nothing more and take longer."""
-MAX_PARAMETERS = 20_000_000
-"""A larger encoder is tried in a small shape of the same kind."""
+MAX_PARAMETERS = 20_000_000  # a larger encoder is tried in a small shape of the same kind
 PROBE_INITIALIZER_RANGE = 0.1
-TOLERANCE = 1e-5
-"""Of the largest output; rounding in fp32 stays below 2e-6."""
-PICKS = 8
-"""Predictions of each instance whose own label is changed."""
+TOLERANCE = 1e-5  # of the largest output; rounding in fp32 stays below 2e-6
+PICKS = 8  # predictions of each instance whose own label is changed
 
 
 def check_schedule(arm: Arm) -> Iterator[Finding]:
@@ -105,7 +100,7 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
         shares = {"[MASK]": is_mask.mean(), "random": (~is_mask & ~is_same).mean(), "unchanged": is_same.mean()}
         recipe = (masking.mask_fraction, masking.random_fraction, masking.same_fraction)
         for (name, observed), fraction in zip(shares.items(), recipe, strict=True):
-            # A random token can be the original one or [MASK]: a little more than chance.
+            # a random token can be the original one or [MASK]: a little more than chance.
             if abs(observed - fraction) > deviation(fraction, len(where)) + 0.005:
                 wrong.append(f"{observed:.1%} of the predicted tokens are {name}, the recipe says {fraction:.0%}")
         again = token.arrays(packed, ids, PROBE_SEED, 1)["prediction_positions"]
@@ -121,17 +116,13 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
 class PairSample:
     """Segment pairs with the n-grams that locate them in the corpus; all [B]."""
 
-    label: I64
-    """1 = B is random."""
+    label: I64  # 1 = B is random
     a_length: I64
     b_length: I64
-    is_short: np.ndarray
-    """Padded at its end."""
+    is_short: np.ndarray  # padded at its end
     num_fallbacks: int
-    a_hash: np.ndarray
-    """The n-gram that A ends with; 0 where a segment is too short for one."""
-    b_hash: np.ndarray
-    """The n-gram that B begins with."""
+    a_hash: np.ndarray  # the n-gram that A ends with; 0 where a segment is too short for one
+    b_hash: np.ndarray  # the n-gram that B begins with
 
     @property
     def hashes(self) -> np.ndarray:
@@ -158,10 +149,7 @@ def sample_pairs(arm: Arm) -> PairSample | None:
 
 
 def check_pairs(arm: Arm, sample: PairSample | None = None, index: NgramIndex | None = None) -> Iterator[Finding]:
-    """Share of random pairs, what lengths alone tell, and where both segments really come from.
-
-    Segments are looked up in the corpus, if its text is known; only those that stand there once can be located.
-    """
+    """Share of random pairs, what lengths alone tell, and where segments that the corpus has once really come from."""
     pair, sample = arm.objective.pair, sample or sample_pairs(arm)
     if pair is None or sample is None:
         return
@@ -181,18 +169,17 @@ def check_pairs(arm: Arm, sample: PairSample | None = None, index: NgramIndex | 
             torn, strange = (int((located & wrong).sum()) for wrong in (~is_random & ~follows, is_random & is_strange))
         figure += f"; {share(located.sum(), number)} located in the text"
     remedy = "the pair loss would learn nothing of the text: look at objective.input and corpus/instances.py"
-    of_same = "random next segments come from the same document"
     is_off = abs(rate - wanted) > deviation(wanted, number) + MAX_FALLBACK_FRACTION * wanted
     many_fallbacks = sample.num_fallbacks > MAX_FALLBACK_FRACTION * (label.sum() + sample.num_fallbacks)
     lost = f"{sample.num_fallbacks} random next segments were not found in another document"
-    other = f"{strange} {of_same if pair.is_of_other_document else 'swapped pairs are not swapped'}"
+    other = "random pairs are of one document" if pair.is_of_other_document else "swapped pairs are not swapped"
     yield finding(
         "pairs", arm.name, "pairs are what their labels say, lengths tell nothing", figure,
         (is_off, ERROR, f"{rate:.1%} of the pairs are random, random_next_prob is {wanted:g}", remedy),
         (accuracy > chance + deviation(0.5, number // 2), ERROR, "lengths of segments betray a random B", remedy),
         (bool(many_fallbacks), WARNING, lost, "add documents, or cut very long ones"),
         (torn > 0, ERROR, f"{torn} pairs labelled 'is next' do not follow in the text", remedy),
-        (strange > 0, ERROR, other, remedy),
+        (strange > 0, ERROR, f"{strange} {other}", remedy),
     )  # fmt: skip
 
 
@@ -264,16 +251,9 @@ def probe_config(config: EncoderConfig) -> EncoderConfig:
     config = replace(config, initializer_range=PROBE_INITIALIZER_RANGE)
     if parameter_count(config) <= MAX_PARAMETERS:
         return config
-    layers = min(2, config.num_hidden_layers)
-    return replace(
-        config,
-        hidden_size=64,
-        num_attention_heads=2,
-        num_hidden_layers=layers,
-        intermediate_size=128,
-        embedding_size=min(config.embedding_size, 64),
-        num_hidden_groups=min(config.num_hidden_groups, layers),
-    )
+    most = {"num_hidden_layers": 2, "embedding_size": 64, "num_hidden_groups": min(2, config.num_hidden_layers)}
+    small: dict[str, Any] = {key: min(getattr(config, key), limit) for key, limit in most.items()}
+    return replace(config, hidden_size=64, num_attention_heads=2, intermediate_size=128, **small)
 
 
 def check_visibility(arm: Arm) -> Iterator[Finding]:

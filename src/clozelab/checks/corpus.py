@@ -19,8 +19,7 @@ from clozelab.corpus.shards import TokenShards
 if TYPE_CHECKING:
     from clozelab.planning.jobs import Corpus
 
-NGRAM = 8
-"""Tokens: five or six words."""
+NGRAM = 8  # tokens: five or six words
 BLOCK_TOKENS = 1 << 15
 MAX_SEARCHED_TOKENS = 400_000_000
 """About five seconds of one core; of a larger corpus evenly spread blocks are searched."""
@@ -32,8 +31,7 @@ MAX_DUPLICATE_DOCUMENTS, MANY_DUPLICATE_DOCUMENTS = 0.01, 0.2
 MAX_DUPLICATE_SENTENCES = 0.3
 MAX_OVERLAP, MANY_OVERLAP = 0.05, 0.5
 """Shares of held-out sentences that are trained on word for word: a warning and an error."""
-LONG_SENTENCE_TOKENS = 12
-"""Shorter sentences repeat in any text."""
+LONG_SENTENCE_TOKENS = 12  # shorter sentences repeat in any text
 MAX_HASHED_TOKENS = 200_000_000
 _BLOCK_SENTENCES = 1 << 17
 _PLACES = 4096
@@ -140,17 +138,13 @@ def ngram_hashes(ids: np.ndarray) -> np.ndarray:
 class NgramIndex:
     """What a pass over a corpus found, and what it met on the way."""
 
-    hashes: np.ndarray
-    """uint64 [U], sorted: the n-grams that were wanted."""
-    counts: np.ndarray
-    """int64 [U]: how often each stands in the part that was searched."""
-    positions: np.ndarray
-    """int64 [U]: first place of each; -1 for none."""
+    hashes: np.ndarray  # uint64 [U], sorted: the n-grams that were wanted
+    counts: np.ndarray  # int64 [U]: how often each stands in the part that was searched
+    positions: np.ndarray  # int64 [U]: first place of each; -1 for none
     num_searched: int
     num_tokens: int
     largest_id: int
-    num_unknown: int
-    """Tokens that are [UNK]."""
+    num_unknown: int  # tokens that are [UNK]
 
     @property
     def searched_fraction(self) -> float:

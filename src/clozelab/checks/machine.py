@@ -25,8 +25,7 @@ from clozelab.training.runtime import (
     onednn_fp32_error,
 )
 
-COPY_BYTES = 1 << 28
-"""Larger than any cache."""
+COPY_BYTES = 1 << 28  # larger than any cache
 MAX_BF16_ERROR = 0.02
 MEASURE_SECONDS = 0.5
 

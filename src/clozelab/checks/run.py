@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from clozelab.planning.jobs import Arm, Corpus
 
 DISK_MARGIN = 1.2
-LONG_SECONDS = 86_400.0
-"""Nobody starts a day by mistake without being told."""
+LONG_SECONDS = 86_400.0  # nobody starts a day by mistake without being told
 
 
 def examine(subject: Subject) -> Iterator[Finding]:

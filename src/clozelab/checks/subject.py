@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 OK, WARNING, ERROR = "ok", "warning", "error"
 PROBE_SEED = 20181011
-Case = tuple[bool, str, str, str]
-"""What may be wrong: (whether it is so, level, what, remedy)."""
+Case = tuple[bool, str, str, str]  # what may be wrong: (whether it is so, level, what, remedy)
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,7 @@ class Finding:
     """One result of one check: a level, a result in words, the figure behind it, and what to do."""
 
     check: str
-    level: str
-    """ok | warning (the run goes on) | error (it does not)."""
+    level: str  # ok | warning (the run goes on) | error (it does not)
     what: str
     figure: str = ""
     remedy: str = ""
@@ -66,10 +64,8 @@ class Task:
     name: str
     preview: TaskPreview
     tokenizer: Tokenizer | None
-    max_seq_length: int
-    """What its configuration asks for."""
-    trained_length: int
-    """Tokens of the longest instance that its encoders are trained on."""
+    max_seq_length: int  # what its configuration asks for
+    trained_length: int  # tokens of the longest instance that its encoders are trained on
     metrics: Sequence[str] = ()
     number_range: Sequence[float] | None = None
     stored_label_names: Sequence[str] | None = None
@@ -103,12 +99,9 @@ class Subject:
     budget: Budget
     refusals: Sequence[tuple[str, str]] = ()
     """(what, why) of everything that could not even be built: settings, task files, a damaged corpus."""
-    unprepared: Sequence[str] = ()
-    """Corpora that are not prepared yet."""
-    noticed: Sequence[Finding] = ()
-    """What composing it has shown already."""
-    experiment: str = ""
-    """Its name for other verbs; "" where a stage alone is looked at."""
+    unprepared: Sequence[str] = ()  # corpora that are not prepared yet
+    noticed: Sequence[Finding] = ()  # what composing it has shown already
+    experiment: str = ""  # its name for other verbs; "" where a stage alone is looked at
 
     @property
     def corpora(self) -> list[Corpus]:

@@ -35,8 +35,7 @@ SAMPLED_TEXTS = 2000
 MAX_REPAIRED, MANY_LOST = 0.05, 0.2
 MAX_CUT = 0.05
 MAX_SEEN = 0.05
-NARROW_RANGE = 0.5
-"""Numbers that fill less than this of their range are on another scale."""
+NARROW_RANGE = 0.5  # numbers that fill less than this of their range are on another scale
 
 
 RIGHT_FILE = "is it the right file and column?"
@@ -207,12 +206,9 @@ def check_text(task: Task) -> Iterator[Finding]:
         yield finding("task overlap", task.name, "validation examples are new", share(seen, len(held_out)), many)
 
 
-LOCATED_TEXTS = 1000
-"""Of each part of a task (question, passage, ...), looked for in the corpus."""
-MAX_TEXT_NGRAMS = 64
-"""Of a long text that many, evenly spread: so that a thousand passages stay a small table."""
-FOUND_FRACTION = 0.8
-"""A text counts as found if this share of its n-grams is: a word may differ."""
+LOCATED_TEXTS = 1000  # of each part of a task (question, passage, ...), looked for in the corpus
+MAX_TEXT_NGRAMS = 64  # of a long text that many, evenly spread: so that a thousand passages stay a small table
+FOUND_FRACTION = 0.8  # a text counts as found if this share of its n-grams is: a word may differ
 MAX_FOUND = 0.01
 
 
@@ -222,12 +218,9 @@ class TextSample:
 
     task: str
     part: str
-    hashes: np.ndarray
-    """uint64, of all texts one after the other."""
-    text: np.ndarray
-    """int64: which text each belongs to."""
-    num_texts: int
-    """That are looked for; texts of fewer tokens than an n-gram are not."""
+    hashes: np.ndarray  # uint64, of all texts one after the other
+    text: np.ndarray  # int64: which text each belongs to
+    num_texts: int  # that are looked for; texts of fewer tokens than an n-gram are not
 
 
 def sample_texts(task: Task, corpus: Corpus) -> Iterator[TextSample]:

@@ -18,8 +18,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.config import check_config, scaled_phases
 from clozelab.launch.sweep import Sweep, hydra_config
+from clozelab.runs.find import find_equal_run, is_done, is_record_of
 from clozelab.runs.record import JobName, read_delta, read_record
-from clozelab.runs.store import find_equal_run, is_done, is_record_of
 from clozelab.terminal import key_of
 
 LIKELY_SHARED = "shared?"

@@ -1,10 +1,12 @@
-"""Every run folder below a place, as typed records. Reads, never writes.
+"""Every run folder below a place, as typed records; and which of them is the run asked for, or trained the same.
 
-A folder whose record is damaged or missing is a record, too: it says why, and what its place tells of it.
+Reads, never writes. A folder whose record is damaged or missing is a record, too: it says why, and what its place
+tells.
 """
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from clozelab.runs.record import CONFIG_FILE, DAMAGED, KILLED, LOCK_FILE, RUN_FILE, STATUSES, Record, read_record
+from omegaconf import DictConfig
+
+from clozelab.config import kept_step, total_steps
+from clozelab.runs.fingerprint import RESULTS_VERSIONS, are_untouched, encoder_fingerprint, watched_files
+from clozelab.runs.record import (
+    CONFIG_FILE,
+    DAMAGED,
+    KILLED,
+    LOCK_FILE,
+    RUN_FILE,
+    STATUSES,
+    Record,
+    plain_config,
+    read_record,
+)
 from clozelab.suggestions import hint
 from clozelab.training.host import PROC_LOCKS, Held, holder, holders
 
@@ -23,6 +39,8 @@ PLACES = re.compile(
     r"|/(?P<row>[^/]+)/pretrain-seed-(?P<pretrain_seed>[^/]+)/(?P<task>[^/]+)/seed-(?P<tuning_seed>[^/]+)|/.*)?$"
 )
 """Where conf/ puts a run."""
+ENCODER_FILES = ("config.json", "model.safetensors")
+NAMES = frozenset({"experiment", "arm"})  # what a run is called: nothing that was trained depends on it
 
 
 @dataclass(frozen=True)
@@ -87,11 +105,7 @@ def find(root: Path) -> Runs:
 
 
 def find_below(runs_dir: str) -> list[Record]:
-    """The records below the folder that a command line names.
-
-    Raises:
-        ValueError: there is no such folder.
-    """
+    """The records below the folder that a command line names; ValueError where there is none."""
     if not Path(runs_dir).is_dir():
         raise ValueError(f"{runs_dir} is no folder; give runs_dir=FOLDER, or start where the runs are")
     return find(Path(runs_dir)).records
@@ -135,8 +149,7 @@ def _unreadable(folder: Path, problem: str) -> Record:
 def select(records: Sequence[Record], experiment: str | None, filters: Mapping[str, str]) -> list[Record]:
     """The records of an experiment that fit every filter (field -> one value or several with commas).
 
-    Raises:
-        ValueError: no record has that experiment, or a status does not exist.
+    ValueError where no record has that experiment, or a status does not exist.
     """
     known = sorted({one.experiment for one in records if one.experiment})
     if experiment is not None and experiment not in known:
@@ -158,3 +171,107 @@ def no_match(records: Sequence[Record], experiment: str | None, filters: Mapping
             return f"none of the {len(own)} runs{whose} has {key}={value}; {hint(value, known)}"
     said = " ".join(f"{key}={value}" for key, value in filters.items())
     return f"none of the {len(own)} runs{whose} has all of {said}"
+
+
+def is_record_of(record: Record, *, stage: str, config: DictConfig) -> bool:
+    """Whether a record is of this very configuration, whatever it read; ValueError where a value is missing."""
+    is_current = record.stage == stage and record.results_version == RESULTS_VERSIONS[stage]
+    return is_current and record.config == plain_config(config)
+
+
+def is_done(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
+    """Whether nothing is left to do or to look at: the folder surely holds this very run, complete, no input file has
+    been touched, and what others take from it is there.
+
+    Cheap and careful: False only means that the run itself has to look. An encoder of its own may be missing: records
+    alone are enough for a report, and who needs it says so.
+    """
+    folder = Path(run_dir)
+    try:
+        record = read_record(folder)
+        if record is None or not record.is_complete or not is_record_of(record, stage=stage, config=config):
+            return False
+        if not are_untouched(watched_files(config), record.watched):
+            return False
+    except ValueError:
+        return False
+    if stage == "finetune":
+        return (folder / "scores.json").is_file()
+    return (record.shared is None or shared_run_is_there(record)) and not missing_encoders(config, folder)
+
+
+def kept_steps(config: DictConfig) -> list[int]:
+    """Steps after which the run keeps its encoder; ValueError for an impossible fraction."""
+    try:
+        return [kept_step(fraction, total_steps(config.phases)) for fraction in config.keep_encoders]
+    except ValueError as error:
+        raise ValueError(f"keep_encoders: {error}") from None
+
+
+def missing_encoders(config: DictConfig, folder: Path) -> list[str]:
+    """Kept encoders that a run's folder lacks and this configuration needs."""
+    places = [f"encoders/step-{step}" for step in kept_steps(config)] if config.get("needs_kept_encoders") else []
+    return [place for place in places if not (folder / place / "config.json").is_file()]
+
+
+def require_kept_encoders(config: DictConfig) -> None:
+    """ValueError for a complete run that was made without the encoders that are needed here."""
+    if missing := missing_encoders(config, Path(config.run_dir)):
+        raise ValueError(
+            f"{config.run_dir} is complete, but has no {', '.join(missing)}: it was trained without keep_encoders. "
+            "Remove the folder to train again, or give run_dir another name"
+        )
+
+
+def trained_by(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What was trained: a record's configuration without its names."""
+    return {key: value for key, value in config.items() if key not in NAMES}
+
+
+def find_equal_run(
+    config: DictConfig, inputs: Mapping[str, str] | None = None, *, is_touched_ok: bool = False
+) -> Record | None:
+    """A complete run of another experiment that trained just this by itself, with every encoder that is needed of it.
+
+    Args:
+        config: of the run that is looked for.
+        inputs: fingerprints of what it reads; None where they are not known yet: then no input file of the other run
+            may have been touched since, or, with `is_touched_ok`, it is equal if they are still what they were.
+    """
+    if not config.get("share_runs"):
+        return None
+    mine = trained_by(plain_config(config))
+    pattern = f"*/{config.scale.name}/pretrain/*/seed-{config.seed}/{RUN_FILE}"
+    for folder in (path.parent for path in sorted(Path(config.runs_dir).glob(pattern))):
+        try:
+            theirs = read_record(folder)
+        except (OSError, ValueError):
+            continue  # a damaged record is its own experiment's trouble
+        if theirs is None or not theirs.is_complete or theirs.experiment == str(config.experiment):
+            continue
+        is_current = theirs.shared is None and theirs.results_version == RESULTS_VERSIONS["pretrain"]
+        is_equal = trained_by(theirs.config) == mine and inputs in (None, theirs.inputs)
+        has_encoder = all((folder / "encoder" / name).is_file() for name in ENCODER_FILES)
+        if not (is_current and is_equal and has_encoder):
+            continue
+        is_certain = inputs is not None or is_touched_ok or are_untouched(watched_files(config), theirs.watched)
+        if is_certain and not missing_encoders(config, folder):
+            return theirs
+    return None
+
+
+def shared_run_is_there(record: Record) -> bool:
+    """Whether the run that a shared record speaks of is still the training it was.
+
+    The same configuration trained anew has the same fingerprint, and on another machine or with other threads other
+    weights: what counts is the encoder.
+    """
+    if record.shared is None:
+        return False
+    source = Path(os.path.normpath(record.folder.resolve() / record.shared.run))
+    try:
+        found = read_record(source)
+        is_same = found is not None and found.is_complete and found.fingerprint == record.shared.fingerprint
+        return is_same and encoder_fingerprint(source / "encoder") == record.shared.weights
+    except (OSError, ValueError):
+        return False

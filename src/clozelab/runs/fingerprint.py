@@ -24,16 +24,14 @@ from omegaconf.resolvers import oc
 from clozelab.corpus.files import matching_files
 from clozelab.schema import IDENTITY, LAYOUT, NEUTRAL, meaning_of, meanings
 
-HIDDEN = "***"
-"""Also inside an interpolation a value that can be read back."""
+HIDDEN = "***"  # also inside an interpolation a value that can be read back
 SECRET_KEY = re.compile(
     r"(^|[_-])(api_?key|access_?key|private_?key|secret|secret_?key|passw(or)?d|passphrase|credentials?|token|bearer)$",
     re.IGNORECASE,
 )
 """Last part of a dotted key whose value is a secret, if it is a text; a part of the configuration, such as
 objective.token, is not one."""
-NAMED_KEY = re.compile(r"\b(sk|pk|rk)[-_][A-Za-z0-9_-]{16,}")
-"""Also how a folder may be called, so not in a path."""
+NAMED_KEY = re.compile(r"\b(sk|pk|rk)[-_][A-Za-z0-9_-]{16,}")  # also how a folder may be called, so not in a path
 SECRET_VALUES = (
     re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
     re.compile(r"\b(gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,})"),
@@ -109,11 +107,8 @@ CONDITIONAL_KEYS = {key: meaning.option for key, meaning in meanings().items() i
 def canonical(config: DictConfig, *, hides: bool = True) -> dict[str, Any]:
     """The configuration as plain values, resolved, without what changes nothing (schema.meanings).
 
-    Args:
-        hides: what comes from the environment and what looks like a secret is a hash.
-
-    Raises:
-        ValueError: a mandatory value is missing.
+    With `hides`, what comes from the environment and what looks like a secret is a hash. ValueError where a mandatory
+    value is missing.
     """
     off = frozenset(key for key, option in CONDITIONAL_KEYS.items() if not OmegaConf.select(config, option))
 
@@ -189,11 +184,7 @@ def require_encoder(folder: str | Path | None) -> Path:
 
 
 def encoder_fingerprint(folder: str | Path) -> str:
-    """What an encoder folder holds, as a hash: its list of checksums, or, for a folder from elsewhere, its files.
-
-    Raises:
-        ValueError: there is no such folder.
-    """
+    """What an encoder folder holds, as a hash: its list of checksums, or, for a folder from elsewhere, its files."""
     listed = (folder := require_encoder(folder)) / "checksums.json"
     hashes = {}
     for path in [listed] if listed.is_file() else sorted(path for path in folder.iterdir() if path.is_file()):

@@ -25,8 +25,7 @@ KINDS = {
     "cache": "prepared corpora and tokenised tasks that none of these runs refers to",
 }
 UNFINISHED = ("failed", "interrupted", "killed")
-QUIET_SECONDS = 3600.0
-"""What changed later than this ago may be in somebody's hands."""
+QUIET_SECONDS = 3600.0  # what changed later than this ago may be in somebody's hands
 TEMPORARY = (".*.tmp", ".encoder.*", ".model.*")
 CACHE_PARTS = ("corpora", "tasks", "features", "baselines")
 

@@ -20,24 +20,19 @@ from clozelab.runs.fingerprint import redacted_words
 from clozelab.runs.record import DAMAGED, KILLED, STATUSES, JobName, Record, command_line, write_json
 from clozelab.training.measuring import read_rows
 
-LAUNCH_FILE = Path("launcher") / "launch.json"
-"""Below the folder of an experiment's runs at one scale."""
+LAUNCH_FILE = Path("launcher") / "launch.json"  # below the folder of an experiment's runs at one scale
 TAIL_BYTES = 16_384
-RECENT_VALUES = 5
-"""Logged speeds whose median counts as the speed now."""
+RECENT_VALUES = 5  # logged speeds whose median counts as the speed now
 SPEED_KEY = "train/tokens_per_second"
 
 
 class Launch(BaseModel):
     """What one stage was last started by: `clozelab reproduce`, or a sweep of its own."""
 
-    words: list[str]
-    """Of the command line, after `clozelab`; what looks like a secret is hidden."""
+    words: list[str]  # of the command line, after `clozelab`; what looks like a secret is hidden
     started_in: str
-    root: str
-    """Where its runs were to lie."""
-    jobs: list[JobName] | None
-    """None of a search, which chooses on its way; no job where the stage was not to be run."""
+    root: str  # where its runs were to lie
+    jobs: list[JobName] | None  # None of a search, which chooses on its way; no job where the stage was not to be run
 
     def command(self, root: Path) -> str:
         """The command line that goes on with it, where its runs lie in `root` now."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -20,21 +19,11 @@ from typing import Any, Final, Literal, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from clozelab.runs.fingerprint import (
-    RESULTS_VERSIONS,
-    canonical,
-    digest,
-    flatten,
-    redacted,
-    redacted_words,
-    watched_files,
-)
-from clozelab.training.host import host_facts
+from clozelab.runs.fingerprint import canonical, flatten, redacted, redacted_words
 from clozelab.training.measuring import read_rows
 
 RUN_FILE, CONFIG_FILE, LOG_FILE, LOCK_FILE = "run.json", "config.yaml", "log.txt", ".lock"
-BUSY_STATUS = os.EX_TEMPFAIL
-"""Exit status of a command whose run folder another process holds: try again later."""
+BUSY_STATUS = os.EX_TEMPFAIL  # exit status of a command whose run folder another process holds: try again later
 DAMAGED, KILLED = "damaged", "killed"
 STATUSES = ("complete", "running", KILLED, "interrupted", "failed", DAMAGED)
 """`killed` and `damaged` are never written: a reader says so of a run that no process holds, and of a bad file."""
@@ -49,13 +38,10 @@ class Score(BaseModel):
 
     unit: Literal["percent", "nats", "logits", ""]
     better: Literal["higher", "lower", ""]
-    factor: float = 1.0
-    """Times what metrics.csv and scores.json say: 100 where those have shares of one."""
+    factor: float = 1.0  # times what metrics.csv and scores.json say: 100 where those have shares of one
     value: float | None = None
-    majority: float | None = None
-    """The figure of always answering what is most frequent."""
-    baselines: dict[str, float] = {}
-    """Simple method -> its figure on the same examples."""
+    majority: float | None = None  # the figure of always answering what is most frequent
+    baselines: dict[str, float] = {}  # simple method -> its figure on the same examples
 
     @classmethod
     def of(cls, key: str, *, are_shares: bool) -> Score:
@@ -91,14 +77,11 @@ class Shared(BaseModel):
 class Said(BaseModel):
     """What the command line and the experiment's files said, as Hydra composed it; empty for a run without Hydra."""
 
-    started_in: str = ""
-    """The folder that the command was started from."""
+    started_in: str = ""  # the folder that the command was started from
     config_dir: str = ""
     config_name: str = ""
-    overrides: list[str] = []
-    """A job's own and its sweep's, in order; what looks like a secret is hidden."""
-    choices: dict[str, str] = {}
-    """Group of conf/ -> choice."""
+    overrides: list[str] = []  # a job's own and its sweep's, in order; what looks like a secret is hidden
+    choices: dict[str, str] = {}  # group of conf/ -> choice
     arm_delta: dict[str, Any] = {}
     """What the arm's own file (or its lines in paper.yaml) says: dotted key -> value, "/group" -> choice."""
     row_delta: dict[str, Any] = {}
@@ -128,15 +111,12 @@ class Record(Said):
     status: str = Field(pattern="^(complete|running|interrupted|failed)$")
     stage: str = Field(pattern="^(pretrain|finetune)$")
     scale: str
-    metric: str = ""
-    """The headline's key in `scores`."""
+    metric: str = ""  # the headline's key in `scores`
     scores: dict[str, Score] = {}
     fingerprint: str
     results_version: int
-    config: dict[str, Any]
-    """Resolved, without what cannot change a result; secrets as hashes."""
-    inputs: dict[str, str]
-    """Name -> checksum of everything that was read."""
+    config: dict[str, Any]  # resolved, without what cannot change a result; secrets as hashes
+    inputs: dict[str, str]  # name -> checksum of everything that was read
     watched: dict[str, tuple[int, int]]
     started: str
     finished: str | None = None
@@ -152,10 +132,8 @@ class Record(Said):
     shared: Shared | None = None
 
     folder: Path = Field(default=Path(), exclude=True)
-    place: str = Field(default="", exclude=True)
-    """The folder below the place that was searched."""
-    holder: int | None = Field(default=None, exclude=True)
-    """Process that holds the folder now."""
+    place: str = Field(default="", exclude=True)  # the folder below the place that was searched
+    holder: int | None = Field(default=None, exclude=True)  # process that holds the folder now
 
     @property
     def is_complete(self) -> bool:
@@ -236,11 +214,7 @@ class Record(Said):
                 self.earlier_sessions.append(one)
 
     def take(self, results: Mapping[str, Any]) -> None:
-        """Put what scores.json says of every figure into its score, in its unit.
-
-        Raises:
-            ValueError: a figure is not a number.
-        """
+        """Put what scores.json says of every figure into its score, in its unit; ValueError for what is no number."""
         majority = results.get("majority_baseline")
         majorities = majority if isinstance(majority, Mapping) else {self.metric: majority}
         found = results.get("scores", {})
@@ -275,31 +249,26 @@ def command_line(words: Sequence[str], started_in: str) -> str:
 
 
 def read_record(folder: Path) -> Record | None:
-    """The record of a run folder; None where there is none.
-
-    Raises:
-        ValueError: the file is there and is not a run's, or one of another version.
-    """
+    """The record of a run folder; None where there is none, ValueError where it is not a run's of this version."""
     path = folder / RUN_FILE
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return Record(**found, folder=folder)
+        record = Record.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); remove the folder to run again") from error
-    except (ValidationError, TypeError) as error:
-        wrong = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "it is no mapping"}
-        where = ".".join(map(str, wrong["loc"])) or "it"
+    except ValidationError as error:
+        first = error.errors()[0]
+        wrong = f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}"
         raise ValueError(
-            f"{path} is not the record of a run of this version ({where}: {wrong['msg']}); remove the folder to run "
-            "again, or give run_dir another name"
+            f"{path} is damaged, or not the record of a run of this version ({wrong}); remove the folder to run"
+            " again, or give run_dir another name"
         ) from error
+    record.folder = folder
+    return record
 
 
 def write_record(record: Record) -> None:
     """Write run.json in the record's folder."""
-    write_json(record.folder / RUN_FILE, record.model_dump(exclude_none=False))
+    write_json(record.folder / RUN_FILE, record.model_dump())
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -315,39 +284,6 @@ def write_json(path: Path, value: Any) -> None:
 def plain_config(config: DictConfig) -> dict[str, Any]:
     """`canonical`, as a record holds it: what JSON makes of it."""
     return dict(json.loads(json.dumps(canonical(config))))
-
-
-def new_record(
-    folder: Path, stage: str, config: DictConfig, inputs: Mapping[str, str], scores: Mapping[str, Score], metric: str
-) -> Record:
-    """The record of a run that begins now.
-
-    Args:
-        inputs: name -> checksum of everything it reads.
-        scores: what it will be scored by, without values.
-        metric: the headline among them.
-
-    Raises:
-        ValueError: a mandatory value of the configuration is missing.
-    """
-    plain, version = plain_config(config), RESULTS_VERSIONS[stage]
-    return Record(
-        status="running",
-        stage=stage,
-        scale=str(OmegaConf.select(config, "scale.name", default="")),
-        metric=metric,
-        scores=dict(scores),
-        fingerprint=digest({"config": plain, "inputs": dict(inputs), "results_version": version}),
-        results_version=version,
-        **what_was_said().model_dump(),
-        config=plain,
-        inputs=dict(inputs),
-        watched=watched_files(config),
-        started=now(),
-        process=Process(pid=os.getpid(), host=platform.node()),
-        **host_facts(),
-        folder=folder,
-    )
 
 
 def what_was_said() -> Said:
@@ -374,9 +310,8 @@ def what_was_said() -> Said:
 def read_delta(group: str, choice: str) -> dict[str, Any]:
     """What the node of one group's choice itself says: dotted key -> value, "/group" -> choice.
 
-    A file that it lays over a part (`/task/format/features@task`) is said by it, too.
-
-    Read through Hydra's own sources, so a file and a node that config.py registered are the same.
+    A file that it lays over a part (`/task/format/features@task`) is said by it, too. Read through Hydra's own sources,
+    so a file and a node that was registered are the same.
     """
     from hydra._internal.config_repository import ConfigRepository
     from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
@@ -384,7 +319,6 @@ def read_delta(group: str, choice: str) -> dict[str, Any]:
     from hydra.core.hydra_config import HydraConfig
 
     def leaves(node: Any, where: str) -> Iterator[tuple[str, Any]]:
-        """Dotted keys and values; a list is one value."""
         if not isinstance(node, dict) or not node:
             yield where, node
             return

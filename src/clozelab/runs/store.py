@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import signal
 import time
 import traceback
@@ -24,43 +25,35 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from filelock import FileLock, Timeout
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from clozelab.config import kept_step, total_steps
-from clozelab.runs.fingerprint import (
-    RESULTS_VERSIONS,
-    UNWATCHED,
-    are_untouched,
-    encoder_fingerprint,
-    watched_files,
-)
+from clozelab.runs.find import find_equal_run, shared_run_is_there
+from clozelab.runs.fingerprint import RESULTS_VERSIONS, UNWATCHED, digest, encoder_fingerprint, watched_files
 from clozelab.runs.record import (
     BUSY_STATUS,
     CONFIG_FILE,
     LOCK_FILE,
     LOG_FILE,
     RUN_FILE,
+    Process,
     Record,
     Score,
     Shared,
     changes,
-    new_record,
     now,
     plain_config,
     read_record,
     shown_config,
+    what_was_said,
     write_record,
 )
-from clozelab.training.host import process_rank
+from clozelab.training.host import host_facts, process_rank
 
 LEFT_BY_RUNS = ("checkpoints", "encoder", "encoders", "metrics.csv", "scores.json")
 LINKED = ("encoder", "encoders", "metrics.csv")
-ENCODER_FILES = ("config.json", "model.safetensors")
 OF_THE_TRAINING = ("status", "started", "finished", "seconds", "sessions", "facts", "process", "versions", "git",
                    "host", "earlier_sessions")  # fmt: skip
 """What a record that shares an equal run has from that run's."""
-NAMES = frozenset({"experiment", "arm"})
-"""What a run is called: nothing that was trained depends on it."""
 FOLLOWER_WAIT_SECONDS = 120.0
 
 logger = logging.getLogger(__name__)
@@ -81,31 +74,18 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Run:
-    """An owned run folder; use as a context manager around the work.
-
-    Attributes:
-        dir: the folder.
-        content: what run.json says.
-        is_complete: the very same run has finished here before; there is nothing to do.
-        is_resumed: the very same run was begun here and not finished.
-        is_leader: this process writes; False on ranks above 0.
-    """
+    """An owned run folder, and in `content` what run.json says; use as a context manager around the work."""
 
     def __init__(self, content: Record, *, lock: FileLock | None, is_resumed: bool) -> None:
         self.dir, self.content = content.folder, content
-        self.is_leader, self.is_complete, self.is_resumed = lock is not None, content.is_complete, is_resumed
+        self.facts, self.fingerprint = content.facts, content.fingerprint
+        self.is_complete = content.is_complete  # the very same run has finished here before: nothing is to be done
+        self.is_resumed = is_resumed  # it was begun here and not finished
+        self.is_leader = lock is not None  # this process writes; False on ranks above 0
         self._lock = lock
         self._log: logging.Handler | None = None
         self._sigterm: Any = None
         self._seconds_before, self._started = content.seconds, time.monotonic()
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return self.content.facts
-
-    @property
-    def fingerprint(self) -> str:
-        return self.content.fingerprint
 
     @classmethod
     def claim(
@@ -118,12 +98,9 @@ class Run:
         scores: Mapping[str, Score] | None = None,
         metric: str = "",
     ) -> Run:
-        """Take the folder for this configuration.
+        """Take the folder, which is made if it is not there, for this configuration (as composed, unresolved).
 
         Args:
-            run_dir: made if it is not there.
-            stage: pretrain or finetune.
-            config: as composed, unresolved.
             inputs: name -> fingerprint of everything read (corpus, encoder, data).
             scores, metric: what it will be scored by, and the headline among them.
 
@@ -165,21 +142,16 @@ class Run:
 
     def record(self, **facts: Any) -> None:
         """Add facts (JSON values) to run.json at once."""
-        self.content.facts |= facts
+        self.facts.update(facts)
         self._write()
 
     def complete(self, results: Mapping[str, Any] | None = None, **facts: Any) -> None:
         """Mark the run as finished; from now on the same configuration is skipped.
 
-        Args:
-            results: `scores` and what they are compared with, as scores.json has them.
-            facts: JSON values.
-
-        Raises:
-            ValueError: a score is not a number.
+        `results` are `scores` and what they are compared with, as scores.json has them; ValueError for no number.
         """
         self.content.take(results or {})
-        self.content.facts |= facts
+        self.facts.update(facts)
         self.content.status, self.content.finished = "complete", now()
         self._write()
         logger.info("complete: %s", self.dir)
@@ -276,114 +248,6 @@ def _follow(folder: Path, fresh: Record) -> Record:
     return found
 
 
-def is_record_of(record: Record, *, stage: str, config: DictConfig) -> bool:
-    """Whether a record is of this very configuration, whatever files it read.
-
-    Raises:
-        ValueError: a mandatory value of the configuration is missing.
-    """
-    is_current = record.stage == stage and record.results_version == RESULTS_VERSIONS[stage]
-    return is_current and record.config == plain_config(config)
-
-
-def is_done(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
-    """Whether nothing is left to do or to look at: the folder surely holds this very run, complete, no input file has
-    been touched, and what others take from it is there.
-
-    Cheap and careful: False only means that the run itself has to look. An encoder of its own may be missing: records
-    alone are enough for a report, and who needs it says so.
-    """
-    folder = Path(run_dir)
-    try:
-        record = read_record(folder)
-        if record is None or not record.is_complete or not is_record_of(record, stage=stage, config=config):
-            return False
-        if not are_untouched(watched_files(config), record.watched):
-            return False
-    except ValueError:
-        return False
-    if stage == "finetune":
-        return (folder / "scores.json").is_file()
-    return (record.shared is None or shared_run_is_there(record)) and not missing_encoders(config, folder)
-
-
-def kept_steps(config: DictConfig) -> list[int]:
-    """Steps after which the run keeps its encoder; ValueError for an impossible fraction."""
-    try:
-        return [kept_step(fraction, total_steps(config.phases)) for fraction in config.keep_encoders]
-    except ValueError as error:
-        raise ValueError(f"keep_encoders: {error}") from None
-
-
-def missing_encoders(config: DictConfig, folder: Path) -> list[str]:
-    """Kept encoders that a run's folder lacks and this configuration needs."""
-    places = [f"encoders/step-{step}" for step in kept_steps(config)] if config.get("needs_kept_encoders") else []
-    return [place for place in places if not (folder / place / "config.json").is_file()]
-
-
-def require_kept_encoders(config: DictConfig) -> None:
-    """ValueError for a complete run that was made without the encoders that are needed here."""
-    if missing := missing_encoders(config, Path(config.run_dir)):
-        raise ValueError(
-            f"{config.run_dir} is complete, but has no {', '.join(missing)}: it was trained without keep_encoders. "
-            "Remove the folder to train again, or give run_dir another name"
-        )
-
-
-def trained_by(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What was trained: a record's configuration without its names."""
-    return {key: value for key, value in config.items() if key not in NAMES}
-
-
-def find_equal_run(
-    config: DictConfig, inputs: Mapping[str, str] | None = None, *, is_touched_ok: bool = False
-) -> Record | None:
-    """A complete run of another experiment that trained just this by itself, with every encoder that is needed of it.
-
-    Args:
-        config: of the run that is looked for.
-        inputs: fingerprints of what it reads; None where they are not known yet: then no input file of the other run
-            may have been touched since, or, with `is_touched_ok`, it is equal if they are still what they were.
-    """
-    if not config.get("share_runs"):
-        return None
-    mine = trained_by(plain_config(config))
-    pattern = f"*/{config.scale.name}/pretrain/*/seed-{config.seed}/{RUN_FILE}"
-    for folder in (path.parent for path in sorted(Path(config.runs_dir).glob(pattern))):
-        try:
-            theirs = read_record(folder)
-        except (OSError, ValueError):
-            continue  # a damaged record is its own experiment's trouble
-        if theirs is None or not theirs.is_complete or theirs.experiment == str(config.experiment):
-            continue
-        is_current = theirs.shared is None and theirs.results_version == RESULTS_VERSIONS["pretrain"]
-        is_equal = trained_by(theirs.config) == mine and inputs in (None, theirs.inputs)
-        has_encoder = all((folder / "encoder" / name).is_file() for name in ENCODER_FILES)
-        if not (is_current and is_equal and has_encoder):
-            continue
-        is_certain = inputs is not None or is_touched_ok or are_untouched(watched_files(config), theirs.watched)
-        if is_certain and not missing_encoders(config, folder):
-            return theirs
-    return None
-
-
-def shared_run_is_there(record: Record) -> bool:
-    """Whether the run that a shared record speaks of is still the training it was.
-
-    The same configuration trained anew has the same fingerprint, and on another machine or with other threads other
-    weights: what counts is the encoder.
-    """
-    if record.shared is None:
-        return False
-    source = Path(os.path.normpath(record.folder.resolve() / record.shared.run))
-    try:
-        found = read_record(source)
-        is_same = found is not None and found.is_complete and found.fingerprint == record.shared.fingerprint
-        return is_same and encoder_fingerprint(source / "encoder") == record.shared.weights
-    except (OSError, ValueError):
-        return False
-
-
 def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
     """Make the run's folder the record of an equal run elsewhere, if there is one and the folder holds no run yet.
 
@@ -425,3 +289,27 @@ def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
         write_record(own)
     finally:
         lock.release()
+
+
+def new_record(
+    folder: Path, stage: str, config: DictConfig, inputs: Mapping[str, str], scores: Mapping[str, Score], metric: str
+) -> Record:
+    """The record of a run that begins now; ValueError where a mandatory value of the configuration is missing."""
+    plain, version = plain_config(config), RESULTS_VERSIONS[stage]
+    return Record(
+        status="running",
+        stage=stage,
+        scale=str(OmegaConf.select(config, "scale.name", default="")),
+        metric=metric,
+        scores=dict(scores),
+        fingerprint=digest({"config": plain, "inputs": dict(inputs), "results_version": version}),
+        results_version=version,
+        **what_was_said().model_dump(),
+        config=plain,
+        inputs=dict(inputs),
+        watched=watched_files(config),
+        started=now(),
+        process=Process(pid=os.getpid(), host=platform.node()),
+        **host_facts(),
+        folder=folder,
+    )

@@ -17,8 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.models.encoder import compile_encoder
 from clozelab.modules.pretraining import PretrainingModule
+from clozelab.runs.find import kept_steps, require_kept_encoders
 from clozelab.runs.record import Score
-from clozelab.runs.store import Run, kept_steps, require_kept_encoders, share_equal_run
+from clozelab.runs.store import Run, share_equal_run
 from clozelab.stages.building import (
     build_loggers,
     build_objectives,

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -53,8 +54,7 @@ def leave_quietly_unless_first(trainer: Trainer) -> None:
 class AfterStep(Callback):
     """Calls `after_step` behind an optimizer step: after its validation, where one is due."""
 
-    def after_step(self, trainer: Trainer, module: LightningModule) -> None:
-        raise NotImplementedError
+    after_step: Callable[[Trainer, LightningModule], None]
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         if not validation_is_due(trainer, trainer.global_step):
@@ -229,13 +229,9 @@ class TrainingProgress(Callback):
 
 def growth_steps(phases: Sequence[Mapping[str, int]]) -> dict[int, tuple[int, int]]:
     """First step of each phase that is longer than all before it -> (positions trained so far, positions wanted)."""
-    growth, step, longest = {}, 0, 0
-    for phase in phases:
-        if longest and phase["seq_length"] > longest:
-            growth[step] = (longest, phase["seq_length"])
-        step += phase["steps"]
-        longest = max(longest, phase["seq_length"])
-    return growth
+    lengths = [phase["seq_length"] for phase in phases]
+    ends, longest = accumulate(phase["steps"] for phase in phases), accumulate(lengths, max)
+    return {end: (most, length) for end, most, length in zip(ends, longest, lengths[1:], strict=False) if length > most}
 
 
 def check_position_growth(position_growth: str, phases: Sequence[Mapping[str, int]], strategy: str) -> None:
@@ -247,8 +243,7 @@ def check_position_growth(position_growth: str, phases: Sequence[Mapping[str, in
 class PositionGrowth(Callback):
     """Tiles the encoder's position embeddings when a phase needs more of them; `growth` as `growth_steps` gives it.
 
-    The copying happens at the first step of the phase and nowhere is it remembered. The step alone says when, so a run
-    that stops at any step and goes on does the same.
+    The step alone says when, so a run that stops at any step and goes on does the same.
     """
 
     def __init__(self, growth: Mapping[int, tuple[int, int]]) -> None:
@@ -260,11 +255,10 @@ class PositionGrowth(Callback):
 
 
 class KeepEncoders(Callback):
-    """Calls `save(step)` on rank zero after each of `steps` optimizer steps.
+    """Calls `save(step)` on rank zero after each of `steps`, between the module's `gather_weights` and
+    `release_weights`.
 
-    Stands before LastCheckpoint: a run that goes on from a checkpoint behind such a step then has its encoder, and one
-    that was killed in between writes the same encoder again. The module offers `gather_weights` and `release_weights`,
-    called on every rank around it.
+    Stands before LastCheckpoint: a run that goes on from a checkpoint behind such a step then has its encoder.
     """
 
     def __init__(self, steps: Collection[int], save: Callable[[int], None]) -> None:

@@ -15,10 +15,9 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from lightning.fabric.plugins import CheckpointIO
@@ -35,19 +34,6 @@ class CheckpointCorruptError(ValueError):
     """The file is not what was written: truncated, foreign, or its checksum differs."""
 
 
-class _HashingWriter:
-    """The write-only file torch.save needs, hashing what passes."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.stream, self.sha256, self.length, self.flush = stream, hashlib.sha256(), 0, stream.flush
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self.sha256.update(view)
-        self.length += view.nbytes
-        return self.stream.write(view)
-
-
 def save_file(content: dict[str, Any], path: Path) -> None:
     """Write `content` to `path` atomically: temporary file in the same folder, fsync, rename, fsync of the folder.
 
@@ -56,10 +42,11 @@ def save_file(content: dict[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as stream:
-            writer = _HashingWriter(stream)
-            torch.save(content, writer)  # type: ignore[arg-type]
-            stream.write(_TAIL.pack(_MAGIC, writer.length, writer.sha256.digest()))
+        with temporary.open("w+b") as stream:
+            torch.save(content, stream)
+            length = stream.tell()
+            stream.seek(0)
+            stream.write(_TAIL.pack(_MAGIC, length, hashlib.file_digest(stream, "sha256").digest()))
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
@@ -107,9 +94,7 @@ class AtomicCheckpointIO(CheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         save_file(checkpoint, Path(path))
 
-    def load_checkpoint(
-        self, path: str | Path, map_location: Callable[..., Any] | str | None = None, weights_only: bool | None = None
-    ) -> dict[str, Any]:
+    def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: Any = None) -> dict[str, Any]:
         return load_file(Path(path), map_location or "cpu")
 
     def remove_checkpoint(self, path: str | Path) -> None:

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("clozelab", "torch", "lightning", "hydra-core", "omegaconf", "numpy", "tokenizers", "safetensors")
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
-"""Parameter numbers of mallopt(3), from malloc.h."""
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # parameter numbers of mallopt(3), from malloc.h
 OPTIONAL_OF_TORCHMETRICS = (
     "_MATPLOTLIB_AVAILABLE",
     "_SCIENCEPLOT_AVAILABLE",
@@ -31,7 +30,7 @@ OPTIONAL_OF_TORCHMETRICS = (
 @cache
 def host_facts() -> dict[str, Any]:
     """{"versions": ..., "git": {"commit", "dirty"} or None, "host": {"cpu", "cores", "platform", "gpus"}}."""
-    installed = {one.name: one.version for one in map(_distribution, PACKAGES) if one is not None}
+    installed = {name: one.version for name in PACKAGES for one in metadata.distributions(name=name)}
     gpus = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
     git, here = ("git", "-C", str(Path(__file__).resolve().parent)), Path(__file__).name
     commit = _output(*git, "rev-parse", "HEAD")
@@ -48,13 +47,6 @@ def host_facts() -> dict[str, Any]:
             "gpus": gpus.splitlines() if gpus else [],
         },
     }
-
-
-def _distribution(name: str) -> metadata.Distribution | None:
-    try:
-        return metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _output(*command: str) -> str | None:
@@ -109,8 +101,7 @@ def process_rank() -> int:
     return sum(int(text) for text in texts if text.isdigit())
 
 
-PROC_LOCKS = Path("/proc/locks")
-"""Where Linux says who holds a lock; other systems do not say it."""
+PROC_LOCKS = Path("/proc/locks")  # where Linux says who holds a lock; other systems do not say it
 Held = dict[tuple[int, int, int], int]
 """(device major, device minor, inode) -> process id, of every locked file of this machine."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 TOKENS_KEY, SECONDS_KEY = "train/tokens", "train/seconds"
+TOTALS = ("total_tokens", "total_flops", "total_seconds")
 
 
 @dataclass
@@ -74,17 +75,12 @@ class Throughput:
     def state(self) -> dict[str, float]:
         """Totals and the clock, for a checkpoint; the unread share belongs to whoever can reduce it."""
         running = time.perf_counter() - self._started if self._started is not None else 0.0
-        return {
-            "total_tokens": self.total_tokens,
-            "total_flops": self.total_flops,
-            "total_seconds": self.total_seconds,
-            "seconds": self.seconds + running,
-        }
+        return {name: getattr(self, name) for name in TOTALS} | {"seconds": self.seconds + running}
 
     def load(self, state: dict[str, float]) -> None:
         """Go on from `state`."""
-        self.total_tokens, self.total_flops = int(state["total_tokens"]), float(state["total_flops"])
-        self.total_seconds, self.seconds = float(state["total_seconds"]), float(state["seconds"])
+        for name in (*TOTALS, "seconds"):
+            setattr(self, name, state[name])
 
 
 class Row(NamedTuple):

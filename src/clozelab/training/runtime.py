@@ -38,17 +38,13 @@ from clozelab.training.host import cpu_flags, cpu_model
 
 log = logging.getLogger(__name__)
 
-MAX_FP32_ERROR = 2e-6
-"""A matrix product that errs by more has rounded its inputs."""
+MAX_FP32_ERROR = 2e-6  # a matrix product that errs by more has rounded its inputs
 CPU_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 CHUNKS = (CHUNK_LOGITS // 2, CHUNK_LOGITS, 8 * CHUNK_LOGITS)
-CLEARLY_FASTER = 0.95
-"""A challenger has to take less than this share of the usual kernel's time: noise must not choose."""
-COMPILE_PAYBACK = 2.0
-"""Compiling has to save this many times its own cost over the run."""
+CLEARLY_FASTER = 0.95  # a challenger has to take less than this share of the usual kernel's time: noise must not choose
+COMPILE_PAYBACK = 2.0  # compiling has to save this many times its own cost over the run
 SECONDS_A_CANDIDATE = 0.25
-MAX_TRIED = 16
-"""Instances of a trial: what decides is the shape of one."""
+MAX_TRIED = 16  # instances of a trial: what decides is the shape of one
 
 
 def choose_precision(requested: str, accelerator: str) -> str:
@@ -151,14 +147,10 @@ def matmul_ceiling(precision: str, device: torch.device, seconds: float = 0.3) -
 
 
 def largest_that_fits(attempt: Callable[[int], None], wanted: int) -> int:
-    """The micro-batch that a device holds: `wanted`, or its first half, quarter... for which `attempt` does not run out
-    of memory.
+    """The micro-batch that a device holds: the first of `wanted`, its half, its quarter... for which `attempt` does not
+    run out of memory; ValueError where not even one instance fits.
 
-    The loss of a step is normalised by the whole global batch, so smaller pieces change no result beyond the draws of
-    dropout.
-
-    Raises:
-        ValueError: not even one instance fits.
+    A step's loss is normalised by the whole global batch: smaller pieces change no result beyond the draws of dropout.
     """
     size = wanted
     while True:
@@ -219,18 +211,13 @@ def calibrate(
     compile: str,
     folder: Path,
 ) -> dict[str, Any]:
-    """The choices for a pre-training run on one CPU process.
+    """The choices for a pre-training run on one CPU process: attention_kernels {S: kernel}, chunk_logits, compile.
 
     Args:
-        config: the encoder's shape.
-        precision: of the run, resolved.
-        instances: of a micro-batch, by their length S.
-        steps: micro-batches of that length in the whole run.
+        instances, steps: instances of a micro-batch, and micro-batches in the whole run, by the length S.
         predicted_fraction: share of slots with a vocabulary projection.
         compile: trainer.compile; "auto" lets the timing decide.
         folder: the cache's; one file a machine and shape.
-
-    Returns: attention_kernels {S: kernel}, chunk_logits, compile (bool).
     """
     dtype = torch.bfloat16 if precision.startswith("bf16") else torch.float32
     with_compile = compile == "auto" and has_cpp_compiler()

@@ -83,20 +83,15 @@ class MetricsCsv(Logger):
 class TrackedJob:
     """What a tracker is told about a job."""
 
-    folder: Path
-    """The run folder; trackers write below it."""
-    run_id: str
-    """Of this run wherever it goes on, and of no other."""
+    folder: Path  # the run folder; trackers write below it
+    run_id: str  # of this run wherever it goes on, and of no other
     experiment: str
     arm: str
     stage: str
-    name: str
-    """Inside the experiment."""
+    name: str  # inside the experiment
     tags: tuple[str, ...] = ()
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """Plain values to show beside the run; no secrets."""
-    command: tuple[str, ...] = ()
-    """The command line to show, without secrets."""
+    config: Mapping[str, Any] = field(default_factory=dict)  # plain values to show beside the run; no secrets
+    command: tuple[str, ...] = ()  # the command line to show, without secrets
 
 
 def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: TrackedJob) -> Logger:
@@ -209,7 +204,7 @@ class WandbTracker(Logger):
                     self.run = wandb.init(**self.settings)
                 finally:
                     sys.argv = original
-                # A resumed run repeats steps that W&B has seen; its own counter must not refuse them.
+                # a resumed run repeats steps that W&B has seen; its own counter must not refuse them.
                 self.run.define_metric("*", step_metric="step")
             action(wandb, self.run)
         except Exception as error:

@@ -41,8 +41,7 @@ class Hardware:
     num_nodes: int
     strategy: str
     precision: str
-    compile: str = "auto"
-    """auto | true | false."""
+    compile: str = "auto"  # auto | true | false
     deterministic: bool = False
 
     @property
