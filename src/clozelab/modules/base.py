@@ -1,7 +1,7 @@
 """What every LightningModule here shares: optimiser and schedule, clipping, guards, publishing of metrics, resume.
 
 Unusual: nothing is saved by `save_hyperparameters`, and Lightning's loop counters are not restored; a checkpoint holds
-weights, optimiser, schedule, the step and this module's own counters (see training/resume.py).
+weights, optimiser, schedule, the step and this module's own counters (see training/checkpoints.py).
 """
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)

@@ -109,8 +109,11 @@ Held = dict[tuple[int, int, int], int]
 def holders() -> Held:
     """Every file that a process of this machine holds a flock on; none where the machine does not say."""
     found: Held = {}
-    for line in PROC_LOCKS.read_text(encoding="ascii", errors="replace").splitlines() if PROC_LOCKS.is_file() else ():
-        parts = line.split()
+    try:
+        lines = PROC_LOCKS.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return found
+    for parts in map(str.split, lines):
         if len(parts) >= 8 and parts[1] == "FLOCK":  # "->" in its place marks one that waits
             major, minor, inode = parts[5].split(":")
             found[int(major, 16), int(minor, 16), int(inode)] = int(parts[4])
