@@ -28,6 +28,7 @@ from clozelab.launch import plugins
 from clozelab.models.folders import load_encoder
 from clozelab.stages import pretrain
 from clozelab.stages import pretrain as adapting
+from clozelab.suggestions import CONF_DIR
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.checkpoints import load_file as load_checkpoint
 
@@ -90,7 +91,7 @@ def overrides(workplace: Path, run_dir: Path, **changes: Any) -> list[str]:
 def composed(words: list[str]) -> DictConfig:
     config.register()
     plugins.register()
-    with initialize_config_dir(version_base="1.3", config_dir=str(config.CONF_DIR)):
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF_DIR)):
         return compose("pretrain", overrides=words)
 
 
