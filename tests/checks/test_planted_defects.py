@@ -52,10 +52,19 @@ def test_a_sound_experiment_has_no_finding(subject: Subject) -> None:
     assert {one.check for one in findings} == expected
 
 
+def leave_bias_out(monkeypatch: pytest.MonkeyPatch, *, causal: bool) -> None:
+    """Everything is in sight of left-to-right attention, or of any other."""
+    whole = attention._bias
+
+    def bias(width: int, mask: attention.Mask, *rest: Any) -> torch.Tensor:
+        found = whole(width, mask, *rest)
+        return torch.zeros_like(found) if mask.is_causal is causal else found
+
+    monkeypatch.setattr(attention, "_bias", bias)
+
+
 def test_left_to_right_without_its_mask(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        attention, "_causal_bias", lambda width, dtype, device: torch.zeros(1, width, width, dtype=dtype)
-    )
+    leave_bias_out(monkeypatch, causal=True)
     # Without it padding is seen, too.
     assert caught(subject) == {"future", "own label", "neighbours"}
     # Bidirectional arms do not use that mask.
@@ -127,9 +136,8 @@ def test_arrays_that_leave_more_in_sight_than_the_objective_allows(
 @pytest.mark.parametrize("kernel", ["dense", "grouped"])
 def test_attention_across_sequences(subject: Subject, monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
     """The stream as one long sequence, and, in the other form, padding that is seen."""
-    whole = attention._dense_bias
     if kernel == "dense":
-        monkeypatch.setattr(attention, "_dense_bias", lambda *rest: whole(*rest) if rest[5].is_causal else None)
+        leave_bias_out(monkeypatch, causal=False)
     else:
 
         def one(q: Any, k: Any, v: Any, layout: Layout, prob: float, mask: Any) -> Any:
