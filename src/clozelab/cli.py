@@ -66,6 +66,7 @@ Fine-tunes one encoder on one task, and keeps its official scores and every pred
   clozelab finetune -m encoder=FOLDER row=NAME task=mrpc,rte seed=1,2  # a sweep: one process a job""",
 }
 """What stands before Hydra's own help: configuration groups, and every key with its value."""
+TRACEBACK_VARIABLES = ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR")
 RUN_STAGES = ("pretrain", "finetune")
 HELP = """clozelab: BERT-style encoders, from raw text to a judged table
 
@@ -90,29 +91,30 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _guarded(lambda: _run(words), words[0] if words else "")
     finally:
-        _flush()
+        try:
+            sys.stdout.flush()  # at exit a broken pipe would be a message of the interpreter's
+        except BrokenPipeError:
+            if not _nobody_reads():
+                raise
 
 
 def _run(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(HELP.format(verbs=_verb_lines()))
+    verb, rest = (words[0], words[1:]) if words else ("help", [])
+    if verb in ("-h", "--help", "help"):
+        lines = (f"  {name:<13} {text}" for name, text in (HYDRA_VERBS | PLAIN_VERBS).items())
+        print(HELP.format(verbs="\n".join(lines)))
         return 0
-    if words[0] in ("--version", "version"):
+    if verb in ("--version", "version"):
         from clozelab import __version__
 
         print(f"clozelab {__version__}")
         return 0
-    verb, rest = words[0], words[1:]
-    if verb not in HYDRA_VERBS and verb not in PLAIN_VERBS:
-        return _unknown_verb(verb)
-    return _hydra_verb(verb, rest) if verb in HYDRA_VERBS else _plain_verb(verb, rest)
-
-
-def _verb_lines() -> str:
-    return "\n".join(f"  {name:<13} {text}" for name, text in (HYDRA_VERBS | PLAIN_VERBS).items())
-
-
-def _unknown_verb(verb: str) -> int:
+    if verb in HYDRA_VERBS:
+        return _hydra_verb(verb, rest)
+    if verb in PLAIN_VERBS:
+        module, _, function = PLACES.get(verb, f"{verb}.main").partition(".")
+        stage = getattr(importlib.import_module(f"clozelab.stages.{module}"), function)
+        return int(stage(rest) or 0)
     from clozelab.suggestions import hint
 
     print(f"clozelab: there is no verb {verb!r}; {hint(verb, [*HYDRA_VERBS, *PLAIN_VERBS])}", file=sys.stderr)
@@ -129,35 +131,17 @@ def _guarded(action: Callable[[], int], verb: str) -> int:
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return 141  # as a process that SIGPIPE ends
-        if not _is_for_the_user(error) or _wants_traceback():
+        kinds: tuple[type[BaseException], ...] = (ValueError, OSError)  # a path that is a file, a full disk
+        if "hydra" in sys.modules:
+            from clozelab.launch.sweep import CONFIGURATION_ERRORS
+
+            kinds += CONFIGURATION_ERRORS
+        wants_traceback = any(os.environ.get(name, "0") not in ("", "0") for name in TRACEBACK_VARIABLES)
+        if wants_traceback or isinstance(error, ConnectionError) or not isinstance(error, kinds):
             traceback.print_exc()
         else:
             _print_error(error, verb)
         return int(getattr(error, "exit_status", 1))
-
-
-def _is_for_the_user(error: BaseException) -> bool:
-    if isinstance(error, ConnectionError):
-        return False
-    kinds: tuple[type[BaseException], ...] = (ValueError, OSError)  # a path that is a file, a full disk
-    if "hydra" in sys.modules:
-        from clozelab.launch.sweep import CONFIGURATION_ERRORS
-
-        kinds += CONFIGURATION_ERRORS
-    return isinstance(error, kinds)
-
-
-def _wants_traceback() -> bool:
-    return any(os.environ.get(name, "0") not in ("", "0") for name in ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR"))
-
-
-def _flush() -> None:
-    """Write what is left now: at exit a broken pipe would be a message of the interpreter's."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        if not _nobody_reads():
-            raise
 
 
 def _nobody_reads() -> bool:
@@ -187,12 +171,6 @@ def _print_error(error: BaseException, verb: str) -> None:
     console = Console(stderr=True, soft_wrap=True)
     console.print(Text("error: ", style="bold red").append(Text(message, style="default")))
     console.print("(CLOZELAB_DEBUG=1 shows where it was raised)", style="dim")
-
-
-def _plain_verb(verb: str, words: list[str]) -> int:
-    module, _, function = PLACES.get(verb, f"{verb}.main").partition(".")
-    stage = getattr(importlib.import_module(f"clozelab.stages.{module}"), function)
-    return int(stage(words) or 0)
 
 
 def _hydra_verb(verb: str, words: list[str]) -> int:
@@ -226,7 +204,9 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
 
     task.clozelab_verb = verb  # type: ignore[attr-defined]  # the launcher starts `python -m clozelab VERB`
     task.clozelab_track = track_sweep  # type: ignore[attr-defined]  # the launcher knows of no tracker
-    sys.argv = [f"clozelab {verb}", *_multirun_first(experiments.take_one_file(words))]
+    words = experiments.take_one_file(words)
+    flags = [word for word in words if word in ("-m", "--multirun")]  # known to Hydra's parser before `name=value` only
+    sys.argv = [f"clozelab {verb}", *flags[:1], *(word for word in words if word not in flags)]
     app: Any = Hydra
     report, get_mode = hydra_utils.run_and_report, Hydra.get_mode
     hydra_utils.run_and_report = lambda func: func()  # ours says what is wrong, see _guarded
@@ -240,12 +220,6 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     return status
 
 
-def _multirun_first(words: list[str]) -> list[str]:
-    """Hydra's parser knows `-m` only before the first `name=value`."""
-    flags = [word for word in words if word in ("-m", "--multirun")]
-    return flags[:1] + [word for word in words if word not in flags]
-
-
 def _job(verb: str, cfg: DictConfig) -> int:
     """One job in this process: skip what is complete, before torch is imported."""
     from clozelab.config import check_config
@@ -254,6 +228,7 @@ def _job(verb: str, cfg: DictConfig) -> int:
     from clozelab.runs.find import is_done
     from clozelab.runs.fingerprint import require_encoder
     from clozelab.targets import check_targets
+    from clozelab.training.host import import_torchmetrics_quickly, tune_allocator
 
     die_with_first_rank()
     check_config(verb, cfg)
@@ -265,18 +240,11 @@ def _job(verb: str, cfg: DictConfig) -> int:
         return 0
     if verb == "finetune":
         require_encoder(cfg.encoder)
-    _prepare_process()
+    tune_allocator()  # before torch and lightning are imported
+    import_torchmetrics_quickly()
     stage: Any = importlib.import_module(f"clozelab.stages.{verb}")
     stage.main(cfg)
     return 0
-
-
-def _prepare_process() -> None:
-    """What has to happen before torch and lightning are imported."""
-    from clozelab.training.host import import_torchmetrics_quickly, tune_allocator
-
-    tune_allocator()
-    import_torchmetrics_quickly()
 
 
 if __name__ == "__main__":

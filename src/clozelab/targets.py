@@ -15,16 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.suggestions import hint, nearest
 
-ALLOWED_PACKAGES = (
-    "clozelab.corpus.",
-    "microworld.",
-    "clozelab.datamodules.",
-    "clozelab.models.",
-    "clozelab.modules.",
-    "clozelab.objectives.",
-    "clozelab.optim.",
-    "clozelab.training.",
-)
+ROOMS = ("corpus", "datamodules", "models", "modules", "objectives", "optim", "training")
+ALLOWED_PACKAGES = (*(f"clozelab.{room}." for room in ROOMS), "microworld.")
 HYDRA_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_"})
 GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = {
     "optimizer": frozenset({"named_parameters"}),
@@ -36,14 +28,9 @@ GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = {
             *("optimizer_factory", "schedule_factory", "total_steps", "gradient_clip_norm", "seed"),
         }
     ),
-    "architecture.positions": frozenset({"config"}),
-    "architecture.block": frozenset({"config"}),
-    "architecture.attention": frozenset({"config"}),
-    "architecture.pooler": frozenset({"config"}),
     "corpus.generator": frozenset({"output_dir"}),
-    "logger": frozenset({"job"}),
-    "logger.tensorboard": frozenset({"job"}),
-    "logger.wandb": frozenset({"job"}),
+    **{f"architecture.{part}": frozenset({"config"}) for part in ("positions", "block", "attention", "pooler")},
+    **dict.fromkeys(("logger", "logger.tensorboard", "logger.wandb"), frozenset({"job"})),
 }
 """Arguments that a stage passes itself: a value of the configuration would lose against it without a word."""
 
@@ -130,19 +117,14 @@ def locate(target: str, where: str) -> Any:
             raise ValueError(
                 f"{where}._target_: {target} needs the package {error.name!r}, which is missing"
             ) from error
-        return _attribute(found, parts[cut:], target, where)
+        for name in parts[cut:]:
+            if not hasattr(found, name):
+                near = nearest(name, [item for item in dir(found) if not item.startswith("_")])
+                meant = f"; did you mean {near!r}?" if near else ""
+                raise ValueError(f"{where}._target_: there is no {target!r}{meant}")
+            found = getattr(found, name)
+        # `clozelab.models.folders.torch.load` must not be a way round the allow-list: what is called is defined by us.
+        if not callable(found) or not str(getattr(found, "__module__", "")).startswith(ALLOWED_PACKAGES):
+            raise ValueError(f"{where}._target_: {target!r} is not a class or function of this project")
+        return found
     raise ValueError(f"{where}._target_: there is no {target!r}")
-
-
-def _attribute(found: Any, names: list[str], target: str, where: str) -> Any:
-    for name in names:
-        if not hasattr(found, name):
-            near = nearest(name, [item for item in dir(found) if not item.startswith("_")])
-            raise ValueError(
-                f"{where}._target_: there is no {target!r}" + (f"; did you mean {near!r}?" if near else "")
-            )
-        found = getattr(found, name)
-    # `clozelab.models.folders.torch.load` must not be a way round the allow-list: what is called is defined by us.
-    if not callable(found) or not str(getattr(found, "__module__", "")).startswith(ALLOWED_PACKAGES):
-        raise ValueError(f"{where}._target_: {target!r} is not a class or function of this project")
-    return found

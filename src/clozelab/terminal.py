@@ -59,7 +59,16 @@ def parse(
     while left:
         word = left.pop(0)
         if word.startswith("-"):
-            _take_option(verb, word, left, said, flags, options)
+            name, equals, value = word[2:].partition("=") if word.startswith("--") else ("", "", "")
+            if name in options:
+                if not equals and not left:
+                    raise ValueError(f"{verb}: --{name} needs a value")
+                said.options[name] = value if equals else left.pop(0)
+            elif name in flags and not equals:
+                said.flags.add(name)
+            else:
+                meant = hint(word.lstrip("-").partition("=")[0], [*flags, *options], prefix="--")
+                raise ValueError(f"{verb} has no option {word}; {meant}")
         elif takes_overrides and word.startswith("~"):
             said.overrides.append(word)
         elif "=" in word and (takes_overrides or "/" not in word.partition("=")[0]):
@@ -81,35 +90,14 @@ def parse(
     return said
 
 
-def _take_option(
-    verb: str, word: str, left: list[str], said: Words, flags: Sequence[str], options: Sequence[str]
-) -> None:
-    """Note `--flag`, `--option=VALUE` or `--option VALUE`, whose value is taken from `left`."""
-    name, equals, value = word[2:].partition("=") if word.startswith("--") else ("", "", "")
-    if name in options:
-        if not equals and not left:
-            raise ValueError(f"{verb}: --{name} needs a value")
-        said.options[name] = value if equals else left.pop(0)
-    elif name in flags and not equals:
-        said.flags.add(name)
-    else:
-        meant = hint(word.lstrip("-").partition("=")[0], [*flags, *options], prefix="--")
-        raise ValueError(f"{verb} has no option {word}; {meant}")
-
-
 def wants_help(words: Sequence[str], *, also_without_words: bool = False) -> bool:
     """Whether to print the verb's help."""
     return bool({"-h", "--help"} & set(words)) or (also_without_words and not words)
 
 
-def default_path(name: str) -> str:
-    """`runs_dir`, `cache_dir` or `data_dir` as conf/paths.yaml has it."""
-    return str(OmegaConf.select(OmegaConf.load(CONF_DIR / "paths.yaml"), name))
-
-
 def path_of(name: str, values: Mapping[str, str]) -> str:
-    """The user's path of that name, else conf/paths.yaml's."""
-    return values.get(name) or default_path(name)
+    """The user's `runs_dir`, `cache_dir` or `data_dir`, else conf/paths.yaml's."""
+    return values.get(name) or str(OmegaConf.select(OmegaConf.load(CONF_DIR / "paths.yaml"), name))
 
 
 def key_of(word: str) -> str:

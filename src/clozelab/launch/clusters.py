@@ -20,8 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,7 +36,6 @@ from clozelab.runs.record import write_json
 from clozelab.training.host import process_rank, usable_cores
 
 POLL_SECONDS = 0.2
-CLUSTERS = ("slurm", "local")
 UNKNOWN_SECONDS = 300.0
 """After so long a job that Slurm does not know is taken for gone."""
 NO_RESULT = 75
@@ -89,20 +87,13 @@ class RemoteJob:
 
     def __call__(self) -> int:
         rank = 0 if self.is_alone else process_rank()
-        inherited = {
-            key: value for key, value in os.environ.items() if not (self.is_alone and key.startswith("SLURM_"))
-        }
+        inherited = {key: value for key, value in os.environ.items() if not (self.is_alone and key[:6] == "SLURM_")}
         log = self.log.with_suffix(f".rank-{rank}.log") if rank else self.log
         with log.open("ab") as output:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "clozelab", *self.words],
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=inherited | self.environment,
-                preexec_fn=_be_a_child,
-            )
+                [sys.executable, "-m", "clozelab", *self.words], cwd=self.folder, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=subprocess.STDOUT, env=inherited | self.environment, preexec_fn=_be_a_child,
+            )  # fmt: skip
         try:
             # Not `wait`: it would hold a lock that `stop`, called by a signal handler in this very thread, needs.
             while (status := self._child.poll()) is None:
@@ -167,9 +158,8 @@ class SlurmLauncher(SweepLauncher):
     def __init__(
         self, cluster: str, jobs_at_once: int, poll_seconds: float, grace_seconds: float, **parameters: Any
     ) -> None:
-        super().__init__()
-        if cluster not in CLUSTERS:
-            raise ValueError(f"hydra.launcher.cluster is {cluster!r}: choose one of {', '.join(CLUSTERS)}")
+        if cluster not in ("slurm", "local"):
+            raise ValueError(f"hydra.launcher.cluster is {cluster!r}: choose one of slurm, local")
         require_package("submitit", "slurm", "hydra/launcher=slurm")
         if cluster == "slurm" and shutil.which("sbatch") is None:
             raise ValueError(
@@ -184,12 +174,10 @@ class SlurmLauncher(SweepLauncher):
             )
         self.cluster, self.jobs_at_once = cluster, jobs_at_once
         self.poll_seconds, self.grace_seconds = float(poll_seconds), float(grace_seconds)
-        plain = OmegaConf.to_container(OmegaConf.create(parameters), resolve=True)
-        assert isinstance(plain, dict)
-        self.parameters: dict[str, Any] = {str(key): value for key, value in plain.items()}
+        plain: Any = OmegaConf.to_container(OmegaConf.create(parameters), resolve=True)
+        self.parameters: dict[str, Any] = plain
 
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
-        assert self.config is not None
         folder = Path(str(self.config.hydra.sweep.dir)).resolve() / self.cluster
         parameters = dict(self.parameters)
         queue = SlurmQueue(folder, self.cluster, int(parameters.pop("max_num_timeout")), self.poll_seconds)
@@ -247,10 +235,11 @@ class SlurmQueue:
         Raises:
             ValueError: that one was started with other words.
         """
-        key = job.folder or " ".join(remote.words)
-        with self._notes() as notes:
-            there = self._still_there(notes.get(key))
-            if there is not None:
+        key, path = job.folder or " ".join(remote.words), self.folder / "handed_over.json"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / ".lock"):  # whoever else launches into this folder waits
+            notes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            if (there := self._still_there(notes.get(key))) is not None:
                 if notes[key]["words"] != remote.words:
                     raise ValueError(
                         f"Slurm job {there.job_id} is in line for the same folder with other settings;"
@@ -261,9 +250,8 @@ class SlurmQueue:
             executor.update_parameters(**resources)
             remote.log.unlink(missing_ok=True)
             handed = executor.submit(remote)
-            notes[key] = {
-                "job_id": handed.job_id, "tasks": handed.num_tasks, "words": remote.words, "time": time.time()
-            }  # fmt: skip
+            note = {"job_id": handed.job_id, "tasks": handed.num_tasks, "words": remote.words, "time": time.time()}
+            write_json(path, notes | {key: note})
             return SubmittedJob(handed, self.cluster)
 
     def _still_there(self, note: Mapping[str, Any] | None) -> Any:
@@ -277,18 +265,6 @@ class SlurmQueue:
         is_unknown = job.state.upper() == "UNKNOWN" and time.time() - note["time"] > UNKNOWN_SECONDS
         return None if is_unknown else job
 
-    @contextmanager
-    def _notes(self) -> Iterator[dict[str, Any]]:
-        """What has been handed over, to be changed in place; whoever else launches into this folder waits."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / "handed_over.json"
-        with FileLock(self.folder / ".lock"):
-            notes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-            before = json.dumps(notes)
-            yield notes
-            if json.dumps(notes) != before:
-                write_json(path, notes)
-
 
 class SubmittedJob(RemoteProcess):
     """A job that submitit has handed over."""
@@ -297,14 +273,12 @@ class SubmittedJob(RemoteProcess):
         self.job, self.survives = job, cluster == "slurm"
 
     def ask(self) -> int | None:
-        return self._outcome() if self.job.done() else None
-
-    def _outcome(self) -> int:
-        """The first status that is not 0, over all ranks."""
         from submitit.core.utils import FailedJobError, UncompletedJobError
 
+        if not self.job.done():
+            return None
         try:
-            return next((status for status in self.job.results() if status), 0)
+            return next((status for status in self.job.results() if status), 0)  # of all ranks
         except (FailedJobError, UncompletedJobError) as error:
             said = [line for line in str(error).splitlines() if line.strip() and not line.startswith("---")]
             words = said[-1].strip() if isinstance(error, FailedJobError) and said else ""
@@ -326,7 +300,6 @@ class RayLauncher(SweepLauncher):
     """
 
     def __init__(self, address: str | None, num_cpus: int, num_gpus: float | str, grace_seconds: float) -> None:
-        super().__init__()
         require_package("ray", "ray", "hydra/launcher=ray")
         if not isinstance(num_cpus, int) or num_cpus < 1:
             raise ValueError(f"hydra.launcher.num_cpus is {num_cpus!r}: give a positive number")
@@ -343,7 +316,7 @@ class RayLauncher(SweepLauncher):
             task = ray.remote(max_retries=0)(run_remote_job)
             for job, gpus in zip(jobs, needs, strict=True):
                 remote = RemoteJob.of(job, self.num_cpus, self.grace_seconds, is_alone=True)
-                job.start = partial(_start, ray, task.options(num_cpus=self.num_cpus, num_gpus=gpus), remote)
+                job.start = partial(RayTask, ray, task.options(num_cpus=self.num_cpus, num_gpus=gpus), remote)
             console.print(f"{self.verb}: {len(jobs)} jobs for Ray")
             ProcessPool(jobs, at_once=len(jobs), grace_seconds=self.grace_seconds, console=console).run()
         finally:
@@ -368,18 +341,14 @@ def run_remote_job(job: RemoteJob) -> int:
     return job()
 
 
-def _start(ray: Any, task: Any, remote: RemoteJob) -> RemoteProcess:
-    remote.log.unlink(missing_ok=True)
-    return RayTask(ray, task.remote(remote))
-
-
 class RayTask(RemoteProcess):
     """A job that Ray has."""
 
     ask_seconds = 0.2
 
-    def __init__(self, ray: Any, reference: Any) -> None:
-        self.ray, self.reference = ray, reference
+    def __init__(self, ray: Any, task: Any, remote: RemoteJob) -> None:
+        remote.log.unlink(missing_ok=True)
+        self.ray, self.reference = ray, task.remote(remote)
 
     def ask(self) -> int | None:
         if not self.ray.wait([self.reference], timeout=0)[0]:

@@ -48,11 +48,6 @@ _Loader.add_implicit_resolver(
 )
 
 
-def experiment_name(place: Path) -> str:
-    """What an experiment in this folder, or in this one file, is called."""
-    return place.stem if place.is_file() else place.name
-
-
 def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
     """Name ("arm/rate30", "sweep_pretrain") -> what the file of that name would say, read from paper.yaml.
 
@@ -75,7 +70,7 @@ def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
     }
     for stage, kind in KINDS.items():
         swept = [*deltas[kind], *(name for name in names[kind] if name not in deltas[kind])]
-        if swept and (stage == "pretrain" or tasks_of(said)):
+        if swept and (stage == "pretrain" or _tasks(said)):
             configs[SWEEPS[stage]] = _sweep(stage, place, swept, said)
     return configs
 
@@ -96,9 +91,10 @@ def _rows(said: Mapping[str, Any], arms: Iterable[str]) -> dict[str, dict[str, A
 def _sweep(stage: str, place: Path, names: list[str], said: Mapping[str, Any]) -> dict[str, Any]:
     """The primary configuration of a stage: every arm or row x seeds, and whatever `sweeps` says."""
     kind, own = KINDS[stage], (said.get("sweeps") or {}).get(stage) or {}
-    swept = {kind: ",".join(names)} | ({} if stage == "pretrain" else {"task": tasks_of(said)}) | SEEDS[stage]
+    swept = {kind: ",".join(names)} | ({} if stage == "pretrain" else {"task": _tasks(said)}) | SEEDS[stage]
     swept |= {key: value for key, value in own.items() if key in swept or "," in str(value)}
-    settings = {"experiment": experiment_name(place)} | ({"share_runs": True} if stage == "pretrain" else {})
+    settings: dict[str, Any] = {"experiment": place.stem if place.is_file() else place.name}
+    settings |= {"share_runs": True} if stage == "pretrain" else {}
     settings |= {key: value for key, value in own.items() if key not in swept}
     config = _config(settings, place)
     first, *overrides = config.pop("defaults")
@@ -106,7 +102,7 @@ def _sweep(stage: str, place: Path, names: list[str], said: Mapping[str, Any]) -
     return {"defaults": defaults, **config, "hydra": {"mode": "MULTIRUN", "sweeper": {"params": swept}}}
 
 
-def tasks_of(said: Mapping[str, Any]) -> str:
+def _tasks(said: Mapping[str, Any]) -> str:
     """The tasks of the columns, each as the one that is it, or stands in for it, at the scale."""
     columns = [{"task": one} if isinstance(one, str) else one for one in said.get("columns") or ()]
     tasks = dict.fromkeys(str(one["task"]) for one in columns if one.get("task"))
@@ -120,7 +116,8 @@ def _config(delta: Mapping[str, Any], place: Path) -> dict[str, Any]:
     body = OmegaConf.create()
     for key, value in delta.items():
         group = key.lstrip("+")
-        if not is_group(group, value, place):
+        chooses = isinstance(value, str) and any((folder / group).is_dir() for folder in (CONF_DIR, place))
+        if "/" not in group and not chooses:
             OmegaConf.update(body, group, value, merge=False)
         elif key.startswith("+"):  # "task/format@task: features" is the file task/format/features laid over the task
             name, _, package = group.partition("@")
@@ -129,11 +126,6 @@ def _config(delta: Mapping[str, Any], place: Path) -> dict[str, Any]:
             after.append({f"override /{group}": value})
     plain: Any = OmegaConf.to_container(body)
     return {"defaults": [*before, "_self_", *after], **plain}
-
-
-def is_group(key: str, value: Any, place: Path) -> bool:
-    """Whether `key: value` chooses a file of a group rather than setting a key."""
-    return "/" in key or (isinstance(value, str) and any((folder / key).is_dir() for folder in (CONF_DIR, place)))
 
 
 class ExperimentSource(FileConfigSource):

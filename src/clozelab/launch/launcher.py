@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
-from hydra.errors import CompactHydraException
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
@@ -103,19 +102,15 @@ class SweepLauncher(Launcher):
     """What every launcher of ours does around running: it plans, skips what is complete, reports what failed."""
 
     stopped_words = "stopped; the same command goes on where it was"
-    grace_seconds = 0.0
-    """What a stopped job gets to save."""
-
-    def __init__(self) -> None:
-        self.config: DictConfig | None = None
-        self.context: HydraContext | None = None
-        self.verb = ""
-        self.track: Callable[..., str | None] | None = None
-        """Shows a sweep as a whole to its jobs' tracker, and says how to upload what is offline."""
-        self.rows: list[dict[str, object]] = []
-        """What the tracker shows of the sweep's jobs so far; a search launches several times."""
-        self.failed = 0
-        """Jobs that a search has gone on without."""
+    config: DictConfig
+    context: HydraContext
+    verb: str
+    track: Callable[..., str | None] | None
+    """Shows a sweep as a whole to its jobs' tracker, and says how to upload what is offline."""
+    rows: list[dict[str, object]]
+    """What the tracker shows of the sweep's jobs so far; a search launches several times."""
+    failed: int
+    """Jobs that a search has gone on without."""
 
     def get_ready(self, config: DictConfig, num_jobs: int) -> None:
         """Begin what takes time before a first job can start; all jobs are composed and checked meanwhile.
@@ -133,15 +128,9 @@ class SweepLauncher(Launcher):
         self.context, self.config = hydra_context, config
         self.verb = str(getattr(task_function, "clozelab_verb", config.hydra.job.name))
         self.track = getattr(task_function, "clozelab_track", None)
+        self.rows, self.failed = [], 0
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        try:
-            return self._launch(job_overrides, initial_job_idx)
-        except ValueError as error:  # Hydra prints this kind without a traceback
-            raise CompactHydraException(str(error)) from error
-
-    def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        assert self.config is not None and self.context is not None
         _hide_secrets(Path(str(self.config.hydra.sweep.dir)) / "multirun.yaml")
         composer = JobComposer(self.context.config_loader, self.config)
         composed: list[DictConfig] = []
@@ -159,16 +148,13 @@ class SweepLauncher(Launcher):
             self._note_launch(composed)
             left = sum(plan.status != "complete" for plan in planned)
             look_before(self.verb, self.config, planned[0].overrides, left)
-        is_stopped = False
         try:
             self.run_jobs(jobs, composed, console)
         except Stopped:
-            is_stopped = True
-        _doubt(jobs, planned)
-        _summary(jobs, console)
-        if is_stopped:
+            _summary(jobs, planned, console)
             console.print(self.stopped_words)
-            raise SystemExit(130)
+            raise SystemExit(130) from None
+        _summary(jobs, planned, console)
         if composed and self.track is not None:
             self._show_sweep(self.track, jobs, planned, composed[0], console)
         failed = sum(job.state == "failed" for job in jobs)
@@ -179,7 +165,6 @@ class SweepLauncher(Launcher):
 
     def _note_launch(self, composed: Sequence[DictConfig]) -> None:
         """What `clozelab status` counts, and the command that it says."""
-        assert self.config is not None
         if self.verb not in LOOKED_AT or os.environ.get(SKIP_DOCTOR) == REPRODUCING:
             return
         jobs = []
@@ -194,10 +179,10 @@ class SweepLauncher(Launcher):
         config: DictConfig, console: Console,
     ) -> None:  # fmt: skip
         """The sweep's own view where its jobs are tracked, and once for all of them how to upload what is offline."""
-        assert self.config is not None
         for job, plan in zip(jobs, planned, strict=True):
             choices = dict(word.split("=", 1) for word in plan.overrides)
-            value = _returned(job, plan).return_value if job.state != "failed" else None
+            value = _returned(job, plan).return_value
+            value = None if job.state == "failed" else value
             self.rows.append({"name": job.name, "state": job.state, "value": value, **choices})
         folder = Path(str(self.config.hydra.sweep.dir))
         with hydra_config(config) as own:
@@ -206,7 +191,6 @@ class SweepLauncher(Launcher):
             console.print(f"W&B offline; to upload all: {command}", markup=False, highlight=False, soft_wrap=True)
 
     def _job(self, plan: PlannedJob, index: int) -> Job:
-        assert self.config is not None
         sweep_dir, name = Path(str(self.config.hydra.sweep.dir)), plan.run_dir.lstrip("/") or f"job-{index}"
         if plan.run_dir and Path(plan.run_dir).is_relative_to(sweep_dir.parent):
             name = str(Path(plan.run_dir).relative_to(sweep_dir.parent))
@@ -230,7 +214,6 @@ class ProcessLauncher(SweepLauncher):
     """
 
     def __init__(self, jobs_at_once: int | str, grace_seconds: float, fork: bool) -> None:
-        super().__init__()
         if jobs_at_once != "auto" and (not isinstance(jobs_at_once, int) or jobs_at_once < 1):
             raise ValueError(f"hydra.launcher.jobs_at_once is {jobs_at_once!r}: give a positive number or auto")
         self.jobs_at_once = jobs_at_once
@@ -305,11 +288,11 @@ def _doubt(jobs: Sequence[Job], planned: Sequence[PlannedJob]) -> None:
                 job.state, job.message = "failed", f"ended with exit status 0, but its run folder says {status}"
 
 
-def _summary(jobs: Sequence[Job], console: Console) -> None:
-    states = Counter(job.state for job in jobs)
-    names = {state: state for state in ("complete", "skipped", "failed", "stopped", "held", "left")}
-    names["waiting"] = "not begun"
-    console.print(", ".join(f"{states[state]} {name}" for state, name in names.items() if states[state]))
+def _summary(jobs: Sequence[Job], planned: Sequence[PlannedJob], console: Console) -> None:
+    _doubt(jobs, planned)
+    states = Counter("not begun" if job.state == "waiting" else job.state for job in jobs)
+    order = ("complete", "skipped", "failed", "stopped", "held", "left", "not begun")
+    console.print(", ".join(f"{states[state]} {state}" for state in order if states[state]))
     reasons: dict[str, list[Job]] = {}
     for job in jobs:
         if job.state == "failed":
@@ -325,10 +308,8 @@ def _returned(job: Job, plan: PlannedJob) -> JobReturn:
 
     That is a fine-tuning's best score in percent, a pre-training's validation loss.
     """
-    result = JobReturn(overrides=list(plan.overrides), status=JobStatus.COMPLETED)
-    if job.state == "failed":
-        result.status, result.return_value = JobStatus.FAILED, RuntimeError(job.message)
-    else:
-        record = read_record(Path(plan.run_dir)) if plan.run_dir else None
-        result.return_value = record.score if record else None
+    is_failed = job.state == "failed"
+    result = JobReturn(overrides=list(plan.overrides), status=JobStatus.FAILED if is_failed else JobStatus.COMPLETED)
+    record = read_record(Path(plan.run_dir)) if plan.run_dir and not is_failed else None
+    result.return_value = RuntimeError(job.message) if is_failed else record.score if record else None
     return result
