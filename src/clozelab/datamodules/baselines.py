@@ -13,6 +13,7 @@ import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,21 +128,24 @@ class PhraseGuesser:
         self.known: dict[str, set[str]] = defaultdict(set)
         for question, texts in zip(questions, answers, strict=True):
             self.known[_beginning(question)].update(" ".join(bare_words(text)) for text in texts)
-        self._sentences: tuple[str, list[tuple[str, Places, set[str]]]] = ("", [])
 
     def guess(self, passage: str, question: str) -> str:
         """A piece of the passage; empty where no phrase is known."""
-        if self._sentences[0] != passage:  # a passage's questions come one after the other
-            parts = [(text, _places(text)) for text in passage.split(". ")]
-            self._sentences = passage, [(text, places, {word for word, _, _ in places}) for text, places in parts]
         asked, known = set(bare_words(question)), self.known.get(_beginning(question), set())
-        for sentence, places, _ in sorted(self._sentences[1], key=lambda one: -len(asked & one[2])):
+        for sentence, places, _ in sorted(_sentences(passage), key=lambda one: -len(asked & one[2])):
             for width in range(LONGEST_PHRASE, 0, -1):
                 for first in range(len(places) - width + 1):
                     phrase = [word for word, _, _ in places[first : first + width]]
                     if " ".join(phrase) in known and not asked.intersection(phrase):
                         return sentence[places[first][1] : places[first + width - 1][2]]
         return ""
+
+
+@lru_cache(maxsize=1)
+def _sentences(passage: str) -> list[tuple[str, Places, set[str]]]:
+    """A passage's questions come one after the other."""
+    parts = [(text, _places(text)) for text in passage.split(". ")]
+    return [(text, places, {word for word, _, _ in places}) for text, places in parts]
 
 
 def bare_words(text: str) -> list[str]:

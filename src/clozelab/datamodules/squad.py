@@ -166,7 +166,7 @@ class WindowSettings:
                 "hold three special tokens and a part of the question; take an encoder trained on longer sequences, "
                 "or a larger task.data.max_seq_length"
             )
-        if doc_stride < 1 or max_query_length < 1:
+        if min(doc_stride, max_query_length) < 1:
             raise ValueError(f"doc_stride={doc_stride} and max_query_length={max_query_length}: give at least 1 token")
         return cls(max_seq_length, min(doc_stride, half), min(max_query_length, half - 3))
 

@@ -66,10 +66,8 @@ def save_model(folder: Path, module: FineTuning, encoder_folder: Path, **facts: 
     if names := ["LABEL_0"] if is_regression else getattr(module.validation, "label_names", None):
         extra |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
     extra["clozelab"] = read_config_dict(encoder_folder).get("clozelab", {}) | facts
-    tokenizer_files = read_tokenizer(encoder_folder).files()
-    save_encoder_folder(
-        folder, module.encoder, heads=module.heads(), tokenizer_files=tokenizer_files, extra_config=extra
-    )
+    tokenizer = read_tokenizer(encoder_folder).files()
+    save_encoder_folder(folder, module.encoder, heads=module.heads(), tokenizer_files=tokenizer, extra_config=extra)
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
