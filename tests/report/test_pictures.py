@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from clozelab.report.plots import LEAST_PERCENT, draw_sizes, draw_table, within_percent
+from clozelab.report.plots import LEAST_PERCENT, draw_sizes, draw_table, look, within_percent
 from clozelab.report.render import write_report
 from clozelab.runs.find import find
 from clozelab.verdicts.accounts import encoder_sizes, rows_by_size
@@ -30,10 +30,13 @@ def resize(root: Path, arm: str, parameters: int) -> None:
 def test_same_data_same_bytes(make_runs: Callable[..., Path]) -> None:
     root = make_runs(MEANS, pretrain_seeds=(1, 2))
     table = build_table(load_experiment(find_experiment(TABLE_5)), find(root))
-    first, second = draw_table(table, "light"), draw_table(table, "light")
+    with look("light"):
+        first, second = draw_table(table), draw_table(table)
+    with look("dark"):
+        dark = draw_table(table)
     assert first is not None and first == second
     assert first.png.startswith(b"\x89PNG") and ElementTree.fromstring(first.svg).tag.endswith("svg")
-    assert b"<dc:date>" not in first.svg and first != draw_table(table, "dark")
+    assert b"<dc:date>" not in first.svg and first != dark
 
 
 @pytest.mark.parametrize(
@@ -53,7 +56,7 @@ def test_size_is_drawn_where_arms_differ_in_it(make_runs: Callable[..., Path]) -
     rows = rows_by_size(table)
     assert [row.name for row in rows] == ["mlm_nsp", "mlm", "ltr", "ltr_bilstm"]  # no floor: it has no pre-training
     assert encoder_sizes(table) == {"mlm_nsp": 1_527_680, "mlm": 5_000_000, "ltr": 1_530_000}
-    assert draw_sizes([], {}, table, "light") is None
+    assert draw_sizes([], {}, table) is None
     report = write_report(experiment, root, root / "report", scale="demo")
     assert (report.folder / "sizes.svg").is_file() and (report.folder / "sizes-dark.png").is_file()
     assert 'src="sizes.png"' in (report.folder / "report.md").read_text()

@@ -12,19 +12,12 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from clozelab.launch import sweep
 from clozelab.launch.experiments import inline_configs
-from clozelab.modules.pretraining import validation_metrics
 from clozelab.suggestions import EXPERIMENTS_DIR
-from clozelab.targets import locate
-from clozelab.training.measuring import Throughput
 from clozelab.verdicts.experiment import (
     CONTRAST,
-    FACTS,
     MONOTONE,
     ORDER,
-    OWN_FACT,
-    SCORES,
     SPREAD,
     Claim,
     Part,
@@ -152,31 +145,23 @@ REFUSED = [
     ("split: dev", "split: dev\nseeds: 0", "seeds is 0; it is the number of runs behind each"),
     ("split: dev", "split: dev\naveraging: average", "averaging is 'average'; it is one of mean, median, best"),
     ("split: dev", "split: dev\ndiffer_in: epochs", "differ_in is 'epochs'; it is a list of settings"),
-    ("split: dev", "split: dev\ndiffer_in: [epocs]", "differ_in: 'epocs' is none of the settings .* mean 'epochs'?"),
     ("title: T", "titel: T", "has no key 'titel'; did you mean 'title'?"),
     ("title: T", "name: T", "has no key 'name'; an experiment is called as its folder"),
     ("split: dev", "split: dev\narms: [a]", "arms is .'a'.; it is a mapping of arms, each a mapping of settings"),
     ("split: dev", "split: dev\nsweeps: {finetun: {}}", "sweeps: has no key 'finetun'; did you mean 'finetune'?"),
-    (MNLI, MNLI.replace(": mnli", ": mnil"), "columns.0: 'mnil' is none of the tasks; did you mean 'mnli'?"),
-    (MNLI, MNLI.replace("95k", "95"), "columns.0: 'snli_95' is none of the tasks; did you mean 'snli_95k'?"),
     (MNLI, MNLI.replace("[snli_95k]", "snli_95k"), "columns.0.stand_ins is 'snli_95k'; it is a list of tasks"),
-    (MNLI, MNLI.replace("accuracy", "acuracy"), "columns.0: metric 'validation/acuracy' .*/accuracy'?"),
-    (MNLI, MNLI.replace("validation/accuracy", "accuracy"), "columns.0: metric 'accuracy' is no score"),
     (MNLI, MNLI.replace("]}", "], split: tset}"), "columns.0.split is 'tset'; it is dev or test"),
     (MNLI, MNLI.replace("task:", "tasks:"), "columns.0: has no key 'tasks'; did you mean 'task'?"),
     (MNLI, MNLI.replace("task: mnli,", ""), "columns.0: a column has one of task, from: pretrain and mean_of"),
     ("from: pretrain", "from: pretraining", "columns.2.from is 'pretraining'; it is pretrain, or left out"),
-    ("/perplexity", "/perplexty", "columns.2: metric 'validation/perplexty' .* mean 'validation/perplexity'?"),
     (", metric: validation/perplexity", "", "columns.2: a column from pretrain has a metric"),
     ("[MNLI, MRPC]", "[MNLI, MRPCC]", "columns.3: mean_of: 'MRPCC' is none .* did you mean 'MRPC'?"),
     ("[MNLI, MRPC]", "[MNLI, LM]", "columns.3: mean_of: 'LM' is none of the tasks' columns"),
     ("[MNLI, MRPC]", "[MNLI, [MRPC, MRPC]]", "columns.3.mean_of: it is a list of two or more different columns"),
     ("[MNLI, MRPC]", "[[MNLI, MRPC]]", "columns.3.mean_of: it is a list of two or more different columns"),
     ("[MNLI, MRPC]", "MNLI", "columns.3.mean_of: it is a list of two or more different columns, not 'MNLI'"),
-    ("[MNLI, MRPC]", "[MNLI, {MRPC: validation/f2}]", "columns.3: metric 'validation/f2' .* mean 'validation/f1'?"),
     ("[MNLI, MRPC]", "[MNLI, MRPC], stand_ins: [x]", "columns.3: stand_ins, benchmarks and a metric belong to a"),
     ("name: MRPC", "name: MNLI", "columns: name 'MNLI' is there twice"),
-    ("3.99, 78.5]", "3.99, 79.0]", "rows.1: Average is 79.0, and the mean of its 2 columns is 78.50"),
     ("3.99, 78.5]", "3.99]", "rows.1: 3 cells for 4 columns"),
     ("3.99, 78.5]", "3.99, high]", "rows.1.cells.3 is 'high'; it is a list with a number, or null"),
     ("floor: small", "floor: smal", "rows.1: floor: 'smal' is none of the rows; did you mean 'small'?"),
@@ -294,38 +279,6 @@ def test_what_is_left_open_is_no_slip(table5: Path) -> None:
     edit(table5 / "paper.yaml", "split: dev\n", "split: dev\ndiffer_in: [task.data, 'phases.*.steps']\n")
     (table5 / "flavour").mkdir()
     assert find_experiment(str(table5)) == table5
-
-
-@pytest.mark.parametrize("place", ["experiment", "search path"])
-def test_tasks_of_ones_own_are_looked_for_where_hydra_looks(table5: Path, tmp_path: Path, place: str) -> None:
-    edit(table5 / "paper.yaml", "stand_ins: [qnli_derived]", "stand_ins: [qnlli]")
-    with pytest.raises(ValueError, match="'qnlli' is none of the tasks"):
-        find_experiment(str(table5))
-    own = table5 if place == "experiment" else tmp_path / "conf"
-    (own / "task").mkdir(parents=True)
-    (own / "task/qnlli.yaml").write_text("name: qnlli\n")
-    if place == "search path":
-        edit(table5 / "sweep_finetune.yaml", "hydra:\n", f"hydra:\n  searchpath: [file://{own}]\n")
-    assert find_experiment(str(table5)) == table5
-
-
-@pytest.mark.parametrize("task", ["mnli", "stsb", "mrpc", "squad_v1", "squad_v2", "ner_conll2003", "pos_ewt", "swag"])
-def test_known_scores_are_those_that_the_modules_have(task: str) -> None:
-    composed = sweep.without_hydra(sweep.compose("finetune", [f"task={task}"]))
-    module = locate(composed.task.module["_target_"], "task.module")
-    names = module.score_keys(composed.task.module, composed.task.data)
-    assert {name.removeprefix("mismatched_") for name in names} <= set(SCORES)
-
-
-SUMS = ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "nsp_accuracy/wiki")
-
-
-def test_known_facts_are_those_that_a_run_records() -> None:
-    recorded = {**validation_metrics({name: [1.0, 1.0] for name in SUMS}, "mlm")}
-    throughput = Throughput()
-    throughput.total_seconds = 1.0
-    for fact in {*recorded, *throughput.facts(1, 1.0), "parameters", "unigram_entropy"}:
-        assert fact in FACTS or OWN_FACT.fullmatch(fact)
 
 
 def test_opening_every_experiment_imports_neither_torch_nor_hydra() -> None:

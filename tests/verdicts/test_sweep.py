@@ -12,7 +12,7 @@ from clozelab.report.page import differences
 from clozelab.runs.find import find
 from clozelab.stages.report import main
 from clozelab.verdicts.accounts import problems
-from clozelab.verdicts.sweep import sweep_table
+from clozelab.verdicts.comparability import sweep_table
 from clozelab.verdicts.table import Table
 
 

@@ -61,6 +61,17 @@ def test_a_score_is_not_called_by_anothers_name(table: str, task: str, about: di
     assert of == ({names[0]} if table == "table2_squad_v1" else set())
 
 
+def test_a_slip_in_a_metric_is_told_by_what_the_runs_have(tmp_path: Path) -> None:
+    columns = "[{name: RTE, task: rte, metric: validation/acuracy}, {name: LM, from: pretrain, metric: validation/los}]"
+    (tmp_path / "paper.yaml").write_text(f"title: T\ncolumns: {columns}\nrows: [{{row: a, arm: a}}]\n")
+    tuned = run("a", "rte", "validation/accuracy", {"validation/accuracy": 70.0})
+    trained = tuned.model_copy(update={"stage": "pretrain", "config": {"arm": "a", "seed": 1}})
+    trained.facts = {"validation/loss": 2.0}
+    table = build_table(load_experiment(tmp_path), Runs(Path("x"), [trained, tuned]))
+    assert table.cells["a", "rte"].note == "1 run(s) lack validation/acuracy (did you mean 'validation/accuracy'?)"
+    assert "did you mean 'validation/loss'?" in table.cells["a", "pretrain:LM"].note
+
+
 @pytest.mark.parametrize("synthetic", [None, "microworld"])
 def test_examples_are_those_of_the_scores_own_file(synthetic: str | None) -> None:
     data = {"extra_validation_files": {"mismatched": "dev_mismatched.tsv"}}

@@ -7,7 +7,8 @@ stands beside a score on other data.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -35,22 +36,20 @@ from clozelab.verdicts.table import DataColumn, Table
 
 POINTS = "points"
 QUESTION = re.compile(r"^\*\*The question\.\*\*\s*(.+?)(?:\n\s*\n|\Z)", re.DOTALL | re.MULTILINE)
-INTERVALS = {
-    PRETRAINING_SEEDS: (
-        "ours is the mean ± the 95 % interval over pre-training seeds, the fine-tuning seeds averaged inside each"
-    ),
-    FINETUNING_SEEDS: (
-        "ours is the mean ± the 95 % interval over fine-tuning seeds only: with one pre-training seed an arm it does "
-        "not contain the spread between pre-training runs"
-    ),
-    ONE_RUN: "ours is one run a cell, without an interval",
-}
-FEW_SEEDS = "; with two of them it reaches 12.7 standard errors to each side, with three 4.3"
 
 
 def build_page(table: Table, judgements: Sequence[Judgement], scale: str) -> dict[str, Any]:
     """Everything the templates show."""
     axis, experiment = _axis(judgements), table.experiment
+    split = experiment.split  # the paper's; ours are always on the labelled sets, or on held-out text
+    sets = (
+        f"on the {split} sets"
+        if split == OUR_SPLIT
+        else f"ours on the {OUR_SPLIT} sets and the paper's on the {split} sets"
+    )
+    sets = "on held-out text" if all(one.is_pretraining for one in table.columns) else sets
+    seeds = {"has_paper": experiment.has_paper, "basis": _basis(table), "num_seeds": len(table.pretrain_seeds)}
+    (interval_words,) = _lines("interval.txt.j2", seeds)
     readme = experiment.folder / "README.md"
     question = QUESTION.search(readme.read_text(encoding="utf-8")) if readme.is_file() else None
     return {
@@ -58,7 +57,7 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str) -> dic
         "name": experiment.name,
         "source": experiment.source,
         "has_paper": experiment.has_paper,
-        "sets": _sets(table),
+        "sets": sets,
         "statistic": f"; the paper's numbers are {experiment.statistic}" if experiment.statistic else "",
         "scale": scale,
         "question": " ".join(question[1].split()) if question else "",
@@ -71,7 +70,7 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str) -> dic
             for verdict in VERDICTS
             if any(one.verdict == verdict for one in judgements)
         ],
-        "interval": _interval_words(table),
+        "interval": interval_words,
         "reading": _reading(table, judgements),
         "units": in_units(PERCENT, {one.heading: one.unit for one in table.with_results}),
         "difference_units": in_units(POINTS, {one.judged_on: unit_of(one) for one in judgements}),
@@ -81,7 +80,7 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str) -> dic
         "differences": [] if experiment.claims else differences(table),
         "axis": f"{axis:.0f}",
         "arms": learnt(table),
-        "bounds": known_losses(table),
+        "bounds": _lines("bounds.txt.j2", {"bounds": known_losses(table)}),
         "costs": costs(table),
         "problems": problems(table),
         "provenance": provenance(table),
@@ -185,15 +184,16 @@ def differences(table: Table) -> list[dict[str, str]]:
 def _reading(table: Table, judgements: Sequence[Judgement]) -> list[str]:
     """How to read the intervals and verdicts of this very page."""
     said = {
-        "claims": table.experiment.claims,
+        "experiment": table.experiment,
         "family": max((one.family for one in judgements), default=0),
         "is_selected": any(run.facts.get("num_evaluations", 0) > 1 for run in table.runs.finetune),
         "has_forecasts": any(one.needs for one in judgements),
-        "matched": table.experiment.matched,
-        "reason": table.experiment.matched_by_reason,
-        "has_paper": table.experiment.has_paper,
     }
-    return templates().get_template("reading.txt.j2").render(said).splitlines()
+    return _lines("reading.txt.j2", said)
+
+
+def _lines(name: str, said: Mapping[str, Any]) -> list[str]:
+    return [line for line in templates().get_template(name).render(said).splitlines() if line]
 
 
 @cache
@@ -205,15 +205,6 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-def _sets(table: Table) -> str:
-    """Which sets the numbers are on; ours are always on the labelled ones, or on held-out text."""
-    if all(one.is_pretraining for one in table.columns):
-        return "on held-out text"
-    if (split := table.experiment.split) == OUR_SPLIT:
-        return f"on the {split} sets"
-    return f"ours on the {OUR_SPLIT} sets and the paper's on the {split} sets"
 
 
 def _setup(table: Table) -> str:
@@ -235,33 +226,24 @@ def _setup(table: Table) -> str:
 
 def _run_counts(table: Table) -> str:
     runs = table.runs
-    done = [f"{sum(run.is_complete for run in mine)} of {len(mine)} {stage}" for stage, mine in (
-        ("pre-training", runs.pretrain), ("fine-tuning", runs.finetune)) if mine]  # fmt: skip
-    states = [run.status for run in runs.runs if run.status != "complete"]
-    parts = [f"{' and '.join(done)} runs complete"]
-    parts += [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
-    columns = [one for one in table.with_results if one.task]
-    missing = sum(bool(table.cells[row, one.key].missing) for row in table.rows for one in columns)
-    tuned = [run for cell in table.cells.values() for run in cell.runs.values()]
-    collapsed = len({run.folder for run in tuned if run.facts.get("collapsed")})
+    stages = {"pre-training": runs.pretrain, "fine-tuning": runs.finetune}
+    done = [f"{sum(run.is_complete for run in mine)} of {len(mine)} {stage}" for stage, mine in stages.items() if mine]
+    states = Counter(run.status for run in runs.runs if not run.is_complete)
+    missing = sum(
+        bool(table.cells[row, one.key].missing) for row in table.rows for one in table.with_results if one.task
+    )
+    tuned = {run.folder: run for cell in table.cells.values() for run in cell.runs.values()}
+    collapsed = sum(bool(run.facts.get("collapsed")) for run in tuned.values())
+    parts = [f"{' and '.join(done)} runs complete", *(f"{count} {state}" for state, count in states.items())]
     parts += [f"{missing} cell{' lacks' if missing == 1 else 's lack'} runs"] if missing else []
     parts += [f"{collapsed} collapsed"] if collapsed else []
-    parts += [f"{len(runs.damaged)} unreadable"] if runs.damaged else []
-    return ", ".join(parts)
-
-
-def _interval_words(table: Table) -> str:
-    """What stands behind "\u00b1", before anybody wonders at its size."""
-    basis = _basis(table)
-    has_two = basis == PRETRAINING_SEEDS and len(table.pretrain_seeds) == 2
-    words = INTERVALS[basis] + (FEW_SEEDS if has_two else "")
-    return words if table.experiment.has_paper else words.replace("ours is", "a cell is", 1)
+    return ", ".join([*parts, *([f"{len(runs.damaged)} unreadable"] if runs.damaged else [])])
 
 
 def _basis(table: Table) -> str:
     """What most intervals can be over; cells of another basis say so themselves."""
     bases = {cell.estimate.basis for cell in table.cells.values() if cell.estimate}
-    return next((basis for basis in INTERVALS if basis in bases), ONE_RUN)
+    return next((basis for basis in (PRETRAINING_SEEDS, FINETUNING_SEEDS) if basis in bases), ONE_RUN)
 
 
 def _groups(table: Table) -> list[dict[str, Any]]:
@@ -299,17 +281,17 @@ def _groups(table: Table) -> list[dict[str, Any]]:
 
 
 def _heading(column: DataColumn, table: Table) -> dict[str, Any]:
-    has_results = table.has_results(column)
+    has_paper, has_results = table.experiment.has_paper, table.has_results(column)
     metric = column.metric.rpartition("/")[2].replace("_", " ")
-    metric = {"f1": "F1", "matthews": "Matthews"}.get(metric, metric)
-    apart = "not in the paper's table" if table.experiment.has_paper else ""
-    note = "" if column.is_paper else column.role or apart
-    note = "" if column.is_pretraining and not table.experiment.has_paper else note
-    absent = "held-out text of the paper's" if column.column and column.column.is_pretraining else "no run"
+    note = "" if column.is_paper else column.role or ("not in the paper's table" if has_paper else "")
+    if column.is_paper and not has_results:
+        note = "held-out text of the paper's" if column.is_pretraining else "no run"
+    elif column.is_pretraining and not has_paper:
+        note = ""
     return {
         "name": column.heading,
-        "note": note if has_results or not column.is_paper else absent,
-        "metric": with_direction(metric),
+        "note": note,
+        "metric": with_direction({"f1": "F1", "matthews": "Matthews"}.get(metric, metric)),
         "unit": column.unit,
         "examples": f"{column.num_examples:,} examples" if column.num_examples else "",
         "trained_on": column.trained_on,

@@ -11,8 +11,9 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib
 from matplotlib import pyplot as plt
@@ -33,27 +34,12 @@ if TYPE_CHECKING:
 matplotlib.use("Agg")
 
 WIDTH = 10.5  # inches; the page is about a hundred pixels an inch wide
-# Okabe and Ito's hues, told apart by colour-blind readers too; darker on white and lighter on black, so that text in
-# these colours can be read.
-COLOURS = {
-    "light": ("#0072b2", "#c24e00", "#007a59", "#a8487f", "#8a6a00", "#3d7fa6"),
-    "dark": ("#56b4e9", "#ff9147", "#2fc79b", "#e398c2", "#e8b93c", "#a5d8f5"),
-}
-STYLES: dict[str, dict[str, str]] = {
-    "light": {"paper": "#ffffff", "ink": "#1a1a1a", "faint": "#5f6570"},
-    "dark": {"paper": "#16181c", "ink": "#e6e6e6", "faint": "#a0a6b0"},
-}
-BASE_STYLE = {
-    **dict.fromkeys(
-        ("axes.spines.top", "axes.spines.right", "axes.spines.left", "ytick.left", "legend.frameon"), False
-    ),
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "grid.linewidth": 0.6,
-    "font.size": 10.0,
-    "savefig.dpi": 200,
-    "svg.hashsalt": "clozelab",
-}
+STYLES = ("light", "dark")
+# Where a style keeps its colours.
+INK: Final = "text.color"
+FAINT: Final = "axes.edgecolor"
+PAPER: Final = "figure.facecolor"
+LOOKS = Path(__file__).parent / "templates"
 DOTTED, DASHED = (0, (1, 2)), (0, (4, 3))
 MARKERS = "osv^DP"
 """Of the rows, whose colours alone are hard to tell apart."""
@@ -83,40 +69,33 @@ def _saved(figure: Figure) -> Picture:
     return Picture(png.getvalue(), svg.getvalue())
 
 
-def _settings(style: str) -> Any:
-    """What matplotlib has to be set to while a picture is drawn and saved."""
-    colours = STYLES[style]
-    return {
-        **BASE_STYLE,
-        **dict.fromkeys(("figure.facecolor", "axes.facecolor"), colours["paper"]),
-        **dict.fromkeys(("text.color", "axes.labelcolor", "ytick.color"), colours["ink"]),
-        **dict.fromkeys(("axes.edgecolor", "xtick.color", "grid.color"), colours["faint"]),
-    }
+def look(style: str) -> Any:
+    """What everything here is called in: STYLE.mplstyle has the colours, and matplotlib is asked for them."""
+    return plt.style.context(LOOKS / f"{style}.mplstyle")
 
 
-def _colour(index: int, style: str) -> str:
-    return COLOURS[style][index % len(COLOURS[style])]
+def _colour(index: int) -> str:
+    colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+    return str(colours[index % len(colours)])
 
 
-def _row_colour(table: Table, row: Row, style: str) -> str:
+def _row_colour(table: Table, row: Row) -> str:
     arms = list(dict.fromkeys(one.arm for one in table.experiment.rows if one.arm is not None))
-    return STYLES[style]["faint"] if row.arm is None else _colour(arms.index(row.arm), style)
+    return plt.rcParams[FAINT] if row.arm is None else _colour(arms.index(row.arm))
 
 
-def _write_title(axes: Axes, column: DataColumn, style: str) -> None:
+def _write_title(axes: Axes, column: DataColumn) -> None:
     """The name of a data set over its panel, and below it what it is where it is not the paper's."""
     axes.set_title(column.heading, fontsize=10, fontweight="bold", pad=20 if column.role else 6)
     if column.role:
-        faint = STYLES[style]["faint"]
-        axes.text(0.5, 1.02, column.role, color=faint, fontsize=8.5, ha="center", va="bottom", transform=axes.transAxes)
+        small: dict[str, Any] = {"color": plt.rcParams[FAINT], "fontsize": 8.5, "ha": "center", "va": "bottom"}
+        axes.text(0.5, 1.02, column.role, transform=axes.transAxes, **small)
 
 
 def _point(axes: Axes, place: float, found: Estimate, cell: Cell | None, colour: str, marker: str, **how: Any) -> None:
     """A mean with its interval; a cross without one where every run collapsed."""
     half, marker = (None, "x") if cell is not None and cell.is_collapsed else (found.half_width, marker)
-    axes.errorbar(
-        place, found.mean, yerr=half, fmt=marker, color=colour, markersize=6, capsize=3, linewidth=1.4, **how
-    )  # fmt: skip
+    axes.errorbar(place, found.mean, half, fmt=marker, color=colour, markersize=6, capsize=3, linewidth=1.4, **how)
 
 
 def within_percent(low: float, high: float, least: float = 0.0) -> tuple[float, float]:
@@ -125,18 +104,18 @@ def within_percent(low: float, high: float, least: float = 0.0) -> tuple[float, 
     return min(max(low - spare, -2.0), 102.0), min(max(high + spare, -2.0), 102.0)
 
 
-def _finish(axes: Axes, column: DataColumn, style: str) -> None:
+def _finish(axes: Axes, column: DataColumn) -> None:
     """Of a panel of scores: the most frequent label, what a percentage can be, the title."""
     if column.majority is not None:
-        axes.axhline(column.majority, color=STYLES[style]["faint"], linestyle=DOTTED, linewidth=1.2)
+        axes.axhline(column.majority, color=plt.rcParams[FAINT], linestyle=DOTTED, linewidth=1.2)
     if column.unit == PERCENT:
         axes.set_ylim(within_percent(*axes.get_ylim()))
-    _write_title(axes, column, style)
+    _write_title(axes, column)
 
 
-def _marks(columns: Sequence[DataColumn], rows: Sequence[str], table: Table, style: str) -> list[Line2D]:
+def _marks(columns: Sequence[DataColumn], rows: Sequence[str], table: Table) -> list[Line2D]:
     """What every legend has to explain where it occurs."""
-    ink, faint = STYLES[style]["ink"], STYLES[style]["faint"]
+    ink, faint = plt.rcParams[INK], plt.rcParams[FAINT]
     entries = []
     if any(column.majority is not None for column in columns):
         entries.append(Line2D([], [], color=faint, linestyle=DOTTED, label="always the most frequent label"))
@@ -153,57 +132,50 @@ def _curve_axes(ylabel: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def draw_two(curves: Sequence[tuple[str, Sequence[tuple[int, float]]]], name: str, style: str = "light") -> bytes:
+def draw_two(curves: Sequence[tuple[str, Sequence[tuple[int, float]]]], name: str) -> bytes:
     """Curves of (label, [(tokens, value)]) on one pair of axes, as PNG; `name` is what the values are."""
-    with plt.rc_context(_settings(style)):
-        figure, axes = _curve_axes(name)
-        for index, (label, curve) in enumerate(curves):
-            look: dict[str, Any] = {"color": _colour(index, style), "linewidth": 1.6, "marker": "o", "markersize": 3}
-            axes.plot(*zip(*curve, strict=True), label=label, **look)
-        axes.legend()
-        return _saved(figure).png
+    figure, axes = _curve_axes(name)
+    for index, (label, curve) in enumerate(curves):
+        tokens, values = zip(*curve, strict=True)
+        axes.plot(tokens, values, color=_colour(index), linewidth=1.6, marker="o", markersize=3, label=label)
+    axes.legend()
+    return _saved(figure).png
 
 
-def draw_curves(runs: Sequence[Record], labels: dict[str, str], style: str) -> Picture | None:
+def draw_curves(runs: Sequence[Record], labels: dict[str, str]) -> Picture | None:
     """Held-out loss of each pre-training run against tokens, or None where no run has a curve.
 
-    Args:
-        runs: of every arm and seed.
-        labels: arm -> what stands at the end of its curves; other arms go by their own name.
-        style: light or dark.
+    `labels` say what stands at the end of an arm's curves; other arms go by their own name.
     """
     drawn = [run for run in runs if run.curves.get("validation/loss")]
     if not drawn:
         return None
     arms = list(dict.fromkeys([*labels, *(run.name for run in drawn)]))
     ends: dict[str, list[float]] = {}
-    ink = STYLES[style]["ink"]
+    ink = plt.rcParams[INK]
     furthest = max(tokens for run in drawn for tokens, _ in run.curves["validation/loss"])
-    with plt.rc_context(_settings(style)):
-        figure, axes = _curve_axes("held-out loss (nats a predicted token)")
-        for run in drawn:
-            tokens, losses = zip(*run.curves["validation/loss"], strict=True)
-            colour = _colour(arms.index(run.name), style)
-            axes.plot(tokens, losses, color=colour, linewidth=1.6, alpha=0.9)
-            # Leads the eye to the label where a run has not come as far as the others.
-            axes.plot([tokens[-1], furthest], [losses[-1]] * 2, color=colour, linewidth=1.0, linestyle=(0, (1, 3)))
-            ends.setdefault(run.name, []).append(losses[-1])
-        marks = [
-            (fmean(ends[arm]), labels.get(arm, arm), _colour(i, style)) for i, arm in enumerate(arms) if arm in ends
-        ]
-        if entropies := [run.facts["unigram_entropy"] for run in drawn if "unigram_entropy" in run.facts]:
-            height = fmean(entropies)
-            axes.axhline(height, color=ink, linestyle=DASHED, linewidth=1.0)
-            marks.append((height, f"unigram entropy ({height:.2f})", ink))
-        for text, height in known_heights(drawn).items():
-            axes.axhline(height, color=ink, linestyle=DOTTED, linewidth=1.2)
-            marks.append((height, text, ink))
-        axes.set_xlim(0.0, furthest)
-        low, high = axes.get_ylim()
-        heights = spread([(height - low) / (high - low) for height, _, _ in marks], LABEL_GAP)
-        for height, (_, text, colour) in zip(heights, marks, strict=True):
-            axes.text(1.01, height, text, color=colour, transform=axes.transAxes, va="center")
-        return _saved(figure)
+    figure, axes = _curve_axes("held-out loss (nats a predicted token)")
+    for run in drawn:
+        tokens, losses = zip(*run.curves["validation/loss"], strict=True)
+        colour = _colour(arms.index(run.name))
+        axes.plot(tokens, losses, color=colour, linewidth=1.6, alpha=0.9)
+        # Leads the eye to the label where a run has not come as far as the others.
+        axes.plot([tokens[-1], furthest], [losses[-1]] * 2, color=colour, linewidth=1.0, linestyle=(0, (1, 3)))
+        ends.setdefault(run.name, []).append(losses[-1])
+    marks = [(fmean(ends[arm]), labels.get(arm, arm), _colour(i)) for i, arm in enumerate(arms) if arm in ends]
+    if entropies := [run.facts["unigram_entropy"] for run in drawn if "unigram_entropy" in run.facts]:
+        height = fmean(entropies)
+        axes.axhline(height, color=ink, linestyle=DASHED, linewidth=1.0)
+        marks.append((height, f"unigram entropy ({height:.2f})", ink))
+    for text, height in known_heights(drawn).items():
+        axes.axhline(height, color=ink, linestyle=DOTTED, linewidth=1.2)
+        marks.append((height, text, ink))
+    axes.set_xlim(0.0, furthest)
+    low, high = axes.get_ylim()
+    heights = spread([(height - low) / (high - low) for height, _, _ in marks], LABEL_GAP)
+    for height, (_, text, colour) in zip(heights, marks, strict=True):
+        axes.text(1.01, height, text, color=colour, transform=axes.transAxes, va="center")
+    return _saved(figure)
 
 
 def known_heights(runs: Sequence[Record]) -> dict[str, float]:
@@ -224,7 +196,7 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
     return placed
 
 
-def draw_table(table: Table, style: str) -> Picture | None:
+def draw_table(table: Table) -> Picture | None:
     """Every row on every data set as a dot with its interval; the paper's value as a hollow diamond; None for none."""
     rows = table.experiment.rows
     columns = sorted(table.with_results, key=lambda one: not one.is_paper)
@@ -232,33 +204,32 @@ def draw_table(table: Table, style: str) -> Picture | None:
         return None
     down = -(-len(columns) // 5)
     across = -(-len(columns) // down)
-    ink = STYLES[style]["ink"]
-    with plt.rc_context(_settings(style)):
-        size = (WIDTH, 0.6 + (0.9 + 0.3 * len(rows)) * down)
-        figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, sharey=True, layout="constrained")
-        for axes, column in zip(grid.flat, columns, strict=False):
-            _draw_column(axes, table, column, style)
-        for axes in list(grid.flat)[len(columns) :]:
-            axes.set_visible(False)
-        grid[0, 0].set_yticks(range(len(rows)), [row.label for row in rows])
-        grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
-        has_paper = any(table.paper_value(row.name, one) is not None for row in rows for one in columns)
-        unit = ", percent" if all(column.unit == PERCENT for column in columns) else ""
-        ours = f"{'ours' if has_paper else 'mean'}{unit}, with 95 % interval"
-        entries = [Line2D([], [], color=ink, marker="o", label=ours)]
-        if has_paper:
-            hollow: dict[str, Any] = {"marker": "D", "markerfacecolor": "none", "linestyle": ""}
-            entries.append(Line2D([], [], color=ink, label="the paper", **hollow))
-        entries += _marks(columns, table.rows, table, style)
-        figure.legend(handles=entries, loc="outside lower center", ncols=3, fontsize=9)
-        return _saved(figure)
+    ink = plt.rcParams[INK]
+    size = (WIDTH, 0.6 + (0.9 + 0.3 * len(rows)) * down)
+    figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, sharey=True, layout="constrained")
+    for axes, column in zip(grid.flat, columns, strict=False):
+        _draw_column(axes, table, column)
+    for axes in list(grid.flat)[len(columns) :]:
+        axes.set_visible(False)
+    grid[0, 0].set_yticks(range(len(rows)), [row.label for row in rows])
+    grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
+    has_paper = any(table.paper_value(row.name, one) is not None for row in rows for one in columns)
+    unit = ", percent" if all(column.unit == PERCENT for column in columns) else ""
+    ours = f"{'ours' if has_paper else 'mean'}{unit}, with 95 % interval"
+    entries = [Line2D([], [], color=ink, marker="o", label=ours)]
+    if has_paper:
+        hollow: dict[str, Any] = {"marker": "D", "markerfacecolor": "none", "linestyle": ""}
+        entries.append(Line2D([], [], color=ink, label="the paper", **hollow))
+    entries += _marks(columns, table.rows, table)
+    figure.legend(handles=entries, loc="outside lower center", ncols=3, fontsize=9)
+    return _saved(figure)
 
 
-def _draw_column(axes: Axes, table: Table, column: DataColumn, style: str) -> None:
-    faint, paper = STYLES[style]["faint"], STYLES[style]["paper"]
+def _draw_column(axes: Axes, table: Table, column: DataColumn) -> None:
+    faint, paper = plt.rcParams[FAINT], plt.rcParams[PAPER]
     whole: list[tuple[int, str, float, float]] = []
     for height, row in enumerate(table.experiment.rows):
-        colour, cell = _row_colour(table, row, style), table.cells[row.name, column.key]
+        colour, cell = _row_colour(table, row), table.cells[row.name, column.key]
         if cell.estimate is None:
             word = "missing" if column.task or cell.missing else "\u2013"
             place = axes.get_yaxis_transform()
@@ -282,10 +253,10 @@ def _draw_column(axes: Axes, table: Table, column: DataColumn, style: str) -> No
                 if is_cut:
                     axes.plot(edge, height, marker=marker, markersize=5, color=colour, clip_on=False)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=column.unit == PERCENT))
-    _write_title(axes, column, style)
+    _write_title(axes, column)
 
 
-def draw_lines(lines: Sequence[Line], races: Sequence[Race], table: Table, style: str) -> Picture | None:
+def draw_lines(lines: Sequence[Line], races: Sequence[Race], table: Table) -> Picture | None:
     """Score with interval along pre-training, one line an arm; below it the difference, where there are two arms."""
     columns = [one for one in table.with_results if one.tasks]
     if not lines or not columns:
@@ -294,31 +265,30 @@ def draw_lines(lines: Sequence[Line], races: Sequence[Race], table: Table, style
     heights = (3.0, 1.7) if leads else (3.0,)
     across, down = min(ACROSS, len(columns)), -(-len(columns) // ACROSS)
     xlabel = "tokens seen in pre-training" if _has_tokens(lines) else "percent of pre-training's steps"
-    ink, paper = STYLES[style]["ink"], STYLES[style]["paper"]
+    ink, paper = plt.rcParams[INK], plt.rcParams[PAPER]
     arms = {row.arm: row for row in reversed(table.experiment.rows)}
-    colours = {line.name: _row_colour(table, arms[line.arm], style) for line in lines}
-    with plt.rc_context(_settings(style)):
-        figure, grid = plt.subplots(
-            down * len(heights), across, squeeze=False, layout="constrained",
-            figsize=(WIDTH, 0.5 + down * (sum(heights) + 0.6)), height_ratios=heights * down,
-        )  # fmt: skip
-        for axes in grid.flat:
-            axes.set_visible(False)
-        for number, column in enumerate(columns):
-            panels = grid[len(heights) * (number // across) :, number % across][: len(heights)]
-            _draw_scores(panels[0], lines, colours, table, column, style)
-            if column.key in leads:
-                _draw_leads(panels[1], leads[column.key], style)
-                panels[1].set_xlim(panels[0].get_xlim())
-            [axes for axes in panels if axes.get_visible()][-1].set_xlabel(xlabel)
-        grid[0, 0].set_ylabel("percent")
-        entries = [Line2D([], [], color=colours[one.name], marker="o", label=one.name) for one in lines]
-        if any(table.cells[line.floor, one.key].estimate for line in lines if line.floor for one in columns):
-            hollow: dict[str, Any] = {"marker": "o", "markerfacecolor": paper, "linestyle": ""}
-            entries.append(Line2D([], [], color=ink, label="before any step", **hollow))
-        entries += _marks(columns, [row for line in lines for row in line.rows.values()], table, style)
-        figure.legend(handles=entries, loc="outside lower center", ncols=4)
-        return _saved(figure)
+    colours = {line.name: _row_colour(table, arms[line.arm]) for line in lines}
+    figure, grid = plt.subplots(
+        down * len(heights), across, squeeze=False, layout="constrained",
+        figsize=(WIDTH, 0.5 + down * (sum(heights) + 0.6)), height_ratios=heights * down,
+    )  # fmt: skip
+    for axes in grid.flat:
+        axes.set_visible(False)
+    for number, column in enumerate(columns):
+        panels = grid[len(heights) * (number // across) :, number % across][: len(heights)]
+        _draw_scores(panels[0], lines, colours, table, column)
+        if column.key in leads:
+            _draw_leads(panels[1], leads[column.key])
+            panels[1].set_xlim(panels[0].get_xlim())
+        [axes for axes in panels if axes.get_visible()][-1].set_xlabel(xlabel)
+    grid[0, 0].set_ylabel("percent")
+    entries = [Line2D([], [], color=colours[one.name], marker="o", label=one.name) for one in lines]
+    if any(table.cells[line.floor, one.key].estimate for line in lines if line.floor for one in columns):
+        hollow: dict[str, Any] = {"marker": "o", "markerfacecolor": paper, "linestyle": ""}
+        entries.append(Line2D([], [], color=ink, label="before any step", **hollow))
+    entries += _marks(columns, [row for line in lines for row in line.rows.values()], table)
+    figure.legend(handles=entries, loc="outside lower center", ncols=4)
+    return _saved(figure)
 
 
 def races_to_draw(races: Sequence[Race]) -> dict[str, Race]:
@@ -343,31 +313,31 @@ def _places(line: Line, lines: Sequence[Line]) -> dict[float, float]:
 
 
 def _draw_scores(
-    axes: Axes, lines: Sequence[Line], colours: Mapping[str, str], table: Table, column: DataColumn, style: str
+    axes: Axes, lines: Sequence[Line], colours: Mapping[str, str], table: Table, column: DataColumn
 ) -> None:
     axes.set_visible(True)
     for line in lines:
         places, drawn = _places(line, lines), []
         for fraction, row in {**({0.0: line.floor} if line.floor else {}), **line.rows}.items():
-            cell, face = table.cells[row, column.key], None if fraction else STYLES[style]["paper"]
+            cell, face = table.cells[row, column.key], None if fraction else plt.rcParams[PAPER]
             if cell.estimate is not None:
                 _point(axes, places[fraction], cell.estimate, cell, colours[line.name], "o", markerfacecolor=face)
                 drawn.append((places[fraction], cell.estimate.mean))
         axes.plot(*zip(*drawn, strict=True), color=colours[line.name], linewidth=1.4, alpha=0.8, zorder=1.5)
-    _finish(axes, column, style)
+    _finish(axes, column)
     _scale(axes, lines)
 
 
-def _draw_leads(axes: Axes, race: Race, style: str) -> None:
+def _draw_leads(axes: Axes, race: Race) -> None:
     """A filled dot where the interval excludes zero, a hollow one where it does not."""
-    ink, faint = STYLES[style]["ink"], STYLES[style]["faint"]
+    ink, faint = plt.rcParams[INK], plt.rcParams[FAINT]
     axes.set_visible(True)
     both = (race.first, race.second)
     places = [_places(line, both) for line in both]
     axes.axhline(0.0, color=faint, linewidth=1.0)
     for lead in race.comparable:
         if (found := lead.link.difference) is not None:
-            face = ink if lead.side else STYLES[style]["paper"]
+            face = ink if lead.side else plt.rcParams[PAPER]
             _point(axes, fmean(one[lead.fraction] for one in places), found, None, ink, "o", markerfacecolor=face)
     axes.set_title(f"{race.name}, points", fontsize=9, color=faint)
     _scale(axes, both)
@@ -380,45 +350,38 @@ def _scale(axes: Axes, lines: Sequence[Line]) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(5))
 
 
-def draw_sizes(rows: Sequence[Row], sizes: Mapping[str, float], table: Table, style: str) -> Picture | None:
-    """Score with interval against the parameters of the encoder, for the rows whose arm's size is known.
+def draw_sizes(rows: Sequence[Row], sizes: Mapping[str, float], table: Table) -> Picture | None:
+    """Score with interval against the parameters of the encoder (`sizes`: arm -> parameters).
 
-    Args:
-        rows: to draw, none where the arms do not differ in size.
-        sizes: arm -> parameters.
-        table: of all rows.
-        style: light or dark.
+    `rows` are those to draw, none where the arms do not differ in size.
     """
     columns = table.with_results
     if not rows or not columns:
         return None
     across = min(ACROSS, len(columns))
     down = -(-len(columns) // across)
-    looks = {row.name: (_row_colour(table, row, style), MARKERS[i % len(MARKERS)]) for i, row in enumerate(rows)}
-    with plt.rc_context(_settings(style)):
-        figure, grid = plt.subplots(
-            down, across, figsize=(WIDTH, 0.9 + 2.9 * down), squeeze=False, layout="constrained"
-        )
-        for axes in list(grid.flat)[len(columns) :]:
-            axes.set_visible(False)
-        for axes, column in zip(grid.flat, columns, strict=False):
-            for row in rows:
-                cell, size = table.cells[row.name, column.key], sizes[str(row.arm)]
-                # Rows of one size stand side by side.
-                same = [one.name for one in rows if sizes[str(one.arm)] == size]
-                place = size * BESIDE ** (same.index(row.name) - (len(same) - 1) / 2)
-                if cell.estimate is not None:
-                    _point(axes, place, cell.estimate, cell, *looks[row.name])
-            _finish(axes, column, style)
-            axes.set_xscale("log")
-            axes.set_xlim(min(sizes.values()) / 1.25, max(sizes.values()) * 1.25)
-            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axes.xaxis.set_major_formatter(EngFormatter())
-            axes.xaxis.set_minor_formatter(NullFormatter())
-            axes.set_xlabel("parameters of the encoder")
-            axes.set_ylabel(with_direction(column.unit))
-        entries = [Line2D([], [], color=looks[row.name][0], marker=looks[row.name][1], linestyle="", label=row.label)
-                   for row in rows]  # fmt: skip
-        entries += _marks(columns, [row.name for row in rows], table, style)
-        figure.legend(handles=entries, loc="outside lower center", ncols=4, fontsize=9)
-        return _saved(figure)
+    looks = {row.name: (_row_colour(table, row), MARKERS[i % len(MARKERS)]) for i, row in enumerate(rows)}
+    figure, grid = plt.subplots(down, across, figsize=(WIDTH, 0.9 + 2.9 * down), squeeze=False, layout="constrained")
+    for axes in list(grid.flat)[len(columns) :]:
+        axes.set_visible(False)
+    for axes, column in zip(grid.flat, columns, strict=False):
+        for row in rows:
+            cell, size = table.cells[row.name, column.key], sizes[str(row.arm)]
+            # Rows of one size stand side by side.
+            same = [one.name for one in rows if sizes[str(one.arm)] == size]
+            place = size * BESIDE ** (same.index(row.name) - (len(same) - 1) / 2)
+            if cell.estimate is not None:
+                _point(axes, place, cell.estimate, cell, *looks[row.name])
+        _finish(axes, column)
+        axes.set_xscale("log")
+        axes.set_xlim(min(sizes.values()) / 1.25, max(sizes.values()) * 1.25)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(EngFormatter())
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel("parameters of the encoder")
+        axes.set_ylabel(with_direction(column.unit))
+    entries = [Line2D([], [], color=looks[row.name][0], marker=looks[row.name][1], linestyle="", label=row.label)
+               for row in rows]  # fmt: skip
+    entries += _marks(columns, [row.name for row in rows], table)
+    figure.legend(handles=entries, loc="outside lower center", ncols=4, fontsize=9)
+    return _saved(figure)

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.report.page import build_page, templates
-from clozelab.report.plots import STYLES, Picture, draw_curves, draw_lines, draw_sizes, draw_table
+from clozelab.report.plots import STYLES, Picture, draw_curves, draw_lines, draw_sizes, draw_table, look
 from clozelab.runs.find import find
 from clozelab.runs.record import NO_UNIT, PERCENT, Record, Score
 from clozelab.verdicts.accounts import arm_labels, encoder_sizes, rows_by_size
+from clozelab.verdicts.comparability import sweep_table
 from clozelab.verdicts.experiment import Experiment
 from clozelab.verdicts.judging import Judgement, judge
 from clozelab.verdicts.points import find_lines, find_races
-from clozelab.verdicts.sweep import sweep_table
 from clozelab.verdicts.table import Table, build_table, is_scored, stand_in_for
 
 SHARE = "share"
@@ -142,8 +142,7 @@ def write_report(experiment: Experiment, root: Path, folder: Path, *, scale: str
 def write_sweep_report(root: Path, folder: Path) -> Report:
     """The same of any sweep's runs, without an experiment: a row for whatever differs between them."""
     table = sweep_table(find(root))
-    scales = {run.scale for run in table.runs.runs} - {""}
-    return write_table(table, folder, scale=", ".join(sorted(scales)))
+    return write_table(table, folder, scale=", ".join(sorted({run.scale for run in table.runs.runs} - {""})))
 
 
 def write_table(table: Table, folder: Path, *, scale: str) -> Report:
@@ -166,15 +165,16 @@ def _plots(table: Table, folder: Path) -> dict[str, dict[str, str]]:
     lines = find_lines(table.experiment, table.runs)
     races = find_races(lines, table)
     rows, sizes = rows_by_size(table), encoder_sizes(table)
-    draw: dict[str, Callable[[str], Picture | None]] = {
-        "table": lambda style: draw_table(table, style),
-        "points": lambda style: draw_lines(lines, races, table, style),
-        "sizes": lambda style: draw_sizes(rows, sizes, table, style),
-        "curves": lambda style: draw_curves(table.runs.pretrain, arm_labels(table), style),
+    draw: dict[str, Callable[[], Picture | None]] = {
+        "table": lambda: draw_table(table),
+        "points": lambda: draw_lines(lines, races, table),
+        "sizes": lambda: draw_sizes(rows, sizes, table),
+        "curves": lambda: draw_curves(table.runs.pretrain, arm_labels(table)),
     }
     plots: dict[str, dict[str, str]] = {}
     for name, style in product(draw, STYLES):
-        picture = draw[name](style)
+        with look(style):
+            picture = draw[name]()
         if picture is not None:
             stem = name if style == "light" else f"{name}-{style}"
             (folder / f"{stem}.png").write_bytes(picture.png)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 WANDB = "clozelab.training.tracking.build_wandb_logger"
 ID_FACT = "tracker_id"
-ID_FILE = "wandb_id.txt"
 REPORT_FILES = ("report.html", "report.md", "results.csv", "*.png", "*.svg")
 
 
@@ -42,14 +41,13 @@ def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> Any:
     run_id = run.facts.get(ID_FACT) or secrets.token_hex(8)
     if run.is_leader and ID_FACT not in run.facts:
         run.record(**{ID_FACT: run_id})
-    stage = run.content.stage
     return TrackedJob(
         folder=run.dir,
         run_id=run_id,
         experiment=str(cfg.experiment),
         arm=arm,
-        stage=stage,
-        name=f"{cfg.scale.name}/{stage}/{name}",
+        stage=run.content.stage,
+        name=f"{cfg.scale.name}/{run.content.stage}/{name}",
         tags=tags_of(cfg),
         config=tracked_config(cfg),
         command=tuple(redacted_words(sys.argv[1:])),
@@ -139,7 +137,7 @@ def _wandb(
     from clozelab.training.tracking import TrackedJob
 
     folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / f"{stage}_{ID_FILE}"
+    kept = folder / f"{stage}_wandb_id.txt"
     if not kept.exists():
         kept.write_text(secrets.token_hex(8), encoding="utf-8")
     job = TrackedJob(

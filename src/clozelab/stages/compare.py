@@ -189,7 +189,7 @@ def plot(one: Record, two: Record, path: Path, console: Console) -> None:
 
     ValueError: a run has no such figure yet.
     """
-    from clozelab.report.plots import draw_two  # matplotlib takes a second
+    from clozelab.report.plots import draw_two, look  # matplotlib takes a second
 
     lines = []
     for letter, record in (("A", one), ("B", two)):
@@ -197,5 +197,6 @@ def plot(one: Record, two: Record, path: Path, console: Console) -> None:
         if key not in curves:
             raise ValueError(f"{record.folder} has no {key} in its metrics.csv to draw")
         lines.append((f"{letter} {title(record)}", curves[key]))
-    path.write_bytes(draw_two(lines, with_unit(one, one.metric or "validation/loss")))
+    with look("light"):
+        path.write_bytes(draw_two(lines, with_unit(one, one.metric or "validation/loss")))
     say(console, f"Plot: {path.resolve()}")

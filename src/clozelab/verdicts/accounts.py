@@ -22,16 +22,6 @@ LEARNT_CONTEXT_NATS = 0.2
 """A token below the loss of a model without context; before that, an arm is on the plateau that it began on."""
 SAME_SIZE = 1.02
 """Encoders whose parameters differ by no more than that factor: a head of one's own does not make another size."""
-TIGHTNESS = {
-    "masked": (
-        "This is a lower bound, not the exact best: alternatives that need two changed decisions are not counted, and "
-        "half of the instances show two shorter pieces of text."
-    ),
-    "left_to_right": (
-        "For that reader it is exact but for sampling. For the model it is a lower bound: its instances begin inside "
-        "documents, and [SEP] is taken to cost nothing."
-    ),
-}
 
 
 def arm_labels(table: Table) -> dict[str, str]:
@@ -100,18 +90,10 @@ def rows_by_size(table: Table) -> list[Row]:
 
 
 def known_losses(table: Table) -> list[dict[str, Any]]:
-    """The bounds that a generated corpus knows for its models' losses, each once: `nats` and `text`."""
+    """The bounds that a generated corpus knows for its models' losses, each of them once."""
     facts = [run.facts["known_loss"] for run in table.runs.pretrain if run.facts.get("known_loss")]
     different = {(one["reader"], f"{one['nats']:.2f}"): one for one in facts}
-    bounds = []
-    for (reader, nats), known in sorted(different.items()):
-        text = (
-            f"No {reader.replace('_', '-')} model can be below {nats} \u00b1 {known['standard_error']:.2f} on average "
-            "(from the generator; one standard error). That is what a reader reaches who knows the generator and sees "
-            f"{known['view']}. {TIGHTNESS[reader]}"
-        )
-        bounds.append({"nats": known["nats"], "text": text})
-    return bounds
+    return [known for _, known in sorted(different.items(), key=lambda one: one[0])]
 
 
 def costs(table: Table) -> list[dict[str, str]]:
@@ -125,15 +107,16 @@ def costs(table: Table) -> list[dict[str, str]]:
     lines += [(f"fine-tuning {row.label}", tuned[row.name]) for row in table.experiment.rows if row.name in tuned]
     machines = {run.folder: (_host(run.host), run.facts.get("precision")) for run in runs.runs}
     ceilings: dict[tuple[str, Any], float] = {}
-    for run in (one for one in runs.pretrain if one.facts.get("matmul_ceiling")):
-        machine = machines[run.folder]
-        ceilings[machine] = max(ceilings.get(machine, 0.0), float(run.facts["matmul_ceiling"]))
+    for run in runs.pretrain:
+        machine, ceiling = machines[run.folder], float(run.facts.get("matmul_ceiling") or 0.0)
+        ceilings[machine] = max(ceilings.get(machine, 0.0), ceiling)
     entries = []
     for label, mine in [*lines, ("all", runs.runs)]:
-        facts = [dict(run.facts) | {"machine": machines[run.folder]} for run in mine if run.is_complete]
-        for one in facts:
-            if one.get("mfu") and one.get("matmul_ceiling"):
-                one["mfu"] *= one["matmul_ceiling"] / ceilings[one["machine"]]
+        facts = []
+        for run in (one for one in mine if one.is_complete):
+            facts.append(dict(run.facts))
+            if run.facts.get("mfu") and run.facts.get("matmul_ceiling"):
+                facts[-1]["mfu"] *= run.facts["matmul_ceiling"] / ceilings[machines[run.folder]]
         seconds = [run.seconds for run in mine if run.status != "running"]
         entries.append(
             {

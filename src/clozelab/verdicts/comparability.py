@@ -4,6 +4,11 @@ What two arms or rows are about is what their own lines (a file, or paper.yaml) 
 it, with the settings that the configuration derives from those; and what paper.yaml lists in `differ_in`. How a row is
 fine-tuned (PROTOCOL) is never a row's subject unless `differ_in` says so. Arms must have seen as much as `matched_by`
 asks for. Two seeds that are one and the same run are copies: they have no spread, and decide nothing.
+
+Last: the table of any sweep's runs without an experiment, whose rows are what differs between the runs.
+`clozelab pretrain -m objective.token.predict_prob=0.15,0.3` gives a row a rate, and the held-out figures as columns;
+runs of fine-tuning give a column a task. What differs is what the runs' recorded overrides say differently, or, where
+they say nothing, their settings.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import hashlib
 import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -20,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 from clozelab.runs.fingerprint import CONDITIONAL_KEYS, flatten, is_of_no_account
 from clozelab.suggestions import CONF_DIR, listed, rough
 from clozelab.training.measuring import read_rows
-from clozelab.verdicts.experiment import RATE_KEYS, STEP_KEYS, Experiment, read_yaml
-from clozelab.verdicts.table import Seeds, Table, by_name
+from clozelab.verdicts.experiment import RATE_KEYS, STEP_KEYS, Column, Experiment, Row, read_yaml
+from clozelab.verdicts.table import Seeds, Table, build_table, by_name
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
@@ -36,16 +42,19 @@ MAY_DIFFER = (
 )
 READ = {"pretrain": "corpus", "finetune": "task_files"}
 """Stage -> its input that has to be the same in all runs."""
-PROTOCOL = frozenset(
-    {
-        *("epochs", "evaluations_per_epoch", "global_batch_size", "gradient_clip_norm", "learning_rate"),
-        *("max_train_examples", "optimizer", "schedule"),
-    }
+PROTOCOL = (
+    *("epochs", "evaluations_per_epoch", "global_batch_size", "gradient_clip_norm", "learning_rate"),
+    *("max_train_examples", "optimizer", "schedule"),
 )
 TOLERANCE = 0.02
-AMOUNT_NAMES = {"training_seconds": "training time (seconds x devices)"}
 SHOWN = 3
 ANSWERS = ("predictions*.json*", "nbest_predictions.json", "null_odds.json")
+NO_DIFFERENCE = (
+    *("seed", "pretrain_seed", "task", "experiment", "hydra", "trainer", "logger", "hub", "share_runs"),
+    *("runs_dir", "run_dir", "data_dir", "cache_dir", "encoder", "save_model", "predict_test"),
+)
+"""What overrides say that makes no other row: seeds, columns, places and machines."""
+FIGURES = ("validation/loss", "validation/perplexity", "validation/accuracy", "validation/nsp_accuracy")
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 
 
@@ -84,7 +93,7 @@ def _unmatched(table: Table, first: str, second: str) -> str:
     if experiment.matched and (absent := [arm for arm, mine in both.items() if not mine]):
         return f"no complete pre-training run of {' and '.join(absent)}"
     for key in experiment.matched:
-        name = AMOUNT_NAMES.get(key, key)
+        name = "training time (seconds x devices)" if key == "training_seconds" else key
         amounts = {arm: _amount(mine, key) for arm, mine in both.items()}
         if unknown := [arm for arm, amount in amounts.items() if amount is None]:
             return f"{name} of pre-training not known for {' and '.join(unknown)}, so nobody can say the arms match"
@@ -248,12 +257,9 @@ def inconsistencies(experiment: Experiment, runs: Runs) -> list[str]:
         mine = [run for run in finetune if run.task == task]
         lines += _unequal(f"fine-tuning runs on {task}", mine, experiment.free_keys)
     for row, mine in by_name(finetune).items():
-        used: dict[int, set[str]] = {}
-        for (seed, _), encoders in _encoders(mine).items():
-            used.setdefault(seed, set()).update(encoders)
-        for seed, encoders in used.items():
-            if len(encoders) > 1:
-                lines.append(f"{row}, pre-training seed {seed}: its runs began with {len(encoders)} different encoders")
+        for (seed, _), used in _encoders(mine).items():
+            if len(used) > 1:
+                lines.append(f"{row}, pre-training seed {seed}: its runs began with {len(used)} different encoders")
         lines += [f"{row}: {copies}"] if (copies := _one_encoder(mine)) else []
     finished = {(run.name, run.seed): run.finished or "" for run in pretrain}
     for run in finetune:
@@ -327,3 +333,77 @@ def _one_encoder(runs: Iterable[Record]) -> str:
             seeds.setdefault(encoder, set()).add(run.pretrain_seed)
     same = next((sorted(found) for found in seeds.values() if len(found) > 1), None)
     return f"pre-training seeds {listed(map(str, same))} are one and the same encoder" if same else ""
+
+
+def sweep_table(runs: Runs) -> Table:
+    """The table of the runs below a folder: of fine-tuning where there is any, else of pre-training.
+
+    Raises:
+        ValueError: there is no run.
+    """
+    known = [run for run in runs.records if run.fingerprint and run.config.get("seed") is not None]
+    tuned = [run for run in known if run.stage == "finetune"]
+    if not known:
+        raise ValueError(f"{runs.root}: no run; give the folder of a sweep's runs, or the name of an experiment")
+    shown, kind = (tuned, "row") if tuned else (known, "arm")
+    said = [_said(run) for run in shown]
+    keys = _varying(shown, said)
+    ends = [key.rpartition(".")[2] for key in keys]
+    short = {key: end if ends.count(end) == 1 else key for key, end in zip(keys, ends, strict=True)}
+    named = []
+    for run, words in zip(shown, said, strict=True):
+        config = flatten(run.config)
+        values = {short[key]: words.get(key, str(config.get(key, "default"))) for key in keys}
+        label = ", ".join(f"{key}={value}" for key, value in values.items()) or run.name
+        label = values[keys[0]] if len(keys) == 1 and keys[0] in NAMES else label
+        named.append(run.model_copy(update={"config": run.config | {kind: label}}))
+    if tuned:
+        titles = {run.task: run.title for run in named}
+        is_clear = len(set(titles.values())) == len(titles)
+        entries = [{"name": title if is_clear else task, "task": task} for task, title in titles.items()]
+    else:
+        figures = [key for key in FIGURES if any(key in run.facts for run in named)] or FIGURES[:1]
+        names = {key: f"held-out {key.removeprefix('validation/').replace('_', ' ')}" for key in figures}
+        entries = [{"name": name, "from": "pretrain", "metric": key} for key, name in names.items()]
+    columns = tuple(map(Column.model_validate, entries))
+    arms = {run.name: str(run.config.get("encoder_arm")) if tuned else run.name for run in named}
+    experiment = Experiment(
+        folder=runs.root,
+        name=runs.root.name,
+        title=f"What {' and '.join(short.values()) or 'this recipe'} changes",
+        columns=columns,
+        rows=tuple(Row(row=name, label=name, arm=arm, cells=(None,) * len(columns)) for name, arm in arms.items()),
+        matched_by="none",
+    )
+    # Whatever the rows are named by is what they are about.
+    about = experiment.model_copy(update={"differ_in": tuple(_differing(said) or keys)})
+    others = [run for run in runs.records if run.stage == "pretrain"] if tuned else []
+    return build_table(about, replace(runs, records=[*others, *named]))
+
+
+def _said(run: Record) -> dict[str, str]:
+    """Key -> value of what was said for this run; the last one counts."""
+    pairs = (word.lstrip("+~").partition("=") for word in run.overrides)
+    return {key: value for key, _, value in pairs if not is_within(key, NO_DIFFERENCE)}
+
+
+def _varying(runs: Sequence[Record], said: Sequence[Mapping[str, str]]) -> list[str]:
+    """The keys that the runs' overrides, or else their names or settings, say differently."""
+
+    def groups(values: Sequence[Mapping[str, str]], keys: Sequence[str]) -> int:
+        return len({tuple(one.get(key) for key in keys) for one in values})
+
+    names: list[Mapping[str, str]] = [
+        {key: str(run.config[key]) for key in ("arm", "row") if key in run.config} for run in runs
+    ]
+    for values in (said, names, [*map(settings, runs)]):
+        if keys := _differing(values):
+            # A multirun names its arms by what differs: that says more than the name.
+            own = [key for key in keys if key not in NAMES]
+            return own if own and groups(values, own) == groups(values, keys) else keys
+    return []
+
+
+def _differing(values: Sequence[Mapping[str, str]]) -> list[str]:
+    keys = dict.fromkeys(key for one in values for key in one)
+    return [key for key in keys if len({one.get(key) for one in values}) > 1]

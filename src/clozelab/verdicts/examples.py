@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +89,7 @@ def compare_examples(first: Record, second: Record, metric: str) -> str:
     if not all(path.is_file() for path in files):
         return ""
     try:
-        answers = [_cached(path, path.stat().st_mtime_ns) for path in files]
-        found = _pair(first, answers[0], answers[1], score)
+        found = _pair(first, _read(files[0]), _read(files[1]), score)
     except ValueError:
         return ""
     gap, right = found.bootstrap, found.mcnemar
@@ -102,12 +100,6 @@ def compare_examples(first: Record, second: Record, metric: str) -> str:
         if right.only_first + right.only_second == 0:
             said = "both answer the same examples rightly"
     return f"on these examples, this pair of runs ({first.seeds}): {said}; says nothing about pre-training seeds"
-
-
-@lru_cache(maxsize=64)
-def _cached(path: Path, _modified: int) -> Answers:
-    """The time is there for the cache alone: a page asks for the same files several times."""
-    return _read(path)
 
 
 def _read(path: Path) -> Answers:

@@ -12,8 +12,6 @@ every key with an example.
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterable
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -22,7 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError, model_validator
 
-from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR, hint, nearest
+from clozelab.suggestions import EXPERIMENTS_DIR, hint
 
 OUR_SPLIT: Literal["dev"] = "dev"
 PERCENT = "percent"
@@ -37,22 +35,7 @@ RATE_KEYS = ("learning_rate", "optimizer.learning_rate")
 STEP_KEYS = ("phases.*.steps", "validation.interval_steps")
 """How long pre-training is, and what is counted in its steps."""
 ROUNDING = 0.1 + 1e-9
-"""Largest difference between a mean of printed numbers and a printed mean, each rounded to one decimal."""
-SCORES = (
-    *("accuracy", "f1", "matthews", "pearson", "spearman", "precision", "recall", "exact_match"),
-    *("exact", "threshold", "exact_untuned", "f1_untuned", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"),
-    *("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh", "pr_exact_ap", "pr_f1_ap", "pr_oracle_ap"),
-)
-"""Names of the scores that the project's scorers give."""
-FACTS = (
-    *("validation/loss", "validation/perplexity", "validation/accuracy", "flops", "mfu", "parameters", "steps"),
-    *("tokens", "tokens_per_second", "training_seconds", "unigram_entropy", "matmul_ceiling", "total_steps"),
-    "world_size",
-)
-"""Numbers in every pre-training run's record; each term of an objective adds a loss and an accuracy of its own."""
-OWN_FACT = re.compile(r"validation/\w+_(loss|accuracy)(/.+)?")
-SAME_KEY = 0.85
-"""How much alike two keys have to be that both begin with "validation/", to be taken for one."""
+"""Largest difference between a claim's size and that of its cells, each rounded to one decimal."""
 
 Number = Annotated[float, Strict()]
 Count = Annotated[int, Strict()]
@@ -76,6 +59,9 @@ def _parts(entries: Any) -> Any:
     return parts
 
 
+Parts = Annotated[tuple[tuple[Part, ...], ...], BeforeValidator(_parts)]
+
+
 class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -90,9 +76,7 @@ class Column(_Entry):
     benchmarks: tuple[str, ...] = Field(default=(), description="a list of names that stand_in_for of a task may have")
     split: Literal["dev", "test"] = Field(default=OUR_SPLIT, description="dev or test: of the paper's numbers")
     source: Literal["pretrain", ""] = Field(default="", alias="from", description="pretrain, or left out for a task")
-    parts: Annotated[tuple[tuple[Part, ...], ...], BeforeValidator(_parts)] = Field(
-        default=(), alias="mean_of", description="a list of two or more different columns"
-    )
+    parts: Parts = Field(default=(), alias="mean_of", description="a list of two or more different columns")
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
@@ -102,22 +86,6 @@ class Column(_Entry):
             raise ValueError("stand_ins, benchmarks and a metric belong to a task's column, not to a mean")
         if self.is_pretraining and not self.metric:
             raise ValueError("a column from pretrain has a metric, such as validation/loss")
-        return self
-
-    @model_validator(mode="after")
-    def _is_known(self) -> Self:
-        """Refuse a slip of the pen in a metric; a name like none of ours may be a module's own score."""
-        known = [f"validation/{name}" for name in SCORES]
-        if self.is_pretraining and self.metric not in FACTS and not OWN_FACT.fullmatch(self.metric):
-            meant = hint(self.metric, FACTS, cutoff=SAME_KEY)
-            raise ValueError(f"metric {self.metric!r} is no fact of a pre-training run; {meant}")
-        scores = () if self.is_pretraining else (self.metric, *(part.metric for group in self.parts for part in group))
-        for metric in filter(None, scores):
-            split, slash, score = metric.partition("/")
-            # A further validation file has its name before the score's.
-            is_known = split in ("validation", "test") and (score in SCORES or score.partition("_")[2] in SCORES)
-            if not is_known and (not slash or nearest(metric, known, cutoff=SAME_KEY)):
-                raise ValueError(f"metric {metric!r} is no score; {hint(metric, known, cutoff=SAME_KEY)}")
         return self
 
     @property
@@ -306,35 +274,13 @@ class Experiment(_Entry):
             for part in (part for group in column.parts for part in group):
                 _known(part.column, tasks, f"columns.{i}: mean_of", "tasks' columns")
         for i, row in enumerate(self.rows):
-            self._check_cells(row, f"rows.{i}")
+            if len(row.cells) != len(self.columns):
+                raise ValueError(f"rows.{i}: {len(row.cells)} cells for {len(self.columns)} columns")
             if row.floor is not None:
                 _known(row.floor, rows, f"rows.{i}: floor", "rows")
         for i, claim in enumerate(self.claims):
             self._check_claim(claim, f"claims.{i}")
-        for key in self.differ_in:  # those of arms and rows are looked at where their runs are composed
-            _known(re.split(r"[./@]", key)[0], known_settings(self.folder), "differ_in", "settings of a run")
         return self
-
-    def _check_cells(self, row: Row, where: str) -> None:
-        """One cell for each column; a printed mean of printed cells is their mean."""
-        if len(row.cells) != len(self.columns):
-            raise ValueError(f"{where}: {len(row.cells)} cells for {len(self.columns)} columns")
-        cells = dict(zip((column.name for column in self.columns), row.cells, strict=True))
-        for column in self.columns:
-            printed = cells[column.name]
-            # Of several scores of a column, one alone is printed.
-            known = [
-                cells[group[0].column] if group[0].metric == "" == group[-1].metric else None for group in column.parts
-            ]
-            whole = [one for one in known if one is not None]
-            if printed is None or not whole or len(whole) < len(known):
-                continue
-            mean = sum(whole) / len(whole)
-            if abs(mean - printed) > ROUNDING:
-                raise ValueError(
-                    f"{where}: {column.name} is {printed}, and the mean of its {len(whole)} columns is {mean:.2f}; one "
-                    "of the cells is wrong"
-                )
 
     def _check_claim(self, claim: Claim, where: str) -> None:
         """Its rows and columns are the table's, its size is what the printed cells say."""
@@ -440,7 +386,6 @@ def load_experiment(folder: Path) -> Experiment:
         )
     except ValidationError as error:
         raise ValueError(f"{path}: {_in_words(error)}") from None
-    _check_tasks(found, path)
     _check_files(found, path)
     return found
 
@@ -480,28 +425,6 @@ def _in_words(error: ValidationError) -> str:
     if first["type"] == "missing" and len(place) == depth + 1:
         return f"{where}lacks {key}, {meaning}"
     return f"{'.'.join(place)} is {first['input']!r}; it is {meaning}"
-
-
-def known_settings(folder: Path) -> set[str]:
-    """First parts of the keys that a pre-training or fine-tuning run has: `objective` of objective.token."""
-    found = {"hydra"} | read_yaml(CONF_DIR / "paths.yaml").keys()
-    for stage in ("pretrain", "finetune"):
-        plain = read_yaml(CONF_DIR / f"{stage}.yaml")
-        found |= {str(next(iter(one))) for one in plain.pop("defaults", ()) if isinstance(one, dict)} | plain.keys()
-    return found | {path.name for path in folder.glob("*") if path.is_dir()}
-
-
-def _check_tasks(experiment: Experiment, path: Path) -> None:
-    """Refuse a task's name that is a slip of the pen; any other may be a data set that nothing here can read."""
-    sweeps = experiment.folder.glob("sweep_*.yaml")
-    if any("searchpath" in sweep.read_text(encoding="utf-8") for sweep in sweeps):
-        return  # tasks of one's own may lie anywhere
-    known = {file.stem for folder in (experiment.folder, CONF_DIR) for file in (folder / "task").glob("*.yaml")}
-    swapped = {"".join(sorted(one)) for one in known}
-    for i, column in enumerate(experiment.columns):
-        for name in filter(None, (column.task, *column.stand_ins)):
-            if "".join(sorted(name)) in swapped or difflib.get_close_matches(name, known, cutoff=SAME_KEY):
-                _known(name, known, f"{path}: columns.{i}", "tasks")
 
 
 def _check_files(experiment: Experiment, path: Path) -> None:

@@ -186,10 +186,9 @@ def _notes(
     if len(case.links) > 1:
         notes.append(f"of {len(verdicts)} differences {_counted(verdicts, list(dict.fromkeys(verdicts)))}")
         notes += [f"{link.name}: {link.absent}" for link in case.links if link.absent]
-    corrected = correction.corrected.get(weakest.key, 0.0) if weakest and weakest.is_tested else 0.0
-    if (
-        weakest and weakest.p is not None and weakest.p < SIGNIFICANCE <= corrected
-    ):  # they seem to contradict each other
+    p = weakest.p if weakest else None
+    if weakest and p is not None and p < SIGNIFICANCE <= correction.corrected.get(weakest.key, 0.0):
+        # The plain interval and the verdict would seem to contradict each other.
         what = f"{'the margin' if weakest.margin else 'zero'}, the test corrected for {correction.size} differences"
         notes.append(f"the plain interval excludes {what} does not")
     for link in case.links:

@@ -14,12 +14,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from clozelab.metrics.statistics import Estimate, estimate
+from clozelab.suggestions import nearest
 from clozelab.verdicts.experiment import OUR_SPLIT, PERCENT, Column, Experiment
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
     from clozelab.runs.record import Record
 
+SAME_KEY = 0.85
+"""How much alike two keys have to be that both begin with "validation/", to be taken for one."""
 Seeds = tuple[int, int]
 """(pre-training seed, fine-tuning seed); of a pre-training run (its seed, 0)."""
 
@@ -55,11 +58,6 @@ class DataColumn:
     def decimals(self) -> int:
         """How many are shown: a perplexity of 3.99 against 3.54 is what the paper argues with."""
         return 1 if self.unit == PERCENT else 2
-
-    @property
-    def distance_from_paper(self) -> tuple[bool, bool]:
-        """For sorting: the paper's own data set first, its other split next, a stand-in last."""
-        return not self.is_paper, not self.is_other_split
 
 
 @dataclass(frozen=True)
@@ -145,8 +143,7 @@ class Table:
 
     def of_column(self, column: Column) -> list[DataColumn]:
         """The data sets with results that speak for a column of the paper: its own first, of whatever split."""
-        mine = [one for one in self.with_results if one.column == column]
-        return sorted(mine, key=lambda one: one.distance_from_paper)
+        return _speakers(column.name, self.with_results)
 
     def paper_value(self, row: str, column: DataColumn) -> float | None:
         """The paper's number; None where it has none, and for any data set but its own."""
@@ -195,13 +192,15 @@ def build_table(experiment: Experiment, runs: Runs) -> Table:
         columns += [_of_paper(column), *([ours] if has_results else [])]
     filled = [one for one in columns if any((row, one.key) in cells and cells[row, one.key].scores for row in rows)]
     for column in (one for one in experiment.columns if one.parts):
-        parts = [[_speaker(part.column, part.metric, filled) for part in group] for group in column.parts]
-        known = [[one for one in group if one is not None] for group in parts]
-        ours = _mean_column(column, [one for group in known for one in group])
-        columns += [] if known == parts and ours.is_paper else [_of_paper(column)]
-        columns += [ours] if known == parts else []
-        for row in rows if known == parts else ():
-            found = tuple(tuple((one, cell_of(row, one)) for one in group) for group in known)
+        speakers = {part: _speakers(part.column, filled)[:1] for group in column.parts for part in group}
+        if not all(speakers.values()):  # a mean over fewer is another number
+            columns.append(_of_paper(column))
+            continue
+        known = {part: replace(one, metric=part.metric or one.metric) for part, (one,) in speakers.items()}
+        ours = _mean_column(column, list(known.values()))
+        columns += [ours] if ours.is_paper else [_of_paper(column), ours]
+        for row in rows:
+            found = tuple(tuple((known[part], cell_of(row, known[part])) for part in group) for group in column.parts)
             whole = _mean_cell([_mean_cell([cell for _, cell in group]) for group in found])
             cells[row, ours.key] = replace(whole, groups=found)
     # In the order of the paper's columns, other tasks last; the sort keeps the order within a column.
@@ -321,6 +320,8 @@ def _cell(runs: Sequence[Record], metric: str, expected: Iterable[Seeds], note: 
     scores = {seeds: float(_values(run)[metric]) for seeds, run in found.items()}
     num_unscored = len(runs) - len(found)
     lacking = f"{num_unscored} run(s) lack {metric}" if num_unscored else ""
+    if runs and not found and (meant := nearest(metric, _values(runs[0]), cutoff=SAME_KEY)):
+        lacking += f" (did you mean {meant!r}?)"
     return Cell(
         scores=scores,
         healthy={seeds: scores[seeds] for seeds, run in found.items() if not run.facts.get("collapsed")},
@@ -363,11 +364,10 @@ def _best_learning_rate(runs: list[Record]) -> tuple[list[Record], str]:
     return list(whole[rate].values()), note + (f" ({left} more with fewer seeds left out)" if left else "")
 
 
-def _speaker(name: str, metric: str, filled: Iterable[DataColumn]) -> DataColumn | None:
-    """The data set that speaks for a column in a mean, by another of its scores where `metric` says so."""
-    mine = (one for one in filled if one.column and one.column.name == name)
-    best = min(mine, key=lambda one: one.distance_from_paper, default=None)
-    return replace(best, metric=metric) if best and metric else best
+def _speakers(name: str, columns: Iterable[DataColumn]) -> list[DataColumn]:
+    """Those that speak for a column of the paper: its own data set first, its other split next, stand-ins last."""
+    mine = [one for one in columns if one.column and one.column.name == name]
+    return sorted(mine, key=lambda one: (not one.is_paper, not one.is_other_split))
 
 
 def _mean_column(column: Column, parts: Sequence[DataColumn]) -> DataColumn:
