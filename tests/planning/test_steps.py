@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from clozelab.launch import sweep
 from clozelab.launch.jobs import planned_jobs
-from clozelab.planning.steps import make_steps, require_task_files
+from clozelab.planning.steps import make_steps
 from clozelab.suggestions import EXPERIMENTS_DIR
 
 TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"
@@ -110,18 +109,3 @@ def test_given_encoder_is_fine_tuned_by_the_papers_protocol() -> None:
     assert [job.run_dir.split("/")[-2] for job in jobs] == ["rate-5e-05", "rate-4e-05", "rate-3e-05", "rate-2e-05"]
     composed = sweep.compose("sweep_finetune", words, folder=EXPERIMENTS_DIR / "table1_glue")
     assert (composed.epochs, composed.max_train_examples, composed.encoder) == (3, None, "/x")
-
-
-def test_missing_task_files_are_said_before_pretraining(tmp_path: Path) -> None:
-    step = make_steps(TABLE5, ["scale=demo", f"data_dir={tmp_path}", "finetune.task=mrpc,squad_v1"])[-1]
-    with pytest.raises(
-        ValueError, match=r"(?s)task mrpc: .*MRPC/train\.tsv.*to go without it: finetune\.task=squad_v1"
-    ):
-        require_task_files(step)
-    for name in ("glue/MRPC/train.tsv", "glue/MRPC/dev.tsv", "squad/train-v1.1.json"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("")
-    with pytest.raises(ValueError, match=r"task squad_v1: .*dev-v1\.1\.json"):
-        require_task_files(step)
-    (tmp_path / "squad/dev-v1.1.json").write_text("")
-    require_task_files(step)

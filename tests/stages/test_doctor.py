@@ -99,6 +99,17 @@ def test_wrong_settings_are_refusals(places: list[str]) -> None:
     assert what == "pre-training arm=mlm_nsp and 2 more" and "80 positions" in reason and not subject.arms
 
 
+def test_missing_task_files_are_said_before_pretraining(places: list[str], tmp_path: Path) -> None:
+    words = ["scale=demo", *places[:4], f"data_dir={tmp_path}", "corpus=text", "task=mrpc,squad_v1"]
+    mrpc, squad = [one for one in gather(EXPERIMENT, words).refusals if one[0].startswith("task")]
+    assert "MRPC/train.tsv" in mrpc[1] and mrpc[1].endswith("to go without it: task=squad_v1")
+    for name in ("glue/MRPC/train.tsv", "glue/MRPC/dev.tsv", "squad/train-v1.1.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    squad = gather(EXPERIMENT, words).refusals[-1]
+    assert squad[0] == "task squad_v1" and "dev-v1.1.json" in squad[1]
+
+
 def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) -> None:
     """Not only those of the first row of each task: what is wrong with another would show after pre-training."""
     folder = tmp_path / "mine"
@@ -230,7 +241,6 @@ def test_reproduce_stops_at_an_error(
         return 130 if step.verb == "pretrain" else 0  # as far as this test goes
 
     monkeypatch.setattr(reproduce, "run_step", run)
-    monkeypatch.setattr(reproduce, "require_task_files", lambda step: None)
     assert reproduce.main([str(EXPERIMENT), "scale=demo", *places, *option]) == (130 if ran[-1] == "pretrain" else 1)
     assert verbs == ran
 

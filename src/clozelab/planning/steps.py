@@ -14,7 +14,6 @@ from pathlib import Path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
 
-from clozelab.datamodules.files import require_file
 from clozelab.launch.experiments import SWEEPS as SWEEPS
 from clozelab.launch.experiments import ExperimentSource, sweeps_in
 from clozelab.launch.jobs import GIVEN_ROW
@@ -151,24 +150,3 @@ def runs_root(folder: Path | None, overrides: Sequence[str], config_name: str | 
     with hydra_config(composed):
         scale = str(composed.scale.name)
         return Path(str(composed.runs_dir)) / str(composed.experiment) / scale, scale
-
-
-def require_task_files(step: Step) -> None:
-    """Look for the files of every task of a fine-tuning sweep, so that a night of pre-training does not end without.
-
-    ValueError: names the first missing file, how to get it, and how to leave the task out.
-    """
-    by_task = step.sweep.groups(lambda key: key == "task")
-    for jobs in by_task.values():
-        config = step.sweep.settings(jobs[0])
-        task, data = config["task"], config["task"]["data"]
-        files = [value for key, value in data.items() if key.endswith("_file")]
-        files += [*(data.get("train_extra") or ()), *(data.get("extra_validation_files") or {}).values()]
-        files += (data.get("test_files") or {}).values() if config["predict_test"] else ()
-        for file in [] if config["hub"] else files:
-            try:
-                require_file(config["data_dir"], file, data.get("how_to_get", "not said"))
-            except ValueError as error:
-                names = [word.partition("=")[2] for words in by_task for word in words]
-                others = ",".join(name for name in names if name != task["name"])
-                raise ValueError(f"task {task['name']}: {error}\n  to go without it: finetune.task={others}") from None

@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from clozelab.launch.jobs import LIKELY_SHARED, job_names, planned_jobs
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, STOPPED
-from clozelab.planning.steps import SWEEPS, Step, make_steps, require_task_files
+from clozelab.planning.steps import SWEEPS, Step, make_steps
 from clozelab.runs.progress import write_launch
 from clozelab.stages.report import judge
 from clozelab.terminal import parse, wants_help
@@ -73,10 +73,6 @@ def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:
     """(status, whether nothing more is to be done): one process a step, up to the first that must not be passed."""
     failed = False
     for number, step in enumerate(steps, 1):
-        if step.verb == "pretrain":
-            # After prepare, which writes the files of a generated world.
-            for later in steps[number:]:
-                require_task_files(later)
         console.rule(escape(f"{number} of {len(steps) + 1}: clozelab {' '.join(step.words())}"), align="left")
         status = run_step(step)
         if status < 0 or status in STOPPED or (status and not step.is_sweep):

@@ -13,7 +13,7 @@ from clozelab.checks.subject import WARNING, Budget, Finding, Subject, Task
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.datamodules.examples import TaskPreview
-from clozelab.datamodules.finetuning import TaskInputs
+from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, explain, phase_objectives
 from clozelab.models.folders import read_config, read_config_dict
 from clozelab.modules.results import max_positions, open_tokenizer
@@ -97,13 +97,18 @@ def analyse(steps: Sequence[Step], corpora: Corpora, runs: Runs | None = None) -
     return assemble(steps, arms, found.get("finetune", ()), TaskFiles(read_preview), runs)
 
 
-def read_preview(settings: Mapping[str, Any], tokenizer: Any = None, longest: int = 512) -> TaskPreview | None:
-    """Texts and labels of a task's files; None where its reader has no such look. Nothing is tokenised.
+def open_task(settings: Mapping[str, Any], tokenizer: Any = None, longest: int = 512) -> FinetuningDataModule:
+    """A task's data before any encoder is there: for its texts and labels, not to be tokenised.
 
-    ValueError: a file is not there, or is not what the task's settings say.
+    ValueError: a file is not there.
     """
     places = Path(settings["data_dir"]), Path(settings["cache_dir"])
-    return build_task_data(settings, TaskInputs(settings["task"]["name"], *places, tokenizer, longest)).preview()
+    return build_task_data(settings, TaskInputs(settings["task"]["name"], *places, tokenizer, longest))
+
+
+def read_preview(settings: Mapping[str, Any]) -> TaskPreview | None:
+    """Texts and labels of a task's files; None where its reader has no such look. ValueError: they are not right."""
+    return open_task(settings).preview()
 
 
 def gather(folder: Path, words: Sequence[str]) -> Subject:
@@ -189,6 +194,7 @@ class Gathering:
         seeds = [] if "pretrain" in self.steps else list(sweep.groups(lambda key: key != "seed").values())
         encoders = [(str(sweep.settings(jobs[0])["encoder"]), jobs) for jobs in seeds]
         lacking = {job: encoder for encoder, jobs in encoders if not _is_there(encoder) for job in jobs}
+        tasks = [word.partition("=")[2] for words in sweep.groups(lambda key: key == "task") for word in words]
         for jobs in sweep.groups(lambda key: key in ("task", "encoder")).values():
             # An encoder that is not there is no fault of the task's: another one shows whether the task is sound.
             settings = sweep.settings(next((job for job in jobs if job not in lacking), jobs[0]))
@@ -199,7 +205,9 @@ class Gathering:
                 if self.corpora.awaits_world and "not found" in str(error):
                     self.corpora.unprepared.append(name)
                 else:
-                    self.refusals.append((name, _plain(error)))
+                    others = ",".join(task for task in tasks if task != settings["task"]["name"])
+                    without = f"; to go without it: task={others}" if others else ""
+                    self.refusals.append((name, _plain(error) + without))
         if 0 < len(lacking) < len(sweep.jobs):
             figure = f"{len(lacking)} of {len(sweep.jobs)} jobs, e.g. {next(iter(lacking.values()))}"
             what = "some jobs have no encoder: those that are not complete will fail, the others run"
@@ -219,7 +227,11 @@ class Gathering:
         if settings["hub"]:
             what = f"{name}: its files come from the hub and are not looked at"
             self._notice("task", what, "", "data_dir=FOLDER with the same files would be")
-        elif (preview := read_preview(settings, tokenizer, trained)) is not None:
+            return
+        task = open_task(settings, tokenizer, trained)
+        if settings["predict_test"]:
+            task.require_test_files()
+        if (preview := task.preview()) is not None:
             self.files.of(settings, preview)
             metrics, span, longest = module.get("metrics") or (), module.get("number_range"), data["max_seq_length"]
             self.tasks.append(Task(name, preview, tokenizer, longest, trained, metrics, span, names))
