@@ -166,7 +166,7 @@ def fitting(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: i
         words = [word for cell in cells for word in cell.split()] if heading.folds else cells
         needed.append(max((len(word) for word in words), default=0))
     shown = list(range(len(headings)))
-    while sum(needed[index] + GAP for index in shown) > width:
+    while sum(needed[index] + GAP + 1 for index in shown) - 1 > width:  # rich draws a blank beside each
         droppable = [index for index in shown if headings[index].drop]
         if not droppable:
             break

@@ -102,7 +102,7 @@ def parse_budget(text: str) -> float:
 def tables(costing: Costing) -> Iterator[Table]:
     """One a stage: what its runs are, their FLOPs (ELECTRA's convention beside ours), speed and time."""
     # Name -> how soon a narrow terminal loses it.
-    times = {"tokens/s": 2, "time": 0, "took": 1}
+    times = {"tokens/s": 1, "time": 0, "took": 2}
     if costing.arms:
         columns = {"runs": 0, "parameters": 3, "with heads": 6, "tokens": 0, "FLOPs/token": 5, "FLOPs a run": 0,
                    "ELECTRA's": 7}  # fmt: skip
