@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -30,7 +30,7 @@ TEMPORARY = (".*.tmp", ".encoder.*", ".model.*")
 CACHE_PARTS = ("corpora", "tasks", "features", "baselines")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Garbage:
     """One thing that may go.
 
@@ -39,9 +39,12 @@ class Garbage:
 
     kind: str
     path: Path
-    num_bytes: int
     reason: str
     lock: Path | None = None
+    num_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.num_bytes = size(self.path)
 
 
 def find_garbage(records: Sequence[Record], runs_dir: Path, cache_dir: Path, older_than_days: float) -> list[Garbage]:
@@ -52,32 +55,21 @@ def find_garbage(records: Sequence[Record], runs_dir: Path, cache_dir: Path, old
         older_than_days: unfinished runs that ended longer ago.
     """
     busy = {one.folder for one in records if one.holder is not None or one.status == "running"}
-    quiet = [one for one in records if one.folder not in busy and _is_quiet(one.folder)]
-    found = [*_of_runs(quiet, older_than_days), *_leftovers(runs_dir, busy), *_unused_cache(records, cache_dir)]
-    whole = {one.path for one in found if one.kind == "unfinished"}
-    found = [one for one in found if one.kind == "unfinished" or not whole & set(one.path.parents)]
-    return sorted(found, key=lambda one: ([*KINDS].index(one.kind), str(one.path)))
-
-
-def _garbage(kind: str, path: Path, reason: str, lock: Path | None = None) -> Garbage:
-    return Garbage(kind, path, size(path), reason, lock)
-
-
-def _of_runs(records: Iterable[Record], older_than_days: float) -> Iterator[Garbage]:
-    for one in records:
+    found = list(_unused_cache(records, cache_dir))
+    for one in (one for one in records if one.folder not in busy and _is_quiet(one.folder)):
         checkpoints = one.folder / "checkpoints"
         if one.is_complete and checkpoints.is_dir() and (one.folder / "encoder" / "config.json").is_file():
-            yield _garbage("checkpoints", checkpoints, "the run is complete", one.folder)
+            found.append(Garbage("checkpoints", checkpoints, "the run is complete", one.folder))
         age = (time.time() - last_change(one.folder)) / 86_400
         if one.status in UNFINISHED and age >= older_than_days:
-            yield _garbage("unfinished", one.folder, f"{one.status} {age:.0f} days ago", one.folder)
-
-
-def _leftovers(runs_dir: Path, busy: set[Path]) -> Iterator[Garbage]:
+            found.append(Garbage("unfinished", one.folder, f"{one.status} {age:.0f} days ago", one.folder))
     for path in (path for pattern in TEMPORARY for path in runs_dir.rglob(pattern)):
         if not busy & set(path.parents) and _is_quiet(path):
             run = next((folder for folder in path.parents if (folder / RUN_FILE).is_file()), None)
-            yield _garbage("leftovers", path, "a killed process left it", run)
+            found.append(Garbage("leftovers", path, "a killed process left it", run))
+    whole = {one.path for one in found if one.kind == "unfinished"}
+    found = [one for one in found if one.kind == "unfinished" or not whole & set(one.path.parents)]
+    return sorted(found, key=lambda one: ([*KINDS].index(one.kind), str(one.path)))
 
 
 def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbage]:
@@ -92,16 +84,16 @@ def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbag
         if name.startswith("."):
             with held(path.with_name(name.removesuffix(".tmp") + ".lock")) as is_free:  # of a preparation that fills it
                 if is_free:
-                    yield _garbage("leftovers", path, "a killed process left it")
+                    yield Garbage("leftovers", path, "a killed process left it")
         elif part == "corpora":
             try:
                 fingerprint = json.loads((path / "manifest.json").read_text(encoding="utf-8"))["fingerprint"]
             except (OSError, ValueError, KeyError, TypeError):
                 fingerprint = None
             if fingerprint not in corpora:
-                yield _garbage("cache", path, "no run was trained on it", path.with_name(f".{name}.lock"))
+                yield Garbage("cache", path, "no run was trained on it", path.with_name(f".{name}.lock"))
         elif f"{part}/{name}" not in named and name.rpartition("-")[0] not in silent:
-            yield _garbage("cache", path, "no run refers to it")
+            yield Garbage("cache", path, "no run refers to it")
 
 
 def _is_quiet(path: Path) -> bool:

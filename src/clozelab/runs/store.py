@@ -133,11 +133,14 @@ class Run:
                 fresh.go_on_from(old)
             (folder / CONFIG_FILE).write_text(shown_config(config), encoding="utf-8")
             run = cls(fresh, lock=lock, is_resumed=old is not None)
-            run._open_log()
+            run._log = logging.FileHandler(folder / LOG_FILE, encoding="utf-8")
+            run._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
             run._write()
             return run
-        except BaseException:
+        except BaseException as error:
             lock.release()
+            if isinstance(error, OSError):
+                raise ValueError(f"{folder} cannot be written ({error}); make way and run again") from error
             raise
 
     def record(self, **facts: Any) -> None:
@@ -182,14 +185,6 @@ class Run:
                 self._log.close()
             if self._lock is not None:
                 self._lock.release()
-
-    def _open_log(self) -> None:
-        path = self.dir / LOG_FILE
-        try:
-            self._log = logging.FileHandler(path, encoding="utf-8")
-        except OSError as error:
-            raise ValueError(f"{path} cannot be written ({error}); make way for it and run again") from error
-        self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
     def _mark_end(self, error: BaseException | None) -> None:
         self.content.status, self.content.finished = "failed", now()
