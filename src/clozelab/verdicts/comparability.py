@@ -40,8 +40,6 @@ MAY_DIFFER = (
     *("save_model", "predict_test"),
     *(key for key, option in CONDITIONAL_KEYS.items() if option == "predict_test"),
 )
-READ = {"pretrain": "corpus", "finetune": "task_files"}
-"""Stage -> its input that has to be the same in all runs."""
 PROTOCOL = (
     *("epochs", "evaluations_per_epoch", "global_batch_size", "gradient_clip_norm", "learning_rate"),
     *("max_train_examples", "optimizer", "schedule"),
@@ -153,8 +151,7 @@ def meant_to_differ(first: Sequence[Record], second: Sequence[Record]) -> frozen
     for key in here.keys() | there.keys():
         if here.get(key, "(nothing)") != there.get(key, "(nothing)"):
             found |= _chosen_apart(key.removeprefix("/"), one, other) if key.startswith("/") else {key}
-    same = {key: REFERENCE.findall(value) for key, value in here.items() if there.get(key) == value}
-    references = derived() | same
+    references = derived() | {key: REFERENCE.findall(text) for key, text in here.items() if there.get(key) == text}
     while True:
         more = {key for key, names in references.items() if any(is_within(name, found) for name in names)}
         if more <= found:
@@ -200,7 +197,7 @@ def settings(run: Record) -> dict[str, str]:
     How the work was laid out on a machine is not of it (fingerprint.LAYOUT_KEYS); precision is.
     """
     values = {key: value for key, value in flatten(run.config).items() if _counts(key)}
-    if (name := READ[run.stage]) in run.inputs:
+    if (name := "corpus" if run.stage == "pretrain" else "task_files") in run.inputs:
         values[f"input {name}"] = run.inputs[name][:12]
     if "precision" in run.facts:
         values["precision"] = run.facts["precision"]
@@ -265,17 +262,16 @@ def inconsistencies(experiment: Experiment, runs: Runs) -> list[str]:
     for run in finetune:
         arm, is_last = str(run.config.get("encoder_arm")), float(run.config.get("encoder_fraction", 1.0)) == 1.0
         if encoder_of(run) and is_last and finished.get((arm, run.pretrain_seed), "") > run.started:
-            when = f"before {arm} seed {run.pretrain_seed} was trained to its end (anew since?)"
-            lines.append(f"{run.place}: began {when}")
+            lines.append(
+                f"{run.place}: began before {arm} seed {run.pretrain_seed} was trained to its end (anew since?)"
+            )
     return lines
 
 
 def _unequal(what: str, runs: Sequence[Record], free: frozenset[str]) -> list[str]:
     """Lines for what is not the same in all runs, or, where it sets an arm or row apart, not in all of its own."""
     named = by_name(runs)
-    own = {
-        name: free.union(*(meant_to_differ(mine, others) for others in named.values())) for name, mine in named.items()
-    }
+    own = {name: free.union(*(meant_to_differ(mine, one) for one in named.values())) for name, mine in named.items()}
     values: dict[tuple[str, str], dict[str, list[Record]]] = {}
     known = {}
     for run in runs:
@@ -319,10 +315,10 @@ def copied_seeds(runs: Iterable[Record]) -> str:
                     (row.step, row.value) for row in read_rows(run.folder / "metrics.csv") if row.key == "train/loss"
                 ]
                 answers.setdefault((scores, *sorted(told), *losses), []).append(run.seeds)
-    same = next((seeds for seeds in answers.values() if len(seeds) > 1), None)
-    if same is None:
-        return ""
-    return f"runs {listed(same)} (pre-training/fine-tuning seed) gave the same answers to the last digit"
+    same = next((seeds for seeds in answers.values() if len(seeds) > 1), [])
+    return (
+        f"runs {listed(same)} (pre-training/fine-tuning seed) gave the same answers to the last digit" if same else ""
+    )
 
 
 def _one_encoder(runs: Iterable[Record]) -> str:

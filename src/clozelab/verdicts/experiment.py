@@ -38,7 +38,6 @@ ROUNDING = 0.1 + 1e-9
 """Largest difference between a claim's size and that of its cells, each rounded to one decimal."""
 
 Number = Annotated[float, Strict()]
-Count = Annotated[int, Strict()]
 
 
 class Part(NamedTuple):
@@ -238,7 +237,9 @@ class Experiment(_Entry):
     )
     matched_by_reason: str = Field(default="", description="why arms need not agree in anything")
     differ_in: tuple[str, ...] = Field(default=(), description="a list of settings such as [epochs]")
-    seeds: Count | None = Field(default=None, ge=1, description="the number of runs behind each of the paper's cells")
+    seeds: Annotated[int, Strict()] | None = Field(
+        default=None, ge=1, description="the number of runs behind each cell"
+    )
     averaging: Literal["mean", "median", "best", ""] = Field(default="", description="one of mean, median, best")
 
     @model_validator(mode="before")
