@@ -16,9 +16,9 @@ from clozelab.models.attention import (
     attention,
     attention_of,
     dense_rows,
+    has_fast_path,
     reference_attention,
 )
-from clozelab.models.kernels.cpu import has_fast_path
 from clozelab.models.layout import Layout
 
 LENGTHS = [5, 9, 1, 9, 3, 2, 7, 4, 8, 6, 9]

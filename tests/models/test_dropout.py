@@ -1,12 +1,11 @@
-"""Tests of clozelab.models.kernels.cpu."""
+"""Tests of dropout in clozelab.models.layers."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from clozelab.models.kernels.cpu import dropout
-from clozelab.models.layers import Dropout
+from clozelab.models.layers import Dropout, dropout
 
 
 @pytest.mark.parametrize("prob", [0.1, 0.5, 0.003])

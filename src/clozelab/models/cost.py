@@ -4,11 +4,10 @@ Both are read off the modules that run, on the meta device, where nothing has me
 parameters and every time as work, and a window, a gate or a second encoder is counted without a line here.
 
 Matrix products only, forward once and backward twice. A causal mask is not discounted, though half of its scores are
-thrown away; a window is. Heads on one state a sequence (next sentence, classification) are left out: they are below a
-thousandth.
+thrown away. Heads on one state a sequence (next sentence, classification) are below a thousandth, and left out.
 
 Unusual: torch.utils.flop_counter gives the same figures (tests/models/test_cost.py), but runs torch's meta kernels,
-which are Python: importing them takes seconds, and a model a tenth of one. Here only shapes walk through the modules.
+which are Python: importing them takes seconds. Here only shapes walk through the modules.
 """
 
 from __future__ import annotations
@@ -16,15 +15,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from clozelab.models.config import EncoderConfig
-from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
+
+if TYPE_CHECKING:
+    from clozelab.models.encoder import Encoder
 
 EVERY_TOKEN = frozenset({"rtd"})
 """Kinds of heads that read every token; `lm` reads the predicted positions."""
@@ -77,6 +78,8 @@ def electra_flops_per_token(config: EncoderConfig, seq_length: int, predicted_fr
 
 @lru_cache(maxsize=32)
 def _on_meta(config: EncoderConfig) -> Encoder:
+    from clozelab.models.encoder import Encoder  # here: who only names a cost builds nothing
+
     with torch.device("meta"):
         return Encoder(config).eval()
 

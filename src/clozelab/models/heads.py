@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clozelab.models.config import EncoderConfig
-from clozelab.models.kernels.cpu import dropout
 from clozelab.models.kernels.linear_cross_entropy import PredictionLoss, linear_cross_entropy
-from clozelab.models.layers import Dropout, Linear, activation, initialise_
+from clozelab.models.layers import Dropout, Linear, activation, dropout, initialise_
 from clozelab.models.layout import Layout, from_padded, to_padded
 
 

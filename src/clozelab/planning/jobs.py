@@ -22,8 +22,7 @@ from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import electra_flops_per_token, parameter_count, trained_parameters
 from clozelab.models.encoder import Encoder
-from clozelab.objectives.objective import Objective, build_models
-from clozelab.objectives.plateau import plateau_tokens
+from clozelab.objectives.objective import Objective, build_models, plateau_tokens
 from clozelab.planning.tasks import FLOAT_BYTES, FORWARD_SHARE, START_SECONDS, Request, Shape, Words
 from clozelab.runs.fingerprint import SEED_KEYS
 
