@@ -46,7 +46,7 @@ def losses(encoder: Encoder, shards: TokenShards, ids: SpecialIds) -> torch.Tens
     head = build_models(encoder, [objective])["encoder"].heads["lm"]
     with torch.no_grad():
         output = encoder(batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"])
-        logits = head.logits(output.sequence_output[batch["prediction_positions"]])
+        logits = head(output.sequence_output[batch["prediction_positions"]])
         return F.cross_entropy(logits, batch["prediction_labels"], reduction="none")
 
 

@@ -187,8 +187,8 @@ def read_rows(file: TextFile, counts: CorpusCounts, advance: Callable[[int], Non
 def check_head(file: TextFile) -> None:
     """Looks at the first chunk of a file, so that a wrong one is found before anything slow.
 
-    ValueError for a binary or damaged file, and where more than half of its first rows are unusable: such a file is
-    not dirty, it is another kind of file, even if it is a small part of the corpus.
+    ValueError for a binary or damaged file, and where more than half of its first rows are unusable: such a file is of
+    another kind, even if it is a small part of the corpus.
     """
     with file.path.open("rb") as raw:
         *lines, _ = next(_chunks(file.path, raw), b"").split(b"\n")  # the last one may be cut

@@ -23,7 +23,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,19 +73,20 @@ class Instances(ABC):
         return np.searchsorted(self._documents, sentence, side="right") - 1
 
 
-class InputFormat(Protocol):
-    """How instances are laid out; `has_pairs` says whether they carry a next_sentence_label."""
+class InputFormat:
+    """How instances are laid out."""
 
-    has_pairs: bool
+    has_pairs: ClassVar[bool] = False
+    """Whether they carry a next_sentence_label."""
+    instances: ClassVar[type[Instances]]
 
-    def bind(self, shards: Any, ids: SpecialIds, seq_length: int) -> Instances:
+    def bind(self, shards: TokenShards, ids: SpecialIds, seq_length: int) -> Instances:
         """Finds the instances. ValueError where there are none."""
-        ...
+        return self.instances(self, shards, ids, seq_length)
 
 
 def walk(num_sentences: int, following: Callable[[int, int], I64]) -> I64:
-    """Starts of the greedy chunks; `following(low, high)` gives each sentence's next chunk start. Constant memory
-    beside them."""
+    """Starts of the greedy chunks; `following(low, high)` gives each sentence's next one."""
     parts: list[I64] = [np.zeros(0, dtype=np.int64)]
     sentence = 0
     for low in range(0, num_sentences, _BLOCK_SENTENCES):
@@ -97,30 +98,6 @@ def walk(num_sentences: int, following: Callable[[int, int], I64]) -> I64:
             sentence = jump[sentence - low]
         parts.append(np.array(starts, dtype=np.int64))
     return np.concatenate(parts)
-
-
-@dataclass(frozen=True)
-class SegmentPairs:
-    """[CLS] A [SEP] B [SEP]: B follows A in its document, or with `random_next_prob` comes from another one.
-
-    `negative_scope`: "corpus" draws the other document over the whole corpus, "source" inside A's own source; always in
-    proportion to length.
-    """
-
-    random_next_prob: float
-    negative_scope: str
-    has_pairs = True
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.random_next_prob <= 1.0:
-            raise ValueError(f"random_next_prob is {self.random_next_prob}; it must lie in [0, 1].")
-        if self.negative_scope not in ("corpus", "source"):
-            raise ValueError(f"negative_scope is {self.negative_scope!r}; choose corpus or source.")
-
-    def bind(self, shards: Any, ids: SpecialIds, seq_length: int) -> PairInstances:
-        """Finds the instances: a second or two for 100 million tokens. ValueError where the corpus cannot give
-        pairs."""
-        return PairInstances(self, shards, ids, seq_length)
 
 
 @dataclass(frozen=True)
@@ -279,18 +256,23 @@ def _cuts(available: I64) -> I64:
 
 
 @dataclass(frozen=True)
-class FullSentences:
-    """[CLS] text [SEP]: windows of whole consecutive sentences, over document ends with an extra [SEP] (RoBERTa,
-    section 4.2).
+class SegmentPairs(InputFormat):
+    """[CLS] A [SEP] B [SEP]: B follows A in its document, or with `random_next_prob` comes from another one.
 
-    A sentence longer than the window is cut into windows of its own.
+    `negative_scope`: "corpus" draws the other document over the whole corpus, "source" inside A's own source; always in
+    proportion to length.
     """
 
-    has_pairs = False
+    random_next_prob: float
+    negative_scope: str
+    has_pairs = True
+    instances = PairInstances
 
-    def bind(self, shards: Any, ids: SpecialIds, seq_length: int) -> WindowInstances:
-        """Finds the windows. ValueError where there is no text."""
-        return WindowInstances(self, shards, ids, seq_length)
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.random_next_prob <= 1.0:
+            raise ValueError(f"random_next_prob is {self.random_next_prob}; it must lie in [0, 1].")
+        if self.negative_scope not in ("corpus", "source"):
+            raise ValueError(f"negative_scope is {self.negative_scope!r}; choose corpus or source.")
 
 
 class WindowInstances(Instances):
@@ -336,6 +318,16 @@ class WindowInstances(Instances):
         packed = pack_windows(self._tokens, start, length, separators, self.ids, self.seq_length, index)
         document = np.searchsorted(self._token_documents, start, side="right") - 1
         return replace(packed, source=self._sources[document].astype(np.int64))
+
+
+@dataclass(frozen=True)
+class FullSentences(InputFormat):
+    """[CLS] text [SEP]: windows of whole sentences, over document ends with an extra [SEP] (RoBERTa, section 4.2).
+
+    A sentence longer than the window is cut into windows of its own.
+    """
+
+    instances = WindowInstances
 
 
 def _numbered(count: I64) -> tuple[I64, I64]:

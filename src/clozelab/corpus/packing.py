@@ -110,24 +110,17 @@ class Spans:
 def pack_pairs(tokens: TokenStream, spans: Spans, ids: SpecialIds, width: int, names: I64) -> PackedInstances:
     """[CLS] A [SEP] B [SEP] [PAD]... in `width` slots each; A and B fit beside the special tokens.
 
-    With two `ids.pair_separators` it is <s> A </s></s> B </s>. One gather for the whole batch; special slots read a
-    neighbouring token first and are overwritten.
+    With two `ids.pair_separators` it is <s> A </s></s> B </s>.
     """
     slot = np.arange(width)[None, :]
     first_sep = spans.a_length[:, None] + 1
     b_slot = first_sep + ids.pair_separators
     last_sep = b_slot + spans.b_length[:, None]
-    in_b = slot >= b_slot
-    input_ids = _take(tokens, slot + np.where(in_b, spans.b_start[:, None] - b_slot, spans.a_start[:, None] - 1))
-    is_pad = slot > last_sep
+    in_b, is_pad = slot >= b_slot, slot > last_sep
     is_sep = (slot == last_sep) | ((slot >= first_sep) & ~in_b)
-    input_ids[:, 0] = ids.cls
-    input_ids[is_pad] = ids.pad
-    input_ids[is_sep] = ids.sep
-    special = is_pad | is_sep
-    special[:, 0] = True
+    positions = slot + np.where(in_b, spans.b_start[:, None] - b_slot, spans.a_start[:, None] - 1)
     token_type_ids = (in_b & ~is_pad & ids.has_token_types).astype(np.int64)
-    packed = _rectangle(input_ids, token_type_ids, special, last_sep[:, 0] + 1, names)
+    packed = _rectangle(tokens, positions, is_sep, is_pad, token_type_ids, ids, names)
     return replace(packed, a_length=spans.a_length, b_length=spans.b_length)
 
 
@@ -147,25 +140,13 @@ def pack_windows(
     """
     sep_instance, sep_offset = separators
     sep_number = np.arange(len(sep_instance)) - np.searchsorted(sep_instance, sep_instance)
-    sep_slot = 1 + sep_offset + sep_number
-    inserted = np.zeros((len(start), width + 1), dtype=np.int64)
-    inserted[sep_instance, sep_slot] = 1
-    num_separators = inserted.sum(1)
-    shift = np.cumsum(inserted[:, :-1], axis=1) if len(sep_instance) else inserted[:, :-1]
+    inserted = np.zeros((len(start), width), dtype=np.int64)
+    inserted[sep_instance, 1 + sep_offset + sep_number] = 1
     slot = np.arange(width)[None, :]
-    last_sep = length + num_separators + 1
-    input_ids = _take(tokens, start[:, None] + slot - 1 - shift)
-    special = inserted[:, :-1] > 0
-    input_ids[special] = ids.sep
-    is_pad = slot > last_sep[:, None]
-    input_ids[is_pad] = ids.pad
-    input_ids[:, 0] = ids.cls
-    every = np.arange(len(input_ids))
-    input_ids[every, last_sep] = ids.sep
-    special |= is_pad
-    special[:, 0] = True
-    special[every, last_sep] = True
-    return _rectangle(input_ids, np.zeros_like(input_ids), special, last_sep + 1, names)
+    last_sep = (length + inserted.sum(1) + 1)[:, None]
+    positions = start[:, None] + slot - 1 - np.cumsum(inserted, axis=1)
+    is_sep = (inserted > 0) | (slot == last_sep)
+    return _rectangle(tokens, positions, is_sep, slot > last_sep, np.zeros_like(positions), ids, names)
 
 
 def column_of(epoch: Epoch) -> Epoch:
@@ -173,20 +154,28 @@ def column_of(epoch: Epoch) -> Epoch:
     return epoch if isinstance(epoch, int) else epoch[:, None]
 
 
-def _take(tokens: TokenStream, positions: I64) -> I64:
-    """int64, of the same shape; special slots at the ends of the store may point outside it."""
-    np.maximum(positions, 0, out=positions)
-    np.minimum(positions, len(tokens) - 1, out=positions)
-    return tokens.take(positions)
-
-
-def _rectangle(input_ids: I64, token_type_ids: I64, special: BoolArray, lengths: I64, names: I64) -> PackedInstances:
+def _rectangle(
+    tokens: TokenStream,
+    positions: I64,
+    is_sep: BoolArray,
+    is_pad: BoolArray,
+    token_type_ids: I64,
+    ids: SpecialIds,
+    names: I64,
+) -> PackedInstances:
+    """One gather for the whole batch, all [B, S]; special slots read a neighbouring token first, to be overwritten."""
+    input_ids = tokens.take(np.clip(positions, 0, len(tokens) - 1, out=positions))
+    input_ids[is_pad] = ids.pad
+    input_ids[is_sep] = ids.sep
+    input_ids[:, 0] = ids.cls
+    special = is_pad | is_sep
+    special[:, 0] = True
     number, width = input_ids.shape
     return PackedInstances(
         input_ids=input_ids.reshape(-1),
         token_type_ids=token_type_ids.reshape(-1),
         position_ids=np.tile(np.arange(width), number),
-        lengths=lengths,
+        lengths=width - is_pad.sum(1),
         width=width,
         names=np.asarray(names).astype(np.uint64),
         special=special.reshape(-1),

@@ -105,7 +105,6 @@ class _Plan:
 
 
 def _plan(
-    *,
     name: str,
     sources: Sequence[Source],
     data_dir: str | Path,
@@ -123,17 +122,18 @@ def _plan(
     for file in files:
         check_head(file)
     given = tokenizer.given(data_dir)
+    read = [
+        {
+            "name": source.name,
+            "text_field": source.text_field,
+            "files": [file.identity() for file in files if file.source == index],
+        }
+        for index, source in enumerate(sources)
+    ]
     settings = {
         "preparation_version": PREPARATION_VERSION,
         "format_version": FORMAT_VERSION,
-        "sources": [
-            {
-                "name": source.name,
-                "text_field": source.text_field,
-                "files": [file.identity() for file in files if file.source == index],
-            }
-            for index, source in enumerate(sources)
-        ],
+        "sources": read,
         "tokenizer": tokenizer.identity(given),
         "validation_fraction": validation_fraction,
     }

@@ -34,6 +34,9 @@ MAX_SHARD_TOKENS = 2**28
 SPLITS = ("train", "validation")
 
 
+AGAIN = "delete the prepared corpus folder and run the prepare stage again"
+
+
 class CorpusFolderError(ValueError):
     """A prepared folder that is missing, incomplete or changed."""
 
@@ -81,12 +84,10 @@ class TokenStream:
             raise IndexError(f"token position outside 0..{len(self) - 1}")
         if len(self._files) == 1:
             return self._files[0][positions].astype(np.int64)
-        which = np.searchsorted(self._ends, positions, side="right")
-        ids = np.empty(positions.shape, dtype=np.int64)
+        ids, which = np.empty(positions.shape, dtype=np.int64), np.searchsorted(self._ends, positions, side="right")
         for index in np.unique(which):
-            here = which == index
-            first = self._ends[index] - len(self._files[index])
-            ids[here] = self._files[index][positions[here] - first]
+            here, file = which == index, self._files[index]
+            ids[here] = file[positions[here] - (self._ends[index] - len(file))]
         return ids
 
 
@@ -153,16 +154,14 @@ def _read_json(path: Path) -> dict[str, Any]:
             f"{path.parent} is not a prepared corpus: {path.name} is missing; run the prepare stage"
         ) from None
     except ValueError as error:
-        raise CorpusFolderError(
-            f"{path} is damaged ({error}); delete {path.parent} and run the prepare stage again"
-        ) from None
+        raise CorpusFolderError(f"{path} is damaged ({error}); {AGAIN}") from None
 
 
 def _check_size(path: Path, size: int) -> None:
     actual = path.stat().st_size if path.is_file() else None
     if actual != size:
         found = "is missing" if actual is None else f"has {actual} bytes instead of {size}"
-        raise CorpusFolderError(f"{path} {found}; delete the prepared corpus folder and run the prepare stage again")
+        raise CorpusFolderError(f"{path} {found}; {AGAIN}")
 
 
 class ShardWriter:
@@ -175,9 +174,7 @@ class ShardWriter:
         self, folder: Path, *, vocab_size: int, source_names: Sequence[str], max_shard_tokens: int = MAX_SHARD_TOKENS
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
-        self.vocab_size = vocab_size
-        self.source_names = list(source_names)
+        self.folder, self.vocab_size, self.source_names = folder, vocab_size, list(source_names)
         self.max_shard_tokens = max_shard_tokens
         self.num_tokens = self.num_sentences = self.num_documents = 0
         self.token_counts = np.zeros(vocab_size, dtype=np.int64)
@@ -227,9 +224,7 @@ class ShardWriter:
         self.facts = {
             "vocab_size": self.vocab_size,
             "source_names": self.source_names,
-            "num_tokens": self.num_tokens,
-            "num_sentences": self.num_sentences,
-            "num_documents": self.num_documents,
+            **{name: getattr(self, name) for name in ("num_tokens", "num_sentences", "num_documents")},
             "unigram_entropy": unigram_entropy(self.token_counts),
             "files": files,
             "fingerprint": hashlib.sha256(canonical_json([self.vocab_size, files]).encode()).hexdigest(),
@@ -269,21 +264,15 @@ class PreparedCorpus:
         folder = Path(folder)
         manifest = _read_json(folder / MANIFEST_FILE)
         if manifest.get("format_version") != FORMAT_VERSION:
-            raise CorpusFolderError(
-                f"{folder} has format {manifest.get('format_version')}, this version reads {FORMAT_VERSION}; run the "
-                "prepare stage again"
-            )
+            found = f"{folder} has format {manifest.get('format_version')}, this version reads {FORMAT_VERSION}"
+            raise CorpusFolderError(f"{found}; {AGAIN}")
         for name, entry in manifest["files"].items():
             _check_size(folder / name, entry["size"])
             if verify == "full" and file_sha256(folder / name) != entry["sha256"]:
-                raise CorpusFolderError(
-                    f"{folder / name} has changed since it was written; delete {folder} and run the prepare stage again"
-                )
+                raise CorpusFolderError(f"{folder / name} has changed since it was written; {AGAIN}")
         tokenizer = read_tokenizer(folder / "tokenizer")
         train, validation = (TokenShards.open(folder / split) for split in SPLITS)
         if tokenizer.fingerprint != manifest["tokenizer_fingerprint"] or tokenizer.vocab_size != train.vocab_size:
-            raise CorpusFolderError(
-                f"the vocabulary in {folder / 'tokenizer'} is not the one the shards were made with; delete {folder} "
-                "and run the prepare stage again"
-            )
+            other = f"the vocabulary in {folder / 'tokenizer'} is not the one the shards were made with"
+            raise CorpusFolderError(f"{other}; {AGAIN}")
         return cls(folder, manifest, tokenizer, train, validation)

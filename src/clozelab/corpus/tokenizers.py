@@ -57,10 +57,9 @@ class WordPieceTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool) -> WordPieceTokenizer:
-        """Learns a vocabulary of at most `vocab_size` entries; the same texts give the same vocabulary.
+        """Learns at most `vocab_size` entries; the same texts, which are held in memory, give the same ones.
 
-        All texts are held in memory: the caller bounds the sample. ValueError where the characters alone exceed
-        vocab_size.
+        ValueError where the characters alone are more.
         """
         texts = [_CONTROLS.sub("", text) for text in texts]
         alphabet = _alphabet(texts, lowercase, vocab_size)
@@ -93,9 +92,8 @@ class WordPieceTokenizer(Tokenizer):
     def _from_folder(cls, folder: Path) -> WordPieceTokenizer:
         """The tokenizer of a BERT folder: `vocab.txt` with `tokenizer_config.json`, or `tokenizer.json` alone.
 
-        Case comes from `do_lower_case`, else from `tokenizer.json`'s normalizer; ValueError where neither says, and
-        where the folder has other rules than BERT's for accents and Chinese characters: its model was trained on other
-        ids than this tokenizer would make.
+        ValueError where neither says whether it is lower-cased, and for other rules than BERT's for accents and Chinese
+        characters: its model was trained on other ids than this tokenizer would make.
         """
         config, library = (json_or_empty(folder / name) for name in ("tokenizer_config.json", "tokenizer.json"))
         model, normalizer = (library.get(key) or {} for key in ("model", "normalizer"))
@@ -219,10 +217,7 @@ class ByteBpeTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool, add_prefix_space: bool) -> ByteBpeTokenizer:
-        """Learns a vocabulary of at most `vocab_size` entries; the same texts give the same one.
-
-        Each line of a text is one for itself.
-        """
+        """Learns at most `vocab_size` entries, from each line by itself; the same texts give the same ones."""
         pad, unknown, begin, separator, mask = cls.special_tokens
         library = _byte_bpe(models.BPE(), lowercase, add_prefix_space)
         trainer = BpeTrainer(
@@ -261,9 +256,9 @@ class ByteBpeTokenizer(Tokenizer):
         if model.get("type") != "BPE" or splitter.get("type") != "ByteLevel" or not splitter.get("use_regex", True):
             raise ValueError(f"{folder / 'tokenizer.json'} is no byte-level BPE tokenizer as RoBERTa's")
         if normalizer.get("type") not in (None, "Lowercase"):
+            other = f"normalises text ({normalizer['type']})"
             raise ValueError(
-                f"{folder / 'tokenizer.json'} normalises text ({normalizer['type']}); RoBERTa's does not, and lower "
-                "case is the only other rule known here"
+                f"{folder / 'tokenizer.json'} {other}; RoBERTa's does not, and only Lowercase is known here"
             )
         entries = model["vocab"] | {token["content"]: token["id"] for token in library.get("added_tokens", ())}
         merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]

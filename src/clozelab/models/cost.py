@@ -62,9 +62,8 @@ def trained_parameters(models: Mapping[str, nn.Module]) -> int:
 def electra_flops_per_token(config: EncoderConfig, seq_length: int, predicted_fraction: float) -> float:
     """A step of BERT by the convention of Clark et al. 2020 (ELECTRA), beside figures that were published under it.
 
-    It counts the backward pass as one forward instead of two, elementwise operations too (5 for a softmax entry, 4 for
-    dropout, 8 for an activation, 5 for layer normalisation), and the embedding look-up as if it were a product with the
-    vocabulary. ELECTRA's figure for BERT-Base, 6.43e19, takes every step at 512 tokens.
+    It counts the backward pass as one forward instead of two, elementwise operations too, and the embedding look-up as
+    a product with the vocabulary. ELECTRA's figure for BERT-Base, 6.43e19, takes every step at 512 tokens.
     """
     hidden, inner, vocab = config.hidden_size, config.intermediate_size, config.vocab_size
     products = 8 * hidden**2 + 4 * hidden * inner + 4 * seq_length * hidden
@@ -125,7 +124,7 @@ ELEMENTWISE = frozenset(
 class Products(TorchFunctionMode):
     """Counts matrix products of modules on the meta device, and lets shapes through everything else.
 
-    A name that is not known runs on torch's own meta kernel: right, only slow. ValueError for a product not counted.
+    A name that is not known runs on torch's own kernel: right, only slow. ValueError for a product not counted.
     """
 
     flops: int = 0

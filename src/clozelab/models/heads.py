@@ -68,17 +68,14 @@ class MaskedLMHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.word_embedding_weight = word_embedding_weight
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[P, H] -> [P, V]."""
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[P, H] -> logits [P, V]."""
         return F.linear(self.transform(hidden), self.word_embedding_weight, self.bias)
 
     def loss(self, hidden: Tensor, labels: Tensor) -> PredictionLoss:
         """Sum of cross-entropies: hidden [P, H], labels int64 [P]; never holds all logits."""
         states = self.transform(hidden)
         return linear_cross_entropy(states, self.word_embedding_weight, self.bias, labels, self.chunk_logits)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.logits(hidden)
 
 
 class ReplacedTokenHead(nn.Module):

@@ -5,7 +5,7 @@ sequences one after the other without padding, T = sum of lengths. Hidden states
 attention, pooling and recurrent heads ask the layout.
 
 Unusual: lengths are kept twice, as a tensor and as host integers, so that grouping never waits for a device; index
-tensors derived from them are computed once a batch and remembered.
+tensors derived from them are remembered.
 
 Letters: T tokens in the stream, B sequences, S slots a row.
 """

@@ -61,17 +61,6 @@ class SentenceOrderPrediction(PairObjective):
         ), label
 
 
-@dataclass(frozen=True)
-class SentencePairs:
-    """[CLS] A [SEP] B [SEP]: whole sentences that follow each other in one document."""
-
-    has_pairs = False
-
-    def bind(self, shards: Any, ids: SpecialIds, seq_length: int) -> SentencePairInstances:
-        """Finds the instances. ValueError where there are none."""
-        return SentencePairInstances(self, shards, ids, seq_length)
-
-
 class SentencePairInstances(Instances):
     """Instances of `SentencePairs`: at least two sentences each, as many as fit."""
 
@@ -107,6 +96,13 @@ class SentencePairInstances(Instances):
         spans = Spans(start, middle - start, middle, stop - middle)
         packed = pack_pairs(self._tokens, spans, self.ids, self.seq_length, index)
         return replace(packed, source=self._sources[self._document_of(first)].astype(np.int64))
+
+
+@dataclass(frozen=True)
+class SentencePairs(InputFormat):
+    """[CLS] A [SEP] B [SEP]: whole sentences that follow each other in one document."""
+
+    instances = SentencePairInstances
 
 
 def _chunks(sentences: I64, documents: I64, budget: int) -> tuple[I64, I64]:

@@ -1,8 +1,7 @@
 """Vocabulary projection and cross-entropy in one, without ever holding all logits.
 
 Rows go through in chunks; a chunk's logits become its gradient in place, and that is multiplied out while it is still
-in cache. So memory is one chunk, and the backward pass only scales what the forward pass computed. With a loss on every
-position this is most of a small model's step (left-to-right: 70 %).
+in cache. So memory is one chunk. With a loss on every position this is 70 % of a small model's step.
 
 Unusual: gradients are computed in forward (only where somebody will ask), and backward hands them out scaled in
 place, so it can run once; a derivative of the gradient does not exist.
