@@ -80,7 +80,7 @@ def test_loss_is_the_sum_over_predicted_positions(
     models = build_models(encoder, [objective])
     (term,) = objective.terms(models, batch)
     output = encoder(batch["input_ids"], batch["token_type_ids"], batch["position_ids"], batch["layout"])
-    logits = models["encoder"].heads["lm"].logits(output.sequence_output[batch["prediction_positions"]])
+    logits = models["encoder"].heads["lm"](output.sequence_output[batch["prediction_positions"]])
     expected = F.cross_entropy(logits, batch["prediction_labels"], reduction="sum")
     assert term.name == "mlm" and term.count == len(batch["prediction_labels"])
     assert term.loss_sum.item() == pytest.approx(expected.item(), rel=1e-5)

@@ -146,19 +146,18 @@ class Tokenizer(ABC):
 
     def _exported(self, library: Library, processor: Any, **config: Any) -> dict[str, bytes]:
         """tokenizer.json, which knows the special tokens, and tokenizer_config.json."""
-        pad, unknown, begin, separator, mask = self.special_tokens
-        library.add_special_tokens(
-            [
-                # RoBERTa's <mask> takes the space before it along.
-                AddedToken(token, special=True, normalized=False, lstrip=token == "<mask>")
-                for token in sorted(self.special_tokens, key=self._ids.__getitem__)
-            ]
-        )
+        added = [
+            # RoBERTa's <mask> takes the space before it along.
+            AddedToken(token, special=True, normalized=False, lstrip=token == "<mask>")
+            for token in sorted(self.special_tokens, key=self._ids.__getitem__)
+        ]
+        library.add_special_tokens(added)
         library.post_processor = processor
-        names = {"pad_token": pad, "unk_token": unknown, "cls_token": begin, "sep_token": separator, "mask_token": mask}
+        kinds = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+        config |= {"model_max_length": 512} | dict(zip(kinds, self.special_tokens, strict=True))
         return {
             "tokenizer.json": (library.to_str(pretty=True) + "\n").encode(),
-            "tokenizer_config.json": (json.dumps(config | {"model_max_length": 512} | names, indent=2) + "\n").encode(),
+            "tokenizer_config.json": (json.dumps(config, indent=2) + "\n").encode(),
         }
 
 

@@ -53,18 +53,13 @@ def known_loss(
 
     The manifest speaks of words. From left to right the pieces of a word cost together what the word costs, and [SEP]
     is taken to be free. A masked piece can be read off the other pieces of its word, so nothing is said of masked
-    models where the vocabulary splits words; and nothing of any where it does not know a word, or where the tokens are
-    no WordPieces.
+    models where the vocabulary splits words; nor of any where it does not know a word, or the tokens are no WordPieces.
 
     Args:
-        data_dir: where the generator wrote its manifest.
-        labels: token ids that are predicted on the held-out instances [P].
-        seq_length: of those instances.
+        labels: token ids that are predicted on the held-out instances [P], which have at most `seq_length` tokens.
         masking: (share of the tokens that is predicted, share of those that stays in view); None: every next token.
 
-    Returns:
-        nats (a predicted token), standard_error, reader ("masked" or "left_to_right") and `view`, what the reader of
-        that bound sees.
+    Returns nats (a predicted token), standard_error, and as in the manifest reader and view.
     """
     if tokenizer.kind != "wordpiece":
         return None

@@ -334,18 +334,16 @@ KINDS: Mapping[str, Any] = {one.kind: one for one in (WordPieceTokenizer, ByteBp
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """What a corpus's tokenizer is to be: conf/tokenizer."""
+    """What a corpus's tokenizer is to be; the keys of conf/tokenizer."""
 
     kind: str
     """wordpiece | byte_bpe."""
     vocab_size: int
-    """Entries to learn, at most."""
     lowercase: bool
-    """Lower-case the text; of WordPiece strip accents, too, as BERT's uncased models."""
     vocab_file: str | None = None
     """A vocabulary to use instead of learning one: a vocab.txt; of byte_bpe a folder with vocab.json and merges.txt."""
     add_prefix_space: bool | None = None
-    """Of byte_bpe: whether the first word of a text has a space before it, as the others have."""
+    """Of byte_bpe alone."""
 
     def __post_init__(self) -> None:
         if (self.kind == ByteBpeTokenizer.kind) != (self.add_prefix_space is not None):

@@ -34,10 +34,9 @@ EVERY_TOKEN = frozenset({"rtd"})
 def training_flops_per_token(
     config: EncoderConfig, seq_length: int, predicted_fraction: float, heads: tuple[str, ...] = ("lm",)
 ) -> float:
-    """Of one training step of an encoder.
+    """Of one training step of an encoder; a second one (a generator, a teacher) is counted by a call of its own.
 
     Args:
-        config: the encoder's; a second one (a generator, a teacher) is counted by a call of its own.
         seq_length: tokens of a sequence, without padding.
         predicted_fraction: share of the tokens that `lm` reads.
         heads: kinds of heads that run.

@@ -153,9 +153,8 @@ class Embeddings(nn.Module):
         """Start positions trained..wanted-1 as copies of 1..trained-1, over and over; position 0 is [CLS]'s own.
 
         For instances that become longer during training: positions that no gradient has reached are foreign to
-        attention heads that have learnt to look at neighbours, and a small late learning rate never brings them in.
-        Copied ones work at once (Beltagy et al. 2020 extend 512 positions to 4,096 so). Schemes that learn nothing of a
-        position need no copies.
+        attention heads that have learnt to look at neighbours; copied ones work at once (Beltagy et al. 2020 extend 512
+        positions to 4,096 so). Schemes that learn nothing of a position need no copies.
         """
         table = self.position_embeddings
         if not isinstance(table, LearnedPositions):

@@ -3,8 +3,7 @@
 `config.json`, `model.safetensors`, tokenizer files, and `checksums.json` (sha256 of every file: a flipped byte loads
 silently otherwise). Written to a temporary folder and renamed, so a folder is whole or absent. Read: folders of ours
 and of others, with or without the family's prefix, with the old gamma/beta names, safetensors or pytorch_model.bin.
-Every encoder tensor must be there under a known name and with the right shape; only the pooler may be missing, and is
-then fresh, with a log line.
+Every encoder tensor must be there; only the pooler may be missing, and is then fresh, with a log line.
 
 Unusual: query, key and value are one matrix here and three tensors in the file.
 """
@@ -49,8 +48,6 @@ def save_encoder_folder(
     """Writes a whole encoder folder, replacing one that is there.
 
     Args:
-        folder: where; its parent is made.
-        encoder: what.
         heads: by kind (families/bert.py), e.g. {"lm": head, "classification": head}; another name is kept as it is.
         tokenizer_files: name -> content.
         extra_config: further keys of config.json, e.g. label names.
@@ -74,14 +71,11 @@ def save_encoder_folder(
 
 
 def load_encoder(folder: Path | str, *, initialisation: str = "pretrained", seed: int = 0) -> Encoder:
-    """Reads the encoder of a folder.
+    """Reads the encoder of a folder; ValueError names the file or tensor at fault.
 
     Args:
-        folder: in the Hugging Face layout.
         initialisation: "pretrained", or "random": the same shape with fresh weights.
         seed: of fresh weights (all of them, or a missing pooler).
-
-    Raises ValueError naming the file or tensor at fault.
     """
     folder = Path(folder)
     encoder = Encoder(read_config(folder), generator=torch.Generator().manual_seed(seed))
@@ -106,8 +100,8 @@ def load_encoder(folder: Path | str, *, initialisation: str = "pretrained", seed
 def load_head(folder: Path | str, kind: str, module: nn.Module) -> None:
     """Fills `module` with the folder's head of this kind.
 
-    Raises ValueError naming a missing or misshapen tensor, and for a vocabulary projection with weights of its own:
-    `module` would share the word embeddings' instead.
+    ValueError for a missing or misshapen tensor, and for a vocabulary projection with weights of its own: `module`
+    would share the word embeddings' instead.
     """
     folder = Path(folder)
     family, stored = read_config(folder).family, read_tensors(folder)

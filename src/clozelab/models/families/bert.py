@@ -101,11 +101,9 @@ class Family:
         input_size: int | None = None,
         generator: torch.Generator | None = None,
     ) -> nn.Module:
-        """A fresh head.
+        """A fresh head on `encoder`; ValueError for a kind that is not named above.
 
         Args:
-            kind: see above; ValueError for another.
-            encoder: what it stands on.
             num_labels: of classification and tags; 1 for a regression.
             input_size: what the head reads, where something stands between encoder and head.
             generator: source of the fresh weights; None means torch's global random state.
