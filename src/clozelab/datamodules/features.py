@@ -68,7 +68,7 @@ class FeatureDataModule(TagDataModule):
     """Words with tags, each as chosen layers of a frozen encoder.
 
     Args:
-        features: one of models/features.py; decides what is read, not what is stored.
+        features: one of models/heads.py; decides what is read, not what is stored.
         the others: as TagDataModule's.
     """
 

@@ -98,7 +98,7 @@ class FeatureBased(TokenClassification):
 
     Unusual: the encoder is here for its shape and for saving the model; training and evaluation never call it, the
     batches bring what it said of every word (datamodules/features.py). Arguments as TokenClassification's, and
-    `features`: one of models/features.py. `head` must be bilstm.
+    `features`: one of models/heads.py. `head` must be bilstm.
     """
 
     def __init__(self, *, encoder: Encoder, head: str, features: str, **tagging: Any) -> None:

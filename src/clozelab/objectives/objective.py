@@ -318,9 +318,6 @@ tokens at 8,192 entries when it begins with short ones; without them it was stil
 
 
 def plateau_tokens(*, vocab_size: int, first_seq_length: int, is_causal: bool) -> float:
-    """How many tokens a model trains on before it knows more than frequencies; 0 for left-to-right, which never waits.
-
-    A rule of thumb, no law. `first_seq_length`: of the first phase.
-    """
+    """Tokens of training until a model knows more than frequencies, by a rule of thumb; left-to-right never waits."""
     length = "short" if first_seq_length <= SHORT_INSTANCES else "long"
     return 0.0 if is_causal else float(TOKENS_PER_ENTRY[length] * vocab_size)
