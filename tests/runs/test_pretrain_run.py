@@ -328,7 +328,7 @@ def test_rows_longer_than_the_model_are_refused_before_anything_slow(workplace: 
         ({"trainer.devices": 0}, r"trainer\.devices is 0"),
         ({"checkpoint_interval_steps": 0}, r"checkpoint_interval_steps is 0"),
         ({"gradient_clip_norm": -1}, r"gradient_clip_norm is -1"),
-        ({"model.num_attention_heads": 3}, r"model\.hidden_size 16 is not a multiple"),
+        ({"model.num_attention_heads": 3}, r"model\.hidden_size is 16; model\.num_attention_heads 3 must divide it"),
         ({"optimizer.learning_rate": -1}, r"optimizer\.learning_rate is -1"),
         ({"schedule.warmup_fraction": 1.5}, r"schedule\.warmup_fraction is 1\.5"),
         ({"objective.token.predict_prob": 0}, r"predict_prob is 0"),
