@@ -17,9 +17,9 @@ from clozelab.report.plots import races_to_draw
 from clozelab.report.render import Report, write_report
 from clozelab.runs.find import find
 from clozelab.stages.report import print_page
-from clozelab.verdicts.accounts import arm_labels
+from clozelab.verdicts.accounts import arm_labels, find_lines
 from clozelab.verdicts.experiment import find_experiment, load_experiment
-from clozelab.verdicts.points import Race, find_lines, find_races, sentence
+from clozelab.verdicts.points import Race, find_races, sentence
 from clozelab.verdicts.table import build_table
 
 FIGURE_5 = "figure5_training_steps"

@@ -20,7 +20,6 @@ import torch
 from clozelab.datamodules.examples import Preview, TaskPreview
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count, training_flops_per_token
-from clozelab.models.folders import read_config
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.terminal import key_of
 
@@ -307,6 +306,8 @@ def task_jobs(
             arm = by_name.get(str(settings["encoder_arm"]), arms[0])
             encoder, trained = arm.config, arm.longest
         else:
+            from clozelab.models.folders import read_config  # lazy: only a given encoder is read
+
             encoder, trained = read_config(settings["encoder"]), max_positions(Path(settings["encoder"]))
         key = settings["task"]["name"], settings["head"], parameter_count(encoder), Features.of(settings, encoder)
         groups.setdefault(key, []).append((encoder, trained, (settings, jobs)))

@@ -27,11 +27,11 @@ from clozelab.suggestions import (
     span,
     with_direction,
 )
-from clozelab.verdicts.accounts import costs, known_losses, learnt, problems, provenance, seed_counts
+from clozelab.verdicts.accounts import costs, find_lines, known_losses, learnt, problems, provenance, seed_counts
 from clozelab.verdicts.experiment import MONOTONE, OUR_SPLIT, PERCENT, SPREAD
 from clozelab.verdicts.judging import ONE_SEED, VERDICTS, Judgement, summarise
 from clozelab.verdicts.links import correct, link_between
-from clozelab.verdicts.points import find_lines, find_races, race_page
+from clozelab.verdicts.points import find_races, race_page
 from clozelab.verdicts.table import DataColumn, Table
 
 POINTS = "points"

@@ -19,11 +19,11 @@ from clozelab.report.page import build_page, templates
 from clozelab.report.plots import STYLES, Picture, draw_curves, draw_lines, draw_sizes, draw_table, look
 from clozelab.runs.find import find
 from clozelab.runs.record import NO_UNIT, PERCENT, Record, Score
-from clozelab.verdicts.accounts import arm_labels, encoder_sizes, rows_by_size
+from clozelab.verdicts.accounts import arm_labels, encoder_sizes, find_lines, rows_by_size
 from clozelab.verdicts.comparability import sweep_table
 from clozelab.verdicts.experiment import Experiment
 from clozelab.verdicts.judging import Judgement, judge
-from clozelab.verdicts.points import find_lines, find_races
+from clozelab.verdicts.points import find_races
 from clozelab.verdicts.table import Table, build_table, is_scored, stand_in_for
 
 SHARE = "share"

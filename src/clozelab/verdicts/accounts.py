@@ -4,24 +4,76 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from clozelab.suggestions import DASH, distinct, duration, percent, rough
+from clozelab.training.measuring import read_rows
 from clozelab.verdicts.comparability import inconsistencies
-from clozelab.verdicts.experiment import Row
-from clozelab.verdicts.points import find_lines
+from clozelab.verdicts.experiment import Experiment, Row
 from clozelab.verdicts.table import Table, by_name
 
 if TYPE_CHECKING:
+    from clozelab.runs.find import Runs
     from clozelab.runs.record import Record
 
+POINT = "encoder_fraction"
 LEARNT_NSP_ACCURACY = 0.55
 """Of held-out pairs; below it, an arm is said not to have learnt the task (a few hundred pairs decide it to 2 %)."""
 LEARNT_CONTEXT_NATS = 0.2
 """A token below the loss of a model without context; before that, an arm is on the plateau that it began on."""
 SAME_SIZE = 1.02
 """Encoders whose parameters differ by no more than that factor: a head of one's own does not make another size."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """The rows along one arm's pre-training."""
+
+    name: str
+    arm: str
+    rows: Mapping[float, str]  # fraction of the steps -> row, in the order of the steps; two or more
+    tokens: Mapping[float, float]  # fraction -> seen, a mean over seeds; empty where not known of every fraction
+    floor: str | None  # the row without pre-training that all of them name, where the line begins
+
+
+def find_lines(experiment: Experiment, runs: Runs) -> list[Line]:
+    """Every arm with rows at two or more fractions of its steps, and nothing else that they set differently."""
+    found: dict[tuple[str, frozenset[tuple[str, str]]], dict[float, str]] = {}
+    for row in experiment.rows:
+        run = next((run for run in runs.finetune if run.name == row.name), None)
+        if row.arm is not None and run is not None:
+            others = frozenset((key, str(value)) for key, value in run.row_delta.items() if key not in ("row", POINT))
+            found.setdefault((row.arm, others), {})[float(run.config.get(POINT, 1.0))] = row.name
+    long = {key: dict(sorted(rows.items())) for key, rows in found.items() if len(rows) > 1}
+    lines = []
+    for (arm, others), rows in long.items():
+        # Of several lines of one arm, each is called by what sets it apart, too.
+        shared = frozenset.intersection(*(one for other, one in long if other == arm))
+        name = ", ".join([arm, *(f"{key} {value}" for key, value in sorted(others - shared))])
+        floors = {row.floor for row in experiment.rows if row.name in rows.values()}
+        tokens = _tokens([run for run in runs.pretrain if run.name == arm and run.is_complete], list(rows))
+        lines.append(Line(name, arm, rows, tokens, floors.pop() if len(floors) == 1 else None))
+    return lines
+
+
+def _tokens(runs: Sequence[Record], fractions: Sequence[float]) -> dict[float, float]:
+    """Seen after each fraction of the steps, as a mean over the runs; empty where one is not known."""
+    found: dict[float, list[float]] = {fraction: [] for fraction in fractions}
+    for run in runs:
+        steps, tokens = run.facts.get("steps"), run.facts.get("tokens")
+        if not steps or not tokens:
+            continue
+        logged = {row.step: float(row.tokens) for row in read_rows(run.folder / "metrics.csv")}
+        known = dict(sorted((logged | {0: 0.0, int(steps): float(tokens)}).items()))
+        for fraction, values in found.items():
+            step = round(fraction * steps)
+            if len(known) > 2 or step in known:
+                values.append(float(np.interp(step, list(known), list(known.values()))))
+    return {key: float(np.mean(values)) for key, values in found.items()} if all(found.values()) else {}
 
 
 def arm_labels(table: Table) -> dict[str, str]:
