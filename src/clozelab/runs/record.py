@@ -310,8 +310,9 @@ def what_was_said() -> Said:
 def read_delta(group: str, choice: str) -> dict[str, Any]:
     """What the node of one group's choice itself says: dotted key -> value, "/group" -> choice.
 
-    A file that it lays over a part (`/task/format/features@task`) is said by it, too. Read through Hydra's own sources,
-    so a file and a node that was registered are the same.
+    A file that it lays over a part (`/task/format/features@task`) is said by it, too. So is what a chosen file itself
+    says, and where that is of the whole configuration (`# @package _global_`: a recipe, an architecture) all it chooses.
+    Read through Hydra's own sources, so a file and a node that was registered are the same.
     """
     from hydra._internal.config_repository import ConfigRepository
     from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
@@ -328,22 +329,30 @@ def read_delta(group: str, choice: str) -> dict[str, Any]:
     def said(config: Any, where: str) -> dict[str, Any]:
         return dict(leaves(redacted(OmegaConf.to_container(config, resolve=False)), where))
 
+    def read(group: str, choice: str) -> dict[str, Any]:
+        if (found := repository.load_config(f"{group}/{choice}")) is None:
+            return {}
+        delta: dict[str, Any] = {}
+        for one in found.defaults_list or ():
+            if isinstance(one, ConfigDefault) and one.package:
+                laid = repository.load_config(str(one.path).lstrip("/"))
+                delta |= said(laid.config, one.package) if laid else {}
+            elif isinstance(one, ConfigDefault) and one.path != "_self_":
+                delta |= read(group, str(one.path))
+            if isinstance(one, GroupDefault) and isinstance(one.value, str):
+                name = str(one.group).lstrip("/") if str(one.group).startswith("/") else f"{group}/{one.group}"
+                delta[f"/{name}"] = one.value
+                if chosen := repository.load_config(f"{name}/{one.value}"):
+                    is_global = chosen.header.get("package") == "_global_"
+                    delta |= read(name, one.value) if is_global else said(chosen.config, name.replace("/", "."))
+        return delta | said(found.config, "")
+
     search_path = ConfigSearchPathImpl()
     for source in HydraConfig.get().runtime.config_sources:
         if source.schema:
             search_path.append(str(source.provider), f"{source.schema}://{source.path}")
     repository = ConfigRepository(search_path)
-    if (found := repository.load_config(f"{group}/{choice}")) is None:
-        return {}
-    delta: dict[str, Any] = {}
-    for one in found.defaults_list or ():
-        if isinstance(one, ConfigDefault) and one.package:
-            laid = repository.load_config(str(one.path).lstrip("/"))
-            delta |= said(laid.config, one.package) if laid else {}
-        if isinstance(one, GroupDefault) and isinstance(one.value, str):
-            name = str(one.group)
-            delta[name if name.startswith("/") else f"/{group}/{name}"] = one.value
-    return delta | said(found.config, "")
+    return read(group, choice)
 
 
 def shown_config(config: DictConfig) -> str:
