@@ -311,7 +311,7 @@ def read_delta(group: str, choice: str) -> dict[str, Any]:
     """What the node of one group's choice itself says: dotted key -> value, "/group" -> choice.
 
     A file that it lays over a part (`/task/format/features@task`) is said by it, too. So is what a chosen file itself
-    says, and where that is of the whole configuration (`# @package _global_`: a recipe, an architecture) all it chooses.
+    says, and where that is of the whole configuration (`# @package _global_`: recipe, architecture) all it chooses.
     Read through Hydra's own sources, so a file and a node that was registered are the same.
     """
     from hydra._internal.config_repository import ConfigRepository
