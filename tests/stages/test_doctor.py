@@ -100,7 +100,9 @@ def test_wrong_settings_are_refusals(places: list[str]) -> None:
 
 
 def test_missing_task_files_are_said_before_pretraining(places: list[str], tmp_path: Path) -> None:
-    words = ["scale=demo", *places[:4], f"data_dir={tmp_path}", "corpus=text", "task=mrpc,squad_v1"]
+    (tmp_path / "one.txt").write_text("A sentence.\n\nAnother one.\n")
+    words = ["scale=demo", *places[1:4], f"data_dir={tmp_path}", "corpus=text", "corpus.sources.0.path=one.txt"]
+    words += ["arm=mlm", "row=mlm", "seed=1", "pretrain_seed=1", "task=mrpc,squad_v1"]
     mrpc, squad = [one for one in gather(EXPERIMENT, words).refusals if one[0].startswith("task")]
     assert "MRPC/train.tsv" in mrpc[1] and mrpc[1].endswith("to go without it: task=squad_v1")
     for name in ("glue/MRPC/train.tsv", "glue/MRPC/dev.tsv", "squad/train-v1.1.json"):
