@@ -192,7 +192,8 @@ def _refuse_undone(config: DictConfig, kind: str, words: Mapping[str, str]) -> N
     choice, name = choices.get(kind), str(config[kind])
     if choice is None or (name != choice and not read_delta(kind, name)):
         return  # what has a name of its own may be anything
-    said = {key: value for key, value in read_delta(kind, choice).items() if not key.startswith("hydra.")}
+    own = read_delta(kind, choice, with_parts=False)
+    said = {key: value for key, value in own.items() if not key.startswith("hydra.")}
     delta = {kind: choice} | {key: one for key, one in said.items() if one is not None and "${" not in str(one)}
     groups = {key.removeprefix("/"): said for key, said in delta.items() if key.startswith("/")}
     inside = {key for key in choices if key not in groups and key.startswith(tuple(f"{group}/" for group in groups))}
@@ -201,7 +202,7 @@ def _refuse_undone(config: DictConfig, kind: str, words: Mapping[str, str]) -> N
     undone += [f"{key}={choices[key]}" for key, said in groups.items() if choices.get(key, said) != said]
     undone += [word for key, word in words.items() if key.replace(".", "/") in inside]
     if undone:
-        says = ", ".join(f"{key.removeprefix('/')}={value}" for key, value in delta.items())
+        says = ", ".join([f"{key.removeprefix('/')}={value}" for key, value in delta.items()][:6])
         raise ValueError(
             f"{undone[0]}: the {kind} {choice} stands for {says}, and its results would be filed and judged as that."
             f" Leave it out, or give the experiment another {kind}"

@@ -307,12 +307,15 @@ def what_was_said() -> Said:
     )
 
 
-def read_delta(group: str, choice: str) -> dict[str, Any]:
+def read_delta(group: str, choice: str, *, with_parts: bool = True) -> dict[str, Any]:
     """What the node of one group's choice itself says: dotted key -> value, "/group" -> choice.
 
     A file that it lays over a part (`/task/format/features@task`) is said by it, too. So is what a chosen file itself
     says, and where that is of the whole configuration (`# @package _global_`: recipe, architecture) all it chooses.
     Read through Hydra's own sources, so a file and a node that was registered are the same.
+
+    Args:
+        with_parts: False leaves out what a chosen file says of its own group (`model: mini` of its sizes).
     """
     from hydra._internal.config_repository import ConfigRepository
     from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
@@ -327,7 +330,16 @@ def read_delta(group: str, choice: str) -> dict[str, Any]:
             yield from leaves(value, f"{where}.{key}" if where else str(key))
 
     def said(config: Any, where: str) -> dict[str, Any]:
-        return dict(leaves(redacted(OmegaConf.to_container(config, resolve=False)), where))
+        node = redacted(OmegaConf.to_container(config, resolve=False))
+        return dict(leaves(node, where)) if node else {}
+
+    def lay_over(delta: dict[str, Any], more: Mapping[str, Any]) -> None:
+        """A value replaces what was said inside of it, `architecture.pooler: null` all of a pooler."""
+        for key in [
+            old for old in delta if any(old.startswith(f"{new}.") or new.startswith(f"{old}.") for new in more)
+        ]:
+            del delta[key]
+        delta.update(more)
 
     def read(group: str, choice: str) -> dict[str, Any]:
         if (found := repository.load_config(f"{group}/{choice}")) is None:
@@ -336,16 +348,19 @@ def read_delta(group: str, choice: str) -> dict[str, Any]:
         for one in found.defaults_list or ():
             if isinstance(one, ConfigDefault) and one.package:
                 laid = repository.load_config(str(one.path).lstrip("/"))
-                delta |= said(laid.config, one.package) if laid else {}
+                lay_over(delta, said(laid.config, one.package) if laid else {})
             elif isinstance(one, ConfigDefault) and one.path != "_self_":
-                delta |= read(group, str(one.path))
+                lay_over(delta, read(group, str(one.path)))
             if isinstance(one, GroupDefault) and isinstance(one.value, str):
                 name = str(one.group).lstrip("/") if str(one.group).startswith("/") else f"{group}/{one.group}"
                 delta[f"/{name}"] = one.value
                 if chosen := repository.load_config(f"{name}/{one.value}"):
-                    is_global = chosen.header.get("package") == "_global_"
-                    delta |= read(name, one.value) if is_global else said(chosen.config, name.replace("/", "."))
-        return delta | said(found.config, "")
+                    if chosen.header.get("package") == "_global_":
+                        lay_over(delta, read(name, one.value))
+                    elif with_parts:
+                        lay_over(delta, said(chosen.config, name.replace("/", ".")))
+        lay_over(delta, said(found.config, ""))
+        return delta
 
     search_path = ConfigSearchPathImpl()
     for source in HydraConfig.get().runtime.config_sources:
