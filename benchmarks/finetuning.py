@@ -109,12 +109,12 @@ def clozelab_training(task: str, size: str, rows: Any, targets: dict[str, Any]) 
 
     from clozelab.datamodules.finetuning import make_batch
     from clozelab.datamodules.loading import bucketed_batches
-    from clozelab.models.heads import SequenceClassificationHead, SpanHead
+    from clozelab.models.heads import LinearHead, SequenceClassificationHead
     from clozelab.modules.spans import pad_tokens
 
     torch.manual_seed(0)
     encoder = clozelab_encoder(size)
-    head = SpanHead(encoder.config) if task == "squad" else SequenceClassificationHead(encoder.config, 2)
+    head = LinearHead(encoder.config) if task == "squad" else SequenceClassificationHead(encoder.config, 2)
     model = torch.nn.ModuleDict({"encoder": encoder, "head": head}).train()
     optimizer, is_bf16 = clozelab_optimizer(model.named_parameters(), 3e-5), clozelab_precision()
 

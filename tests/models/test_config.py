@@ -11,8 +11,6 @@ def test_hf_round_trip(tiny_config):
     for config in (tiny_config(), tiny_config(is_causal=True, position_embedding_init="sinusoidal")):
         assert config.family.from_hf(config.family.to_hf(config)) == config
     assert family_of("bert").to_hf(tiny_config(is_causal=True))["is_decoder"] is True
-    assert tiny_config(is_causal=True).pool_position == "last"
-    assert tiny_config().pool_position == "first"
 
 
 @pytest.mark.parametrize(

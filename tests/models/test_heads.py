@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from clozelab.models.encoder import Encoder
-from clozelab.models.heads import MaskedLMHead, NextSentenceHead, SequenceClassificationHead, SpanHead
+from clozelab.models.heads import LinearHead, MaskedLMHead, SequenceClassificationHead
 
 
 def test_masked_lm_loss_equals_cross_entropy_of_its_logits(tiny_config):
@@ -33,16 +33,16 @@ def test_masked_lm_head_is_tied(tiny_config):
 def test_shapes_names_and_seeds(tiny_config):
     config = tiny_config(hidden_dropout_prob=0.5)
     make = {
-        (5, 2): lambda g: NextSentenceHead(config, generator=g),
+        (5, 2): lambda g: LinearHead(config, generator=g),
         (5, 3): lambda g: SequenceClassificationHead(config, num_labels=3, generator=g),
-        (5, 2, 0): lambda g: SpanHead(config, generator=g),
+        (5, 2, 0): lambda g: LinearHead(config, generator=g),
     }
     for shape, build in make.items():
         one, two = (build(torch.Generator().manual_seed(1)) for _ in range(2))
         assert set(one.state_dict()) == {"weight", "bias"}
         assert torch.equal(one.weight, two.weight) and (one.bias == 0).all()
         assert one(torch.randn(5, 24)).shape == shape[:2]
-    wide = SpanHead(config, input_size=48)
+    wide = LinearHead(config, input_size=48)
     assert wide(torch.randn(5, 48)).shape == (5, 2)
 
 

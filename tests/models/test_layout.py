@@ -12,13 +12,8 @@ from clozelab.models.layout import Layout, from_padded, to_padded
 
 def test_rectangle_rows():
     layout = Layout.rectangle([3, 5, 1], row_slots=5)
-    assert (layout.batch_size, layout.num_slots, layout.num_tokens, layout.max_seqlen, layout.full) == (
-        3,
-        15,
-        9,
-        5,
-        False,
-    )
+    sizes = layout.batch_size, layout.num_slots, layout.num_tokens, layout.max_seqlen, layout.full
+    assert sizes == (3, 15, 9, 5, False)
     assert layout.cu_seqlens.tolist() == [0, 5, 10, 15] and layout.cu_seqlens.dtype == torch.int32
     assert layout.first_rows.tolist() == [0, 5, 10]
     assert layout.last_rows.tolist() == [2, 9, 10]
@@ -61,7 +56,7 @@ def test_slots_after_the_last_sequence_hold_nothing_and_widths_are_rounded():
     layout, extra = Layout.ragged([3, 7, 1, 7, 4]), 5
     x = torch.randn(layout.num_slots + extra, 2, requires_grad=True)
     groups = layout.padded_groups(2, len(x), width_multiple=4)
-    assert [group.width for group in groups.groups] == [4, 8, 8]
+    assert [group.rows.row_slots for group in groups.groups] == [4, 8, 8]
     back = from_padded(to_padded(x, groups), groups)
     assert torch.equal(back[:-extra], x[:-extra])
     assert (back[-extra:] == 0).all()

@@ -8,7 +8,7 @@ import torch
 from clozelab.models.config import family_of
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import load_encoder, load_head, read_config_dict, save_encoder_folder
-from clozelab.models.heads import MaskedLMHead, NextSentenceHead, SequenceClassificationHead, SpanHead
+from clozelab.models.heads import LinearHead, MaskedLMHead, SequenceClassificationHead
 
 transformers = pytest.importorskip("transformers")
 
@@ -114,7 +114,7 @@ def test_encoder(shape, is_causal, lengths, kind, tmp_path, token_batch, hf_grad
 @BOTH_MASKS
 def test_span_head(shape, is_causal, tmp_path, token_batch, hf_gradients):
     model, encoder = _build(transformers.BertForQuestionAnswering, _hf_config(shape, is_causal), tmp_path)
-    head = SpanHead(encoder.config)
+    head = LinearHead(encoder.config)
     load_head(tmp_path, "spans", head)
     batch = token_batch(LENGTHS["unequal"], "ragged", VOCAB)
     theirs = model(**batch.hf)
@@ -133,9 +133,9 @@ def test_transformers_loads_what_we_save(is_causal, tmp_path, tiny, token_batch)
     encoder = Encoder(tiny(is_causal)).eval()
     heads = {
         "lm": MaskedLMHead(encoder.config, encoder.embeddings.word_embeddings.weight),
-        "nsp": NextSentenceHead(encoder.config),
+        "nsp": LinearHead(encoder.config),
         "classification": SequenceClassificationHead(encoder.config, num_labels=2).eval(),
-        "spans": SpanHead(encoder.config),
+        "spans": LinearHead(encoder.config),
     }
     batch = token_batch(LENGTHS["unequal"], "ragged", VOCAB)
     states = encoder(**batch.ours).sequence_output

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.layers import drawn_mask, dropout, dropped_levels, has_fast_dropout, keep_scale, masked
-from clozelab.models.layout import Layout, PaddedGroup, from_padded, to_padded
+from clozelab.models.layout import Layout, from_padded, to_padded
 
 KERNELS = ("bmm", "sdpa")
 
@@ -87,7 +87,10 @@ class DenseRows(NamedTuple):
     batch_size: int
     width: int
     bias: Tensor | None
-    """What is added to the scores, shaped as the kernel wants it; None: nothing."""
+    """What is added to the scores: minus infinity where a token may not look, and on padding keys; None: nothing.
+
+    [1 or B*N, 1 or S, S] for matmul, [1 or B, 1, 1 or S, S] for torch's kernels.
+    """
     kernel: str
     """One of KERNELS."""
     mask: Mask
@@ -120,39 +123,25 @@ def dense_rows(
     padding = None
     if layout.row_slots is not None and not layout.full and not mask.is_causal:
         padding = layout.key_padding()
-    is_plain = mask == FULL and padding is None
-    bias = None
+
+    def make_bias() -> Tensor:
+        if mask == FULL and padding is not None:
+            hidden = padding[:, None]
+        else:
+            hidden = _out_of_sight(width, mask, device)[None]
+            if padding is not None:
+                # A padding slot sees itself: else one far from all real tokens has a NaN, which reaches gradients.
+                hidden = hidden | (padding[:, None] & ~torch.eye(width, dtype=torch.bool, device=device))
+        bias = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
+        if kernel != "bmm":
+            return bias[:, None]
+        return bias if len(bias) == 1 else bias.repeat_interleave(num_heads, dim=0)
+
+    is_plain, bias = mask == FULL and padding is None, None
     # On the meta device only products are counted; torch's kernel knows a causal mask by a word.
     if device.type != "meta" and not is_plain and (mask != CAUSAL or kernel != "sdpa"):
-        key = ("bias", mask, dtype, kernel, num_heads)
-        bias = layout.remember(key, lambda: _bias(width, mask, padding, num_heads, kernel, dtype, device))
+        bias = layout.remember(("bias", mask, dtype, kernel, num_heads), make_bias)
     return DenseRows(layout.batch_size, width, bias, kernel, mask)
-
-
-def _bias(
-    width: int,
-    mask: Mask,
-    padding: Tensor | None,
-    num_heads: int,
-    kernel: str,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Tensor:
-    """Minus infinity where a token may not look, and on padding keys (`padding` bool [B, S]); else zero.
-
-    [1 or B*N, 1 or S, S] for matmul, [1 or B, 1, 1 or S, S] for torch's kernels.
-    """
-    if mask == FULL and padding is not None:
-        hidden = padding[:, None]
-    else:
-        hidden = _out_of_sight(width, mask, device)[None]
-        if padding is not None:
-            # A padding slot sees itself: far from all real tokens it would see nothing, and its NaN reach gradients.
-            hidden = hidden | (padding[:, None] & ~torch.eye(width, dtype=torch.bool, device=device))
-    bias = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
-    if kernel != "bmm":
-        return bias[:, None]
-    return bias if len(bias) == 1 else bias.repeat_interleave(num_heads, dim=0)
 
 
 def _out_of_sight(width: int, mask: Mask, device: torch.device) -> Tensor:
@@ -187,11 +176,10 @@ def attention(
     on the CPU, with slots that get zeros.
     """
     prob = dropout_prob if training else 0.0
+    if not isinstance(layout, DenseRows):
+        layout = dense_rows(layout, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask) or layout
     if isinstance(layout, DenseRows):
         return _dense(q, k, v, layout, prob)
-    rows = dense_rows(layout, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask)
-    if rows is not None:
-        return _dense(q, k, v, rows, prob)
     if prob == 0.0 and has_varlen_kernel(q, mask):
         return _varlen(q, k, v, layout, mask)
     return _grouped(q, k, v, layout, prob, mask)
@@ -232,25 +220,18 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, rows: DenseRows, prob: float) -> Ten
         seen = rows.width if rows.mask.window is None else min(rows.width, 2 * rows.mask.window + 1)
         out = (q @ k[:, :, :seen].transpose(2, 3)) @ v[:, :, :seen]
     elif rows.kernel == "bmm":
-        out = _bmm_attention(q, k, v, rows.bias, prob)
+        q, k, v = (x.reshape(-1, rows.width, head_dim) for x in (q, k, v))  # [B*N, S, D]
+        scale = head_dim**-0.5
+        if rows.bias is None:
+            scores = torch.bmm(q * scale, k.transpose(1, 2))  # [B*N, S, S]
+        else:
+            scores = torch.baddbmm(rows.bias.expand(len(q), rows.width, rows.width), q, k.transpose(1, 2), alpha=scale)
+        probs = dropout(torch.softmax(scores, dim=-1), prob, training=True)
+        out = torch.bmm(probs, v).view(rows.batch_size, num_heads, rows.width, head_dim)
     else:
         is_causal = rows.mask.is_causal and rows.bias is None
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=rows.bias, dropout_p=prob, is_causal=is_causal)
     return out.transpose(1, 2).reshape(rows.batch_size * rows.width, num_heads, head_dim)
-
-
-def _bmm_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, prob: float) -> Tensor:
-    """q, k, v [B, N, S, D] -> [B, N, S, D]; `bias` [1, S, S] or [B*N, 1, S], added to the scores."""
-    batch_size, num_heads, width, head_dim = q.shape
-    q, k, v = (x.reshape(batch_size * num_heads, width, head_dim) for x in (q, k, v))
-    scale = head_dim**-0.5
-    if bias is None:
-        scores = torch.bmm(q * scale, k.transpose(1, 2))  # [B*N, S, S]
-    else:
-        bias = bias.expand(batch_size * num_heads, width, width)
-        scores = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=scale)
-    probs = dropout(torch.softmax(scores, dim=-1), prob, training=True)
-    return torch.bmm(probs, v).view(batch_size, num_heads, width, head_dim)
 
 
 def _grouped(q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, mask: Mask) -> Tensor:
@@ -260,18 +241,12 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor, layout: Layout, prob: float, mask:
     groups = layout.padded_groups(size, q.shape[0], multiple)
     q, k, v = (to_padded(x, groups) for x in (q, k, v))
     outputs = []
-    for group in groups.groups:
-        slots = slice(group.start, group.start + group.batch_size * group.width)
-        key = ("group", group.start, group.batch_size, group.width)
-        inner = layout.remember(key, partial(_rectangle_on, q.device, group))
+    for start, inner in groups.groups:
         rows = dense_rows(inner, num_heads=q.shape[1], dtype=q.dtype, device=q.device, mask=mask)
         assert rows is not None
+        slots = slice(start, start + rows.batch_size * rows.width)
         outputs.append(_dense(q[slots], k[slots], v[slots], rows, prob))
     return from_padded(torch.cat(outputs), groups)
-
-
-def _rectangle_on(device: torch.device, group: PaddedGroup) -> Layout:
-    return Layout.rectangle(group.lengths, group.width).to(device)
 
 
 def has_varlen_kernel(q: Tensor, mask: Mask) -> bool:

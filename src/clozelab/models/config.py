@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from clozelab.models.families.bert import Family
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
-POSITION_EMBEDDING_INITS = ("normal", "sinusoidal")
 PART_PACKAGE = "clozelab.models."
 """Where parts come from: config.json of a strange folder may name one, and must not run other code."""
 
@@ -113,20 +112,15 @@ class EncoderConfig:
             *("max_position_embeddings", "embedding_size", "num_hidden_groups"),
         )
         probs = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-        choices = {"hidden_act": ACTIVATIONS, "position_embedding_init": POSITION_EMBEDDING_INITS}
+        choices = {"hidden_act": ACTIVATIONS, "position_embedding_init": ("normal", "sinusoidal")}
         heads, layers = self.num_attention_heads, self.num_hidden_layers
+        positive = ("initializer_range", "layer_norm_eps")
         for name, holds, rule in (
             *((name, getattr(self, name) >= 1, "it must be at least 1") for name in counts),
             ("type_vocab_size", self.type_vocab_size >= 0, "it must be at least 0"),
             *((name, 0.0 <= getattr(self, name) < 1.0, "it must be at least 0 and below 1") for name in probs),
-            *(
-                (name, getattr(self, name) > 0.0, "it must be above 0")
-                for name in ("initializer_range", "layer_norm_eps")
-            ),
-            *(
-                (name, getattr(self, name) in known, f"choose one of {', '.join(known)}")
-                for name, known in choices.items()
-            ),
+            *((name, getattr(self, name) > 0.0, "it must be above 0") for name in positive),
+            *((name, getattr(self, name) in of, f"choose one of {', '.join(of)}") for name, of in choices.items()),
             ("hidden_size", self.hidden_size % max(1, heads) == 0, f"model.num_attention_heads {heads} must divide it"),
             ("num_hidden_groups", self.num_hidden_groups <= layers, f"there are only {layers} layers to share them"),
         ):
@@ -143,18 +137,9 @@ class EncoderConfig:
         return self.projects_embeddings or self.embedding_size != self.hidden_size
 
     @property
-    def pool_position(self) -> str:
-        """Which real token of a sequence stands for the whole: "first" or, for a causal encoder, "last"."""
-        return "last" if self.is_causal else "first"
-
-    @property
     def family(self) -> Family:
         """Whose heads the encoder has and whose names its folders."""
         return family_of(self.model_type)
-
-    def group_of(self, layer: int) -> int:
-        """The set of weights that a layer uses: neighbours share one."""
-        return layer * self.num_hidden_groups // self.num_hidden_layers
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `EncoderConfig(**values)` is the same again."""

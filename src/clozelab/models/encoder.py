@@ -171,9 +171,7 @@ class Encoder(nn.Module):
             self.embeddings = Embeddings(config)
         self.embeddings_project = Linear(config.embedding_size, config.hidden_size) if config.has_projection else None
         self.layer = nn.ModuleList(config.block.build(config) for _ in range(config.num_hidden_groups))
-        self.final_norm: nn.Module = nn.Identity()
-        if self.layer[0].needs_final_norm:
-            self.final_norm = layer_norm(config)
+        self.final_norm = layer_norm(config) if self.layer[0].needs_final_norm else nn.Identity()
         self.pooler: nn.Module = config.pooler.build(config) if config.pooler else nn.Identity()
         initialise_(self, config.initializer_range, generator)
         if embeddings is None:
@@ -207,7 +205,8 @@ class Encoder(nn.Module):
             hidden, position_ids = F.pad(hidden, (0, 0, 0, padding)), F.pad(position_ids, (0, padding))
         contexts = self._contexts(layout, position_ids, hidden)
         for number, mask in enumerate(self.masks):
-            layer = self.layer[self.config.group_of(number)]
+            # Neighbours share a set of weights.
+            layer = self.layer[number * len(self.layer) // len(self.masks)]
             if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
                 # Dropout is drawn again from the saved generator state: the same bits.
                 hidden = checkpoint(layer, hidden, contexts[mask], use_reentrant=False)
@@ -240,7 +239,7 @@ class Encoder(nn.Module):
 
     def token_states(self, sequence_output: Tensor, layout: Layout) -> Tensor:
         """[T, H] -> [B, H]: the state of each sequence's first token or, of a causal encoder, of its last real one."""
-        rows = layout.last_rows if self.config.pool_position == "last" else layout.first_rows
+        rows = layout.last_rows if self.config.is_causal else layout.first_rows
         return sequence_output.index_select(0, rows)
 
     def pool(self, sequence_output: Tensor, layout: Layout, head: nn.Module | None = None) -> Tensor:

@@ -3,9 +3,8 @@
 `config.json`, `model.safetensors`, tokenizer files, and `checksums.json` (sha256 of every file: a flipped byte loads
 silently otherwise). Written to a temporary folder and renamed, so a folder is whole or absent. Read: folders of ours
 and of others, with or without the family's prefix, with the old gamma/beta names, safetensors or pytorch_model.bin.
-Every encoder tensor must be there; only the pooler may be missing, and is then fresh, with a log line.
-
-Unusual: query, key and value are one matrix here and three tensors in the file.
+Every encoder tensor must be there; only the pooler may be missing, and is then fresh, with a log line. Query, key and
+value are one matrix here and three tensors in the file.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from clozelab.models.families.bert import OWN_TYPE, Family
 
 CONFIG_FILE, WEIGHTS_FILE, CHECKSUMS_FILE = "config.json", "model.safetensors", "checksums.json"
 PICKLED_WEIGHTS_FILE = "pytorch_model.bin"
-_QKV = ("query", "key", "value")
 _HARMLESS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _LOG = logging.getLogger(__name__)
 
@@ -84,7 +82,14 @@ def load_encoder(folder: Path | str, *, initialisation: str = "pretrained", seed
     if initialisation != "pretrained":
         raise ValueError(f"initialisation is {initialisation!r}; choose pretrained or random")
     family, expected = encoder.config.family, _named(encoder)
-    tensors = _encoder_tensors(read_tensors(folder), family, folder)
+    stored = read_tensors(folder)
+    if any(name.startswith(family.prefix) for name in stored):
+        own = {name.removeprefix(family.prefix): stored[name] for name in stored if name.startswith(family.prefix)}
+    else:
+        own = {name: value for name, value in stored.items() if not family.is_head(name)}
+    if not own:
+        raise ValueError(f"{folder} holds no tensors of a {family.class_name} encoder")
+    tensors = {name: value for name, value in own.items() if name not in _HARMLESS}
     poolers = [family.encoder_name(f"pooler.{name}") for name in encoder.pooler.state_dict()]
     if poolers and not any(name in tensors for name in poolers):
         _LOG.warning("%s has no pooler: it starts from fresh weights (seed %d)", folder, seed)
@@ -143,7 +148,7 @@ def read_config_dict(folder: Path | str) -> dict[str, Any]:
         )
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{path} does not hold a JSON object")
@@ -203,21 +208,9 @@ def _named(encoder: Encoder) -> dict[str, Tensor]:
         if ".attention.qkv." not in name:
             tensors[family.encoder_name(name)] = value
             continue
-        for part, chunk in zip(_QKV, value.chunk(3), strict=True):
+        for part, chunk in zip(("query", "key", "value"), value.chunk(3), strict=True):
             tensors[family.encoder_name(name.replace(".qkv.", f".{part}."))] = chunk
     return tensors
-
-
-def _encoder_tensors(tensors: Mapping[str, Tensor], family: Family, folder: Path) -> dict[str, Tensor]:
-    """Encoder tensors without prefix; heads are left out, anything else stays and is reported as unexpected."""
-    prefix = family.prefix
-    if any(name.startswith(prefix) for name in tensors):
-        selected = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    else:
-        selected = {name: value for name, value in tensors.items() if not family.is_head(name)}
-    if not selected:
-        raise ValueError(f"{folder} holds no tensors of a {family.class_name} encoder")
-    return {name: value for name, value in selected.items() if name not in _HARMLESS}
 
 
 def _check_tensors(
@@ -226,12 +219,12 @@ def _check_tensors(
     model = family.class_name
     missing = [name for name in expected if name not in tensors]
     unexpected = [name for name in tensors if name not in expected]
-    for names in (missing, unexpected):
+    for names, wrong in (
+        (missing, f"of this {model} model is missing"),
+        (unexpected, f"is not part of the {model} model that {CONFIG_FILE} describes"),
+    ):
         if names:
             which = names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
-            wrong = f"of this {model} model is missing"
-            if names is unexpected:
-                wrong = f"is not part of the {model} model that {CONFIG_FILE} describes"
             raise ValueError(f"{folder}: tensor {which} {wrong}")
     for name, shape in expected.items():
         if tensors[name].shape != shape:

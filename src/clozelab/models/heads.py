@@ -15,6 +15,7 @@ V vocabulary, U tokens, L layers of the encoder, C chosen layers, G hidden size 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -93,16 +94,8 @@ class ReplacedTokenHead(nn.Module):
         return self.dense_prediction(self.activation(self.dense(hidden))).squeeze(-1)
 
 
-class NextSentenceHead(Linear):
-    """Two logits a pair from the pooled output; class 1 = B is a random segment."""
-
-    def __init__(self, config: EncoderConfig, generator: torch.Generator | None = None) -> None:
-        super().__init__(config.hidden_size, 2)
-        initialise_(self, config.initializer_range, generator)
-
-
-class SequenceClassificationHead(Linear):
-    """Dropout and a matrix on the pooled output, on each token, or on what stands between encoder and head.
+class LinearHead(Linear):
+    """A matrix on the pooled output of each pair (two logits), on each token (start and end of a span), or wider.
 
     Args:
         config: the encoder's.
@@ -113,31 +106,25 @@ class SequenceClassificationHead(Linear):
     def __init__(
         self,
         config: EncoderConfig,
-        num_labels: int,
+        num_labels: int = 2,
         input_size: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(input_size or config.hidden_size, num_labels)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.dropout_prob = config.hidden_dropout_prob
         initialise_(self, config.initializer_range, generator)
 
-    def forward(self, pooled_output: Tensor) -> Tensor:
-        """[B, H] -> [B, num_labels]."""
-        return super().forward(self.dropout(pooled_output))
 
+class SequenceClassificationHead(LinearHead):
+    """The same behind dropout."""
 
-class SentenceOrderHead(SequenceClassificationHead):
-    """Two logits a pair from the pooled output; class 1 = the segments are swapped. Dropout as ALBERT's."""
-
-    def __init__(self, config: EncoderConfig, generator: torch.Generator | None = None) -> None:
-        super().__init__(config, 2, generator=generator)
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, H] -> [B, num_labels], or of tokens."""
+        return super().forward(dropout(x, self.dropout_prob, self.training))
 
 
 class DenseClassificationHead(nn.Module):
-    """A dense layer of its own instead of the pooler, then a matrix; dropout before both.
-
-    Arguments as SequenceClassificationHead's, and `hidden_act`: "tanh" or one of config.ACTIVATIONS.
-    """
+    """A dense layer of its own instead of the pooler, then a matrix; dropout before both. `hidden_act`: its own."""
 
     reads_token_states: ClassVar[bool] = True
 
@@ -156,24 +143,18 @@ class DenseClassificationHead(nn.Module):
         return self.out_proj(self.dropout(self.activation(self.dense(self.dropout(token_states)))))
 
 
-class SpanHead(Linear):
-    """Start and end logit of every token: [T, H] -> [T, 2]. `input_size` as SequenceClassificationHead's."""
-
-    def __init__(
-        self, config: EncoderConfig, input_size: int | None = None, generator: torch.Generator | None = None
-    ) -> None:
-        super().__init__(input_size or config.hidden_size, 2)
-        initialise_(self, config.initializer_range, generator)
-
-
-FEATURES = (
-    *("embeddings", "second_to_last", "last"),
-    *("weighted_sum_last_four", "concat_last_four", "weighted_sum_all"),
-)
+FEATURES: Mapping[str, slice] = {
+    "embeddings": slice(0, 1),
+    "second_to_last": slice(-2, -1),
+    "last": slice(-1, None),
+    "weighted_sum_last_four": slice(-4, None),
+    "concat_last_four": slice(-4, None),
+    "weighted_sum_all": slice(1, None),
+}
+"""Choices, and which of the embedding output and the layers behind it they read."""
 
 
 def check_features(features: str) -> None:
-    """ValueError for an unknown choice."""
     if features not in FEATURES:
         raise ValueError(f"features={features!r} is unknown; known: {', '.join(FEATURES)}")
 
@@ -181,13 +162,7 @@ def check_features(features: str) -> None:
 def feature_layers(features: str, num_hidden_layers: int) -> list[int]:
     """Numbers of the layers that a choice reads; ValueError for an unknown choice or an encoder with too few layers."""
     check_features(features)
-    last = num_hidden_layers
-    layers = {
-        "embeddings": [0],
-        "second_to_last": [last - 1],
-        "last": [last],
-        "weighted_sum_all": list(range(1, last + 1)),
-    }.get(features, list(range(last - 3, last + 1)))
+    layers = list(range(num_hidden_layers + 1))[FEATURES[features]]
     if features != "embeddings" and layers[0] < 1:
         raise ValueError(f"features={features} needs more layers than this encoder's {num_hidden_layers}")
     return layers
@@ -226,54 +201,37 @@ class BiLSTM(nn.Module):
     wide).
 
     Args:
-        input_size: H.
-        hidden_size: G, per direction.
-        num_layers: stacked layers.
-        dropout_prob: between layers.
+        input_size, hidden_size: H; G, per direction.
+        num_layers, dropout_prob: stacked layers, and dropout between them.
     """
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int, dropout_prob: float) -> None:
         super().__init__()
         self.dropout_prob = dropout_prob
-        self.layers = nn.ModuleList(
-            BiLSTMLayer(input_size if index == 0 else 2 * hidden_size, hidden_size) for index in range(num_layers)
-        )
+        self.layers = nn.ModuleList()
+        for number in range(num_layers):
+            width = 2 * hidden_size if number else input_size
+            directions = ("forward_direction", "backward_direction")
+            self.layers.append(
+                nn.ModuleDict({name: nn.LSTM(width, hidden_size, batch_first=True) for name in directions})
+            )
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """[T, H] -> fp32 [T, 2 G]; zero in padding slots."""
         groups = layout.padded_groups(layout.batch_size)
-        group = groups.groups[0]
-
-        def reversal_of() -> Tensor:
-            """int64 [B, S, 1]: the slots of each row in reverse order within its length; padding stays where it is."""
-            slots, last = torch.arange(group.width), torch.tensor(group.lengths)[:, None] - 1
-            return torch.where(slots <= last, last - slots, slots)[:, :, None].to(x.device)
-
-        reversal = layout.remember("reversal", reversal_of)
-        x = to_padded(x, groups).view(group.batch_size, group.width, -1)  # [B, S, H]
-        for index, layer in enumerate(self.layers):
-            if index:
+        rows = groups.groups[0].rows
+        x = to_padded(x, groups).view(rows.batch_size, rows.max_seqlen, -1)  # [B, S, H]
+        # The slots of each row in reverse order within its length; padding stays where it is: [B, S, 1].
+        slots, last = torch.arange(rows.max_seqlen, device=x.device), rows.lengths[:, None] - 1
+        reversal = torch.where(slots <= last, last - slots, slots)[:, :, None]
+        for number, layer in enumerate(self.layers):
+            if number:
                 x = dropout(x, self.dropout_prob, self.training)
-            x = layer(x, reversal)
+            forwards, backwards = layer.children()
+            # fp32 whatever autocast says: states are summed over hundreds of steps.
+            with torch.autocast(x.device.type, enabled=False):
+                x = x.float()
+                left = forwards(x)[0]
+                right = backwards(x.gather(1, reversal.expand_as(x)))[0]
+                x = torch.cat([left, right.gather(1, reversal.expand_as(right))], dim=-1)
         return from_padded(x.flatten(0, 1), groups)
-
-
-class BiLSTMLayer(nn.Module):
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__()
-        self.forward_direction = nn.LSTM(input_size, hidden_size, batch_first=True)
-        self.backward_direction = nn.LSTM(input_size, hidden_size, batch_first=True)
-
-    def forward(self, x: Tensor, reversal: Tensor) -> Tensor:
-        """[B, S, H], int64 [B, S, 1] -> [B, S, 2 G]."""
-        # fp32 whatever autocast says: states are summed over hundreds of steps.
-        with torch.autocast(x.device.type, enabled=False):
-            x = x.float()
-            left = self.forward_direction(x)[0]
-            right = self.backward_direction(_reverse(x, reversal))[0]
-            return torch.cat([left, _reverse(right, reversal)], dim=-1)
-
-
-def _reverse(x: Tensor, reversal: Tensor) -> Tensor:
-    """[B, S, K] -> [B, S, K]; its own inverse."""
-    return x.gather(1, reversal.expand_as(x))

@@ -14,21 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-
-
-@dataclass
-class PaddedGroup:
-    """One block of the padded stream: rows `start` to `start + batch_size * width`, as [batch_size, width]."""
-
-    start: int
-    batch_size: int
-    width: int
-    lengths: list[int]
 
 
 @dataclass
@@ -44,11 +34,12 @@ class PaddedGroups:
     stream_padding: Tensor
     """The stream rows that hold no token."""
     groups: list[PaddedGroup]
+    """In the order of the padded rows."""
 
 
 @dataclass
 class Layout:
-    """Sequence boundaries of one batch; build it with `rectangle` or `ragged`."""
+    """Sequence boundaries of one batch; made by `rectangle` or `ragged`."""
 
     lengths: Tensor
     """int64 [B], real tokens."""
@@ -121,16 +112,6 @@ class Layout:
         """int64 [B]: stream row of each sequence's last real token."""
         return self.remember("last_rows", lambda: self.first_rows + self.lengths - 1)
 
-    def padded_groups(self, group_size: int, num_slots: int | None = None, width_multiple: int = 1) -> PaddedGroups:
-        """Sequences sorted by length in groups of `group_size`, padded inside the group.
-
-        `num_slots`: T of a stream that goes on after its last sequence, with slots that hold nothing. `width_multiple`:
-        groups are padded to a multiple of it.
-        """
-        num_slots = num_slots or self.num_slots
-        key = ("groups", group_size, num_slots, width_multiple)
-        return self.remember(key, lambda: self._make_groups(group_size, num_slots, width_multiple))
-
     def key_padding(self) -> Tensor:
         """bool [B, S] for a rectangle: True on padding slots."""
         if self.row_slots is None:
@@ -145,10 +126,7 @@ class Layout:
         return self._cache[key]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Layout:
-        """The same layout with its tensors on `device`; what was remembered is forgotten.
-
-        From pinned memory the copy never waits: whoever moves a batch may not know that it could ask for that.
-        """
+        """On `device`; what was remembered is forgotten. From pinned memory the copy never waits, asked or not."""
         to_gpu = torch.device(device).type == "cuda"
         lengths = self.lengths.to(device, non_blocking=non_blocking or (to_gpu and self.lengths.is_pinned()))
         return Layout(lengths, self.row_slots, self.max_seqlen, self.lengths_list)
@@ -161,6 +139,16 @@ class Layout:
         if self.row_slots is not None:
             return torch.arange(self.batch_size + 1, device=self.lengths.device) * self.row_slots
         return torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
+
+    def padded_groups(self, group_size: int, num_slots: int | None = None, width_multiple: int = 1) -> PaddedGroups:
+        """Sequences sorted by length in groups of `group_size`, padded inside the group.
+
+        `num_slots`: T of a stream that goes on after its last sequence, with slots that hold nothing. `width_multiple`:
+        groups are padded to a multiple of it.
+        """
+        num_slots = num_slots or self.num_slots
+        key = ("groups", group_size, num_slots, width_multiple)
+        return self.remember(key, lambda: self._make_groups(group_size, num_slots, width_multiple))
 
     def _make_groups(self, group_size: int, num_slots: int, width_multiple: int) -> PaddedGroups:
         lengths = np.asarray(self.lengths_list)
@@ -178,21 +166,21 @@ class Layout:
             scatter[rows[real]] = (offset + np.arange(real.size).reshape(real.shape))[real]
             gather.append(rows.reshape(-1))
             is_padding.append(~real.reshape(-1))
-            groups.append(PaddedGroup(offset, len(members), width, [int(n) for n in lengths[members]]))
+            groups.append(PaddedGroup(offset, Layout.rectangle(lengths[members], width).to(self.lengths.device)))
             offset += real.size
-        return PaddedGroups(
-            gather=self._indices(np.concatenate(gather)),
-            scatter=self._indices(np.maximum(scatter, 0)),
-            padded_padding=self._indices(np.flatnonzero(np.concatenate(is_padding))),
-            stream_padding=self._indices(np.flatnonzero(scatter < 0)),
-            groups=groups,
-        )
-
-    def _indices(self, values: np.ndarray) -> Tensor:
-        indices = torch.from_numpy(values.astype(np.int64))
+        padding = np.flatnonzero(np.concatenate(is_padding)), np.flatnonzero(scatter < 0)
+        indices = [torch.from_numpy(one) for one in (np.concatenate(gather), np.maximum(scatter, 0), *padding)]
         if self.lengths.device.type == "cuda":
-            return indices.pin_memory().to(self.lengths.device, non_blocking=True)
-        return indices.to(self.lengths.device)
+            indices = [one.pin_memory() for one in indices]
+        there, back, gaps, stream_gaps = (one.to(self.lengths.device, non_blocking=True) for one in indices)
+        return PaddedGroups(there, back, gaps, stream_gaps, groups)
+
+
+class PaddedGroup(NamedTuple):
+    """One block of the padded stream: its rows begin at `start`."""
+
+    start: int
+    rows: Layout
 
 
 class _Rearrange(torch.autograd.Function):

@@ -21,12 +21,10 @@ from torch import nn
 from clozelab.models.config import EncoderConfig
 from clozelab.models.heads import (
     DenseClassificationHead,
+    LinearHead,
     MaskedLMHead,
-    NextSentenceHead,
     ReplacedTokenHead,
-    SentenceOrderHead,
     SequenceClassificationHead,
-    SpanHead,
 )
 
 if TYPE_CHECKING:
@@ -109,14 +107,15 @@ class Family:
             generator: source of the fresh weights; None means torch's global random state.
         """
         config = encoder.config
-        made = {"nsp": NextSentenceHead, "sop": SentenceOrderHead, "rtd": ReplacedTokenHead}
-        if kind in made:
-            return made[kind](config, generator=generator)
+        if kind == "rtd":
+            return ReplacedTokenHead(config, generator)
         if kind == "lm":
             weight: Any = encoder.embeddings.word_embeddings.weight
             return MaskedLMHead(config, weight, generator, self.lm_act)
-        if kind == "spans":
-            return SpanHead(config, input_size, generator)
+        if kind in ("nsp", "spans"):
+            return LinearHead(config, 2, input_size, generator)
+        if kind == "sop":  # with dropout, as ALBERT's
+            return SequenceClassificationHead(config, 2, generator=generator)
         if kind not in ("classification", "tags", "choices"):
             raise ValueError(f"there is no head of kind {kind!r}; known: {', '.join(COMMON_HEADS)}")
         num_labels = 1 if kind == "choices" else num_labels
