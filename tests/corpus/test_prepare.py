@@ -125,7 +125,7 @@ def test_a_killed_run_leaves_nothing_taken_for_whole(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(prepare, "_checksums", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(prepare, "version", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path)
     assert not list((tmp_path / "cache" / "corpora").glob("small-*"))

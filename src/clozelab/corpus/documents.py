@@ -1,10 +1,7 @@
 """Documents of a corpus: cleaning, sentence splitting, duplicates, and the side of the train/validation split.
 
 Unusual: everything here is a pure function of the files, streamed document by document, and is run twice: once to
-survey (counts, a sample for the vocabulary, the split), once to write. Nothing is kept in between, so memory does not
-grow with the corpus except for 8 bytes a document (to find duplicates).
-
-Files are independent until duplicates are dropped: that is where parallel preparation would split the work.
+survey, once to write. Memory does not grow with the corpus but for 8 bytes a document (to find duplicates).
 """
 
 from __future__ import annotations
@@ -17,11 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import BinaryIO
 
 import numpy as np
 import sentencex
 
-from clozelab.corpus.files import CorpusCounts, TextFile, read_rows
+from clozelab.corpus.files import MAX_BAD_FRACTION, CorpusCounts, TextFile, read_rows
 
 LANGUAGE = "en"
 """Rules of the sentence splitter; abbreviations differ, most rules are shared between languages."""
@@ -80,16 +78,16 @@ class Document:
 
 
 def read_documents(
-    files: Sequence[TextFile], counts: CorpusCounts, advance: Callable[[int], None] = lambda _: None
+    files: Sequence[TextFile], counts: CorpusCounts, watched: Callable[[BinaryIO], BinaryIO] = lambda raw: raw
 ) -> Iterator[Document]:
-    """Cleaned documents of all files in order, each text once; `counts` grows on the way.
+    """Cleaned documents of all files in order, each text once; `counts` grows on the way. `watched` as `read_rows`'s.
 
     ValueError for a binary or damaged file, and when more than 1 % of all rows are unusable.
     """
     seen = SeenHashes()
     for file in files:
         split = split_paragraph if file.format == "jsonl" else _whole_line
-        rows = read_rows(file, counts, advance)
+        rows = read_rows(file, counts, watched)
         for text in rows if file.format == "jsonl" else _paragraphs(rows, counts.cleaned):
             sentences = [sentence for line in clean(text, counts.cleaned) for sentence in split(line, counts.cleaned)]
             document = Document(file.source, sentences, hash_of("\n".join(sentences)))
@@ -102,7 +100,12 @@ def read_documents(
                 counts.sentences += len(sentences)
                 counts.characters += document.num_characters
                 yield document
-    counts.check_rows()
+    if (bad := counts.bad.total()) > max(1, MAX_BAD_FRACTION * counts.rows):
+        shown = "\n  ".join(counts.first_bad[:5])
+        raise ValueError(
+            f"{bad} of {counts.rows} rows cannot be read, more than {MAX_BAD_FRACTION:.0%}; the first ones:\n"
+            f"  {shown}\ncheck the encoding (UTF-8), the format and the text_field of this source"
+        )
 
 
 def _paragraphs(rows: Iterable[str], cleaned: Counter[str]) -> Iterator[str]:

@@ -77,10 +77,6 @@ class TextFile:
     """text | jsonl."""
     text_field: str
 
-    def identity(self) -> dict[str, Any]:
-        """What decides the cache folder."""
-        return {"name": self.name, **file_facts(self.path), "format": self.format}
-
 
 @dataclass
 class CorpusCounts:
@@ -102,17 +98,6 @@ class CorpusCounts:
     def skipped(self) -> dict[str, int]:
         """Rows and documents that were not used, by reason."""
         return dict(sorted({**self.dropped, **self.bad}.items()))
-
-    def check_rows(self) -> None:
-        """ValueError once the unusable rows are more than dirt."""
-        total = self.bad.total()
-        if total > max(1, MAX_BAD_FRACTION * self.rows):
-            shown = "\n  ".join(self.first_bad[:5])
-            raise ValueError(
-                f"{total} of {self.rows} rows cannot be read, more than {MAX_BAD_FRACTION:.0%}; the first ones:\n"
-                f"  {shown}\n"
-                "check the encoding (UTF-8), the format and the text_field of this source"
-            )
 
 
 def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
@@ -165,23 +150,13 @@ def file_suffix(path: Path) -> str:
     return (path.with_suffix("") if path.suffix in COMPRESSIONS else path).suffix.lower()
 
 
-def read_rows(file: TextFile, counts: CorpusCounts, advance: Callable[[int], None]) -> Iterator[str]:
+def read_rows(file: TextFile, counts: CorpusCounts, watched: Callable[[BinaryIO], BinaryIO]) -> Iterator[str]:
     """Text of each usable row. jsonl: the document's text. text: the line, "" between documents.
 
-    `advance` is told the bytes of the file on disk that were read since the last call. ValueError for a binary or
-    damaged file.
+    `watched` wraps the file on disk. ValueError for a binary or damaged one.
     """
-
-    def lines() -> Iterator[bytes]:
-        done = 0
-        for line in lines_of(file.path, raw):
-            if raw.tell() != done:
-                advance(raw.tell() - done)
-                done = raw.tell()
-            yield line
-
     with file.path.open("rb") as raw:
-        yield from _usable(lines(), file, counts)
+        yield from _usable(lines_of(file.path, watched(raw)), file, counts)
 
 
 def check_head(file: TextFile) -> None:

@@ -21,7 +21,7 @@ stored.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -113,16 +113,16 @@ class _Split:
 
 
 class _Pool:
-    """Instances to draw random next segments from, over the whole corpus or by source."""
+    """Instances to draw random next segments from, by group."""
 
-    def __init__(self, members: I64, source: NDArray[np.uint8] | None) -> None:
-        """`source` [members], or None for one scope over all."""
-        self._members = members if source is None else members[np.argsort(source, kind="stable")]
-        self._ends = None if source is None else np.append(0, np.cumsum(np.bincount(source, minlength=256)))
+    def __init__(self, members: I64, group: NDArray[np.uint8]) -> None:
+        """`group` [members]."""
+        self._members = members[np.argsort(group, kind="stable")]
+        self._ends = np.append(0, np.cumsum(np.bincount(group, minlength=256)))
 
-    def draw(self, uniform: NDArray[np.float64], source: I64) -> I64:
-        """A member for each number in [0, 1) and source; [B] -> [B]. Every source asked for has members."""
-        low, high = (0, len(self._members)) if self._ends is None else (self._ends[source], self._ends[source + 1])
+    def draw(self, uniform: NDArray[np.float64], group: NDArray[np.uint8]) -> I64:
+        """A member for each number in [0, 1) and group; [B] -> [B]. Every group asked for has members."""
+        low, high = self._ends[group], self._ends[group.astype(np.int64) + 1]
         return self._members[low + (uniform * (high - low)).astype(np.int64)]
 
 
@@ -137,11 +137,12 @@ class PairInstances(Instances):
         self.num_skipped_documents = int((np.diff(self._documents) == 1).sum())
         """Documents of a single sentence: they have no place to split."""
         document = self._document_of(self._starts)
-        source = self._sources[document] if layout.negative_scope == "source" else None
-        self._check_negatives(np.unique(document), source is not None, list(shards.source_names))
-        tails = np.flatnonzero(np.append(document[1:] != document[:-1], True))
-        self._all = _Pool(np.arange(len(document)), source)
-        self._tails = _Pool(tails, None if source is None else source[tails])
+        # Random next segments come from the same group of documents: a source, or all as one.
+        by_source = layout.negative_scope == "source"
+        self._groups = self._sources if by_source else np.zeros_like(self._sources)
+        self._check_negatives(np.unique(document), shards.source_names if by_source else ())
+        group, tails = self._groups[document], np.flatnonzero(np.append(document[1:] != document[:-1], True))
+        self._all, self._tails = _Pool(np.arange(len(document)), group), _Pool(tails, group[tails])
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -176,17 +177,16 @@ class PairInstances(Instances):
         moved = np.maximum(first, np.minimum(np.minimum(starts, fills), end - 2))
         return np.where(is_last, moved, starts)[end - first > 1]
 
-    def _check_negatives(self, documents: I64, by_source: bool, source_names: list[str]) -> None:
+    def _check_negatives(self, documents: I64, source_names: Sequence[str]) -> None:
         """ValueError where there is nothing to pair, or where a random next segment could never be found."""
         if not len(documents):
             raise ValueError(
                 "there is no document with two sentences, so no segment pair can be made: add text (or raise "
                 "corpus.validation_fraction if this is the validation split), or use objective/input=full_sentences."
             )
-        groups = self._sources[documents] if by_source else np.zeros(len(documents), dtype=np.int64)
-        sources, counts = np.unique(groups, return_counts=True)
+        groups, counts = np.unique(self._groups[documents], return_counts=True)
         if self._random_next_prob and counts.min() < 2:
-            where = f"source {source_names[sources[counts.argmin()]]!r}" if by_source else "split"
+            where = f"source {source_names[groups[counts.argmin()]]!r}" if source_names else "split"
             raise ValueError(
                 f"the {where} has a single document with two sentences or more, so there is no other document to draw "
                 "a random next segment from: add documents, set random_next_prob=0, or use negative_scope=corpus."
@@ -235,9 +235,9 @@ class PairInstances(Instances):
             at = epoch if isinstance(epoch, int) else epoch[which]
             sub = 2 * attempt[:, None] + _THREE[:2]
             draw = uniform01(seed, column_of(at), "negative", index[which][:, None], sub)
-            source, b_length = self._sources[split.document[which]].astype(np.int64), split.spans.b_length[which]
+            group, b_length = self._groups[split.document[which]], split.spans.b_length[which]
             is_short = split.available[which] < split.room[which]
-            candidate = np.where(is_short, self._tails.draw(draw[:, 0], source), self._all.draw(draw[:, 0], source))
+            candidate = np.where(is_short, self._tails.draw(draw[:, 0], group), self._all.draw(draw[:, 0], group))
             other = self._split(seed, at, candidate)
             kept = other.available - b_length < _cuts(other.available)
             kept &= (other.available < split.room[which]) & (draw[:, 1] * _cuts(other.available) < _cuts(b_length))

@@ -69,7 +69,20 @@ def prepare_corpus(**arguments: Any) -> Path:
             that does not fit the text, a cache folder that cannot be written.
     """
     plan = _plan(**arguments)
-    with _lock(plan.folder):
+    # One process at a time per folder; the others wait and then find it prepared.
+    lock = FileLock(plan.folder.with_name(f".{plan.folder.name}.lock"))
+    try:
+        plan.folder.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=False)
+    except Timeout:
+        log.info("another process is preparing %s; waiting for it", plan.folder)
+        lock.acquire()
+    except OSError as error:
+        raise ValueError(
+            f"cannot write below {plan.folder.parent} ({error.strerror}): set cache_dir, or the environment variable "
+            "CLOZELAB_CACHE, to a folder that can be written"
+        ) from error
+    try:
         if plan.folder.exists():
             try:
                 return PreparedCorpus.open(plan.folder).folder
@@ -80,6 +93,8 @@ def prepare_corpus(**arguments: Any) -> Path:
         shutil.rmtree(temporary, ignore_errors=True)  # what a killed run left; the lock says nobody else writes it
         _write_corpus(temporary, plan)
         return temporary.rename(plan.folder)
+    finally:
+        lock.release()
 
 
 def find_prepared_corpus(**arguments: Any) -> Path | None:
@@ -126,7 +141,11 @@ def _plan(
         {
             "name": source.name,
             "text_field": source.text_field,
-            "files": [file.identity() for file in files if file.source == index],
+            "files": [
+                {"name": file.name, **file_facts(file.path), "format": file.format}
+                for file in files
+                if file.source == index
+            ],
         }
         for index, source in enumerate(sources)
     ]
@@ -140,27 +159,6 @@ def _plan(
     key = hashlib.sha256(canonical_json(settings).encode()).hexdigest()[:12]
     folder = Path(cache_dir).expanduser() / "corpora" / f"{name}-{key}"
     return _Plan(name, folder, settings, files, tokenizer, given)
-
-
-@contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """One process at a time per folder; the others wait and then find it prepared."""
-    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=False)
-    except Timeout:
-        log.info("another process is preparing %s; waiting for it", folder)
-        lock.acquire()
-    except OSError as error:
-        raise ValueError(
-            f"cannot write below {folder.parent} ({error.strerror}): set cache_dir, or the environment variable "
-            "CLOZELAB_CACHE, to a folder that can be written"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _write_corpus(folder: Path, plan: _Plan) -> None:
@@ -191,6 +189,9 @@ def _write_corpus(folder: Path, plan: _Plan) -> None:
     if unknown > WARNED_UNKNOWN_FRACTION:
         log.warning("%.1f %% of the tokens are [UNK]: does the vocabulary fit the text and its case?", 100 * unknown)
     facts = {name: writer.facts for name, writer in zip(SPLITS, writers, strict=True)}
+    checksums = {f"{split}/{name}": entry for split in SPLITS for name, entry in facts[split]["files"].items()}
+    for path in [folder / split / SHARDS_FILE for split in SPLITS] + sorted((folder / "tokenizer").iterdir()):
+        checksums[path.relative_to(folder).as_posix()] = file_facts(path)
     sizes = ("rows", "documents", "sentences", "characters")
     manifest = {
         "format_version": FORMAT_VERSION,
@@ -206,7 +207,8 @@ def _write_corpus(folder: Path, plan: _Plan) -> None:
         "cleaned": dict(sorted(written.cleaned.items())),
         "splits": {split: {key: value for key, value in facts[split].items() if key != "files"} for split in SPLITS},
         "unigram_entropy": facts["train"]["unigram_entropy"],
-        **_checksums(folder, facts),
+        "files": checksums,
+        "fingerprint": hashlib.sha256(canonical_json(checksums).encode()).hexdigest(),
     }
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -296,12 +298,4 @@ def _read(files: Sequence[TextFile], counts: CorpusCounts, what: str) -> Iterato
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
         task = progress.add_task(what, total=sum(file.path.stat().st_size for file in files))
-        yield from read_documents(files, counts, lambda num_bytes: progress.advance(task, num_bytes))
-
-
-def _checksums(folder: Path, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Size and checksum of every file, and one fingerprint over them."""
-    files = {f"{split}/{name}": entry for split in SPLITS for name, entry in facts[split]["files"].items()}
-    for path in [folder / split / SHARDS_FILE for split in SPLITS] + sorted((folder / "tokenizer").iterdir()):
-        files[path.relative_to(folder).as_posix()] = file_facts(path)
-    return {"files": files, "fingerprint": hashlib.sha256(canonical_json(files).encode()).hexdigest()}
+        yield from read_documents(files, counts, lambda raw: progress.wrap_file(raw, task_id=task))

@@ -65,11 +65,6 @@ def _stream_key(seed: int, stream: str | int) -> int:
     return int(_mix(_as_u64(first + (stream & _MASK) * _GOLDEN))[0])
 
 
-def _bits(seed: int, stream: str | int, *coordinates: Ints) -> U64:
-    """64 random bits for each combination of the coordinates, which broadcast against each other; never a 0-d array."""
-    return reduce(_step, coordinates, np.array([_stream_key(int(seed), stream)], dtype=np.uint64))
-
-
 def derive_seed(seed: int, name: str | int) -> int:
     """A seed of its own for a named part (a phase, a split), 63 bits."""
     return _stream_key(seed, name) >> 1
@@ -77,7 +72,7 @@ def derive_seed(seed: int, name: str | int) -> int:
 
 def uniform_u64(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0) -> U64:
     """64 random bits for each (epoch, index, sub), which broadcast against each other; never a 0-d array."""
-    return _bits(seed, stream, epoch, index, sub)
+    return reduce(_step, (epoch, index, sub), _as_u64(_stream_key(int(seed), stream)))
 
 
 def uniform01(seed: int, epoch: Ints, stream: str | int, index: Ints, sub: Ints = 0) -> NDArray[np.float64]:
@@ -104,7 +99,8 @@ def permute(seed: int, epoch: int | NDArray[np.int64], position: NDArray[np.int6
     """Position in the epoch's order -> instance index; for each epoch a permutation of [0, size)."""
     size_a = isqrt(size - 1) + 1
     size_b = -(-size // size_a)
-    states = [np.broadcast_to(_bits(seed, f"permutation {k}", epoch), position.shape) for k in range(_ROUNDS)]
+    keys = (_stream_key(int(seed), f"permutation {number}") for number in range(_ROUNDS))
+    states = [np.broadcast_to(_step(_as_u64(key), epoch), position.shape) for key in keys]
     value = _feistel(states, np.asarray(position, dtype=np.int64), size_a, size_b)
     for _ in range(_WALKS):
         outside = np.flatnonzero(value >= size)
