@@ -125,13 +125,7 @@ def pack_pairs(tokens: TokenStream, spans: Spans, ids: SpecialIds, width: int, n
 
 
 def pack_windows(
-    tokens: TokenStream,
-    start: I64,
-    length: I64,
-    separators: tuple[I64, I64],
-    ids: SpecialIds,
-    width: int,
-    names: I64,
+    tokens: TokenStream, start: I64, length: I64, separators: tuple[I64, I64], ids: SpecialIds, width: int, names: I64
 ) -> PackedInstances:
     """[CLS] text [SEP] [PAD]... with extra [SEP] inside, all token types 0.
 

@@ -273,11 +273,7 @@ def _batches(documents: Iterable[Document], num_characters: int) -> Iterator[lis
 
 
 def _write_batch(
-    batch: list[Document],
-    tokenizer: Tokenizer,
-    split: SplitRule,
-    writers: Sequence[ShardWriter],
-    counts: CorpusCounts,
+    batch: list[Document], tokenizer: Tokenizer, split: SplitRule, writers: Sequence[ShardWriter], counts: CorpusCounts
 ) -> None:
     ids, lengths = tokenizer.encode_flat([sentence for document in batch for sentence in document.sentences])
     document_of = np.repeat(np.arange(len(batch)), [len(document.sentences) for document in batch])

@@ -106,13 +106,7 @@ class Context(NamedTuple):
 
 
 def dense_rows(
-    layout: Layout,
-    *,
-    num_heads: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    mask: Mask,
-    kernel: str | None = None,
+    layout: Layout, *, num_heads: int, dtype: torch.dtype, device: torch.device, mask: Mask, kernel: str | None = None
 ) -> DenseRows | None:
     """The layout as equal rows, or None where it is ragged. `dtype` is that of the scores, `kernel` None: the usual."""
     width = layout.dense_width
@@ -161,14 +155,7 @@ def _usual_kernel(device: torch.device) -> str:
 
 
 def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: Layout | DenseRows,
-    *,
-    mask: Mask,
-    dropout_prob: float,
-    training: bool,
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout | DenseRows, *, mask: Mask, dropout_prob: float, training: bool
 ) -> Tensor:
     """softmax(q k^T / sqrt(D)) v inside each sequence: q, k, v [T, N, D] -> [T, N, D].
 
