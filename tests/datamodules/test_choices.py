@@ -223,8 +223,8 @@ def test_test_file(make: Callable[..., ChoiceDataModule], tmp_path: Path) -> Non
         (tmp_path / "test.csv").write_text(header + "\n" + "".join(f"c{i},a,b,c{end}\n" for i in range(9)))
         data = make(validation_file="train.csv", folds=3, held_out_fold=1)
         data.setup()
-        test = data.load_test()["Toy"]
-        assert (len(test.sequences), len(test.split), test.split.ids.tolist()) == (9, 9, [str(i) for i in range(9)])
+        sequences, split = data.load_test()["Toy"]
+        assert (len(sequences), len(split), split.ids.tolist()) == (9, 9, [str(i) for i in range(9)])
     (tmp_path / "test.csv").write_text("sent1,e0,e1,e2\n" + "c,a,b,c\n" * 200 + "c,a\n")
     with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):
         data.load_test()

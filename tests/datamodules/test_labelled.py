@@ -440,7 +440,7 @@ def test_test_files(make: Callable[..., LabelledDataModule], tmp_path: Path) -> 
     (tmp_path / "test.tsv").write_text("index\tsentence\n5\tgood\n6\tbad\n")
     data = make(**files)
     data.setup()
-    assert data.require_test_files() and data.load_test()["Toy"].split.ids.tolist() == ["5", "6"]
+    assert data.require_test_files() and data.load_test()["Toy"][1].ids.tolist() == ["5", "6"]
     (tmp_path / "test.tsv").write_text("index\tsentence\n" + "5\tgood\n" * 200 + "torn\n")
     data = make(**files)
     data.setup()

@@ -319,8 +319,8 @@ def test_test_file_needs_no_answers(tmp_path: Path) -> None:
     (tmp_path / "test.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "sat cat", "qas": qas}]}]}))
     data = build_module(tmp_path)
     data.setup()
-    test = data.load_test()["test"]
-    assert test.split.num_questions == len(test.sequences) == 3
+    sequences, split = data.load_test()["test"]
+    assert split.num_questions == len(sequences) == 3
     with pytest.raises(ValueError, match="questions have no answer inside their passage"):
         build_module(tmp_path, validation_file="test.json").setup()
 

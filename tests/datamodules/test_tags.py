@@ -349,8 +349,8 @@ def test_test_file_needs_no_tags(make_tags: Callable[..., TagDataModule], tmp_pa
         (tmp_path / "test.txt").write_text(text)
         data = make_tags()
         data.setup()
-        test = data.load_test()["test"]
-        assert test.split.words == ["a", "b", "c"] and len(test.sequences) == 2
+        sequences, split = data.load_test()["test"]
+        assert split.words == ["a", "b", "c"] and len(sequences) == 2
     (tmp_path / "test.txt").write_text("a O\n\n" * 150 + "b\n")
     with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):
         data.load_test()
@@ -498,11 +498,11 @@ def test_the_encoder_runs_once_for_all_choices_and_seeds(make_features: Callable
 def test_test_file_is_encoded_too(make_features: Callable[..., FeatureDataModule]) -> None:
     data = make_features()
     calls = CountedEncoder.calls
-    test = data.load_test()["test"]
+    sequences, split = data.load_test()["test"]
     assert CountedEncoder.calls > calls and "dev" in data.feature_facts
-    assert len(test.sequences) == len(test.split) == len(data.validation)
+    assert len(sequences) == len(split) == len(data.validation)
     expected = data.validation_sequences.gather(np.arange(4))["features"]
-    np.testing.assert_array_equal(test.sequences.gather(np.arange(4))["features"], expected)
+    np.testing.assert_array_equal(sequences.gather(np.arange(4))["features"], expected)
 
 
 def test_batches_bring_sentences(make_features: Callable[..., FeatureDataModule]) -> None:

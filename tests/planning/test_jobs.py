@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from clozelab.datamodules.examples import Preview
+from clozelab.datamodules.files import Preview
 from clozelab.metrics.statistics import smallest_detectable_difference
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clozelab.corpus.tokenizers import Tokenizer
-    from clozelab.datamodules.examples import TaskPreview
+    from clozelab.datamodules.files import TaskPreview
     from clozelab.planning.jobs import Arm, Corpus
 
 OK, WARNING, ERROR = "ok", "warning", "error"

@@ -21,7 +21,7 @@ from clozelab.checks.corpus import NGRAM, NgramIndex, ngram_hashes, unknown_toke
 from clozelab.checks.subject import ERROR, WARNING, Case, Finding, Task, finding, findings, share
 from clozelab.corpus.random import uniform_u64
 from clozelab.datamodules.baselines import guess_classes
-from clozelab.datamodules.examples import Preview
+from clozelab.datamodules.files import Preview
 
 if TYPE_CHECKING:
     from clozelab.planning.jobs import Corpus

@@ -1,10 +1,9 @@
 """Simple methods that need nothing but words: what a task's surface gives away, learnt from a run's own examples.
 
-Bag of words: linear models over the words of each side, and over those that both share or only the second has, so the
-overlap of two texts is part of it. Deterministic: full batches, zeros to begin with. Classes come from a multinomial
-logistic regression (gradient descent with momentum), numbers from a ridge regression, and of several endings the one
-wins that is most like a right one. A text is a pair whose second side may be empty. For questions there are phrases of
-the most similar sentence, for words their most frequent tag.
+Bag of words: linear models over the words of each side, and over those that both share or only the second has.
+Classes come from a multinomial logistic regression (full batches, zeros to begin with), numbers from a ridge
+regression, and of several endings the one wins that is most like a right one. A text is a pair whose second side may be
+empty. For questions there are phrases of the most similar sentence, for words their most frequent tag.
 """
 
 from __future__ import annotations
@@ -20,21 +19,16 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import lsqr
 
-BAG, OVERLAP, TAGS = "bag of words", "longest overlap", "most frequent tag"
-"""Names of the baselines, as a run's record and the report have them."""
-WORD = re.compile(r"\w+|[^\w\s]")
-"""What BERT's basic tokeniser makes of plain text, nearly."""
+BAG, OVERLAP, TAGS = "bag of words", "longest overlap", "most frequent tag"  # as a run's record and the report say
+WORD = re.compile(r"\w+|[^\w\s]")  # what BERT's basic tokeniser makes of plain text, nearly
 ARTICLES = ("a", "an", "the")
 LONGEST_PHRASE = 2
 STEPS, RATE, MOMENTUM, DECAY, RIDGE = 200, 0.5, 0.9, 1e-4, 10.0**0.5
-LEAST_COUNT = 2
-"""A feature of a single training example says nothing of others."""
+LEAST_COUNT = 2  # a feature of a single training example says nothing of others
 
 Texts = Sequence[tuple[str, str]]
-Choices = Sequence[tuple[str, Sequence[str]]]
-"""(context, endings)."""
-Places = list[tuple[str, int, int]]
-"""(bare word, where it begins, where it ends) of every word that counts."""
+Choices = Sequence[tuple[str, Sequence[str]]]  # (context, endings)
+Places = list[tuple[str, int, int]]  # (bare word, where it begins, where it ends) of every word that counts
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -80,11 +74,8 @@ def _features(first: str, second: str) -> list[str]:
 
 
 def _matrices(train: Texts, asked: Texts) -> tuple[sparse.csr_array, sparse.csr_array]:
-    """[examples, features] of both: 1 where a text has the feature; the last column is 1 everywhere.
-
-    Features are numbered while they are read: a hundred thousand pairs have millions of them.
-    """
-    numbers: dict[str, int] = defaultdict(lambda: len(numbers))
+    """[examples, features] of both: 1 where a text has the feature; the last column is 1 everywhere."""
+    numbers: dict[str, int] = defaultdict(lambda: len(numbers))  # while they are read: there may be millions
     x = _matrix(([numbers[name] for name in _features(*text)] for text in train), numbers)
     counts = np.bincount(x.indices, minlength=len(numbers))
     kept = [numbers[name] for name in sorted(numbers) if counts[numbers[name]] >= LEAST_COUNT]

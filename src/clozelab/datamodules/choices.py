@@ -17,16 +17,8 @@ from typing import Any
 import numpy as np
 
 from clozelab.datamodules.baselines import BAG, guess_choices
-from clozelab.datamodules.examples import (
-    GroupedSequences,
-    Preview,
-    Sequences,
-    TaskPreview,
-    TokenSequences,
-    encode_examples,
-    subset,
-)
-from clozelab.datamodules.files import Arrays, Facts, Scores
+from clozelab.datamodules.examples import GroupedSequences, Sequences, TokenSequences, encode_examples, subset
+from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.datamodules.labelled import LabelledSplit, TableFormat, TextExamples
 from clozelab.metrics import glue
@@ -39,8 +31,7 @@ class ChoiceFormat:
     """Where the parts of an example are; `columns` and `file_format` as TableFormat's."""
 
     context_column: str
-    start_column: str | None
-    """The beginning that all endings share; None: they stand alone."""
+    start_column: str | None  # the beginning that all endings share; None: they stand alone
     ending_columns: Sequence[str]
     label_column: str
     columns: Sequence[str] | None = None
@@ -57,10 +48,10 @@ class ChoiceFormat:
 
     def read(self, path: Path, labels: str = "required") -> TextExamples:
         """One file: texts are the context and its endings, each with the start; otherwise as TableFormat.read."""
-        columns = [self.context_column, *([self.start_column] if self.start_column else []), *self.ending_columns]
+        starts = [self.start_column] if self.start_column else []
+        columns, first = [self.context_column, *starts, *self.ending_columns], 1 + len(starts)
         table = TableFormat(columns, self.label_column, None, self.columns, self.file_format)
         found = table.read(path, labels, names=self.label_names)
-        first = 2 if self.start_column else 1
         found.texts = [
             (texts[0], *(" ".join([*texts[1:first], ending]).strip() for ending in texts[first:]))
             for texts in found.texts
@@ -74,10 +65,7 @@ def fold_of(context: str, number: int) -> int:
 
 
 class ChoiceDataModule(FinetuningDataModule):
-    """A context and its possible endings; the batch size counts examples, not sequences.
-
-    Args: as conf/task/format/swag.yaml says of each, and FinetuningDataModule's.
-    """
+    """A context and its endings; the batch size counts examples. Args: as conf/task/format/swag.yaml says of each."""
 
     def __init__(
         self,
@@ -164,15 +152,10 @@ class ChoiceDataModule(FinetuningDataModule):
         return {BAG: glue.score(["accuracy"], guess_choices(pairs, labels, asked_pairs), truth)}
 
     def preview(self) -> TaskPreview:
-        train, validation = (
-            self._preview(self.train_path, "training"),
-            self._preview(self.validation_path, "validation"),
-        )
-        return TaskPreview(train, validation, self.layout.label_names)
-
-    def _preview(self, path: Path, role: str) -> Preview:
-        found = self._read(path, role)
-        contexts = [context for context, *_ in found.texts]
-        endings = [ending for _, *endings in found.texts for ending in endings]
-        counts = {"damaged rows": found.num_bad_rows}
-        return Preview({"context": contexts, "ending": endings}, found.labels, len(found), counts)
+        splits = []
+        for path, role in ((self.train_path, "training"), (self.validation_path, "validation")):
+            found = self._read(path, role)
+            endings = [ending for _, *endings in found.texts for ending in endings]
+            texts = {"context": [context for context, *_ in found.texts], "ending": endings}
+            splits.append(Preview(texts, found.labels, len(found), {"damaged rows": found.num_bad_rows}))
+        return TaskPreview(splits[0], splits[1], self.layout.label_names)

@@ -11,7 +11,7 @@ import logging
 import multiprocessing
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import accumulate
 from typing import Any
 
@@ -28,11 +28,9 @@ from clozelab.objectives.objective import Objective, TorchBatch, pad_predictions
 
 log = logging.getLogger(__name__)
 
-VALIDATION_SEED = 20181011
-"""Held-out instances and their masks are the same for every run, arm and training seed."""
+VALIDATION_SEED = 20181011  # held-out instances and their masks are the same for every run, arm and training seed
 
-SAMPLED_INSTANCES = 2048
-"""Looked at once before training for what would spoil next-sentence prediction."""
+SAMPLED_INSTANCES = 2048  # looked at once before training for what would spoil next-sentence prediction
 MAX_FALLBACK_FRACTION = 0.05
 
 ACCELERATOR_PREDICTIONS_MULTIPLE = 128
@@ -47,11 +45,6 @@ class Phase:
     steps: int
     global_batch_size: int
     micro_batch_size: int
-
-    @classmethod
-    def of(cls, node: Mapping[str, Any]) -> Phase:
-        """From a configuration's, which may say more of a phase."""
-        return cls(**{one.name: node[one.name] for one in fields(cls)})
 
 
 @dataclass(frozen=True)
@@ -106,10 +99,7 @@ class StepStream(IterableDataset[list[TorchBatch]]):
 class ValidationStream(IterableDataset[TorchBatch]):
     """The fixed held-out instances, epoch 0, one batch at a time; every rank has the same number of batches.
 
-    Args:
-        phases: how each phase batches them: (objective, instances, the indices of each batch).
-        current: the phase to validate in, asked anew for every pass.
-        source_names: of the corpus.
+    `phases` are (objective, instances, the indices of each batch); `current` says for every pass which one it is in.
     """
 
     def __init__(
@@ -171,9 +161,9 @@ class CorpusDataModule(LightningDataModule):
         num_workers: int,
     ) -> None:
         super().__init__()
-        if not phases:
-            raise ValueError("phases is empty: give at least one {seq_length, steps, global_batch_size, ...}")
-        self.corpus, self.objectives, self.phases = prepared_corpus, list(objectives), [Phase.of(one) for one in phases]
+        self.corpus, self.objectives = prepared_corpus, list(objectives)
+        names = [one.name for one in fields(Phase)]  # a configuration may say more of a phase
+        self.phases = [Phase(**{name: phase[name] for name in names}) for phase in phases]
         self.seed, self.num_workers = seed, num_workers
         self.validation_instances, self.validation_seq_length = validation_instances, validation_seq_length
         self._bound: dict[tuple[str, int, InputFormat], Instances] = {}
@@ -183,13 +173,9 @@ class CorpusDataModule(LightningDataModule):
         return sum(phase.steps for phase in self.phases)
 
     @property
-    def micro_batch_sizes(self) -> list[int]:
-        """Of each phase; setting it cuts the same global batches into other pieces."""
-        return [phase.micro_batch_size for phase in self.phases]
-
-    @micro_batch_sizes.setter
-    def micro_batch_sizes(self, sizes: Sequence[int]) -> None:
-        self.phases = [replace(phase, micro_batch_size=size) for phase, size in zip(self.phases, sizes, strict=True)]
+    def first_steps(self) -> list[int]:
+        """Of each phase."""
+        return [0, *accumulate(phase.steps for phase in self.phases)][:-1]
 
     def setup(self, stage: str) -> None:  # noqa: ARG002
         """Finds all instances now: errors come before training starts, and forked workers share them."""
@@ -220,14 +206,11 @@ class CorpusDataModule(LightningDataModule):
         """The steps of one rank from `start_step` on."""
         bound = []
         for number, (phase, objective) in enumerate(zip(self.phases, self.objectives, strict=True)):
-            if phase.global_batch_size % world_size:
-                raise ValueError(
-                    f"phases: global_batch_size {phase.global_batch_size} does not divide over {world_size} devices; "
-                    "choose a multiple of the number of devices."
-                )
-            instances, seed = self.instances("train", phase.seq_length, objective), f"phase {number}"
-            first = self.first_steps[number]
-            bound.append(BoundPhase(number, phase, objective, first, instances, derive_seed(self.seed, seed)))
+            instances, seed = (
+                self.instances("train", phase.seq_length, objective),
+                derive_seed(self.seed, f"phase {number}"),
+            )
+            bound.append(BoundPhase(number, phase, objective, self.first_steps[number], instances, seed))
         multiple = 1 if device_type(self.trainer) == "cpu" else ACCELERATOR_PREDICTIONS_MULTIPLE
         return StepStream(bound, start_step, rank, world_size, multiple)
 
@@ -254,11 +237,6 @@ class CorpusDataModule(LightningDataModule):
     def held_out_labels(self) -> NDArray[np.int64]:
         """The token ids that all held-out instances ask for [P], by the objective of the last phase."""
         return np.concatenate([batch["prediction_labels"].numpy() for batch in self.validation_stream(0, 1)])
-
-    @property
-    def first_steps(self) -> list[int]:
-        """Of each phase."""
-        return [0, *accumulate(phase.steps for phase in self.phases)][:-1]
 
     def _current_phase(self) -> int:
         """The phase of the step that was just taken; the last one where nobody trains."""

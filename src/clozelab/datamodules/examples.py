@@ -1,9 +1,7 @@
 """Tokenised examples as flat arrays: built once, stored in the cache, gathered into packed batches without padding.
 
 A sequence is one model input with its special tokens: `[CLS] first [SEP]`, `[CLS] first [SEP] second [SEP]`, or what
-the tokenizer has instead (`<s> first </s></s> second </s>`). All sequences lie behind each other in one array, so that
-a batch of any of them is one gather.
-
+the tokenizer has instead. All lie behind each other in one array, so that a batch of any of them is one gather.
 Letters: N sequences, B sequences of a batch, T tokens of a batch.
 """
 
@@ -11,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,31 +20,6 @@ from clozelab.corpus.tokenizers import Tokenizer
 
 Ints = NDArray[np.int64]
 Int32s = NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class Preview:
-    """One split. `texts`: part (sentence1, question, ...) -> the distinct or aligned texts of that part."""
-
-    texts: Mapping[str, Sequence[str]]
-    labels: Sequence[str] | None
-    """One an example, as written; None where the target is no label."""
-    num_examples: int
-    counts: Mapping[str, int] = field(default_factory=dict)
-    """What the reader repaired or skipped."""
-
-
-@dataclass(frozen=True)
-class TaskPreview:
-    train: Preview
-    validation: Preview
-    label_names: Sequence[str] | None
-    """Classes in the order of their indices; None: a number, or no label at all."""
-    is_regression: bool = False
-    aligned: bool = False
-    """Text number i of every part, and label i, are of example i."""
-    expects_unanswerable: bool | None = None
-    """Of questions: whether some may have no answer."""
 
 
 class Sequences(ABC):
@@ -74,10 +47,8 @@ class Sequences(ABC):
 class TokenSequences(Sequences):
     """Sequences of unequal length."""
 
-    input_ids: Int32s
-    """[sum of lengths]."""
-    offsets: Ints
-    """[N + 1]."""
+    input_ids: Int32s  # [sum of lengths]
+    offsets: Ints  # [N + 1]
     second_starts: Int32s
     """[N] position inside the sequence from which token type 1 is used; the sequence's length where it is not."""
     cut_tokens: Int32s | None = None
@@ -118,8 +89,7 @@ class TokenSequences(Sequences):
 class GroupedSequences(Sequences):
     """Examples of `group_size` sequences each, such as one a choice: neighbours in the same batch."""
 
-    sequences: TokenSequences
-    """[N * group_size]."""
+    sequences: TokenSequences  # [N * group_size]
     group_size: int
 
     @property
@@ -162,11 +132,9 @@ def concatenate(pieces: Sequence[Int32s]) -> tuple[Int32s, Ints]:
 
 def join_sequences(parts: Sequence[TokenSequences]) -> TokenSequences:
     """The sequences of all parts behind each other."""
-    lengths = np.concatenate([part.lengths for part in parts])
-    input_ids, second_starts = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("input_ids", "second_starts")
-    )
-    return TokenSequences(input_ids, offsets_of(lengths), second_starts)
+    offsets = offsets_of(np.concatenate([part.lengths for part in parts]))
+    input_ids = np.concatenate([part.input_ids for part in parts])
+    return TokenSequences(input_ids, offsets, np.concatenate([part.second_starts for part in parts]))
 
 
 def encode_examples(
@@ -176,18 +144,17 @@ def encode_examples(
     budget = max_seq_length - 2 - (0 if second is None else tokenizer.pair_separators)
     if budget < 2:
         raise ValueError(f"max_seq_length={max_seq_length} leaves no room for text beside the special tokens")
-    first_ids = tokenizer.encode_batch(list(first))
+    ids = tokenizer.encode_batch(list(first))
     if second is None:
-        cut = [max(0, len(ids) - budget) for ids in first_ids]
-        return _assemble(tokenizer, [ids[:budget] for ids in first_ids], None, cut)
-    pairs = list(zip(first_ids, tokenizer.encode_batch(list(second)), strict=True))
-    kept = [longest_first(len(a), len(b), budget) for a, b in pairs]
-    return _assemble(
-        tokenizer,
-        [a[:length] for (a, _), (length, _) in zip(pairs, kept, strict=True)],
-        [b[:length] for (_, b), (_, length) in zip(pairs, kept, strict=True)],
-        [len(a) + len(b) - sum(both) for (a, b), both in zip(pairs, kept, strict=True)],
-    )
+        cut = [max(0, len(a) - budget) for a in ids]
+        return _assemble(tokenizer, [a[:budget] for a in ids], None, cut)
+    firsts, seconds, cut = [], [], []
+    for a, b in zip(ids, tokenizer.encode_batch(list(second)), strict=True):
+        keep_a, keep_b = longest_first(len(a), len(b), budget)
+        firsts.append(a[:keep_a])
+        seconds.append(b[:keep_b])
+        cut.append(len(a) + len(b) - keep_a - keep_b)
+    return _assemble(tokenizer, firsts, seconds, cut)
 
 
 def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
@@ -200,15 +167,9 @@ def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
 
 def window_ranges(num_tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
     """(first token, number of tokens) of each window over a text; none for an empty one."""
-    ranges: list[tuple[int, int]] = []
-    start = 0
-    while start < num_tokens:
-        length = min(num_tokens - start, room)
-        ranges.append((start, length))
-        if start + length == num_tokens:
-            break
-        start += min(length, stride)
-    return ranges
+    step = min(room, stride)
+    starts = range(0, max(1, num_tokens - room + step), step) if num_tokens else ()
+    return [(start, min(room, num_tokens - start)) for start in starts]
 
 
 def encode_windows(

@@ -2,19 +2,18 @@
 
 One pass over a split's sequences writes all layers' outputs for the scored words to memory-mapped files, one a layer:
 fp32, in the order of the words, below a name made of the text, the tokenizer, the window and the encoder's weights.
-Other choices of layers, other seeds and other processes find them there; a process that comes while they are being
-written waits. With document context a word's neighbours are encoded around it and not kept.
+With document context a word's neighbours are encoded around it and not kept.
 
-Letters: L layers of the encoder, C chosen layers, S sentences and W words of the split, U words of a batch, H hidden
-size.
+Letters: C chosen layers, S sentences and W words of the split, U words of a batch, H hidden size.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +31,16 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.heads import feature_layers
 
 log = logging.getLogger(__name__)
-
-FEATURES_VERSION = 4
-"""Raised when this code makes other features of the same sequences: older cache folders are then not found."""
+FEATURES_VERSION = 4  # raised when the same sequences get other features: older cache folders are then not found
 
 
 @dataclass(frozen=True)
 class FeatureSequences(Sequences):
     """Sentences as vectors of their words."""
 
-    layers: Sequence[NDArray[np.float32]]
-    """C arrays [W, H], usually memory maps."""
-    sentence_offsets: Ints
-    """[S + 1] into the words."""
-    labels: Ints
-    """[W]."""
+    layers: Sequence[NDArray[np.float32]]  # C arrays [W, H], usually memory maps
+    sentence_offsets: Ints  # [S + 1] into the words
+    labels: Ints  # [W]
 
     @property
     def lengths(self) -> Ints:
@@ -65,12 +59,7 @@ class FeatureSequences(Sequences):
 
 
 class FeatureDataModule(TagDataModule):
-    """Words with tags, each as chosen layers of a frozen encoder.
-
-    Args:
-        features: one of models/heads.py; decides what is read, not what is stored.
-        the others: as TagDataModule's.
-    """
+    """Words with tags, each as the layers of a frozen encoder that `features` (of models/heads.py) chooses to read."""
 
     def __init__(self, *, features: str, **tagging: Any) -> None:
         super().__init__(**tagging)
@@ -83,25 +72,21 @@ class FeatureDataModule(TagDataModule):
         return self.inputs.encoder
 
     def read_splits(self) -> None:
-        """As TagDataModule's, and computes their features where that was not done before."""
         super().read_splits()
-        encoders: list[Encoder] = []
-        self.train_sequences = self._features("train", self.train, encoders)
-        self.validation_sequences = self._features("validation", self.validation, encoders)
+        load = cache(self.source.load)  # once for both splits, never where both are stored
+        self.train_sequences = self._features("train", self.train, load)
+        self.validation_sequences = self._features("validation", self.validation, load)
 
     def read_test(self, path: Path) -> tuple[Sequences, TaggedSplit]:
         split = super().read_test(path)[1]
-        return self._features(path.stem, split, []), split
+        return self._features(path.stem, split, self.source.load), split
 
-    def _features(self, name: str, split: TaggedSplit, encoders: list[Encoder]) -> FeatureSequences:
-        """`encoders` keeps the loaded encoder from one split to the next; empty where none was needed."""
+    def _features(self, name: str, split: TaggedSplit, load: Callable[[], Encoder]) -> FeatureSequences:
         key = content_key({"version": FEATURES_VERSION, "sequences": split.key, "encoder": self.source.fingerprint})
         folder = self.inputs.cache_dir / "features" / f"{self.inputs.name}-{key}"
 
         def write(target: Path) -> Facts:
-            if not encoders:
-                encoders.append(self.source.load())
-            return write_features(target, split.sequences, encoders[0], self.source.device, self.evaluation_tokens)
+            return write_features(target, split.sequences, load(), self.source.device, self.evaluation_tokens)
 
         facts = self.feature_facts[name] = cached_folder(folder, write)
         chosen = feature_layers(self.features, facts["num_hidden_layers"])

@@ -1,12 +1,10 @@
-"""Where a task's data comes from: files below data_dir, or the hub; and what is made of them, kept in the cache.
+"""Where a task's data comes from: files below data_dir, or the hub; what they hold, and what the cache keeps of them.
 
-A name on the Hugging Face hub is fetched at a pinned revision (a commit, since a branch or a tag may move) and written
-out once as official files, so that both ways give the same examples; row numbers stand where the originals number their
-rows.
+A data set on the Hugging Face hub is fetched at a pinned commit and written out once as official files, so that both
+ways give the same examples; row numbers stand where the originals number their rows.
 
 A cache folder is named by what decides its content. It holds files and `meta.json` with their checksums and the facts
-that came with them, and is written beside its place and renamed: whole or absent. One that does not match its checksums
-is built anew with a warning: the cache never decides a result.
+that came with them, and is whole or absent. One that does not match its checksums is built anew with a warning.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -36,8 +34,27 @@ log = logging.getLogger(__name__)
 MAX_BAD_FRACTION = 0.01
 Arrays = dict[str, NDArray[Any]]
 Facts = dict[str, Any]
-Scores = dict[str, dict[str, float]]
-"""Baseline -> score's name -> value."""
+Scores = dict[str, dict[str, float]]  # baseline -> score's name -> value
+
+
+@dataclass(frozen=True)
+class Preview:
+    """One split. `texts`: part (sentence1, question, ...) -> the distinct or aligned texts of that part."""
+
+    texts: Mapping[str, Sequence[str]]
+    labels: Sequence[str] | None  # one an example, as written; None where the target is no label
+    num_examples: int
+    counts: Mapping[str, int] = field(default_factory=dict)  # what the reader repaired or skipped
+
+
+@dataclass(frozen=True)
+class TaskPreview:
+    train: Preview
+    validation: Preview
+    label_names: Sequence[str] | None  # classes in the order of their indices; None: a number, or no label at all
+    is_regression: bool = False
+    aligned: bool = False  # text number i of every part, and label i, are of example i
+    expects_unanswerable: bool | None = None  # of questions: whether some may have no answer
 
 
 def require_file(data_dir: str | Path, relative: str, how_to_get: str) -> Path:
@@ -86,10 +103,9 @@ def refuse_wrong_file(path: Path, bad: Sequence[str], num_rows: int, expected: s
 
 
 def baselines_of(data_dir: str | Path, path: Path) -> Scores:
-    """Baseline -> score's name -> value, as `baselines.json` beside a validation file says; empty where none is there.
+    """As `baselines.json` beside a validation file says; empty where none is there. ValueError for something else.
 
     A generator's list says nothing of a real file that has taken the generated one's place.
-    ValueError where that file is there and is something else.
     """
     listed = path.with_name(BASELINES_FILE)
     if not listed.is_file() or generator_of(data_dir, [listed]) != generator_of(data_dir, [path]):
@@ -107,9 +123,14 @@ def baselines_of(data_dir: str | Path, path: Path) -> Scores:
 _used: set[str] = set()
 
 
+def fingerprint_of(parts: Mapping[str, Any]) -> str:
+    """sha256 of plain values, whatever their order."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=list).encode()).hexdigest()
+
+
 def content_key(parts: Mapping[str, Any]) -> str:
     """16 hex digits that name everything which decides the content."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+    return fingerprint_of(parts)[:16]
 
 
 def used_folders() -> list[str]:
@@ -173,8 +194,7 @@ def _checked_facts(folder: Path) -> Facts | None:
         return None
 
 
-HUB_VERSION = 2
-"""Raised when this code writes other files from the same rows of the hub."""
+HUB_VERSION = 2  # raised when this code writes other files from the same rows of the hub
 
 
 @dataclass(frozen=True)
@@ -199,22 +219,19 @@ class HubSource:
     def of(cls, task: Mapping[str, Any]) -> HubSource:
         """From a task's configuration, whose `hub.splits` says of its data's files (`train_file`, `test_files.NAME`)
         which split each is. ValueError where there is none, a key is unknown or missing, or the revision no commit."""
-        if task.get("hub") is None:
+        if not task.get("hub"):
             raise ValueError(
                 f"task {task['name']!r} has no source on the hub; set hub=false and give its files (data_dir)"
             )
-        settings = {**task["hub"]}
-        files: dict[str, str] = {}
+        settings, files = {**task["hub"]}, dict[str, str]()
         for setting, split in settings.pop("splits", {}).items():
             key, _, name = setting.partition(".")
             file = task["data"].get(key)
             file = file.get(name) if isinstance(file, Mapping) else file
             files |= {} if file is None else {file: split}
-        known = {field.name for field in fields(cls)} - {"files"}
-        if odd := sorted(set(settings) ^ known):
-            raise ValueError(
-                f"task.hub: {', '.join(odd)} unknown or missing; it takes splits, {', '.join(sorted(known))}"
-            )
+        known = {one.name for one in fields(cls)} - {"files"}
+        if odd := ", ".join(sorted(set(settings) ^ known)):
+            raise ValueError(f"task.hub: {odd} unknown or missing; it takes splits, {', '.join(sorted(known))}")
         source = cls(files=files, **settings)
         if source.revision is None or not re.fullmatch(r"[0-9a-f]{40}", source.revision):
             raise ValueError(
@@ -236,10 +253,7 @@ def hub_files(source: HubSource, cache_dir: Path) -> Path:
             path = target / file
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                if source.format == "squad":
-                    _write_squad(path, rows, source)
-                else:
-                    _write_table(path, rows, source, is_test=split.startswith("test"))
+                (_write_squad if source.format == "squad" else _write_table)(path, rows, source, split)
             except (KeyError, IndexError, TypeError) as problem:
                 raise ValueError(
                     f"{source.name} at {source.revision}, {place}: the rows are not as expected ({problem!r}); another "
@@ -268,29 +282,28 @@ def _fetch(source: HubSource, config: str | None, split: str) -> Any:
         ) from problem
 
 
-def _write_table(path: Path, rows: Any, source: HubSource, is_test: bool) -> None:
+def _write_table(path: Path, rows: Any, source: HubSource, split: str) -> None:
     """TSV is not CSV: what would break a field becomes a space there, as it has none in the originals."""
+    is_test = split.startswith("test")
     frame = rows.to_pandas()[list(source.columns)].rename(columns=dict(source.columns)).astype(str)
     if is_test and source.label_column in frame:
         frame = frame.drop(columns=source.label_column)
     elif source.labels is not None:
-        spelling = {str(number): label for number, label in enumerate(source.labels)}
-        frame[source.label_column] = [spelling[number] for number in frame[source.label_column]]
+        frame[source.label_column] = [source.labels[int(number)] for number in frame[source.label_column]]
     if source.index_column is not None:
         frame.insert(0, source.index_column, range(len(frame)))
-    headerless = None if is_test else source.headerless
-    if headerless:
+    if headerless := None if is_test else source.headerless:
         frame = frame.reindex(columns=headerless, fill_value="")
-    if source.format == "csv":
-        frame.to_csv(path, index=False, header=not headerless, lineterminator="\n")
-        return
-    whole = frame.replace(r"[\t\r\n]+", " ", regex=True)
-    if changed := int((whole != frame).any(axis=1).sum()):
-        log.warning("%s: tabs or line breaks inside the texts of %d rows became spaces", path.name, changed)
-    whole.to_csv(path, sep="\t", index=False, header=not headerless, quoting=csv.QUOTE_NONE, lineterminator="\n")
+    how: dict[str, Any] = {}
+    if source.format == "tsv":
+        whole = frame.replace(r"[\t\r\n]+", " ", regex=True)
+        if changed := int((whole != frame).any(axis=1).sum()):
+            log.warning("%s: tabs or line breaks inside the texts of %d rows became spaces", path.name, changed)
+        frame, how = whole, {"sep": "\t", "quoting": csv.QUOTE_NONE}
+    frame.to_csv(path, index=False, header=not headerless, lineterminator="\n", **how)
 
 
-def _write_squad(path: Path, rows: Any, source: HubSource) -> None:
+def _write_squad(path: Path, rows: Any, source: HubSource, _: str) -> None:
     """Rows of questions become articles of passages again; neighbours with the same passage share it."""
     articles = []
     for title, of_title in groupby(rows, key=lambda row: row["title"]):

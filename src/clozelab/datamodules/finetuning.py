@@ -9,16 +9,13 @@ and local_weight, 0.0 on a rank that got no example of it.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,8 +26,8 @@ from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules import files
-from clozelab.datamodules.examples import Ints, Sequences, TaskPreview
-from clozelab.datamodules.files import Arrays, Facts, Scores
+from clozelab.datamodules.examples import Ints, Sequences
+from clozelab.datamodules.files import Arrays, Facts, Scores, TaskPreview, fingerprint_of
 from clozelab.datamodules.loading import as_they_are, bucketed_batches, for_device, token_budget_batches
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
@@ -38,23 +35,20 @@ from clozelab.models.layout import Layout
 log = logging.getLogger(__name__)
 
 Batch = dict[str, Any]
-VERSION = 4
-"""Raised when the same files give other arrays or baselines: older cache folders are then not found."""
-CUTS = {
+VERSION = 4  # raised when the same files give other arrays or baselines: older cache folders are then not found
+CUTS = {  # counts of a split that mean lost text, in words
     "truncated_sequences": "sequences are longer than max_seq_length={max_seq_length} and were cut",
     "truncated_tokens": "tokens were lost with them",
     "questions_cut": "questions are longer than max_query_length and were cut",
     "cut_words": "words are longer than a sequence and were cut",
 }
-"""Counts of a split that mean lost text, in words."""
 
 
 @dataclass(frozen=True)
 class EncoderSource:
     """An encoder for a data module that computes features with it; loaded only where they are not in the cache."""
 
-    fingerprint: str
-    """Names the weights: another fingerprint, other features."""
+    fingerprint: str  # names the weights: another fingerprint, other features
     load: Callable[[], Encoder]
     device: torch.device
 
@@ -68,8 +62,7 @@ class TaskInputs:
     cache_dir: Path
     tokenizer: Tokenizer
     max_positions: int
-    encoder: EncoderSource | None = None
-    """Only what computes features needs it."""
+    encoder: EncoderSource | None = None  # only what computes features needs it
 
 
 @dataclass(frozen=True)
@@ -84,13 +77,6 @@ class TrainingPlan:
     num_workers: int
 
 
-class PredictionSet(NamedTuple):
-    """A file to be predicted: its sequences as batches want them, and the split as the task's module wants it."""
-
-    sequences: Sequences
-    split: Any
-
-
 class FinetuningDataModule(LightningDataModule):
     """Base of one data module a benchmark format; a subclass reads its splits.
 
@@ -103,12 +89,10 @@ class FinetuningDataModule(LightningDataModule):
         evaluation_tokens: size of an evaluation batch.
     """
 
-    train: Any
-    """The training split, of the same kind as `validation`."""
+    train: Any  # the training split, of the same kind as `validation`
     train_sequences: Sequences
     train_targets: dict[str, Ints]
-    validation: Any
-    """The validation split as the task's module wants it: texts, labels, names."""
+    validation: Any  # the validation split as the task's module wants it: texts, labels, names
     validation_sequences: Sequences
 
     def __init__(
@@ -169,14 +153,7 @@ class FinetuningDataModule(LightningDataModule):
         key = files.content_key(made_from | {"max_examples": self.plan.max_train_examples})
         folder = self.inputs.cache_dir / "baselines" / f"{self.inputs.name}-{key}"
 
-        def write(_: Path) -> Facts:
-            began = time.process_time()
-            scores = self.compute_baselines()
-            seconds = round(time.process_time() - began, 2)
-            log.info("surface baselines of %s after %.1f CPU seconds: %s", folder.name, seconds, scores)
-            return {"scores": scores, "seconds": seconds}
-
-        return dict(files.cached_folder(folder, write)["scores"])
+        return files.cached_folder(folder, lambda _: {"scores": self.compute_baselines()})["scores"]
 
     @abstractmethod
     def compute_baselines(self) -> Scores:
@@ -264,9 +241,9 @@ class FinetuningDataModule(LightningDataModule):
         """Fingerprint of the test files; ValueError where the task has none or one is missing."""
         return fingerprint_of({name: file_sha256(path) for name, path in self._test_paths().items()})
 
-    def load_test(self) -> dict[str, PredictionSet]:
-        """The test sets by name; a damaged row is an error here."""
-        found = {name: PredictionSet(*self.read_test(path)) for name, path in self._test_paths().items()}
+    def load_test(self) -> dict[str, tuple[Sequences, Any]]:
+        """The test sets by name, as `read_test` gives them; a damaged row is an error here."""
+        found = {name: self.read_test(path) for name, path in self._test_paths().items()}
         for name, (_, split) in found.items():
             self._say_what_is_cut(name, split.counts)
             if split.num_bad_rows:
@@ -278,7 +255,7 @@ class FinetuningDataModule(LightningDataModule):
 
     @abstractmethod
     def read_test(self, path: Path) -> tuple[Sequences, Any]:
-        """(sequences, split) of one test file; `setup` has run before."""
+        """One test file, after `setup`: its sequences for batches, and the split as the task's module wants it."""
 
     def _say_what_is_cut(self, name: str, counts: Mapping[str, Any]) -> None:
         """Warn of text that did not fit into the sequences of a split."""
@@ -296,7 +273,8 @@ class FinetuningDataModule(LightningDataModule):
 
     def evaluation_loader(self, sequences: Sequences) -> DataLoader[Batch]:
         """All sequences once, in large batches of similar length; the same on every rank."""
-        return as_they_are(EvaluationBatches(sequences, self.evaluation_tokens))
+        batches: Any = token_budget_batches(sequences.lengths, self.evaluation_tokens)
+        return DataLoader(batches, batch_size=None, collate_fn=partial(make_batch, sequences, targets={}))
 
     def train_dataloader(self) -> Any:
         """Batches from the trainer's step to the next evaluation."""
@@ -307,7 +285,6 @@ class FinetuningDataModule(LightningDataModule):
         return for_device(as_they_are(batches, self.plan.num_workers), trainer)
 
     def val_dataloader(self) -> DataLoader[Batch]:
-        """All validation sequences, in large batches of similar length; the same on every rank."""
         return self.evaluation_loader(self.validation_sequences)
 
 
@@ -342,27 +319,10 @@ class TrainingBatches(IterableDataset[Batch]):
             }
 
 
-class EvaluationBatches(IterableDataset[Batch]):
-    """Every sequence once."""
-
-    def __init__(self, sequences: Sequences, max_tokens: int) -> None:
-        self.sequences = sequences
-        self.batches = token_budget_batches(sequences.lengths, max_tokens)
-
-    def __iter__(self) -> Iterator[Batch]:
-        for index in self.batches:
-            yield make_batch(self.sequences, index, {})
-
-
-def make_batch(sequences: Sequences, index: Ints, targets: dict[str, Ints]) -> Batch:
+def make_batch(sequences: Sequences, index: Ints, targets: Mapping[str, Ints]) -> Batch:
     """The sequences at `index` as a torch batch, with their part of each target [N]."""
     arrays = sequences.gather(index)
     layout = Layout.ragged(arrays.pop("lengths"))
     arrays |= {name: values[index] for name, values in targets.items()} | {"example_index": index}
     tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
     return tensors | {"layout": layout}
-
-
-def fingerprint_of(facts: dict[str, Any]) -> str:
-    """sha256 of plain values."""
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=list).encode()).hexdigest()

@@ -22,36 +22,28 @@ from clozelab.corpus.files import JSONL_SUFFIXES, file_sha256, file_suffix, line
 from clozelab.datamodules.baselines import BAG, guess_classes, guess_numbers
 from clozelab.datamodules.examples import (
     Ints,
-    Preview,
     Sequences,
-    TaskPreview,
     TokenSequences,
     encode_examples,
     encode_windows,
     join_sequences,
     subset,
 )
-from clozelab.datamodules.files import Arrays, Facts, Scores, refuse_wrong_file, text_lines
+from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, refuse_wrong_file, text_lines
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.metrics import glue
 
 TABLE_FORMATS = ("auto", "tsv", "csv", "jsonl")
-LONG_DOCUMENTS = ("truncate", "windows")
-POOLINGS = ("mean", "max")
-
-Record = dict[str, str] | str
-"""One row of a table: its values by column; or, of a damaged one, what is wrong with it."""
+Record = dict[str, str] | str  # one row of a table: its values by column; or, of a damaged one, what is wrong with it
 
 
 @dataclass
 class TextExamples:
-    """Labelled texts of a table, in file order."""
+    """Labelled texts of a table, in file order: of each example its text, its pair, or a context and its endings."""
 
     ids: list[str] = field(default_factory=list)
     texts: list[tuple[str, ...]] = field(default_factory=list)
-    """Of each example: its text, its pair, or a context and its endings."""
-    labels: list[str] | None = None
-    """None: the file has none."""
+    labels: list[str] | None = None  # None: the file has none
     num_bad_rows: int = 0
 
     def __len__(self) -> int:
@@ -74,30 +66,25 @@ class TextExamples:
 
 @dataclass(frozen=True)
 class TableFormat:
-    """Where a task's texts and labels stand in a table."""
+    """Where a task's texts and labels stand in a table.
+
+    tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed. jsonl: an object a
+    line; a value that is no text stands as JSON writes it, null as a missing one. auto: by the file's name.
+    """
 
     text_columns: Sequence[str]
     label_column: str
-    id_column: str | None = None
-    """None: the row's number is its id."""
-    columns: Sequence[str] | None = None
-    """Names for a tsv or csv file without a header; None: the first line names them, or a jsonl file's first object."""
+    id_column: str | None = None  # None: the row's number is its id
+    columns: Sequence[str] | None = None  # names for a tsv or csv file without a header; None: the file names them
     file_format: str = "auto"
-    """tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed. jsonl: an
-    object a line; a value that is no text stands as JSON writes it, null as a missing one. auto: by the file's name."""
 
     def read(
         self, path: Path, labels: str = "required", *, names: Sequence[str] | None = None, are_numbers: bool = False
     ) -> TextExamples:
-        """Read one file.
+        """Read one file, whose `labels` are required | optional (it may come without their column) | unread.
 
-        Args:
-            labels: required | optional (the file may come without its column) | unread.
-            names: the labels that there are; None: any. A wrong label is never skipped.
-            are_numbers: labels are numbers instead.
-
-        Raises:
-            ValueError: names the file (and line) of a missing column, a wrong label, or more than 1 % damaged rows.
+        They are numbers, or of `names` (None: any); a wrong one is never skipped. ValueError names the file (and line)
+        of a missing column, a wrong label, or more than 1 % damaged rows.
         """
         columns, records = self._records(path)
         wanted = [*self.text_columns, *([self.id_column] if self.id_column else [])]
@@ -192,28 +179,19 @@ def _json_record(line: str | None) -> Record:
 
 @dataclass(frozen=True)
 class LabelledSplit:
-    """Examples of one split.
-
-    `labels` [N] are indices into `label_names`; the numbers themselves where `label_names` is empty (regression); -1
-    for a file without labels.
-    """
+    """Examples of one split; `label_names` is empty for regression."""
 
     sequences: TokenSequences
     ids: NDArray[np.str_]
-    labels: NDArray[Any]
+    labels: NDArray[Any]  # [N] indices into `label_names`, or the numbers themselves; -1 for a file without labels
     label_names: list[str]
-    num_available: int
-    """Examples of the file before `max_examples` cut it."""
+    num_available: int  # examples of the file before `max_examples` cut it
     num_bad_rows: int
-    counts: dict[str, int] = field(default_factory=dict)
-    """What is unusual about those in use: truncated_sequences, truncated_tokens, empty_texts, duplicate_ids; and of
-    windows: windows, texts_in_windows."""
-    extra: dict[str, LabelledSplit] = field(default_factory=dict)
-    """Further validation sets of the same task by name, scored beside this one."""
+    counts: dict[str, int] = field(default_factory=dict)  # what is unusual about those in use
+    extra: dict[str, LabelledSplit] = field(default_factory=dict)  # further validation sets, scored beside this one
     window_offsets: Ints | None = None
     """[N + 1]: sequences offsets[i] to offsets[i + 1] are windows of example i; None: an example is one input."""
-    pooling: str = "mean"
-    """mean | max: of each logit over a text's windows."""
+    pooling: str = "mean"  # mean | max: of each logit over a text's windows
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -269,18 +247,21 @@ class LabelledDataModule(FinetuningDataModule):
     ) -> None:
         super().__init__(**common)
         self.layout = TableFormat(list(text_columns), label_column, id_column, columns and list(columns), file_format)
-        # Test files have a header even where the others have none.
-        self.test_layout = replace(self.layout, id_column=test_id_column, columns=None)
+        # Test files, whose labels are optional, have a header even where the others have none.
+        self.layouts = {
+            "required": self.layout,
+            "optional": replace(self.layout, id_column=test_id_column, columns=None),
+        }
         self.labels = [str(label) for label in labels] if labels is not None else None
         self.numeric_labels = numeric_labels
         if len(text_columns) not in (1, 2):
             raise ValueError(f"text_columns must name one or two columns, not {list(text_columns)}")
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
             raise ValueError(f"task.data.labels names a label twice: {self.labels}")
-        if long_documents not in LONG_DOCUMENTS:
-            raise ValueError(f"long_documents={long_documents!r} is unknown; known: {', '.join(LONG_DOCUMENTS)}")
-        if window_pooling not in POOLINGS:
-            raise ValueError(f"window_pooling={window_pooling!r} is unknown; known: {', '.join(POOLINGS)}")
+        if long_documents not in ("truncate", "windows"):
+            raise ValueError(f"long_documents={long_documents!r} is unknown; known: truncate, windows")
+        if window_pooling not in ("mean", "max"):
+            raise ValueError(f"window_pooling={window_pooling!r} is unknown; known: mean, max")
         self.windows = (window_stride, window_pooling) if long_documents == "windows" else None
         if self.windows and len(text_columns) != 1:
             raise ValueError(f"long_documents=windows is for single texts; this task has pairs, {list(text_columns)}")
@@ -337,21 +318,18 @@ class LabelledDataModule(FinetuningDataModule):
             return arrays | sequences.arrays(), facts | {"counts": sequences.cut_counts() | counts}
 
         settings = {
-            "layout": [asdict(self._layout(labels)), self.numeric_labels, names and list(names), labels],
+            "layout": [asdict(self.layouts[labels]), self.numeric_labels, names and list(names), labels],
             "max_examples": max_examples,
             "window_stride": self.windows and self.windows[0],
         }
         arrays, facts, _ = self.cached(path, settings, build)
-        sequences, kept = TokenSequences.of(arrays), (arrays["ids"], arrays["labels"])
+        kept = TokenSequences.of(arrays), arrays["ids"], arrays["labels"]
         _, pooling = self.windows or (0, "mean")
-        return LabelledSplit(sequences, *kept, **facts, window_offsets=arrays.get("window_offsets"), pooling=pooling)
-
-    def _layout(self, labels: str) -> TableFormat:
-        return self.test_layout if labels == "optional" else self.layout
+        return LabelledSplit(*kept, **facts, window_offsets=arrays.get("window_offsets"), pooling=pooling)
 
     def _read(self, path: Path, names: Sequence[str] | None = None, labels: str = "required") -> TextExamples:
         """Of any label unless `names` are given: which of them belong there is for a preview's reader to say."""
-        return self._layout(labels).read(path, labels, names=names, are_numbers=self.numeric_labels)
+        return self.layouts[labels].read(path, labels, names=names, are_numbers=self.numeric_labels)
 
     def compute_baselines(self) -> Scores:
         """Bag of words."""

@@ -1,13 +1,9 @@
 """Which examples meet in a batch, and batches made ahead for an accelerator.
 
-Which examples meet: pure functions of lengths, seed and epoch. Unusual: training batches hold examples of similar
-length. Attention and recurrent heads pad inside a batch, so on a CPU this is worth a factor of two to three; the price
-is that batches are not uniform draws. Examples are shuffled first, sorted only inside pools of `POOL_BATCHES` batches,
-and the batches are shuffled again.
-
-On a GPU one thread makes and pins the next batches while the device works on this one. Unusual: a thread, not
-processes: batches come from memory maps and vectorised numpy, and a process would have to copy them. The order is the
-loader's own, so prefetching changes no batch.
+Unusual: training batches hold examples of similar length, which on a CPU is worth a factor of two to three; the price
+is that they are not uniform draws. Examples are shuffled and sorted inside pools of `POOL_BATCHES` batches, which are
+shuffled again. On a GPU one thread makes and pins the next batches while the device works on this one: a thread,
+not processes, which would have to copy what comes from memory maps.
 """
 
 from __future__ import annotations
@@ -27,8 +23,7 @@ from clozelab.corpus.random import uniform_u64
 
 Ints = NDArray[np.int64]
 POOL_BATCHES = 50
-DEPTH = 2
-"""Batches that wait: one to hide the making of the next, one against jitter."""
+DEPTH = 2  # batches that wait: one to hide the making of the next, one against jitter
 
 
 def bucketed_batches(lengths: Ints, *, batch_size: int, seed: int, epoch: int) -> list[Ints]:

@@ -1,14 +1,12 @@
 """Span extraction data in the official SQuAD formats, 1.1 and 2.0; a training example is one window of a passage.
 
 Unusual: an `answer_start` that does not point at its text is repaired to the nearest place where the text stands; where
-the text does not occur in the passage at all, a training question is skipped and counted. A question asked for scoring
-is never skipped: the scorer compares texts and needs no offset.
+there is none, a training question is skipped and counted, one asked for scoring is not: the scorer compares texts.
 
 A sequence is `[CLS] question [SEP] window of the passage [SEP]`, windows overlapping by a stride. Follows the released
 run_squad.py (windows, max-context, answers outside a window point at [CLS]) with one difference: tokens carry their
-place in the original characters, so an answer is found and cut by character offsets and no text has to be re-aligned.
-Where the released `get_final_text` succeeds it gives the same characters; where it gives up and returns whole words,
-offsets still give the exact ones. Letters: W windows, T tokens of all windows.
+place in the original characters, so no text has to be re-aligned: where `get_final_text` gives up and returns whole
+words, offsets still give the exact characters. Letters: W windows, T tokens of all windows.
 """
 
 from __future__ import annotations
@@ -31,9 +29,7 @@ from clozelab.datamodules.baselines import OVERLAP, PhraseGuesser
 from clozelab.datamodules.examples import (
     Int32s,
     Ints,
-    Preview,
     Sequences,
-    TaskPreview,
     TokenSequences,
     concatenate,
     join_sequences,
@@ -41,14 +37,13 @@ from clozelab.datamodules.examples import (
     subset,
     window_ranges,
 )
-from clozelab.datamodules.files import Arrays, Facts, Scores
+from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.metrics.squad import score_v1, score_v2
 
 log = logging.getLogger(__name__)
 
-MAX_UNUSABLE_FRACTION = 0.1
-"""More questions without a usable answer than this: another data set (2.0, say), not dirt."""
+MAX_UNUSABLE_FRACTION = 0.1  # more questions without a usable answer than this: another data set (2.0, say), not dirt
 
 
 @dataclass(frozen=True)
@@ -81,9 +76,8 @@ class SquadExamples:
 def read_squad(path: Path, *, for_training: bool, with_unanswerable: bool = False) -> SquadExamples:
     """Read one file. `for_training` skips (and counts) what cannot be learned from, and a question's exact repeat.
 
-    `with_unanswerable` (2.0): a question without an answer is an example, too.
-
-    Raises ValueError naming the file for broken JSON, a missing key, a duplicate question id, or no usable question.
+    `with_unanswerable` (2.0): a question without an answer is an example, too. ValueError names the file for broken
+    JSON, a missing key, a duplicate question id, or no usable question.
     """
     examples = SquadExamples()
     seen: dict[str, Any] = {}
@@ -154,10 +148,10 @@ class WindowSettings:
 
     @classmethod
     def fitted(cls, max_seq_length: int, doc_stride: int, max_query_length: int) -> WindowSettings:
-        """Settings for sequences that may be shorter than the other two were chosen for.
+        """For sequences that may be shorter than the others were chosen for; ValueError where no question fits.
 
         At least half a sequence is passage, and a step between windows is at most half a sequence, so that they overlap
-        unless the question is as long as it may be. Raises ValueError for sequences too short for any question.
+        unless the question is as long as it may be.
         """
         half = max_seq_length // 2
         if half < 4:
@@ -176,27 +170,22 @@ class SquadFeatures:
     """One sequence a window. Positions are inside the sequence; `passage_spans` [.., 2] are character ranges."""
 
     sequences: TokenSequences
-    question: Int32s
-    """[W] index of the question in the examples."""
-    passage_starts: Int32s
-    """[W] sequence position of the window's first passage token."""
-    window_starts: Int32s
-    """[W] index of that token among the passage's tokens."""
-    start_positions: Int32s
-    """[W] sequence position of the answer's first token; 0 ([CLS]) where the answer is not wholly inside the window."""
+    question: Int32s  # [W] index of the question in the examples
+    passage_starts: Int32s  # [W] sequence position of the window's first passage token
+    window_starts: Int32s  # [W] index of that token among the passage's tokens
+    start_positions: (
+        Int32s  # [W] sequence position of the answer's first token; 0 ([CLS]) where it is not wholly inside
+    )
     end_positions: Int32s
-    max_context: NDArray[np.bool_]
-    """[T] true for the passage tokens that have no better window."""
+    max_context: NDArray[np.bool_]  # [T] true for the passage tokens that have no better window
     passage_spans: Int32s
     passage_offsets: Ints
 
     def to_arrays(self) -> Arrays:
-        """What the cache stores."""
         return {name: value for name, value in vars(self).items() if name != "sequences"} | self.sequences.arrays()
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> SquadFeatures:
-        """The inverse of `to_arrays`."""
         own = {name: arrays[name] for name in cls.__dataclass_fields__ if name != "sequences"}
         return cls(sequences=TokenSequences.of(arrays), **own)
 
@@ -262,7 +251,7 @@ def max_context_flags(ranges: list[tuple[int, int]], num_tokens: int) -> list[ND
     context = np.full((len(ranges), num_tokens), -1.0)
     for window, (start, length) in enumerate(ranges):
         inside = np.arange(length)
-        context[window, start : start + length] = np.minimum(inside, length - 1 - inside) + 0.01 * length
+        context[window, start : start + length] = np.minimum(inside, inside[::-1]) + 0.01 * length
     best = context.argmax(axis=0)
     return [best[start : start + length] == window for window, (start, length) in enumerate(ranges)]
 
@@ -285,8 +274,8 @@ class SquadSplit:
 class SquadDataModule(FinetuningDataModule):
     """Questions and passages; `max_train_examples` counts questions, the batch size counts windows.
 
-    Args: as conf/task/squad_v1.yaml says of each, and FinetuningDataModule's. A question without an answer is learned
-    as the span [CLS]..[CLS]; the learning rate schedule is one over `train_extra` and all epochs of the others.
+    Args: as conf/task/squad_v1.yaml says of each. A question without an answer is learned as the span [CLS]..[CLS];
+    the learning rate schedule is one over `train_extra` and all epochs of the others.
     """
 
     def __init__(
@@ -347,7 +336,6 @@ class SquadDataModule(FinetuningDataModule):
 
         @cache
         def read() -> tuple[SquadExamples, int]:
-            """What is taken of the file, and how much there is."""
             found = read_squad(path, for_training=for_training, with_unanswerable=self.with_unanswerable)
             if not for_prediction:
                 self._refuse_other_data(path, found)

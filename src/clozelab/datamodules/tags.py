@@ -1,17 +1,14 @@
 """Tagging data (entities, chunks, parts of speech): CoNLL column files, and Universal Dependencies' conllu.
 
-A column file has one word a line, its columns between tabs (then nothing else separates) or blanks, a blank line
-between sentences and, where the set has documents, a `-DOCSTART-` line before each. In conllu `# newdoc` begins a
-document; multiword ranges (`3-4`) and empty nodes (`8.1`) are not words. Lines that hold only blanks end a sentence too
-(WNUT-17). A sentence with a damaged line is left out and counted; a file with more than 1 % of them is refused.
+A column file has one word a line, its columns between tabs (then nothing else separates) or blanks, a blank line (or
+one of blanks, WNUT-17) between sentences and, where the set has documents, a `-DOCSTART-` line before each. In conllu
+`# newdoc` begins a document. A sentence with a damaged line is left out and counted.
 
 The first sub-token of a word stands for it. A sequence is a sentence or, with document context, a window: the sentence
-in the middle, and as much of its document on both sides as fits, whole words only. Only the middle's words are scored,
-so that every word is scored exactly once and in the largest context. A sentence longer than a sequence becomes several,
-each with its own words to score: none is lost.
+in the middle, and as many whole words of its document on both sides as fit. Only the middle's words are scored, so that
+every word is scored exactly once; a sentence longer than a sequence becomes several, and none is lost.
 
-Letters: N sequences, S sentences, W scored words (in file order over sequences and sentences alike), B sequences, T
-tokens and U scored words of a batch.
+Letters: N sequences, S sentences, W scored words in file order; B sequences, T tokens and U scored words of a batch.
 """
 
 from __future__ import annotations
@@ -33,23 +30,20 @@ from clozelab.datamodules.baselines import TAGS, most_frequent_tags
 from clozelab.datamodules.examples import (
     Int32s,
     Ints,
-    Preview,
     Sequences,
-    TaskPreview,
     TokenSequences,
     concatenate,
     offsets_of,
     ragged_positions,
     subset,
 )
-from clozelab.datamodules.files import Arrays, Facts, Scores, refuse_wrong_file, text_lines
+from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPreview, refuse_wrong_file, text_lines
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.metrics.entities import OUTSIDE, entity_scores, scheme_of, split_tag, tag_scores, to_iob2
 
 log = logging.getLogger(__name__)
 
 DOCUMENT_START = "-DOCSTART-"
-FILE_FORMATS = ("columns", "conllu")
 CONLLU_COLUMNS = 10
 
 Block = list[tuple[int, list[str]]]
@@ -60,14 +54,13 @@ Block = list[tuple[int, list[str]]]
 class ColumnFormat:
     """Which columns hold word and tag, counted from 0, negative from the end."""
 
-    file_format: str
-    """columns | conllu."""
+    file_format: str  # columns | conllu
     word_column: int
     tag_column: int
 
     def __post_init__(self) -> None:
-        if self.file_format not in FILE_FORMATS:
-            raise ValueError(f"file_format={self.file_format!r} is unknown; known: {', '.join(FILE_FORMATS)}")
+        if self.file_format not in ("columns", "conllu"):
+            raise ValueError(f"file_format={self.file_format!r} is unknown; known: columns, conllu")
 
     @property
     def is_conllu(self) -> bool:
@@ -90,10 +83,8 @@ class TaggedSentences:
     words: list[list[str]] = field(default_factory=list)
     tags: list[list[str]] | None = None
     documents: list[int] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
-    """[S] line of each sentence's first word."""
-    has_documents: bool = False
-    """False: the file marks no documents, and every sentence is one of its own."""
+    lines: list[int] = field(default_factory=list)  # [S] line of each sentence's first word
+    has_documents: bool = False  # False: the file marks no documents, and every sentence is one of its own
     counts: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
@@ -101,9 +92,9 @@ class TaggedSentences:
 
 
 def read_conll(path: Path, layout: ColumnFormat, *, require_tags: bool) -> TaggedSentences:
-    """Read one file. `require_tags` False allows lines that hold only the word.
+    """Read one file; without `require_tags` its lines may hold only the word.
 
-    Raises ValueError naming the file and line for a missing tag column, no sentences, or too many damaged ones.
+    ValueError names the file and line for a missing tag column, no sentences, or too many damaged ones.
     """
     sentences = TaggedSentences(tags=[])
     width: int | None = None
@@ -182,14 +173,10 @@ def predicted_lines(path: Path, layout: ColumnFormat, tags: Sequence[str]) -> It
 class TaggedSequences(Sequences):
     """Sequences with a target for some of their tokens."""
 
-    sequences: TokenSequences
-    """[N]."""
-    word_offsets: Ints
-    """[N + 1] into the scored words."""
-    word_positions: Int32s
-    """[W]: where in its sequence each scored word's first sub-token stands."""
-    labels: Ints
-    """[W]."""
+    sequences: TokenSequences  # [N]
+    word_offsets: Ints  # [N + 1] into the scored words
+    word_positions: Int32s  # [W]: where in its sequence each scored word's first sub-token stands
+    labels: Ints  # [W]
 
     @property
     def lengths(self) -> Ints:
@@ -270,21 +257,15 @@ class TaggedSplit:
     """One split: what is encoded, and the sentences it comes from."""
 
     sequences: TaggedSequences
-    sentence_offsets: Ints
-    """[S + 1] into the scored words."""
-    words: list[str]
-    """[W]."""
-    ids: NDArray[np.str_]
-    """[S]: the line of each sentence's first word in its file."""
+    sentence_offsets: Ints  # [S + 1] into the scored words
+    words: list[str]  # [W]
+    ids: NDArray[np.str_]  # [S]: the line of each sentence's first word in its file
     label_names: list[str]
     entity_tags: bool
-    counts: dict[str, Any]
-    """What is unusual about the sentences in use, and how their tags were written."""
-    key: str
-    """Names the content: what is computed from the sequences can be stored under it."""
+    counts: dict[str, Any]  # what is unusual about the sentences in use, and how their tags were written
+    key: str  # names the content: what is computed from the sequences can be stored under it
     path: Path | None = None
-    layout: ColumnFormat | None = None
-    """The file they come from, and how it is read."""
+    layout: ColumnFormat | None = None  # the file they come from, and how it is read
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -308,11 +289,7 @@ class TaggedSplit:
 
 
 class TagDataModule(FinetuningDataModule):
-    """Words with tags.
-
-    Args: as conf/task/format/conll.yaml says of each, and FinetuningDataModule's, where `max_train_examples` counts
-    sentences.
-    """
+    """Words with tags; `max_train_examples` counts sentences. Args: as conf/task/format/conll.yaml says of each."""
 
     validation: TaggedSplit
 
@@ -388,8 +365,7 @@ class TagDataModule(FinetuningDataModule):
         tokens = TokenSequences(arrays["input_ids"], arrays["offsets"], lengths)
         sequences = TaggedSequences(tokens, arrays["word_offsets"], arrays["word_positions"], arrays["labels"])
         own = sequences, arrays["sentence_offsets"], arrays["words"].tobytes().decode().split("\n"), arrays["ids"]
-        about = facts["label_names"], self.entity_tags, facts["counts"], key
-        return TaggedSplit(*own, *about, path, self.layout)
+        return TaggedSplit(*own, facts["label_names"], self.entity_tags, facts["counts"], key, path, self.layout)
 
     def _read(self, path: Path) -> tuple[TaggedSentences, list[list[str]], str | None]:
         """Sentences; their tags, of entities in IOB2; and the scheme that those were written in."""

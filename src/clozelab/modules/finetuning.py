@@ -44,8 +44,7 @@ class Evaluation:
     step: int
     scores: dict[str, float]
     predictions: list[dict[str, Any]]
-    is_collapsed: bool
-    """The same answer for every example."""
+    is_collapsed: bool  # the same answer for every example
     weights: dict[str, Tensor] | None = field(default=None, repr=False)
     extra_predictions: dict[str, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
     """The same of further validation sets, by their name."""
@@ -66,10 +65,8 @@ class FineTuning(TrainingModule):
         base: what TrainingModule takes.
     """
 
-    head_kind: ClassVar[str]
-    """Of the output layer (models/families/bert.py)."""
-    scores_are_shares: ClassVar[bool] = True
-    """Whether its scorer's 1 stands for 100 percent."""
+    head_kind: ClassVar[str]  # of the output layer (models/families/bert.py)
+    scores_are_shares: ClassVar[bool] = True  # whether its scorer's 1 stands for 100 percent
     set_by_class: ClassVar[tuple[str, ...]] = ("input_size", "score_keys")
     """Arguments that a subclass passes itself: no configuration may."""
 

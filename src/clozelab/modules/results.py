@@ -79,8 +79,7 @@ def _write(path: Path, lines: Iterable[str]) -> None:
     temporary.replace(path)
 
 
-MAX_PADDED_ENTRIES = 127
-"""Some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary."""
+MAX_PADDED_ENTRIES = 127  # some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:

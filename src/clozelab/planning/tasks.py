@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from clozelab.datamodules.examples import Preview, TaskPreview
+from clozelab.datamodules.files import Preview, TaskPreview
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count, training_flops_per_token
 from clozelab.models.heads import BiLSTM, FeatureMix

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.files import HubSource, hub_files, used_folders
-from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, PredictionSet, TaskInputs
+from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, TaskInputs
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
 from clozelab.modules.finetuning import FineTuning, build_finetuning_trainer
@@ -142,12 +142,12 @@ def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) 
 
 
 def predict_tests(
-    trainer: Trainer, module: FineTuning, data: FinetuningDataModule, tests: Mapping[str, PredictionSet], run: Run
+    trainer: Trainer, module: FineTuning, data: FinetuningDataModule, tests: Mapping[str, tuple[Any, Any]], run: Run
 ) -> None:
     """Write the best checkpoint's predictions for the test sets."""
     if tests:
         module.restore_best()
-    for name, test in tests.items():
-        parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(test.sequences))
+    for name, (sequences, split) in tests.items():
+        parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(sequences))
         if run.is_leader:
-            write_test_predictions(run.dir, module.prediction_files(name, test.split, parts))
+            write_test_predictions(run.dir, module.prediction_files(name, split, parts))

@@ -52,7 +52,7 @@ def adapt(cfg: DictConfig, run: Run, hardware: Hardware, module: PretrainingModu
     for encoder in module.model.encoders:
         encoder.gradient_checkpointing = cfg.trainer.gradient_checkpointing
     sizes = known.get("micro_batch_sizes") or _micro_batch_sizes(cfg, hardware, module, data)
-    data.micro_batch_sizes = sizes
+    data.phases = [replace(phase, micro_batch_size=size) for phase, size in zip(data.phases, sizes, strict=True)]
     kernels = known.get("kernels") or _kernels(cfg, hardware, module, data)
     for encoder in module.model.encoders:
         encoder.attention_kernels = {int(width): name for width, name in kernels["attention_kernels"].items()}
@@ -85,7 +85,7 @@ def _micro_batch_sizes(
     cfg: DictConfig, hardware: Hardware, module: PretrainingModule, data: CorpusDataModule
 ) -> list[int]:
     """As configured, or the largest of its halves that fits; several devices would have to agree, and do not."""
-    configured = data.micro_batch_sizes
+    configured = [phase.micro_batch_size for phase in data.phases]
     if cfg.trainer.micro_batch != "auto" or hardware.accelerator != "gpu":
         return configured
     if hardware.world_size > 1:

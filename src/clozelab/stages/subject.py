@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from clozelab.checks.subject import WARNING, Budget, Finding, Subject, Task
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
-from clozelab.datamodules.examples import TaskPreview
+from clozelab.datamodules.files import TaskPreview
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, explain, phase_objectives
 from clozelab.models.folders import read_config, read_config_dict
