@@ -208,11 +208,10 @@ class TrainerConfig:
     log_interval_steps: Annotated[Count, NEUTRAL] = MISSING
     progress_bar: Annotated[bool, NEUTRAL] = MISSING
     compile: Annotated[str, one_of("auto", "true", "false"), LAYOUT] = MISSING
-    """auto: in pre-training on a GPU, and where a calibration found that it pays."""
-    calibrate: Annotated[bool, LAYOUT] = MISSING
+    """auto: in pre-training on a GPU."""
     """Pre-training on one CPU process: time the kernels that compete, and keep the winners."""
     deterministic: Annotated[bool, LAYOUT] = MISSING
-    """Only algorithms whose bits do not depend on timing, on a GPU too; never calibrates."""
+    """Only algorithms whose bits do not depend on timing, on a GPU too."""
     tf32: bool = MISSING
     """fp32 matrix products on a GPU may round their factors to 10 bits."""
     gradient_checkpointing: Annotated[bool, NEUTRAL] = MISSING

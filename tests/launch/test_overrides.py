@@ -172,7 +172,7 @@ def test_a_ratio_that_the_model_does_not_take(words: list[str], refused: bool) -
             check_overrides(sweep.without_hydra(composed))
 
 
-@pytest.mark.parametrize("key", ["calibrate", "gradient_checkpointing"])
+@pytest.mark.parametrize("key", ["gradient_checkpointing"])
 def test_hardware_settings_that_fine_tuning_does_not_have(key: str) -> None:
     for stage, is_refused in (("pretrain", False), ("finetune", True)):
         words = ["encoder=x", "row=y", "task=mrpc"] if stage == "finetune" else []

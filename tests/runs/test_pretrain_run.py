@@ -27,7 +27,6 @@ from clozelab import config
 from clozelab.launch import plugins
 from clozelab.models.folders import load_encoder
 from clozelab.stages import pretrain
-from clozelab.stages import pretrain as adapting
 from clozelab.suggestions import CONF_DIR
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.checkpoints import load_file as load_checkpoint
@@ -467,26 +466,6 @@ def test_a_rank_ends_with_the_first(workplace: Path, tmp_path: Path) -> None:
     pytest.fail("it is still there")
 
 
-def test_a_resumed_run_keeps_the_kernels_it_began_with(
-    workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Calibrated, stopped, and gone on with while the cache says otherwise: the same bits as without a stop."""
-    found = {"attention_kernels": {"16": "sdpa", "32": "bmm"}, "chunk_logits": 1 << 21, "compile": False}
-    monkeypatch.setattr(adapting, "calibrate", lambda *_, **__: found)
-    changes = {"trainer.calibrate": True}
-    run_here(workplace, tmp_path / "whole", **changes)
-    assert state(tmp_path / "whole")["facts"]["kernels"] == found
-    with monkeypatch.context() as patch:
-        patch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(4))
-        with pytest.raises(TrainingInterruptedError):
-            run_here(workplace, tmp_path / "run", **changes)
-    monkeypatch.setattr(adapting, "calibrate", lambda *_, **__: pytest.fail("a resumed run calibrates again"))
-    run_here(workplace, tmp_path / "run", **changes)
-    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
-    ours, theirs = tensors(tmp_path / "run"), tensors(tmp_path / "whole")
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-
-
 def test_options_that_change_no_result_change_no_fingerprint(workplace: Path, whole_run: Path, tmp_path: Path) -> None:
     """And activations computed twice are the very same bits."""
     run_here(workplace, tmp_path / "run", **{"trainer.gradient_checkpointing": True, "trainer.micro_batch": "auto"})
@@ -500,8 +479,6 @@ def test_options_that_change_no_result_change_no_fingerprint(workplace: Path, wh
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"trainer.calibrate": True, "trainer.deterministic": True}, "calibrate=true chooses by timing"),
-        ({"trainer.calibrate": True, "trainer.strategy": "ddp", "trainer.devices": 2}, "for one process on a CPU"),
         ({"trainer.micro_batch": "tiny"}, "micro_batch is 'tiny'"),
     ],
 )
@@ -520,7 +497,7 @@ def test_settings_that_contradict_each_other_are_refused(
 def test_a_compiled_run_learns_the_same(workplace: Path, whole_run: Path, tmp_path: Path) -> None:
     """Another generator draws its dropout, so the losses are near, not equal; the files have the same names."""
     run_here(workplace, tmp_path / "run", **{"trainer.compile": True})
-    assert state(tmp_path / "run")["facts"]["kernels"]["compile"] is True
+    assert state(tmp_path / "run")["facts"]["compiled"] is True
     ours, theirs = ({row[:2]: float(row[2]) for row in rows(folder)} for folder in (tmp_path / "run", whole_run))
     for step in range(1, 11):
         assert ours[step, "train/loss"] == pytest.approx(theirs[step, "train/loss"], abs=0.1)

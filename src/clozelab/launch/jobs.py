@@ -25,7 +25,7 @@ from clozelab.terminal import key_of
 LIKELY_SHARED = "shared?"
 SCALE_OWNED = ("learning_rate", "epochs", "global_batch_size")
 """Keys of a task that a scale may replace."""
-IDLE_IN_FINETUNING = ("calibrate", "gradient_checkpointing")
+IDLE_IN_FINETUNING = ("gradient_checkpointing",)
 ARM = "${encoder_arm}"
 GIVEN_ROW = "given"
 """The row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then."""

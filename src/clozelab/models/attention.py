@@ -6,7 +6,7 @@ further fields of `Mask` and a line in `_out_of_sight`.
 Which kernel:
 - stream viewable as [B, S], CPU: batched matmul and softmax, which has dropout and took half the time of the CPU flash
   kernel or less at every S from 32 to 512, in training and in inference (bf16, one thread);
-- the same elsewhere, or where a calibration found it faster: scaled_dot_product_attention;
+- the same elsewhere: scaled_dot_product_attention;
 - ragged, CUDA, half precision, no dropout in force, a head size it takes: torch's variable-length flash kernel;
 - ragged otherwise: sequences sorted by length in groups, padded inside the group. So dropout is never dropped silently.
 
@@ -106,13 +106,13 @@ class Context(NamedTuple):
 
 
 def dense_rows(
-    layout: Layout, *, num_heads: int, dtype: torch.dtype, device: torch.device, mask: Mask, kernel: str | None = None
+    layout: Layout, *, num_heads: int, dtype: torch.dtype, device: torch.device, mask: Mask
 ) -> DenseRows | None:
-    """The layout as equal rows, or None where it is ragged. `dtype` is that of the scores, `kernel` None: the usual."""
+    """The layout as equal rows, or None where it is ragged. `dtype` is that of the scores."""
     width = layout.dense_width
     if width is None:
         return None
-    kernel = kernel or _usual_kernel(device)
+    kernel = _usual_kernel(device)
     # Causal rows need no padding mask: real tokens come first, so none of them sees a padding slot.
     padding = None
     if layout.row_slots is not None and not layout.full and not mask.is_causal:

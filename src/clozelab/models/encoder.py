@@ -155,7 +155,6 @@ class Encoder(nn.Module):
 
     Attributes, set from outside, that change how results are computed and not what they are:
         gradient_checkpointing: keep only each layer's input in training and compute the rest again for the backward.
-        attention_kernels: of instances of S slots, {S: one of attention.KERNELS}; others have the device's usual one.
     """
 
     def __init__(
@@ -164,7 +163,6 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.gradient_checkpointing = False
-        self.attention_kernels: dict[int, str] = {}
         pattern = config.attention.build(config)
         self.masks: list[Mask] = [pattern.mask(number) for number in range(config.num_hidden_layers)]
         if embeddings is None:
@@ -232,7 +230,6 @@ class Encoder(nn.Module):
                 dtype=torch.get_autocast_dtype(device_type) if in_autocast else hidden.dtype,
                 device=hidden.device,
                 mask=mask,
-                kernel=self.attention_kernels.get(layout.row_slots or 0),
             )
             contexts[mask] = Context(layout if rows is None else rows, mask, rotation)
         return contexts

@@ -49,8 +49,6 @@ class MaskedLMHead(nn.Module):
         config: the encoder's.
         word_embedding_weight: the encoder's parameter [V, E] itself, not a copy.
         hidden_act: None: the encoder's. Some families always have "gelu" here.
-
-    Attributes, set from outside: chunk_logits, the logits held at a time; None: the device's usual number.
     """
 
     tied_parameters: ClassVar[tuple[str, ...]] = ("word_embedding_weight",)
@@ -63,7 +61,6 @@ class MaskedLMHead(nn.Module):
         hidden_act: str | None = None,
     ) -> None:
         super().__init__()
-        self.chunk_logits: int | None = None
         self.transform = PredictionTransform(config, hidden_act or config.hidden_act)
         initialise_(self.transform, config.initializer_range, generator)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
@@ -76,7 +73,7 @@ class MaskedLMHead(nn.Module):
     def loss(self, hidden: Tensor, labels: Tensor) -> PredictionLoss:
         """Sum of cross-entropies: hidden [P, H], labels int64 [P]; never holds all logits."""
         states = self.transform(hidden)
-        return linear_cross_entropy(states, self.word_embedding_weight, self.bias, labels, self.chunk_logits)
+        return linear_cross_entropy(states, self.word_embedding_weight, self.bias, labels)
 
 
 class ReplacedTokenHead(nn.Module):

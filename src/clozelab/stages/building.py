@@ -195,10 +195,6 @@ def check_pretraining(cfg: DictConfig, plain: dict[str, Any], hardware: Hardware
     """
     check_config("pretrain", cfg)
     trainer, positions = cfg.trainer, cfg.model.max_position_embeddings
-    if trainer.calibrate and hardware.deterministic:
-        raise ValueError("trainer.calibrate=true chooses by timing, which trainer.deterministic=true rules out")
-    if trainer.calibrate and (hardware.accelerator != "cpu" or hardware.world_size > 1):
-        raise ValueError("trainer.calibrate=true is for one process on a CPU: leave it false here")
     if trainer.gradient_checkpointing and hardware.strategy == "fsdp":
         raise ValueError("trainer.gradient_checkpointing=true does not work with trainer=fsdp yet: choose one of them")
     if cfg.encoder is not None:

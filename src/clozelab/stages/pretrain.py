@@ -7,9 +7,7 @@ machine or the cache would say today.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -34,7 +32,7 @@ from clozelab.stages.building import (
 from clozelab.stages.prepare import prepared_corpus
 from clozelab.targets import check_targets
 from clozelab.training.callbacks import KeepEncoders, PositionGrowth, growth_steps
-from clozelab.training.runtime import calibrate, largest_that_fits, try_step
+from clozelab.training.runtime import largest_that_fits, try_step
 from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
 
@@ -47,38 +45,16 @@ SCORES = tuple(
 
 
 def adapt(cfg: DictConfig, run: Run, hardware: Hardware, module: PretrainingModule, data: CorpusDataModule) -> None:
-    """Choose kernels and micro-batch sizes, or read what this run chose when it began; record them."""
+    """Choose micro-batch sizes and whether to compile, or read what this run chose when it began; record them."""
     known = run.facts
     for encoder in module.model.encoders:
         encoder.gradient_checkpointing = cfg.trainer.gradient_checkpointing
     sizes = known.get("micro_batch_sizes") or _micro_batch_sizes(cfg, hardware, module, data)
     data.phases = [replace(phase, micro_batch_size=size) for phase, size in zip(data.phases, sizes, strict=True)]
-    kernels = known.get("kernels") or _kernels(cfg, hardware, module, data)
-    for encoder in module.model.encoders:
-        encoder.attention_kernels = {int(width): name for width, name in kernels["attention_kernels"].items()}
-        if kernels["compile"]:
-            compile_encoder(encoder, dynamic=False)
-    for part in module.model.modules():
-        if hasattr(part, "chunk_logits"):
-            part.chunk_logits = kernels["chunk_logits"]
-    run.record(kernels=kernels, micro_batch_sizes=sizes)
-
-
-def _kernels(cfg: DictConfig, hardware: Hardware, module: PretrainingModule, data: CorpusDataModule) -> dict[str, Any]:
-    if not cfg.trainer.calibrate:
-        return {"attention_kernels": {}, "chunk_logits": None, "compile": hardware.compiles_pretraining}
-    steps: Counter[int] = Counter()
-    for phase in data.phases:
-        steps[phase.seq_length] += phase.steps * -(-phase.global_batch_size // phase.micro_batch_size)
-    return calibrate(
-        module.model.encoder.config,
-        precision=hardware.precision,
-        instances={phase.seq_length: phase.micro_batch_size for phase in data.phases},
-        steps=steps,
-        predicted_fraction=max(one.predicted_fraction for one in module.model.objectives),
-        compile=hardware.compile,
-        folder=Path(cfg.cache_dir) / "calibration",
-    )
+    compiles = known.get("compiled", hardware.compiles_pretraining)
+    for encoder in module.model.encoders if compiles else ():
+        compile_encoder(encoder, dynamic=False)
+    run.record(compiled=compiles, micro_batch_sizes=sizes)
 
 
 def _micro_batch_sizes(

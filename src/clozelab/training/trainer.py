@@ -58,7 +58,7 @@ class Hardware:
 
     @property
     def compiles_pretraining(self) -> bool:
-        """Whether the encoder is compiled in pre-training, unless a calibration on the CPU says otherwise."""
+        """Whether the encoder is compiled in pre-training."""
         return self.compile == "true" or (self.compile == "auto" and self.accelerator == "gpu")
 
 

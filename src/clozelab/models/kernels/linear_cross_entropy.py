@@ -53,20 +53,17 @@ class _Sums:
     grad_bias: Tensor | None = None
 
 
-def linear_cross_entropy(
-    hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, chunk_logits: int | None = None
-) -> PredictionLoss:
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> PredictionLoss:
     """Sum over rows of cross-entropy(hidden @ weight.T + bias, labels).
 
     hidden [P, H], weight [V, H], bias [V], labels int64 [P] (-100: no label, no loss); P may be 0. Matrix products run
-    in autocast's type where autocast is on; the softmax is fp32, and so are the sums over chunks. `chunk_logits`:
-    held at a time; None: the device's usual number.
+    in autocast's type where autocast is on; the softmax is fp32, and so are the sums over chunks.
     """
     wanted = tuple(leaf.requires_grad and torch.is_grad_enabled() for leaf in (hidden, weight, bias))
     device_type = hidden.device.type
     in_autocast = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type) if in_autocast else hidden.dtype
-    chunk = chunk_logits or (CHUNK_LOGITS if _on_cpu(hidden) else ACCELERATOR_CHUNK_LOGITS)
+    chunk = CHUNK_LOGITS if _on_cpu(hidden) else ACCELERATOR_CHUNK_LOGITS
     loss_sum, num_correct = _LinearCrossEntropy.apply(hidden, weight, bias, labels, dtype, wanted, chunk)
     return PredictionLoss(loss_sum, num_correct, (labels >= 0).sum())
 
