@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from clozelab.corpus.random import (
-    batch_positions,
     derive_seed,
     instance_indices,
     integers,
@@ -130,12 +129,6 @@ def test_huge_corpus_needs_no_memory() -> None:
     _, index = instance_indices(1, size, np.arange(10**11, 10**11 + 1000))
     assert len(set(index.tolist())) == 1000
     assert index.max() < size and index.min() >= 0
-
-
-def test_ranks_share_the_global_batch() -> None:
-    for world_size in (1, 2, 4):
-        shares = [batch_positions(5, 16, rank, world_size) for rank in range(world_size)]
-        assert np.concatenate(shares).tolist() == list(range(80, 96))
 
 
 def test_no_instances_is_a_clear_error() -> None:

@@ -34,7 +34,7 @@ def test_reads_what_was_written(tmp_path: Path, documents: list, max_shard_token
     num_files = len(list(tmp_path.glob("tokens-*.bin")))
     assert num_files == {1: 20, 10**6: 1}.get(max_shard_tokens, num_files)
     assert 1 < num_files < 20 or max_shard_tokens != 50
-    assert shards.tokens.dtype == token_dtype(vocab_size)
+    assert next(shards.tokens.blocks(1))[1].dtype == token_dtype(vocab_size)
     assert shards.num_tokens == len(shards.tokens) == len(flat)
     assert shards.tokens[:].tolist() == flat.tolist()
     assert (shards.num_documents, shards.source_names) == (20, ("one", "two"))

@@ -19,7 +19,7 @@ from typing import BinaryIO
 import numpy as np
 import sentencex
 
-from clozelab.corpus.files import MAX_BAD_FRACTION, CorpusCounts, TextFile, read_rows
+from clozelab.corpus.files import MAX_BAD_FRACTION, CorpusCounts, TextFile, lines_of, usable_rows
 
 LANGUAGE = "en"
 """Rules of the sentence splitter; abbreviations differ, most rules are shared between languages."""
@@ -42,17 +42,13 @@ _TAG = re.compile(
     rf"<!--[^<>]{{0,1000}}-->|</?(?:{_TAG_NAMES})(?:\s+[\w:-]{{1,40}}\s*=\s*(?:\"[^\"<>]{{0,300}}\"|'[^'<>]{{0,300}}'|[^\s<>\"']{{1,300}}))*\s*/?>",
     re.IGNORECASE,
 )
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});")
 _INVISIBLE = (
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffd\ud800-\udfff]"
 )
 _EMPHASIS = r"(?<![\w*])(\*{1,3}|_{1,3})(?=\S)([^*_\n]{1,400})(?<=\S)\1(?![\w*])"
 _CLEANING: Sequence[tuple[str, str, re.Pattern[str], str | Callable[[re.Match[str]], str]]] = (
-    (
-        "HTML entities decoded",
-        "&",
-        re.compile(r"&(?:#\d{1,7}|#x[0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});"),
-        lambda found: html.unescape(found[0]),
-    ),
+    ("HTML entities decoded", "&", _ENTITY, lambda found: html.unescape(found[0])),
     ("invisible characters removed", "", re.compile(_INVISIBLE), ""),
     ("", "", re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]"), "\n"),
     ("HTML tags removed", "<", _TAG, " "),
@@ -67,10 +63,9 @@ _WORD = re.compile(r"[^\W_]")
 @dataclass(frozen=True)
 class Document:
     source: int
-    """Index of the source."""
     sentences: list[str]
     hash: int
-    """64 bits of the text: names the document in the split, wherever the file lies."""
+    """Of the text: names the document in the split, wherever the file lies."""
 
     @property
     def num_characters(self) -> int:
@@ -80,26 +75,28 @@ class Document:
 def read_documents(
     files: Sequence[TextFile], counts: CorpusCounts, watched: Callable[[BinaryIO], BinaryIO] = lambda raw: raw
 ) -> Iterator[Document]:
-    """Cleaned documents of all files in order, each text once; `counts` grows on the way. `watched` as `read_rows`'s.
+    """Cleaned documents of all files in order, each text once; `counts` grows; `watched` wraps a file on disk.
 
     ValueError for a binary or damaged file, and when more than 1 % of all rows are unusable.
     """
     seen = SeenHashes()
     for file in files:
         split = split_paragraph if file.format == "jsonl" else _whole_line
-        rows = read_rows(file, counts, watched)
-        for text in rows if file.format == "jsonl" else _paragraphs(rows, counts.cleaned):
-            sentences = [sentence for line in clean(text, counts.cleaned) for sentence in split(line, counts.cleaned)]
-            document = Document(file.source, sentences, hash_of("\n".join(sentences)))
-            if not sentences:
-                counts.dropped["empty document"] += 1
-            elif not seen.add(document.hash):
-                counts.dropped["duplicate document"] += 1
-            else:
-                counts.documents += 1
-                counts.sentences += len(sentences)
-                counts.characters += document.num_characters
-                yield document
+        with file.path.open("rb") as raw:
+            rows = usable_rows(lines_of(file.path, watched(raw)), file, counts)
+            for text in rows if file.format == "jsonl" else _paragraphs(rows, counts.cleaned):
+                lines = clean(text, counts.cleaned)
+                sentences = [sentence for line in lines for sentence in split(line, counts.cleaned)]
+                document = Document(file.source, sentences, hash_of("\n".join(sentences)))
+                if not sentences:
+                    counts.dropped["empty document"] += 1
+                elif not seen.add(document.hash):
+                    counts.dropped["duplicate document"] += 1
+                else:
+                    counts.documents += 1
+                    counts.sentences += len(sentences)
+                    counts.characters += document.num_characters
+                    yield document
     if (bad := counts.bad.total()) > max(1, MAX_BAD_FRACTION * counts.rows):
         shown = "\n  ".join(counts.first_bad[:5])
         raise ValueError(
@@ -127,10 +124,7 @@ def hash_of(text: str) -> int:
 
 
 def clean(text: str, cleaned: Counter[str]) -> list[str]:
-    """Lines of a document that hold a word, without invisible characters, HTML tags and light Markdown.
-
-    `cleaned` counts what was taken away.
-    """
+    """Lines that hold a word, without invisible characters, HTML tags and light Markdown; `cleaned` counts those."""
     for what, signs, pattern, new in _CLEANING:
         if not signs or any(sign in text for sign in signs):
             text, count = pattern.subn(new, text)
@@ -207,10 +201,7 @@ class SeenHashes:
 
 
 class TextSample:
-    """A bounded, order-independent sample for the vocabulary: blocks of sentences whose hash is below a threshold.
-
-    The threshold halves whenever the sample outgrows its bound.
-    """
+    """A bounded sample in no order: blocks of sentences whose hash is below a threshold, which halves at need."""
 
     BLOCK_SENTENCES = 32
     SALT = "vocabulary\n"

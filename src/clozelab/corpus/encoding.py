@@ -1,11 +1,9 @@
 """Text to ids: what every kind of tokenizer shares.
 
-Unusual:
-- Encoding looks words up in a cache and asks the `tokenizers` library for unseen ones only. WordPiece splits at
-  whitespace before anything else, byte-level BPE before every single space, so the result is the library's, at three
-  times its speed.
-- Text never turns into a special token: "[MASK]" in a document is three words. Only the exported `tokenizer.json`
-  knows them.
+Unusual: encoding asks the `tokenizers` library for words that are not in a cache only. WordPiece splits at whitespace
+before anything else, byte-level BPE before every single space, so the result is the library's, at three times its
+speed. Text never turns into a special token: "[MASK]" in a document is three words; only the exported
+`tokenizer.json` knows them.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ class Tokenizer(ABC):
     """Stands behind each text in a batch's list of words; no word of this kind is equal to it."""
 
     def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
-        self.vocabulary, self.lowercase = tuple(vocabulary), lowercase
+        self.vocabulary, self.vocab_size, self.lowercase = tuple(vocabulary), len(vocabulary), lowercase
         self._ids = ids = {token: index for index, token in enumerate(vocabulary)}
         if missing := [token for token in self.special_tokens if token not in ids]:
             raise ValueError(f"the vocabulary of {len(vocabulary)} entries lacks {', '.join(missing)}")
@@ -55,19 +53,12 @@ class Tokenizer(ABC):
             raise ValueError(f"entry {double!r} stands twice in the vocabulary, so ids would be ambiguous")
         if "" in ids:
             raise ValueError(f"entry {ids['']} of the vocabulary is empty")
+        self.undrawn_ids: tuple[int, ...] = ()
+        """Ids that masking never draws as a random token, ascending."""
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[name] for name in self.special_tokens)
         self._library = self._rules()
         self._cache: dict[str, bytes] = {}
         self._cached_characters = 0
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self.vocabulary)
-
-    @property
-    def undrawn_ids(self) -> tuple[int, ...]:
-        """Ids that masking never draws as a random token, ascending."""
-        return ()
 
     @property
     def fingerprint(self) -> str:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -67,31 +67,26 @@ class Source:
 
 @dataclass(frozen=True)
 class TextFile:
-    """One file of a source, named without the machine's path."""
+    """One file of the source of this number, named without the machine's path; `format` is text or jsonl."""
 
     path: Path
     name: str
     source: int
-    """Index of the source."""
     format: str
-    """text | jsonl."""
     text_field: str
 
 
 @dataclass
 class CorpusCounts:
-    """What a pass over a corpus met, in rows and documents."""
+    """What a pass over a corpus met: `bad` rows and `dropped` documents by reason, the first bad rows by place."""
 
     rows: int = 0
     bad: Counter[str] = field(default_factory=Counter)
-    """Unusable rows by reason."""
     first_bad: list[str] = field(default_factory=list)
-    """The first ones by file and line."""
     documents: int = 0
     sentences: int = 0
     characters: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    """Documents by reason."""
     cleaned: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -117,10 +112,9 @@ def find_files(source: Source, index: int, data_dir: Path) -> list[TextFile]:
 
 
 def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path], int]:
-    """What a source's `path` stands for: a file, a folder's texts or a glob's files; opens none of them.
+    """Portable names (below a folder the relative path) and paths of a file, a folder's texts or a glob's files.
 
-    Returns portable names (below a folder the relative path) to paths; and how many files of a folder are no texts by
-    suffix.
+    And how many files of a folder are no texts by their suffix. Opens none of them.
     """
     place = _place(pattern, data_dir)
     if place.is_file():
@@ -128,12 +122,8 @@ def matching_files(pattern: str, data_dir: str | Path) -> tuple[dict[str, Path],
     if place.is_dir():
         below = {path.relative_to(place): path for path in place.rglob("*") if path.is_file()}
         seen = {name: path for name, path in below.items() if not any(part.startswith(".") for part in name.parts)}
-        known = {
-            name.as_posix(): path
-            for name, path in seen.items()
-            if file_suffix(path) in (*JSONL_SUFFIXES, *TEXT_SUFFIXES)
-        }
-        return known, len(seen) - len(known)
+        texts = [name for name, path in seen.items() if file_suffix(path) in (*JSONL_SUFFIXES, *TEXT_SUFFIXES)]
+        return {name.as_posix(): seen[name] for name in texts}, len(seen) - len(texts)
     base = Path(place.anchor if Path(pattern).expanduser().is_absolute() else data_dir).expanduser()
     files = [path for path in base.glob(str(place.relative_to(base))) if path.is_file()]
     unique = len({path.name for path in files}) == len(files)
@@ -150,25 +140,15 @@ def file_suffix(path: Path) -> str:
     return (path.with_suffix("") if path.suffix in COMPRESSIONS else path).suffix.lower()
 
 
-def read_rows(file: TextFile, counts: CorpusCounts, watched: Callable[[BinaryIO], BinaryIO]) -> Iterator[str]:
-    """Text of each usable row. jsonl: the document's text. text: the line, "" between documents.
-
-    `watched` wraps the file on disk. ValueError for a binary or damaged one.
-    """
-    with file.path.open("rb") as raw:
-        yield from _usable(lines_of(file.path, watched(raw)), file, counts)
-
-
 def check_head(file: TextFile) -> None:
-    """Looks at the first chunk of a file, so that a wrong one is found before anything slow.
+    """ValueError for a binary or damaged file, and where more than half of the rows in its first chunk are unusable.
 
-    ValueError for a binary or damaged file, and where more than half of its first rows are unusable: such a file is of
-    another kind, even if it is a small part of the corpus.
+    So a wrong one is found before anything slow, even if it is a small part of the corpus.
     """
     with file.path.open("rb") as raw:
         *lines, _ = next(_chunks(file.path, raw), b"").split(b"\n")  # the last one may be cut
     counts = CorpusCounts()
-    usable = sum(bool(text) for text in _usable(lines, file, counts))
+    usable = sum(bool(text) for text in usable_rows(lines, file, counts))
     num_bad = counts.bad.total()
     if num_bad + usable >= MIN_HEAD_ROWS and num_bad > usable:
         reasons = ", ".join(f"{number} x {reason}" for reason, number in counts.bad.most_common())
@@ -179,34 +159,35 @@ def check_head(file: TextFile) -> None:
         )
 
 
-def _usable(lines: Iterable[bytes], file: TextFile, counts: CorpusCounts) -> Iterator[str]:
-    """Texts of the rows that have one; the others are counted, and blank lines of jsonl are none."""
+def usable_rows(lines: Iterable[bytes], file: TextFile, counts: CorpusCounts) -> Iterator[str]:
+    """Texts of the rows that have one; the others are counted, and blank lines of jsonl are none.
+
+    jsonl: the document's text. text: the line, "" between documents.
+    """
     for number, line in enumerate(lines, start=1):
         if file.format == "jsonl" and not line.strip():
             continue
         counts.rows += 1
-        text, problem = _text_of(line, file)
+        text: Any = ""
+        problem = ""
+        try:
+            text = line.decode("utf-8-sig")
+            if file.format == "text":
+                text, problem = text.strip(), "NUL byte" if "\0" in text else ""
+            else:
+                row = json.loads(text)
+                text = row.get(file.text_field) if isinstance(row, dict) else None
+                problem = "" if isinstance(text, str) else f"no text in field {file.text_field!r}"
+        except UnicodeDecodeError:
+            problem = "undecodable bytes"
+        except (ValueError, RecursionError):
+            problem = "invalid JSON"
         if not problem:
             yield text
             continue
         counts.bad[problem] += 1
         if len(counts.first_bad) < NAMED_BAD_ROWS:
             counts.first_bad.append(f"{file.name}:{number}: {problem}")
-
-
-def _text_of(line: bytes, file: TextFile) -> tuple[str, str]:
-    """A row's text and "", or "" and why it has none."""
-    try:
-        text = line.decode("utf-8-sig")
-        if file.format == "text":
-            return ("", "NUL byte") if "\0" in text else (text.strip(), "")
-        row = json.loads(text)
-    except UnicodeDecodeError:
-        return "", "undecodable bytes"
-    except (ValueError, RecursionError):
-        return "", "invalid JSON"
-    found = row.get(file.text_field) if isinstance(row, dict) else None
-    return (found, "") if isinstance(found, str) else ("", f"no text in field {file.text_field!r}")
 
 
 def lines_of(path: Path, raw: BinaryIO) -> Iterator[bytes]:

@@ -32,10 +32,7 @@ BASELINES_FILE = "baselines.json"
 
 
 def generator_of(data_dir: str | Path, paths: Iterable[Path]) -> str | None:
-    """The generator that wrote any of these files, by the manifest it left in `data_dir`; None for real ones.
-
-    Goes by content, so real files that have taken a generated file's place are real.
-    """
+    """The generator that wrote any of these files' content, by the manifest in `data_dir`; None for real ones."""
     manifest = _manifest(data_dir)
     checksums = set(manifest["sha256"].values())
     return manifest["generator"] if any(file_sha256(path) in checksums for path in paths if checksums) else None
@@ -86,10 +83,6 @@ def _manifest(data_dir: str | Path) -> dict[str, Any]:
         return {"generator": None, "sha256": {}, "known_loss": []}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {
-            "generator": str(found["generator"]),
-            "sha256": dict(found["sha256"]),
-            "known_loss": found["known_loss"],
-        }
+        return {key: kind(found[key]) for key, kind in (("generator", str), ("sha256", dict), ("known_loss", list))}
     except (ValueError, KeyError, TypeError) as problem:
         raise ValueError(f"{path} is damaged ({problem}); delete it and what it describes, or restore it") from problem

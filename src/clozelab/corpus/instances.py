@@ -11,11 +11,10 @@ anything). So
 * where the document ends too early, B keeps a random half or more of what is left, and a random B for such a short one
   is cut just as near the end of its own document, so that "ends with a whole sentence" is not a sign of a true B.
 
-The released builder instead keeps sentences whole and trims the longer side; B's end then betrays the label.
+The released builder keeps sentences whole and trims the longer side; B's end then betrays the label.
 
-Instances are found by a greedy walk over the sentences: whole sentences until the budget is reached, then the next
-instance. The last instance of a document starts early enough to fill the budget. Only its first sentence's number is
-stored.
+Instances are found by a greedy walk over whole sentences until the budget is reached; a document's last one starts
+early enough to fill it. Only the number of an instance's first sentence is stored.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ class Instances(ABC):
     """An input format bound to a token store and a sequence length; `pack` is a pure function of its arguments."""
 
     shortest: ClassVar[int] = 8
-    """Sequence length."""
 
     def __init__(self, layout: Any, shards: TokenShards, ids: SpecialIds, seq_length: int) -> None:
         if seq_length < self.shortest:
-            least = f"use at least {self.shortest}."
-            raise ValueError(f"seq_length {seq_length} is too short for this input format; {least}")
+            raise ValueError(
+                f"seq_length {seq_length} is too short for this input format; use at least {self.shortest}."
+            )
         self._arguments = (layout, shards, ids, seq_length)
         self.ids, self.seq_length = ids, seq_length
         self._tokens = shards.tokens
@@ -74,10 +73,9 @@ class Instances(ABC):
 
 
 class InputFormat:
-    """How instances are laid out."""
+    """How instances are laid out; `has_pairs`: they carry a next_sentence_label."""
 
     has_pairs: ClassVar[bool] = False
-    """Whether they carry a next_sentence_label."""
     instances: ClassVar[type[Instances]]
 
     def bind(self, shards: TokenShards, ids: SpecialIds, seq_length: int) -> Instances:
@@ -116,7 +114,6 @@ class _Pool:
     """Instances to draw random next segments from, by group."""
 
     def __init__(self, members: I64, group: NDArray[np.uint8]) -> None:
-        """`group` [members]."""
         self._members = members[np.argsort(group, kind="stable")]
         self._ends = np.append(0, np.cumsum(np.bincount(group, minlength=256)))
 

@@ -1,15 +1,12 @@
 """Pre-training instances as one stream of tokens, and which of them the masked language model predicts.
 
-A batch is a rectangle of B instances with S slots each, T = B * S; real tokens come first. Nothing here loops over
-instances.
+A batch is a rectangle of B instances with S slots each, T = B * S; real tokens come first. P positions are predicted.
 
 Masking: each instance gets exactly max(1, round(predict_prob * candidates)) predicted positions, drawn without
 replacement from all slots but [CLS], [SEP] and padding: the slots with the smallest random keys. What happens to a
 chosen position is drawn for each position by itself. The random replacement of WordPiece comes from the whole
 vocabulary list, special tokens included, as in the released code (the paper does not say); it can therefore be the
 original token. Byte-level BPE leaves its special tokens out, as RoBERTa's code.
-
-Letters: T slots in the stream, B instances, S slots each, P predictions.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ _NEVER = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The ids that building and masking instances need, and how the tokenizer writes a pair."""
+    """What building and masking instances need of a tokenizer, whose attributes of these names say what they mean."""
 
     cls: int
     sep: int
@@ -44,15 +41,12 @@ class SpecialIds:
     mask: int
     vocab_size: int
     pair_separators: int = 1
-    """Separators between the two segments of a pair."""
     has_token_types: bool = True
-    """Whether the second segment has token type 1; else all are 0."""
     undrawn: tuple[int, ...] = ()
-    """Ids, ascending, that are never drawn as a random replacement."""
+    """`undrawn_ids`."""
 
     @classmethod
     def of(cls, tokenizer: Any) -> SpecialIds:
-        """Reads them off anything with the tokenizer's attributes."""
         ids = {name: getattr(tokenizer, f"{name}_id") for name in ("cls", "sep", "pad", "mask")}
         rules = {name: getattr(tokenizer, name) for name in ("vocab_size", "pair_separators", "has_token_types")}
         return cls(**ids, **rules, undrawn=tokenizer.undrawn_ids)
@@ -60,14 +54,12 @@ class SpecialIds:
 
 @dataclass(frozen=True)
 class PackedInstances:
-    """One batch, numpy, ready for an objective."""
+    """One batch, numpy, ready for an objective; what is not said otherwise is [T]."""
 
     input_ids: I64
-    """[T]"""
     token_type_ids: I64
-    """[T]"""
     position_ids: I64
-    """[T] slot within the instance."""
+    """Slot within the instance."""
     lengths: I64
     """[B] real tokens of each instance, CLS and SEP included."""
     width: int
@@ -75,11 +67,10 @@ class PackedInstances:
     names: NDArray[np.uint64]
     """[B] what the random numbers know each instance by."""
     special: BoolArray
-    """[T] CLS, SEP and PAD slots: never candidates for masking."""
+    """CLS, SEP and PAD slots: never candidates for masking."""
     a_length: I64 | None = None
-    """[B] tokens of the first segment; None where the input format has no pairs."""
     b_length: I64 | None = None
-    """[B] tokens of the second."""
+    """[B] tokens of each segment; None where the input format has no pairs."""
     next_sentence_label: I64 | None = None
     """[B] 1 = B comes from another document; None where the input format does not draw it."""
     source: I64 | None = None
@@ -93,7 +84,7 @@ class PackedInstances:
 
     @property
     def is_real(self) -> BoolArray:
-        """[T] False on padding."""
+        """False on padding."""
         return self.position_ids < np.repeat(self.lengths, self.width)
 
 
@@ -108,10 +99,7 @@ class Spans:
 
 
 def pack_pairs(tokens: TokenStream, spans: Spans, ids: SpecialIds, width: int, names: I64) -> PackedInstances:
-    """[CLS] A [SEP] B [SEP] [PAD]... in `width` slots each; A and B fit beside the special tokens.
-
-    With two `ids.pair_separators` it is <s> A </s></s> B </s>.
-    """
+    """[CLS] A [SEP] B [SEP] [PAD]..., or <s> A </s></s> B </s>, in `width` slots each, where they fit."""
     slot = np.arange(width)[None, :]
     first_sep = spans.a_length[:, None] + 1
     b_slot = first_sep + ids.pair_separators
@@ -214,10 +202,7 @@ class Masking:
 
 
 def choose_positions(packed: PackedInstances, predict_prob: float, seed: int, epoch: Epoch) -> I64:
-    """Stream positions [P] to predict, ascending.
-
-    Keys carry the slot in their low bits, so no two are equal and the number is exact.
-    """
+    """Stream positions [P] to predict, ascending; keys carry the slot in their low bits, so the number is exact."""
     slot = np.arange(packed.width, dtype=np.uint64)
     keys = uniform_u64(seed, column_of(epoch), "mask position", packed.names[:, None], slot[None, :])
     keys &= ~np.uint64((1 << _SLOT_BITS) - 1)

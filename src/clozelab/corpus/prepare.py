@@ -7,14 +7,11 @@ written beside its place and renamed: who finds the folder finds it whole. A kil
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import logging
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,10 +28,9 @@ from clozelab.corpus.shards import (
     MANIFEST_FILE,
     SHARDS_FILE,
     SPLITS,
-    CorpusFolderError,
     PreparedCorpus,
     ShardWriter,
-    canonical_json,
+    json_sha256,
 )
 from clozelab.corpus.tokenizers import Tokenizer, TokenizerSettings
 
@@ -55,68 +51,50 @@ WARNED_UNKNOWN_FRACTION = 0.01
 
 
 def prepare_corpus(**arguments: Any) -> Path:
-    """Prepares a corpus unless the cache has it, and returns its folder.
+    """Prepares a corpus unless the cache has it, and returns its folder, `cache_dir/corpora/<name>-<hash>`.
 
     Args:
-        name: leads the folder's name.
-        sources: what to read; relative paths start at data_dir.
-        data_dir, cache_dir: the folder is `cache_dir/corpora/<name>-<hash>`.
+        name, sources: relative paths of sources start at data_dir.
+        data_dir, cache_dir: where files are read and written.
         tokenizer: TokenizerSettings, its kind and rules; where it names no vocabulary, one is learnt.
         validation_fraction: share of the documents, by hash of their text, that goes to validation.
 
-    Raises:
-        ValueError: no files, a binary or damaged file, too many unusable rows, fewer than two documents, a vocabulary
-            that does not fit the text, a cache folder that cannot be written.
+    ValueError: no files, a binary or damaged file, too many unusable rows, fewer than two documents, a vocabulary that
+    does not fit the text, a cache folder that cannot be written.
     """
-    plan = _plan(**arguments)
+    folder, settings, files, given = _plan(**arguments)
     # One process at a time per folder; the others wait and then find it prepared.
-    lock = FileLock(plan.folder.with_name(f".{plan.folder.name}.lock"))
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
-        plan.folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=False)
     except Timeout:
-        log.info("another process is preparing %s; waiting for it", plan.folder)
+        log.info("another process is preparing %s; waiting for it", folder)
         lock.acquire()
     except OSError as error:
         raise ValueError(
-            f"cannot write below {plan.folder.parent} ({error.strerror}): set cache_dir, or the environment variable "
+            f"cannot write below {folder.parent} ({error.strerror}): set cache_dir, or the environment variable "
             "CLOZELAB_CACHE, to a folder that can be written"
         ) from error
     try:
-        if plan.folder.exists():
+        if folder.exists():
             try:
-                return PreparedCorpus.open(plan.folder).folder
-            except CorpusFolderError as problem:
+                return PreparedCorpus.open(folder).folder
+            except ValueError as problem:
                 log.warning("%s; preparing it again", problem)
-                shutil.rmtree(plan.folder)
-        temporary = plan.folder.with_name(f".{plan.folder.name}.tmp")
+                shutil.rmtree(folder)
+        temporary = folder.with_name(f".{folder.name}.tmp")
         shutil.rmtree(temporary, ignore_errors=True)  # what a killed run left; the lock says nobody else writes it
-        _write_corpus(temporary, plan)
-        return temporary.rename(plan.folder)
+        _write_corpus(temporary, settings, files, given, arguments["name"], arguments["tokenizer"])
+        return temporary.rename(folder)
     finally:
         lock.release()
 
 
 def find_prepared_corpus(**arguments: Any) -> Path | None:
-    """Where `prepare_corpus` with the same arguments puts its folder, if it is there; writes nothing.
-
-    Raises as `prepare_corpus` does for missing files and wrong settings.
-    """
-    folder = _plan(**arguments).folder
+    """Where `prepare_corpus` put its folder, if it did; writes nothing. ValueError as there for files and settings."""
+    folder = _plan(**arguments)[0]
     return folder if folder.exists() else None
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """Where a corpus goes, and what decides it."""
-
-    name: str
-    folder: Path
-    settings: dict[str, Any]
-    files: list[TextFile]
-    tokenizer: TokenizerSettings
-    given: Tokenizer | None
-    """Of a vocabulary that is not to be learnt."""
 
 
 def _plan(
@@ -126,7 +104,8 @@ def _plan(
     cache_dir: str | Path,
     tokenizer: TokenizerSettings,
     validation_fraction: float,
-) -> _Plan:
+) -> tuple[Path, dict[str, Any], list[TextFile], Tokenizer | None]:
+    """Where a corpus goes, what decides it, its files, and the tokenizer of a vocabulary that is not to be learnt."""
     if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
         raise ValueError(f"corpus name {name!r} names a folder: use letters, digits, '_', '-' and '.'")
     names = [source.name for source in sources]
@@ -156,59 +135,61 @@ def _plan(
         "tokenizer": tokenizer.identity(given),
         "validation_fraction": validation_fraction,
     }
-    key = hashlib.sha256(canonical_json(settings).encode()).hexdigest()[:12]
-    folder = Path(cache_dir).expanduser() / "corpora" / f"{name}-{key}"
-    return _Plan(name, folder, settings, files, tokenizer, given)
+    folder = Path(cache_dir).expanduser() / "corpora" / f"{name}-{json_sha256(settings)[:12]}"
+    return folder, settings, files, given
 
 
-def _write_corpus(folder: Path, plan: _Plan) -> None:
-    if plan.given is not None:
-        _check_fit(plan.given, plan.files)
-    split = SplitRule(plan.settings["validation_fraction"])
-    counts, sample = _survey(plan.files, split, learn=plan.given is None)
-    tokenizer = plan.given or plan.tokenizer.learn(sample)
+def _write_corpus(
+    folder: Path,
+    settings: dict[str, Any],
+    files: list[TextFile],
+    given: Tokenizer | None,
+    name: str,
+    wanted: TokenizerSettings,
+) -> None:
+    if given is not None:
+        _check_fit(given, files)
+    split = SplitRule(settings["validation_fraction"])
+    counts, sample = _survey(files, split, learn=given is None)
+    tokenizer = given or wanted.learn(sample)
     (folder / "tokenizer").mkdir(parents=True)
     for file_name, content in tokenizer.files().items():
         (folder / "tokenizer" / file_name).write_bytes(content)
     written = CorpusCounts()
-    source_names = [source["name"] for source in plan.settings["sources"]]
-    with contextlib.ExitStack() as stack:
-        writers = [
-            stack.enter_context(ShardWriter(folder / name, vocab_size=tokenizer.vocab_size, source_names=source_names))
-            for name in SPLITS
-        ]
-        for batch in _batches(_read(plan.files, written, "tokenising"), BATCH_CHARACTERS):
+    names = [source["name"] for source in settings["sources"]]
+    writers = {side: ShardWriter(folder / side, vocab_size=tokenizer.vocab_size, source_names=names) for side in SPLITS}
+    with writers["train"], writers["validation"]:
+        for batch in _batches(_read(files, written, "tokenising"), BATCH_CHARACTERS):
             _write_batch(batch, tokenizer, split, writers, written)
     if (written.documents, written.characters) != (counts.documents, counts.characters):
-        raise ValueError(f"the text of corpus {plan.name} changed while it was read; run the prepare stage again")
-    for name, writer in zip(SPLITS, writers, strict=True):
+        raise ValueError(f"the text of corpus {name} changed while it was read; run the prepare stage again")
+    for side, writer in writers.items():
         if not writer.num_tokens:
-            raise ValueError(f"corpus {plan.name} is too small: its {name} documents hold no tokens")
-    tokens = sum(writer.num_tokens for writer in writers)
-    unknown = sum(int(writer.token_counts[tokenizer.unk_id]) for writer in writers) / tokens
+            raise ValueError(f"corpus {name} is too small: its {side} documents hold no tokens")
+    tokens = sum(writer.num_tokens for writer in writers.values())
+    unknown = sum(int(writer.token_counts[tokenizer.unk_id]) for writer in writers.values()) / tokens
     if unknown > WARNED_UNKNOWN_FRACTION:
         log.warning("%.1f %% of the tokens are [UNK]: does the vocabulary fit the text and its case?", 100 * unknown)
-    facts = {name: writer.facts for name, writer in zip(SPLITS, writers, strict=True)}
-    checksums = {f"{split}/{name}": entry for split in SPLITS for name, entry in facts[split]["files"].items()}
-    for path in [folder / split / SHARDS_FILE for split in SPLITS] + sorted((folder / "tokenizer").iterdir()):
+    facts = {side: writer.facts for side, writer in writers.items()}
+    checksums = {f"{side}/{file}": entry for side in SPLITS for file, entry in facts[side]["files"].items()}
+    for path in [folder / side / SHARDS_FILE for side in SPLITS] + sorted((folder / "tokenizer").iterdir()):
         checksums[path.relative_to(folder).as_posix()] = file_facts(path)
-    sizes = ("rows", "documents", "sentences", "characters")
     manifest = {
         "format_version": FORMAT_VERSION,
-        "name": plan.name,
-        "settings": plan.settings,
+        "name": name,
+        "settings": settings,
         "versions": {package: version(package) for package in ("tokenizers", "sentencex")},
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
         "unknown_fraction": unknown,
-        "counts": {size: getattr(written, size) for size in sizes},
+        "counts": {what: getattr(written, what) for what in ("rows", "documents", "sentences", "characters")},
         "skipped": written.skipped,
         "first_unusable_rows": written.first_bad,
         "cleaned": dict(sorted(written.cleaned.items())),
-        "splits": {split: {key: value for key, value in facts[split].items() if key != "files"} for split in SPLITS},
+        "splits": {side: {key: value for key, value in facts[side].items() if key != "files"} for side in SPLITS},
         "unigram_entropy": facts["train"]["unigram_entropy"],
         "files": checksums,
-        "fingerprint": hashlib.sha256(canonical_json(checksums).encode()).hexdigest(),
+        "fingerprint": json_sha256(checksums),
     }
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -253,9 +234,6 @@ def _survey(files: Sequence[TextFile], split: SplitRule, learn: bool) -> tuple[C
             "sentences), or segments will begin and end at paragraphs",
             counts.characters / counts.sentences,
         )
-    for what, number in sorted(counts.cleaned.items()):
-        if number:
-            log.info("cleaned: %d x %s", number, what)
     return counts, sample.texts()
 
 
@@ -273,7 +251,7 @@ def _batches(documents: Iterable[Document], num_characters: int) -> Iterator[lis
 
 
 def _write_batch(
-    batch: list[Document], tokenizer: Tokenizer, split: SplitRule, writers: Sequence[ShardWriter], counts: CorpusCounts
+    batch: list[Document], tokenizer: Tokenizer, split: SplitRule, writers: dict[str, ShardWriter], counts: CorpusCounts
 ) -> None:
     ids, lengths = tokenizer.encode_flat([sentence for document in batch for sentence in document.sentences])
     document_of = np.repeat(np.arange(len(batch)), [len(document.sentences) for document in batch])
@@ -283,7 +261,7 @@ def _write_batch(
     sentences = np.bincount(document_of, minlength=len(batch))
     sources = np.array([document.source for document in batch])
     is_validation = np.array([split.is_validation(document.hash) for document in batch])
-    for writer, side in zip(writers, (~is_validation, is_validation), strict=True):
+    for writer, side in zip(writers.values(), (~is_validation, is_validation), strict=True):
         documents = side & (sentences > 0)
         chosen = side[document_of]
         writer.add(ids[np.repeat(chosen, lengths)], lengths[chosen], sentences[documents], sources[documents])

@@ -1,7 +1,7 @@
 """Counter-based random numbers, and the order of an epoch: every draw is a pure function of (seed, epoch, stream, ...).
 
-Unusual: there is no generator object and no state. An instance's randomness depends on its name alone, so resuming,
-worker count, batch size and world size change nothing, and a batch is drawn with a handful of array operations. The
+Unusual: there is no state. An instance's randomness depends on its name alone, so resuming, worker count, batch size
+and world size change nothing, and a batch is drawn with a handful of array operations. The
 mixing function is the finaliser of splitmix64 (Steele, Lea, Flood 2014), applied once per coordinate. `epoch` may be an
 array as long as `index`: a batch that straddles two epochs is drawn in one call.
 
@@ -26,8 +26,6 @@ Ints = int | NDArray[np.integer]
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 0xFFFFFFFFFFFFFFFF
 _ROUNDS = 6
-_WALKS = 10_000
-"""Bound of the cycle walk; fewer than one value in sqrt(size) needs more than one step."""
 
 
 def _mix(value: U64) -> U64:
@@ -102,12 +100,9 @@ def permute(seed: int, epoch: int | NDArray[np.int64], position: NDArray[np.int6
     keys = (_stream_key(int(seed), f"permutation {number}") for number in range(_ROUNDS))
     states = [np.broadcast_to(_step(_as_u64(key), epoch), position.shape) for key in keys]
     value = _feistel(states, np.asarray(position, dtype=np.int64), size_a, size_b)
-    for _ in range(_WALKS):
-        outside = np.flatnonzero(value >= size)
-        if not outside.size:
-            return value
+    while (outside := np.flatnonzero(value >= size)).size:
         value[outside] = _feistel([state[outside] for state in states], value[outside], size_a, size_b)
-    raise AssertionError("cycle walking did not end")
+    return value
 
 
 def instance_indices(seed: int, size: int, position: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -117,10 +112,3 @@ def instance_indices(seed: int, size: int, position: NDArray[np.int64]) -> tuple
     position = np.asarray(position, dtype=np.int64)
     epoch = position // size
     return epoch, permute(seed, epoch, position % size, size)
-
-
-def batch_positions(step: int, global_batch_size: int, rank: int, world_size: int) -> NDArray[np.int64]:
-    """Positions of one rank's share of optimizer step `step`; the shares of all ranks together are the global batch."""
-    share = global_batch_size // world_size
-    start = step * global_batch_size + rank * share
-    return np.arange(start, start + share, dtype=np.int64)

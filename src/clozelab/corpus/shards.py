@@ -1,7 +1,6 @@
 """Token shards on disk: writer, memory-mapped reader, and the prepared corpus folder: two of them and a tokenizer.
 
-Unusual: a split is a handful of raw little-endian arrays (no container format), so a batch is one fancy-indexing call
-on a memory map.
+A split is a handful of raw little-endian arrays, so a batch is one fancy-indexing call on a memory map.
 
     train/tokens-00000.bin ...   uint16 (uint32 from 65,537 ids on), rolled at a document boundary above a size
     train/sentence_offsets.bin   int64[num_sentences + 1], token positions over all token files together
@@ -32,17 +31,13 @@ FORMAT_VERSION = 1
 MAX_SHARD_TOKENS = 2**28
 """Tokens of one file before the writer rolls: 512 MiB of uint16; most corpora stay one file, the fast case."""
 SPLITS = ("train", "validation")
-
-
 AGAIN = "delete the prepared corpus folder and run the prepare stage again"
 
 
-class CorpusFolderError(ValueError):
-    """A prepared folder that is missing, incomplete or changed."""
-
-
-def canonical_json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+def json_sha256(value: Any) -> str:
+    """Of a value's canonical JSON."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -50,7 +45,7 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 class TokenStream:
-    """Read-only view of a split's token files as one array of `len(stream)` token ids."""
+    """A split's token files as one array of `len(stream)` token ids, to read."""
 
     def __init__(self, files: Sequence[np.ndarray]) -> None:
         self._files = list(files)
@@ -58,10 +53,6 @@ class TokenStream:
 
     def __len__(self) -> int:
         return int(self._ends[-1])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self._files[0].dtype
 
     def __getitem__(self, positions: slice) -> np.ndarray:
         """Ids of a contiguous range, int64 [n]."""
@@ -122,11 +113,9 @@ class TokenShards:
 
     @classmethod
     def open(cls, folder: str | Path) -> TokenShards:
-        """Maps a split's files; CorpusFolderError where one is missing or has another size than `shards.json` says."""
+        """Maps a split's files; ValueError where one is missing or has another size than `shards.json` says."""
         folder = Path(folder)
-        facts = _read_json(folder / SHARDS_FILE)
-        for name, entry in facts["files"].items():
-            _check_size(folder / name, entry["size"])
+        facts = _read_facts(folder / SHARDS_FILE)
         dtype = token_dtype(facts["vocab_size"])
         tokens = [_map(folder / name, dtype) for name in sorted(facts["files"]) if name.startswith("tokens-")]
         return cls(
@@ -146,28 +135,29 @@ def _map(path: Path, dtype: np.dtype[Any] | str) -> np.ndarray:
     return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_facts(path: Path) -> dict[str, Any]:
+    """A JSON file that names the files of its folder; ValueError where it is unusable or one of them is not whole."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        facts = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CorpusFolderError(
+        raise ValueError(
             f"{path.parent} is not a prepared corpus: {path.name} is missing; run the prepare stage"
         ) from None
     except ValueError as error:
-        raise CorpusFolderError(f"{path} is damaged ({error}); {AGAIN}") from None
-
-
-def _check_size(path: Path, size: int) -> None:
-    actual = path.stat().st_size if path.is_file() else None
-    if actual != size:
-        found = "is missing" if actual is None else f"has {actual} bytes instead of {size}"
-        raise CorpusFolderError(f"{path} {found}; {AGAIN}")
+        raise ValueError(f"{path} is damaged ({error}); {AGAIN}") from None
+    for name, entry in facts["files"].items():
+        file = path.parent / name
+        if not file.is_file():
+            raise ValueError(f"{file} is missing; {AGAIN}")
+        if (actual := file.stat().st_size) != entry["size"]:
+            raise ValueError(f"{file} has {actual} bytes instead of {entry['size']}; {AGAIN}")
+    return facts
 
 
 class ShardWriter:
     """Streams documents into a split's files; memory is one batch and one counter per vocabulary entry.
 
-    Use as a context manager: `shards.json` is written on a clean exit only, so a half-written folder does not open.
+    A context manager: on a clean exit `shards.json` gets what `facts` then says; a half-written folder does not open.
     """
 
     def __init__(
@@ -179,7 +169,6 @@ class ShardWriter:
         self.num_tokens = self.num_sentences = self.num_documents = 0
         self.token_counts = np.zeros(vocab_size, dtype=np.int64)
         self.facts: dict[str, Any] = {}
-        """What `shards.json` says, on leaving."""
         self._dtype = token_dtype(vocab_size)
         names = ("tokens-00000.bin", "sentence_offsets.bin", "document_offsets.bin", "document_source.bin")
         tokens, self._sentences, self._documents, self._sources = ((folder / name).open("wb") for name in names)
@@ -227,7 +216,7 @@ class ShardWriter:
             **{name: getattr(self, name) for name in ("num_tokens", "num_sentences", "num_documents")},
             "unigram_entropy": unigram_entropy(self.token_counts),
             "files": files,
-            "fingerprint": hashlib.sha256(canonical_json([self.vocab_size, files]).encode()).hexdigest(),
+            "fingerprint": json_sha256([self.vocab_size, files]),
         }
         if kind is None:
             (self.folder / SHARDS_FILE).write_text(json.dumps(self.facts, indent=2) + "\n", encoding="utf-8")
@@ -258,21 +247,21 @@ class PreparedCorpus:
     def open(cls, folder: str | Path, verify: str = "sizes") -> PreparedCorpus:
         """Opens and checks a prepared corpus.
 
-        Sizes are compared always, checksums with `verify="full"`. CorpusFolderError (a ValueError) for a missing,
-        changed or damaged file, and where tokenizer and shards do not belong together.
+        Sizes are compared always, checksums with `verify="full"`. ValueError for a missing, changed or damaged file,
+        and where tokenizer and shards do not belong together.
         """
         folder = Path(folder)
-        manifest = _read_json(folder / MANIFEST_FILE)
+        manifest = _read_facts(folder / MANIFEST_FILE)
         if manifest.get("format_version") != FORMAT_VERSION:
             found = f"{folder} has format {manifest.get('format_version')}, this version reads {FORMAT_VERSION}"
-            raise CorpusFolderError(f"{found}; {AGAIN}")
+            raise ValueError(f"{found}; {AGAIN}")
         for name, entry in manifest["files"].items():
-            _check_size(folder / name, entry["size"])
             if verify == "full" and file_sha256(folder / name) != entry["sha256"]:
-                raise CorpusFolderError(f"{folder / name} has changed since it was written; {AGAIN}")
+                raise ValueError(f"{folder / name} has changed since it was written; {AGAIN}")
         tokenizer = read_tokenizer(folder / "tokenizer")
         train, validation = (TokenShards.open(folder / split) for split in SPLITS)
         if tokenizer.fingerprint != manifest["tokenizer_fingerprint"] or tokenizer.vocab_size != train.vocab_size:
-            other = f"the vocabulary in {folder / 'tokenizer'} is not the one the shards were made with"
-            raise CorpusFolderError(f"{other}; {AGAIN}")
+            raise ValueError(
+                f"the vocabulary in {folder / 'tokenizer'} is not the one the shards were made with; {AGAIN}"
+            )
         return cls(folder, manifest, tokenizer, train, validation)

@@ -1,8 +1,7 @@
 """The two kinds of tokenizers, WordPiece and byte-level BPE: learning a vocabulary, and text to ids as released.
 
-Unusual: training is deterministic. For WordPiece the library numbers the `##x` characters in hash-map order and breaks
-ties between merges by those numbers, so two runs differ; here every character gets its number first (passed in as
-special tokens), which leaves no tie open.
+Unusual: training is deterministic. The library numbers WordPiece's `##x` characters in hash-map order and breaks ties
+between merges by those numbers; here every character gets its number first (passed in as special tokens).
 
 Known differences from BERT's released code: characters that entered Unicode after the library's tables (2017), and
 private-use characters, which the library removes.
@@ -98,10 +97,9 @@ class WordPieceTokenizer(Tokenizer):
         config, library = (json_or_empty(folder / name) for name in ("tokenizer_config.json", "tokenizer.json"))
         model, normalizer = (library.get(key) or {} for key in ("model", "normalizer"))
         lowercase = config.get("do_lower_case", normalizer.get("lowercase"))
-        for name, rules, chinese in (
-            ("tokenizer_config.json", config, "tokenize_chinese_chars"),
-            ("tokenizer.json", normalizer, "handle_chinese_chars"),
-        ):
+        places = ("tokenizer_config.json", config, "tokenize"), ("tokenizer.json", normalizer, "handle")
+        for name, rules, verb in places:
+            chinese = f"{verb}_chinese_chars"
             accents = rules.get("strip_accents")
             other = f"{chinese}=false, but every Chinese character is a word" if rules.get(chinese) is False else ""
             if None not in (accents, lowercase) and bool(accents) != bool(lowercase):
@@ -195,11 +193,10 @@ def _alphabet(texts: Sequence[str], lowercase: bool, vocab_size: int) -> list[st
 
 
 class ByteBpeTokenizer(Tokenizer):
-    """RoBERTa's rules: every text has ids, and the ids give the text back.
+    """RoBERTa's rules and special ids: every text has ids, and the ids give the text back.
 
-    The special ids of a trained vocabulary are RoBERTa's: <s> 0, <pad> 1, </s> 2, <unk> 3, <mask> the last. A word is
-    written with the space before it. `add_prefix_space` gives the first word of a text one, too, so that it is the same
-    word wherever it stands; RoBERTa's release has none there.
+    A word is written with the space before it. `add_prefix_space` gives the first word of a text one, too, so that it
+    is the same word wherever it stands; RoBERTa's release has none there.
     """
 
     kind = "byte_bpe"
@@ -214,6 +211,7 @@ class ByteBpeTokenizer(Tokenizer):
     ) -> None:
         self.merges, self.add_prefix_space = [(first, second) for first, second in merges], add_prefix_space
         super().__init__(vocabulary, lowercase=lowercase)
+        self.undrawn_ids = tuple(sorted(self._ids[token] for token in self.special_tokens))
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, lowercase: bool, add_prefix_space: bool) -> ByteBpeTokenizer:
@@ -256,9 +254,9 @@ class ByteBpeTokenizer(Tokenizer):
         if model.get("type") != "BPE" or splitter.get("type") != "ByteLevel" or not splitter.get("use_regex", True):
             raise ValueError(f"{folder / 'tokenizer.json'} is no byte-level BPE tokenizer as RoBERTa's")
         if normalizer.get("type") not in (None, "Lowercase"):
-            other = f"normalises text ({normalizer['type']})"
             raise ValueError(
-                f"{folder / 'tokenizer.json'} {other}; RoBERTa's does not, and only Lowercase is known here"
+                f"{folder / 'tokenizer.json'} normalises text ({normalizer['type']}); RoBERTa's does not, and only "
+                "Lowercase is known here"
             )
         entries = model["vocab"] | {token["content"]: token["id"] for token in library.get("added_tokens", ())}
         merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
@@ -276,10 +274,6 @@ class ByteBpeTokenizer(Tokenizer):
             return cls(vocabulary, pairs, lowercase=lowercase, add_prefix_space=prefix)
         except Exception as error:  # the library's own is a bare one
             raise ValueError(f"the vocabulary in {folder} is not one of byte-level BPE: {error}") from None
-
-    @property
-    def undrawn_ids(self) -> tuple[int, ...]:
-        return tuple(sorted(self._ids[token] for token in self.special_tokens))
 
     def files(self) -> dict[str, bytes]:
         prefix = self.add_prefix_space
@@ -334,10 +328,9 @@ KINDS: Mapping[str, Any] = {one.kind: one for one in (WordPieceTokenizer, ByteBp
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """What a corpus's tokenizer is to be; the keys of conf/tokenizer."""
+    """What a corpus's tokenizer is to be; the keys of conf/tokenizer. `kind` is wordpiece or byte_bpe."""
 
     kind: str
-    """wordpiece | byte_bpe."""
     vocab_size: int
     lowercase: bool
     vocab_file: str | None = None
@@ -368,17 +361,14 @@ class TokenizerSettings:
         return KINDS[self.kind].from_vocab(path, **self._rules)
 
     def learn(self, texts: Iterable[str]) -> Tokenizer:
-        """A tokenizer learnt from texts."""
         learnt: Tokenizer = KINDS[self.kind].train(texts, self.vocab_size, **self._rules)
-        if learnt.vocab_size < self.vocab_size:
-            fewer = "the text gives a vocabulary of %d entries, %d were asked for"
-            log.warning(fewer, learnt.vocab_size, self.vocab_size)
+        if (size := learnt.vocab_size) < self.vocab_size:
+            log.warning("the text gives a vocabulary of %d entries, %d were asked for", size, self.vocab_size)
         return learnt
 
     def identity(self, given: Tokenizer | None) -> dict[str, Any]:
         """What decides the ids, wherever the file lies."""
-        size = self.vocab_size if given is None else given.vocab_size
-        vocabulary = None if given is None else given.fingerprint
+        size, vocabulary = (given.vocab_size, given.fingerprint) if given else (self.vocab_size, None)
         return {"kind": self.kind, "vocab_size": size, "vocabulary": vocabulary, **self._rules}
 
 

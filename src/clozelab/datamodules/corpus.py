@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from clozelab.corpus.instances import InputFormat, Instances
 from clozelab.corpus.packing import SpecialIds
-from clozelab.corpus.random import batch_positions, derive_seed, instance_indices
+from clozelab.corpus.random import derive_seed, instance_indices
 from clozelab.datamodules.loading import as_they_are, device_type, for_device
 from clozelab.objectives.objective import Objective, TorchBatch, pad_predictions, to_torch
 
@@ -82,7 +82,8 @@ class StepStream(IterableDataset[list[TorchBatch]]):
         """This rank's part of one optimizer step; the last micro-batch is smaller where the sizes do not divide."""
         bound = next(bound for bound in reversed(self.phases) if bound.first_step <= step)
         phase = bound.phase
-        positions = batch_positions(step - bound.first_step, phase.global_batch_size, self.rank, self.world_size)
+        share = phase.global_batch_size // self.world_size
+        positions = (step - bound.first_step) * phase.global_batch_size + self.rank * share + np.arange(share)
         epoch, index = instance_indices(bound.seed, len(bound.instances), positions)
         micros = []
         for low in range(0, len(index), phase.micro_batch_size):
