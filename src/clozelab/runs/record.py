@@ -12,7 +12,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -312,15 +312,28 @@ def read_delta(group: str, choice: str, *, with_parts: bool = True) -> dict[str,
 
     A file that it lays over a part (`/task/format/features@task`) is said by it, too. So is what a chosen file itself
     says, and where that is of the whole configuration (`# @package _global_`: recipe, architecture) all it chooses.
-    Read through Hydra's own sources, so a file and a node that was registered are the same.
+    Read through Hydra's own sources, so a file and a node that was registered are the same; once in a process.
 
     Args:
         with_parts: False leaves out what a chosen file says of its own group (`model: mini` of its sizes).
     """
+    from hydra.core.hydra_config import HydraConfig
+
+    sources = HydraConfig.get().runtime.config_sources
+    places = tuple((str(one.provider), f"{one.schema}://{one.path}") for one in sources if one.schema)
+    return dict(_read_delta(places, group, choice, with_parts))
+
+
+@cache
+def _read_delta(places: tuple[tuple[str, str], ...], group: str, choice: str, with_parts: bool) -> dict[str, Any]:
     from hydra._internal.config_repository import ConfigRepository
     from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
     from hydra.core.default_element import ConfigDefault, GroupDefault
-    from hydra.core.hydra_config import HydraConfig
+
+    search_path = ConfigSearchPathImpl()
+    for provider, path in places:
+        search_path.append(provider, path)
+    repository = ConfigRepository(search_path)
 
     def leaves(node: Any, where: str) -> Iterator[tuple[str, Any]]:
         if not isinstance(node, dict) or not node:
@@ -362,11 +375,6 @@ def read_delta(group: str, choice: str, *, with_parts: bool = True) -> dict[str,
         lay_over(delta, said(found.config, ""))
         return delta
 
-    search_path = ConfigSearchPathImpl()
-    for source in HydraConfig.get().runtime.config_sources:
-        if source.schema:
-            search_path.append(str(source.provider), f"{source.schema}://{source.path}")
-    repository = ConfigRepository(search_path)
     return read(group, choice)
 
 
