@@ -1,7 +1,5 @@
 """`python -m clozelab VERB ...`: the same as the console script."""
 
-from __future__ import annotations
-
 import sys
 
 from clozelab.cli import main

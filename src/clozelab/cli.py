@@ -37,14 +37,8 @@ PLAIN_VERBS = {
     "list": "experiments with their status",
     "show": "documents and examples of the embedded world",
 }
-PLACES = {
-    "runs": "inventory.runs",
-    "status": "inventory.status",
-    "gc": "inventory.gc",
-    "list": "listing.list_all",
-    "show": "listing.show",
-    "explain-cell": "explain_cell.main",
-}
+PLACES = {verb: f"inventory.{verb}" for verb in ("runs", "status", "gc")}
+PLACES |= {"list": "listing.list_all", "show": "listing.show", "explain-cell": "explain_cell.main"}
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of its name."""
 HYDRA_HELP = {
     "prepare": """\
@@ -66,8 +60,6 @@ Fine-tunes one encoder on one task, and keeps its official scores and every pred
   clozelab finetune -m encoder=FOLDER row=NAME task=mrpc,rte seed=1,2  # a sweep: one process a job""",
 }
 """What stands before Hydra's own help: configuration groups, and every key with its value."""
-TRACEBACK_VARIABLES = ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR")
-RUN_STAGES = ("pretrain", "finetune")
 HELP = """clozelab: BERT-style encoders, from raw text to a judged table
 
   clozelab VERB [name=value ...]
@@ -88,14 +80,7 @@ Examples:
 def main(arguments: list[str] | None = None) -> int:
     """Run one verb; returns the exit status (0 done, 1 failed, 2 wrong usage, 75 folder in use, 130 interrupted)."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    try:
-        return _guarded(lambda: _run(words), words[0] if words else "")
-    finally:
-        try:
-            sys.stdout.flush()  # at exit a broken pipe would be a message of the interpreter's
-        except BrokenPipeError:
-            if not _nobody_reads():
-                raise
+    return _guarded(lambda: _run(words), words[0] if words else "")
 
 
 def _run(words: list[str]) -> int:
@@ -124,7 +109,9 @@ def _run(words: list[str]) -> int:
 def _guarded(action: Callable[[], int], verb: str) -> int:
     """Run; turn what a user can get wrong into one message and an exit status."""
     try:
-        return action()
+        status = action()
+        sys.stdout.flush()  # at exit a broken pipe would be a message of the interpreter's
+        return status
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on where it was", file=sys.stderr)
         return 130
@@ -136,7 +123,8 @@ def _guarded(action: Callable[[], int], verb: str) -> int:
             from clozelab.launch.sweep import CONFIGURATION_ERRORS
 
             kinds += CONFIGURATION_ERRORS
-        wants_traceback = any(os.environ.get(name, "0") not in ("", "0") for name in TRACEBACK_VARIABLES)
+        variables = ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR")
+        wants_traceback = any(os.environ.get(name, "0") not in ("", "0") for name in variables)
         if wants_traceback or isinstance(error, ConnectionError) or not isinstance(error, kinds):
             traceback.print_exc()
         else:
@@ -233,19 +221,14 @@ def _job(verb: str, cfg: DictConfig) -> int:
     die_with_first_rank()
     check_config(verb, cfg)
     check_targets(cfg, signatures=False)
-    if verb in RUN_STAGES:
+    if verb in ("pretrain", "finetune"):
         check_overrides(cfg)
-    if verb in RUN_STAGES and is_done(cfg.run_dir, stage=verb, config=cfg):
-        print(f"complete already: {cfg.run_dir}")
-        return 0
+        if is_done(cfg.run_dir, stage=verb, config=cfg):
+            print(f"complete already: {cfg.run_dir}")
+            return 0
     if verb == "finetune":
         require_encoder(cfg.encoder)
     tune_allocator()  # before torch and lightning are imported
     import_torchmetrics_quickly()
-    stage: Any = importlib.import_module(f"clozelab.stages.{verb}")
-    stage.main(cfg)
+    importlib.import_module(f"clozelab.stages.{verb}").main(cfg)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

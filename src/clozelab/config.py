@@ -31,11 +31,7 @@ def fallback(*values: Any) -> Any:
 
 
 def scaled(value: int, *ratios: Any) -> int:
-    """`${scaled:${scale.size_base.hidden_size},4/3}`: a whole number times ratios, exactly.
-
-    Raises:
-        ValueError: a ratio is none, or the product is not a whole number.
-    """
+    """`${scaled:${scale.size_base.hidden_size},4/3}`: a whole number times ratios; ValueError for no whole one."""
     try:
         product = math.prod((Fraction(str(ratio)) for ratio in ratios), start=Fraction(value))
     except (ValueError, ZeroDivisionError) as error:
@@ -62,11 +58,7 @@ def scaled_phases(phases: Sequence[Mapping[str, Any]], factor: float) -> Sequenc
 
 
 def kept_step(fraction: float, total_steps: int) -> int:
-    """The step after which the encoder of a fraction of the run is kept.
-
-    Raises:
-        ValueError: the fraction is not above 0 and below 1, or no step belongs to it.
-    """
+    """The step after which the encoder of a fraction of the run is kept; ValueError where there is none."""
     step = round(float(fraction) * total_steps)
     if not 0.0 < float(fraction) < 1.0 or not 0 < step < total_steps:
         raise ValueError(
@@ -79,10 +71,7 @@ def kept_step(fraction: float, total_steps: int) -> int:
 def encoder_place(run_dir: str, fraction: float, phases: Sequence[Mapping[str, Any]]) -> str:
     """`${encoder_place:RUN_DIR,${encoder_fraction},${scale.pretrain.phases}}`: an encoder of a pre-training run.
 
-    Args:
-        run_dir: the run's folder.
-        fraction: of the run's own steps, as its record says; 1 for the last encoder.
-        phases: the scale's; of a run that has not begun.
+    The fraction is of the run's own steps, as its record says, or of these phases' where it has not begun.
     """
     if float(fraction) == 1.0:
         return f"{run_dir}/encoder"
@@ -105,13 +94,10 @@ RESOLVERS: tuple[Callable[..., Any], ...] = (fallback, at_least, scaled, scaled_
 
 
 def check_config(stage: str, config: DictConfig) -> None:
-    """Refuse what a stage's schema does not allow, in one sentence a mistake.
-
-    Args:
-        config: a composed configuration; `${...}` is resolved, and a value that has to be given may still be missing.
+    """Refuse what a stage's schema does not allow; a value that has to be given may still be missing.
 
     Raises:
-        ValueError: names each key, its value, what is allowed and the nearest of it.
+        ValueError: names each key, its value, what is allowed and the nearest of it, a sentence each.
     """
     try:
         mistakes = _mistakes(stage, OmegaConf.to_container(config, resolve=True))

@@ -54,10 +54,8 @@ class PhaseConfig:
 
     seq_length: Count = MISSING
     steps: Count = MISSING
-    global_batch_size: Count = MISSING
-    """Sequences per optimizer step, over all devices."""
-    micro_batch_size: Annotated[Count, LAYOUT] = MISSING
-    """Sequences per forward and device."""
+    global_batch_size: Count = MISSING  # sequences per optimizer step, over all devices
+    micro_batch_size: Annotated[Count, LAYOUT] = MISSING  # sequences per forward and device
     objective: Any = None
     """None: the run's; the name of another one in conf/objective; or settings in which it differs from the run's."""
 
@@ -88,10 +86,8 @@ class ModelConfig(ScaleModelConfig):
     max_position_embeddings: int = MISSING
     type_vocab_size: int = MISSING
     layer_norm_eps: float = MISSING
-    embedding_size: int | None = MISSING
-    """None: the hidden size."""
-    num_hidden_groups: int | None = MISSING
-    """Sets of weights that the layers share; None: each has its own."""
+    embedding_size: int | None = MISSING  # None: the hidden size
+    num_hidden_groups: int | None = MISSING  # sets of weights that the layers share; None: each has its own
 
 
 @dataclass
@@ -105,12 +101,10 @@ class ScalePretrainConfig:
     validation_instances: int = MISSING
     validation_seq_length: int = MISSING
     checkpoint_interval_steps: int = MISSING
-    dupe_factor: int | None = None
-    """Static masking in so many copies of each instance; None: a new mask every epoch."""
+    dupe_factor: int | None = None  # static masking in so many copies of each instance; None: a new mask every epoch
     keep_encoders: list[float] = MISSING
     """Fractions of the steps after which experiments about the course of training keep the encoder."""
-    seeds: str = MISSING
-    """Comma-separated, as a Hydra sweep wants them."""
+    seeds: str = MISSING  # comma-separated, as a Hydra sweep wants them
 
 
 @dataclass
@@ -122,10 +116,8 @@ class ScaleFinetuneConfig:
     max_train_examples: int | None = MISSING
     evaluations_per_epoch: int = MISSING
     seeds: str = MISSING
-    tasks: str = MISSING
-    """Comma-separated: the tasks an experiment is judged on at this scale."""
-    glue_tasks: str = MISSING
-    """What the experiment on the whole benchmark uses at this scale."""
+    tasks: str = MISSING  # comma-separated: the tasks an experiment is judged on at this scale
+    glue_tasks: str = MISSING  # what the experiment on the whole benchmark uses at this scale
     benchmarks: dict[str, str] = MISSING
     """Benchmark -> the task that is it, or stands in for it, at this scale: `${scale.finetune.benchmarks.mnli}`."""
 
@@ -146,8 +138,7 @@ class ScaleConfig:
 class ArchitectureConfig:
     """What an encoder is made of: parts, each a node with `_target_` (models/config.py)."""
 
-    model_type: str = MISSING
-    """The family whose names a saved encoder has: a file of models/families."""
+    model_type: str = MISSING  # the family whose names a saved encoder has: a file of models/families
     positions: dict[str, Any] = MISSING
     block: dict[str, Any] = MISSING
     attention: dict[str, Any] = MISSING
@@ -167,8 +158,7 @@ class SizeConfig:
 @dataclass
 class SourceConfig:
     name: str = MISSING
-    path: str = MISSING
-    """A file, a folder or a glob; relative paths start at data_dir."""
+    path: str = MISSING  # a file, a folder or a glob; relative paths start at data_dir
     format: Annotated[str, one_of("auto", "text", "jsonl")] = "auto"
     text_field: str = "text"
 
@@ -196,8 +186,7 @@ class TokenizerConfig:
 @dataclass
 class TrainerConfig:
     accelerator: Annotated[str, one_of("auto", "cpu", "gpu", "tpu"), LAYOUT] = MISSING
-    devices: Annotated[Count, LAYOUT] = MISSING
-    """Of one node."""
+    devices: Annotated[Count, LAYOUT] = MISSING  # of one node
     num_nodes: Annotated[Count, LAYOUT] = MISSING
     strategy: Annotated[str, one_of("auto", "ddp", "fsdp", "xla"), LAYOUT] = MISSING
     precision: Annotated[str, one_of("auto", "bf16-mixed", "bf16-true", "32-true")] = MISSING
@@ -207,13 +196,10 @@ class TrainerConfig:
     num_workers: Annotated[int, Field(ge=0), NEUTRAL] = MISSING
     log_interval_steps: Annotated[Count, NEUTRAL] = MISSING
     progress_bar: Annotated[bool, NEUTRAL] = MISSING
-    compile: Annotated[str, one_of("auto", "true", "false"), LAYOUT] = MISSING
-    """auto: in pre-training on a GPU."""
-    """Pre-training on one CPU process: time the kernels that compete, and keep the winners."""
+    compile: Annotated[str, one_of("auto", "true", "false"), LAYOUT] = MISSING  # auto: in pre-training on a GPU
     deterministic: Annotated[bool, LAYOUT] = MISSING
     """Only algorithms whose bits do not depend on timing, on a GPU too."""
-    tf32: bool = MISSING
-    """fp32 matrix products on a GPU may round their factors to 10 bits."""
+    tf32: bool = MISSING  # fp32 matrix products on a GPU may round their factors to 10 bits
     gradient_checkpointing: Annotated[bool, NEUTRAL] = MISSING
     """Pre-training: compute activations twice instead of keeping them; less memory, a third more work."""
     micro_batch: Annotated[str, one_of("as_configured", "auto"), NEUTRAL] = MISSING
@@ -235,8 +221,7 @@ class StageConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     optimizer: dict[str, Any] = MISSING
     schedule: dict[str, Any] = MISSING
-    gradient_clip_norm: Annotated[float, Field(ge=0)] = MISSING
-    """0: gradients are not cut."""
+    gradient_clip_norm: Annotated[float, Field(ge=0)] = MISSING  # 0: gradients are not cut
     logger: Annotated[dict[str, Any] | None, NEUTRAL] = None
 
 
@@ -245,8 +230,7 @@ class PrepareConfig:
     __pydantic_config__ = ConfigDict(extra="forbid")
     data_dir: str = MISSING
     cache_dir: str = MISSING
-    runs_dir: str = MISSING
-    """Only a sweep's logs lie there; here so that one list of paths suits every stage."""
+    runs_dir: str = MISSING  # only a sweep's logs lie there; here so that one list of paths suits every stage
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
@@ -265,8 +249,7 @@ class ObjectiveConfig:
 
 @dataclass
 class ValidationConfig:
-    interval_steps: Count = MISSING
-    """More than there are: validate once, at the end."""
+    interval_steps: Count = MISSING  # more than there are: validate once, at the end
     instances: Count = MISSING
     seq_length: Count = MISSING
 
@@ -319,8 +302,7 @@ class TaskConfig:
     title: Annotated[str, NEUTRAL] = MISSING
     stand_in_for: str | None = None
     """Name of the benchmark this data set stands in for; shown in every table, never beside the paper's number."""
-    metric: str = MISSING
-    """The key that selects the best checkpoint and stands in the table, e.g. validation/accuracy."""
+    metric: str = MISSING  # the key that selects the best checkpoint and stands in the table, e.g. validation/accuracy
     hub: Annotated[dict[str, Any] | None, Meaning("protocol", "hub")] = None
     """Where the `datasets` library finds the same data (data/readers/hub.py); read only with hub=true."""
     module: dict[str, Any] = MISSING
@@ -333,8 +315,7 @@ class TaskConfig:
 
 @dataclass
 class FinetuneConfig(StageConfig):
-    row: Annotated[str, IDENTITY] = MISSING
-    """Row of the experiment's table: an encoder and a head."""
+    row: Annotated[str, IDENTITY] = MISSING  # row of the experiment's table: an encoder and a head
     encoder: Annotated[str | None, NEUTRAL] = MISSING
     """Folder in the Hugging Face layout; what it holds is among the inputs."""
     encoder_arm: Annotated[str | None, IDENTITY] = MISSING
@@ -350,12 +331,9 @@ class FinetuneConfig(StageConfig):
     global_batch_size: Count = MISSING
     max_train_examples: Count | None = MISSING
     evaluations_per_epoch: Count = MISSING
-    save_model: bool = MISSING
-    """Also write the fine-tuned model, in the Hugging Face layout."""
-    hub: bool = MISSING
-    """Take the task's files from the Hugging Face hub instead of data_dir."""
-    predict_test: bool = MISSING
-    """Also predict the task's test files, as `clozelab submit` wants them."""
+    save_model: bool = MISSING  # also write the fine-tuned model, in the Hugging Face layout
+    hub: bool = MISSING  # take the task's files from the Hugging Face hub instead of data_dir
+    predict_test: bool = MISSING  # also predict the task's test files, as `clozelab submit` wants them
 
 
 SCHEMAS: dict[str, type] = {"prepare": PrepareConfig, "pretrain": PretrainConfig, "finetune": FinetuneConfig}

@@ -22,12 +22,8 @@ GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = {
     "optimizer": frozenset({"named_parameters"}),
     "schedule": frozenset({"optimizer", "total_steps"}),
     "task.data": frozenset({"inputs", "plan"}),
-    "task.module": frozenset(
-        {
-            *("encoder", "head", "validation", "metric", "keep_best_weights", "log_interval_steps"),
-            *("optimizer_factory", "schedule_factory", "total_steps", "gradient_clip_norm", "seed"),
-        }
-    ),
+    "task.module": frozenset(("encoder", "head", "validation", "metric", "keep_best_weights", "log_interval_steps"))
+    | {"optimizer_factory", "schedule_factory", "total_steps", "gradient_clip_norm", "seed"},
     "corpus.generator": frozenset({"output_dir"}),
     **{f"architecture.{part}": frozenset({"config"}) for part in ("positions", "block", "attention", "pooler")},
     **dict.fromkeys(("logger", "logger.tensorboard", "logger.wandb"), frozenset({"job"})),
@@ -47,7 +43,14 @@ def check_targets(config: DictConfig | Mapping[str, Any], *, signatures: bool = 
     """
     plain = OmegaConf.to_container(config, resolve=False) if isinstance(config, DictConfig) else config
     for where, node in _nodes(plain, ""):
-        _check_address(where, node)
+        target = node["_target_"]
+        if not isinstance(target, str) or not target.startswith(ALLOWED_PACKAGES) or "${" in target:
+            packages = ", ".join(package.rstrip(".") for package in ALLOWED_PACKAGES)
+            raise ValueError(f"{where}._target_: {target!r} is not allowed; a target lies in one of {packages}")
+        if any(part.startswith("_") for part in target.split(".")):
+            raise ValueError(f"{where}._target_: {target!r} names something private; name a public class or function")
+        if "_args_" in node:
+            raise ValueError(f"{where}._args_: positional arguments are not allowed; give every argument its name")
         if signatures:
             _check_keys(where, node)
 
@@ -61,17 +64,6 @@ def _nodes(value: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     elif isinstance(value, list | tuple):
         for index, child in enumerate(value):
             yield from _nodes(child, f"{where}.{index}")
-
-
-def _check_address(where: str, node: Mapping[str, Any]) -> None:
-    target = node["_target_"]
-    if not isinstance(target, str) or not target.startswith(ALLOWED_PACKAGES) or "${" in target:
-        packages = ", ".join(package.rstrip(".") for package in ALLOWED_PACKAGES)
-        raise ValueError(f"{where}._target_: {target!r} is not allowed; a target lies in one of {packages}")
-    if any(part.startswith("_") for part in target.split(".")):
-        raise ValueError(f"{where}._target_: {target!r} names something private; name a public class or function")
-    if "_args_" in node:
-        raise ValueError(f"{where}._args_: positional arguments are not allowed; give every argument its name")
 
 
 def _check_keys(where: str, node: Mapping[str, Any]) -> None:
@@ -114,9 +106,8 @@ def locate(target: str, where: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
                 continue  # the rest is an attribute, or there is no such module: say so below
-            raise ValueError(
-                f"{where}._target_: {target} needs the package {error.name!r}, which is missing"
-            ) from error
+            missing = f"{where}._target_: {target} needs the package {error.name!r}, which is missing"
+            raise ValueError(missing) from error
         for name in parts[cut:]:
             if not hasattr(found, name):
                 near = nearest(name, [item for item in dir(found) if not item.startswith("_")])

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from omegaconf import OmegaConf
 from rich import box
@@ -32,20 +33,12 @@ class Words:
 
 
 def parse(
-    verb: str,
-    words: Sequence[str],
-    *,
-    names: tuple[int, int | None],
-    keys: Sequence[str] = (),
-    flags: Sequence[str] = (),
-    options: Sequence[str] = (),
-    takes_overrides: bool = False,
-) -> Words:
-    """Sort the words of a command line.
+    verb: str, words: Sequence[str], *, names: tuple[int, int | None], keys: Sequence[str] = (),
+    flags: Sequence[str] = (), options: Sequence[str] = (), takes_overrides: bool = False,
+) -> Words:  # fmt: skip
+    """Sort the words of a command line after its verb.
 
     Args:
-        verb: for messages.
-        words: after the verb.
         names: how many words may stand without `=` and dashes: (at least, at most; None: any number).
         keys: of `key=value`.
         flags, options: of `--flag` and `--option VALUE`.
@@ -108,17 +101,8 @@ def key_of(word: str) -> str:
 PIPE_WIDTH = 10_000
 """Characters: no line that anybody prints is longer, so none is folded where a program reads it."""
 GAP = 2
-STYLES = {
-    "complete": "green",
-    "running": "cyan",
-    "killed": "red",
-    "interrupted": "yellow",
-    "failed": "bold red",
-    "damaged": "bold red",
-    "ok": "green",
-    "warning": "yellow",
-    "error": "bold red",
-}
+STYLES = {"complete": "green", "ok": "green", "running": "cyan", "interrupted": "yellow", "warning": "yellow"}
+STYLES |= {"killed": "red", "failed": "bold red", "damaged": "bold red", "error": "bold red"}
 
 
 @dataclass(frozen=True)
@@ -144,27 +128,20 @@ def make_table(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP, 0, 0))
     for index in shown:
         heading = headings[index]
-        table.add_column(
-            heading.name,
-            justify="right" if heading.is_number else "left",
-            no_wrap=not heading.folds,
-            overflow="fold" if heading.folds else "ellipsis",
-        )
+        fit: Any = {"overflow": "fold"} if heading.folds else {"overflow": "ellipsis", "no_wrap": True}
+        table.add_column(heading.name, justify="right" if heading.is_number else "left", **fit)
     for row in rows:
         table.add_row(*(Text(row[index], style=STYLES.get(row[index], "")) for index in shown))
     return table
 
 
 def fitting(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Indices of the columns that stand side by side in `width` characters, the less important ones left out.
-
-    A column that folds needs room for its longest word only.
-    """
+    """Indices of the columns that stand side by side in `width` characters, the less important ones left out."""
     needed = []
-    for index, heading in enumerate(headings):
-        cells = [heading.name, *(row[index] for row in rows)]
-        words = [word for cell in cells for word in cell.split()] if heading.folds else cells
-        needed.append(max((len(word) for word in words), default=0))
+    for heading, *cells in zip(headings, *rows, strict=True):
+        texts = [heading.name, *cells]
+        texts = [word for text in texts for word in text.split()] if heading.folds else texts
+        needed.append(max(map(len, texts), default=0))
     shown = list(range(len(headings)))
     while sum(needed[index] + GAP + 1 for index in shown) - 1 > width:  # rich draws a blank beside each
         droppable = [index for index in shown if headings[index].drop]

@@ -1,13 +1,9 @@
 """Sweeps on other machines: `hydra/launcher=slurm`, through submitit, and `hydra/launcher=ray`.
 
-A job there is its own command line, as a child process of a worker (RemoteJob). Both pickle it by name, so the workers
-need clozelab installed and the same file system. Why not the plugins hydra-submitit-launcher and hydra-ray-launcher:
-they start complete runs too, and end at the first failure.
-
-Slurm: each job asks for what its own configuration trains on, a task for each device of a node, and its nodes. The
-hand-over is noted beside the logs, so a launcher that was stopped or killed finds its waiting jobs again instead of
-handing them over twice. Ray only shares out the machines: its tasks are neither retried nor given anything but the
-command.
+A job there is its own command line, as a child process of a worker (RemoteJob). It is pickled by name, so the workers
+need clozelab installed and the same file system. Hydra's own plugins for both start complete runs too, and end at the
+first failure. What Slurm was handed is noted beside the logs, so a launcher that was killed finds its waiting jobs
+again. Ray only shares out the machines: it retries nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +25,7 @@ from filelock import FileLock
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from clozelab.launch.launcher import THREAD_VARIABLES, SweepLauncher
+from clozelab.launch.launcher import THREAD_VARIABLES, SweepLauncher, require_positive
 from clozelab.launch.processes import Job, ProcessPool, RemoteProcess, die_with_parent
 from clozelab.runs.record import write_json
 from clozelab.training.host import process_rank, usable_cores
@@ -55,37 +50,28 @@ def require_package(package: str, extra: str, what: str) -> None:
         )
 
 
-@dataclass
 class RemoteJob:
-    """Runs `clozelab WORDS` in `folder` and returns its exit status; several ranks of one job call it at once.
+    """Runs a job's `clozelab WORDS` where the launcher stood; several ranks of one job call it at once.
 
     Unusual: the child ignores SIGUSR1 and SIGUSR2, which Slurm sends to every process of a step; only this process
     answers them, by asking the child to save and stop.
 
-    Attributes:
-        words: command line after `clozelab`.
-        folder: working directory of the launcher, on a file system that the workers share.
-        log: rank 0's output is appended to it, rank N's to NAME.rank-N.log beside it.
-        environment: added to the worker's own.
+    Args:
+        job: rank 0's output is appended to its log, rank N's to NAME.rank-N.log beside it.
+        threads: of its processes; None: what the worker gives.
         grace_seconds: what the child gets to save.
         is_alone: no rank of a Slurm step, whatever the variables of a step around the worker say.
     """
 
-    words: list[str]
-    folder: Path
-    log: Path
-    environment: dict[str, str]
-    grace_seconds: float
-    is_alone: bool
-    _child: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
+    _child: subprocess.Popen[bytes] | None = None
 
-    @classmethod
-    def of(cls, job: Job, threads: int | None, grace_seconds: float, *, is_alone: bool) -> RemoteJob:
-        """A job of a sweep, its processes with so many threads."""
-        environment = {name: str(threads) for name in THREAD_VARIABLES} if threads else {}
-        return cls(list(job.words or ()), Path.cwd(), job.log.resolve(), environment, grace_seconds, is_alone)
+    def __init__(self, job: Job, threads: int | None, grace_seconds: float, *, is_alone: bool) -> None:
+        self.words, self.folder, self.log = list(job.words or ()), Path.cwd(), job.log.resolve()
+        self.environment = dict.fromkeys(THREAD_VARIABLES, str(threads)) if threads else {}
+        self.grace_seconds, self.is_alone = grace_seconds, is_alone
 
     def __call__(self) -> int:
+        """Exit status."""
         rank = 0 if self.is_alone else process_rank()
         inherited = {key: value for key, value in os.environ.items() if not (self.is_alone and key[:6] == "SLURM_")}
         log = self.log.with_suffix(f".rank-{rank}.log") if rank else self.log
@@ -105,10 +91,8 @@ class RemoteJob:
 
     def stop(self) -> None:
         """Ask the child to save and stop, then make it."""
-        if self._child is None:
-            return
         for number, seconds in ((signal.SIGTERM, self.grace_seconds), (signal.SIGKILL, 10.0)):
-            if _has_ended(self._child.pid):
+            if self._child is None or _has_ended(self._child.pid):
                 return
             self._child.send_signal(number)
             deadline = time.monotonic() + seconds
@@ -128,8 +112,8 @@ class RemoteJob:
 
 def _be_a_child() -> None:
     die_with_parent()
-    for number in (signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
 def _has_ended(pid: int) -> bool:
@@ -147,8 +131,8 @@ class SlurmLauncher(SweepLauncher):
         jobs_at_once: so many jobs in the queue or running, at most.
         poll_seconds: between two questions to Slurm; results are noticed at once.
         grace_seconds: what a job gets to save when its time ends; less than signal_delay_s.
-        gpus_per_node: a number, or auto: one for each device where jobs train on GPUs.
-        Others: as submitit calls them; None is left to Slurm.
+        parameters: as submitit calls them, None is left to Slurm; gpus_per_node may be auto: one for each device where
+            jobs train on GPUs; max_num_timeout: how often a job that ran out of time is put in line again.
     """
 
     stopped_words = (
@@ -158,15 +142,12 @@ class SlurmLauncher(SweepLauncher):
     def __init__(
         self, cluster: str, jobs_at_once: int, poll_seconds: float, grace_seconds: float, **parameters: Any
     ) -> None:
-        if cluster not in ("slurm", "local"):
-            raise ValueError(f"hydra.launcher.cluster is {cluster!r}: choose one of slurm, local")
         require_package("submitit", "slurm", "hydra/launcher=slurm")
         if cluster == "slurm" and shutil.which("sbatch") is None:
             raise ValueError(
                 "hydra/launcher=slurm: there is no sbatch here; start the sweep on a login node of the cluster"
             )
-        if not isinstance(jobs_at_once, int) or jobs_at_once < 1:
-            raise ValueError(f"hydra.launcher.jobs_at_once is {jobs_at_once!r}: give a positive number")
+        require_positive("jobs_at_once", jobs_at_once)
         if grace_seconds >= parameters["signal_delay_s"]:
             raise ValueError(
                 f"hydra.launcher.grace_seconds is {grace_seconds}, and Slurm kills signal_delay_s ="
@@ -178,23 +159,67 @@ class SlurmLauncher(SweepLauncher):
         self.parameters: dict[str, Any] = plain
 
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
-        folder = Path(str(self.config.hydra.sweep.dir)).resolve() / self.cluster
-        parameters = dict(self.parameters)
-        queue = SlurmQueue(folder, self.cluster, int(parameters.pop("max_num_timeout")), self.poll_seconds)
+        from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob  # an extra
+
+        # One question to Slurm for all jobs; submitit's own pace is up to ten minutes.
+        SlurmJob.watcher = SlurmInfoWatcher(delay_s=int(self.poll_seconds))
+        self.folder = self.sweep_dir.resolve() / self.cluster  # on a file system that the nodes share
+        threads = self.parameters.get("cpus_per_task")
         for job, config in zip(jobs, composed, strict=True):
-            resources = job_resources(parameters, config, self.cluster)
-            threads, is_alone = self.parameters.get("cpus_per_task"), self.cluster != "slurm"
-            remote = RemoteJob.of(job, threads, self.grace_seconds, is_alone=is_alone)
-            job.start = partial(queue.start, job, remote, resources)
-        console.print(f"{self.verb}: {len(jobs)} jobs for {self.cluster}, notes and scripts in {folder}")
+            resources = job_resources(self.parameters, config, self.cluster)
+            remote = RemoteJob(job, threads, self.grace_seconds, is_alone=self.cluster != "slurm")
+            job.start = partial(self._hand_over, job, remote, resources)
+        console.print(f"{self.verb}: {len(jobs)} jobs for {self.cluster}, notes and scripts in {self.folder}")
         ProcessPool(jobs, at_once=self.jobs_at_once, grace_seconds=self.grace_seconds, console=console).run()
+
+    def _hand_over(self, job: Job, remote: RemoteJob, resources: Mapping[str, Any]) -> RemoteProcess:
+        """Hand a job over and note it, or find the one that waits or runs for the same folder.
+
+        Raises:
+            ValueError: that one was started with other words.
+        """
+        from submitit.local.local import LocalExecutor
+        from submitit.slurm.slurm import SlurmExecutor
+
+        key, path = job.folder or " ".join(remote.words), self.folder / "handed_over.json"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / ".lock"):  # whoever else launches into this folder waits
+            notes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            if (there := self._still_there(notes.get(key))) is not None:
+                if notes[key]["words"] != remote.words:
+                    raise ValueError(
+                        f"Slurm job {there.job_id} is in line for the same folder with other settings;"
+                        f" wait for it, or: scancel {there.job_id}"
+                    )
+                return SubmittedJob(there, self.cluster)
+            kind = SlurmExecutor if self.cluster == "slurm" else LocalExecutor
+            executor: Any = kind(self.folder / "%j", max_num_timeout=int(self.parameters["max_num_timeout"]))
+            executor.update_parameters(**resources)
+            remote.log.unlink(missing_ok=True)
+            handed = executor.submit(remote)
+            note = {"job_id": handed.job_id, "tasks": handed.num_tasks, "words": remote.words, "time": time.time()}
+            write_json(path, notes | {key: note})
+            return SubmittedJob(handed, self.cluster)
+
+    def _still_there(self, note: Mapping[str, Any] | None) -> Any:
+        """submitit's job for a note, if Slurm still has it; None otherwise."""
+        from submitit.slurm.slurm import SlurmJob
+
+        if note is None or self.cluster == "local":
+            return None
+        job = SlurmJob[int](self.folder / "%j", note["job_id"], tasks=list(range(note["tasks"])))
+        if job.done(force_check=True):
+            return None
+        # A cluster without accounting does not know old jobs, and a job of a moment ago is not in the books yet.
+        is_unknown = job.state.upper() == "UNKNOWN" and time.time() - note["time"] > UNKNOWN_SECONDS
+        return None if is_unknown else job
 
 
 def job_resources(parameters: Mapping[str, Any], config: DictConfig, cluster: str) -> dict[str, Any]:
     """What one job asks for, in the words of submitit's executor of that cluster; values of None are left out."""
     trainer = config.get("trainer") or {}
     devices, nodes = int(trainer.get("devices", 1)), int(trainer.get("num_nodes", 1))
-    asked = dict(parameters)
+    asked = {key: value for key, value in parameters.items() if key != "max_num_timeout"}
     gpus, minutes, memory = (asked.pop(key) for key in ("gpus_per_node", "timeout_min", "mem_gb"))
     if gpus == "auto":
         gpus = devices if trainer.get("accelerator", "cpu") in ("gpu", "auto") else 0
@@ -209,61 +234,6 @@ def job_resources(parameters: Mapping[str, Any], config: DictConfig, cluster: st
         resources = {"time": minutes, "nodes": nodes, "ntasks_per_node": devices, "gpus_per_node": gpus or None}
         resources |= {"mem": f"{memory}GB" if memory else None, **asked}
     return {key: value for key, value in resources.items() if value is not None}
-
-
-class SlurmQueue:
-    """Hands jobs over and remembers which: folder/handed_over.json, under a lock that two launchers share.
-
-    Args:
-        folder: on a file system that the nodes share; submitit's scripts and pickles lie there too.
-        max_num_timeout: how often a job that ran out of time is put in line again.
-    """
-
-    def __init__(self, folder: Path, cluster: str, max_num_timeout: int, poll_seconds: float) -> None:
-        from submitit.local.local import LocalExecutor  # an extra
-        from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher, SlurmJob
-
-        self.folder, self.cluster, self.max_num_timeout = folder, cluster, max_num_timeout
-        self.executors = {"slurm": SlurmExecutor, "local": LocalExecutor}
-        self.known = SlurmJob
-        # One question to Slurm for all jobs; submitit's own pace is up to ten minutes.
-        SlurmJob.watcher = SlurmInfoWatcher(delay_s=int(poll_seconds))
-
-    def start(self, job: Job, remote: RemoteJob, resources: Mapping[str, Any]) -> RemoteProcess:
-        """Hand a job over, or find the one that waits or runs for the same folder.
-
-        Raises:
-            ValueError: that one was started with other words.
-        """
-        key, path = job.folder or " ".join(remote.words), self.folder / "handed_over.json"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / ".lock"):  # whoever else launches into this folder waits
-            notes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-            if (there := self._still_there(notes.get(key))) is not None:
-                if notes[key]["words"] != remote.words:
-                    raise ValueError(
-                        f"Slurm job {there.job_id} is in line for the same folder with other settings;"
-                        f" wait for it, or: scancel {there.job_id}"
-                    )
-                return SubmittedJob(there, self.cluster)
-            executor = self.executors[self.cluster](self.folder / "%j", max_num_timeout=self.max_num_timeout)
-            executor.update_parameters(**resources)
-            remote.log.unlink(missing_ok=True)
-            handed = executor.submit(remote)
-            note = {"job_id": handed.job_id, "tasks": handed.num_tasks, "words": remote.words, "time": time.time()}
-            write_json(path, notes | {key: note})
-            return SubmittedJob(handed, self.cluster)
-
-    def _still_there(self, note: Mapping[str, Any] | None) -> Any:
-        """submitit's job for a note, if Slurm still has it; None otherwise."""
-        if note is None or self.cluster == "local":
-            return None
-        job: Any = self.known(self.folder / "%j", note["job_id"], tasks=list(range(note["tasks"])))
-        if job.done(force_check=True):
-            return None
-        # A cluster without accounting does not know old jobs, and a job of a moment ago is not in the books yet.
-        is_unknown = job.state.upper() == "UNKNOWN" and time.time() - note["time"] > UNKNOWN_SECONDS
-        return None if is_unknown else job
 
 
 class SubmittedJob(RemoteProcess):
@@ -301,8 +271,7 @@ class RayLauncher(SweepLauncher):
 
     def __init__(self, address: str | None, num_cpus: int, num_gpus: float | str, grace_seconds: float) -> None:
         require_package("ray", "ray", "hydra/launcher=ray")
-        if not isinstance(num_cpus, int) or num_cpus < 1:
-            raise ValueError(f"hydra.launcher.num_cpus is {num_cpus!r}: give a positive number")
+        require_positive("num_cpus", num_cpus)
         self.address, self.num_cpus, self.num_gpus, self.grace_seconds = address, num_cpus, num_gpus, grace_seconds
 
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
@@ -315,7 +284,7 @@ class RayLauncher(SweepLauncher):
         try:
             task = ray.remote(max_retries=0)(run_remote_job)
             for job, gpus in zip(jobs, needs, strict=True):
-                remote = RemoteJob.of(job, self.num_cpus, self.grace_seconds, is_alone=True)
+                remote = RemoteJob(job, self.num_cpus, self.grace_seconds, is_alone=True)
                 job.start = partial(RayTask, ray, task.options(num_cpus=self.num_cpus, num_gpus=gpus), remote)
             console.print(f"{self.verb}: {len(jobs)} jobs for Ray")
             ProcessPool(jobs, at_once=len(jobs), grace_seconds=self.grace_seconds, console=console).run()
@@ -337,7 +306,6 @@ def gpus_of(config: DictConfig, num_gpus: float | str) -> float:
 
 
 def run_remote_job(job: RemoteJob) -> int:
-    """In Ray's worker."""
     return job()
 
 

@@ -174,7 +174,7 @@ class OneFile(SearchPathPlugin):
 
 
 def take_one_file(words: list[str]) -> list[str]:
-    """A command line without `--config-dir FILE`, which `OneFile` then has; one with a folder is as it was."""
+    """A command line without `--config-dir FILE`, which `OneFile` then has."""
     OneFile.place = ""
     for index, word in enumerate(words):
         option, sign, value = word.partition("=")

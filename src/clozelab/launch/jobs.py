@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -23,24 +22,21 @@ from clozelab.runs.record import JobName, read_delta, read_record
 from clozelab.terminal import key_of
 
 LIKELY_SHARED = "shared?"
-SCALE_OWNED = ("learning_rate", "epochs", "global_batch_size")
-"""Keys of a task that a scale may replace."""
-IDLE_IN_FINETUNING = ("gradient_checkpointing",)
 ARM = "${encoder_arm}"
 GIVEN_ROW = "given"
 """The row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then."""
 
 
-@dataclass(frozen=True)
-class PlannedJob:
+class PlannedJob(NamedTuple):
     """One job of a sweep before it runs."""
 
     overrides: tuple[str, ...]
     run_dir: str
     status: str
-    """new | conflict (a run of other settings is there) | shared (new, and an equal run of another experiment will be
-    taken) | shared? (will be, if the files it read are still the same) | complete | running | interrupted | failed |
-    check (complete, but perhaps of other inputs)."""
+    """new | conflict (a run of other settings is there, and the job will be refused) | shared (new, and an equal run of
+    another experiment will be taken) | shared? (will be, if the files it read are still the same) | complete (nothing
+    it was made from can have changed) | running | interrupted | failed | check (complete, but perhaps of other
+    inputs)."""
     source: str = ""
     """Folder of the run that is, or will be, shared."""
 
@@ -77,10 +73,7 @@ def with_own_folders(planned: Iterable[PlannedJob]) -> Iterator[PlannedJob]:
 
 
 def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
-    """(the folder's status, the run it shares); `complete` only where nothing it was made from can have changed.
-
-    `conflict`: the folder holds a run of another configuration, and will be refused.
-    """
+    """(the status of a PlannedJob, the run it shares)."""
     folder = Path(run_dir)
     record = read_record(folder)
     if record is None:
@@ -97,23 +90,12 @@ def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
     return "check" if record.is_complete else record.status, source_place
 
 
-def job_names(sweep: Sweep) -> list[JobName]:
-    """The name of every job of a sweep, as its run will have it: for counting many jobs at once.
-
-    The jobs are not composed: an arm, a row and a task are called as their files are.
-    """
-    pretrains = sweep.master.hydra.job.name == "pretrain"
-    with hydra_config(sweep.master) as master:
-        usual = JobName.of(master)
+def names_of(composed: Iterable[DictConfig]) -> list[JobName]:
+    """The names that the runs of composed jobs will have."""
     found = []
-    for words in sweep.jobs:
-        job = {key_of(word): word.partition("=")[2].strip("'\"") for word in words}
-        if pretrains:
-            found.append(JobName(job.get("arm", usual.name), "", job.get("seed", usual.seeds)))
-            continue
-        first, second = usual.seeds.split("/")
-        seeds = f"{job.get('pretrain_seed', first)}/{job.get('seed', second)}"
-        found.append(JobName(job.get("row", usual.name), job.get("task", usual.task), seeds))
+    for one in composed:
+        with hydra_config(one) as config:
+            found.append(JobName.of(config))
     return found
 
 
@@ -138,18 +120,17 @@ def check_overrides(config: DictConfig) -> None:
 
 
 def _refuse_idle_in_finetuning(config: DictConfig, words: Collection[str]) -> None:
-    for key in SCALE_OWNED:
+    for key in ("learning_rate", "epochs", "global_batch_size"):
         if f"task.{key}" in words and config[key] != config.task[key]:
             raise ValueError(
                 f"task.{key}={config.task[key]} would change nothing: {key} is {config[key]} here, which scale="
                 f"{config.scale.name} or another override sets. Say {key}={config.task[key]} instead"
             )
-    for key in IDLE_IN_FINETUNING:
-        if config.trainer[key]:
-            raise ValueError(
-                f"trainer.{key}=true would change nothing in fine-tuning, which does not have it: leave it out, or say"
-                f" pretrain.trainer.{key}=true where a command is about both stages"
-            )
+    if config.trainer.gradient_checkpointing:
+        raise ValueError(
+            "trainer.gradient_checkpointing=true would change nothing in fine-tuning, which does not have it: leave it "
+            "out, or say pretrain.trainer.gradient_checkpointing=true where a command is about both stages"
+        )
 
 
 def _refuse_idle_in_pretraining(config: DictConfig, words: Collection[str]) -> None:

@@ -1,9 +1,7 @@
 """Our Hydra launchers: every job of a sweep is an operating-system process of its own.
 
-Inside one process a sweep with several devices trains different configurations on different ranks (Lightning re-runs
-the command line for its children), and one crash takes the rest along. Here are what all launchers share and the one
-for this machine; clusters.py has those for Slurm and Ray. A long sweep of trainings is looked at before its first job:
-`clozelab doctor` in a process of its own.
+Inside one process Lightning's further ranks would train another job's configuration, and one crash takes the rest
+along. Here are what all launchers share and the one for this machine; clusters.py has those for Slurm and Ray.
 """
 
 from __future__ import annotations
@@ -24,12 +22,12 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from clozelab.launch.jobs import PlannedJob, plan_job, with_own_folders
+from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folders
 from clozelab.launch.processes import ForkServer, Job, ProcessPool, Stopped
 from clozelab.launch.sweep import JobComposer, hydra_config, refuse_repeated
 from clozelab.runs.fingerprint import redacted, redacted_words
 from clozelab.runs.progress import write_launch
-from clozelab.runs.record import JobName, read_record
+from clozelab.runs.record import read_record
 from clozelab.terminal import key_of
 from clozelab.training.host import usable_cores
 
@@ -47,12 +45,11 @@ PASSED_ON = ("hydra.searchpath", "hydra.sweeper.params", "hydra/launcher")
 
 
 def look_before(verb: str, config: DictConfig, first_job: Sequence[str], num_left: int) -> None:
-    """Look at a sweep of trainings before its first job, unless it is short or the user wants none of it.
+    """Run `clozelab doctor` on a sweep of trainings with so many jobs left, unless they are few or nobody wants it.
 
     Args:
         config: the sweep's, with its `hydra` node.
         first_job: words of its first job: all that is known of a search beforehand.
-        num_left: jobs that are not complete.
 
     Raises:
         ValueError: an error was found, or the pre-flight itself was killed.
@@ -70,14 +67,11 @@ def look_before(verb: str, config: DictConfig, first_job: Sequence[str], num_lef
     status = subprocess.run(command, check=False).returncode
     if -status in (signal.SIGINT, signal.SIGTERM) or status in STOPPED:
         raise SystemExit(130)
-    if status < 0:
-        raise ValueError(
-            f"the pre-flight was killed by signal {-status} (9: out of memory, as a rule), nothing was started; set "
-            f"{SKIP_DOCTOR}=1 to go on without it"
-        )
     if status:
+        killed = f"was killed by signal {-status} (9: out of memory, as a rule)"
         raise ValueError(
-            f"the pre-flight has found an error, nothing was started; mend it, or set {SKIP_DOCTOR}=1 to go on anyway"
+            f"the pre-flight {killed if status < 0 else 'has found an error'}, nothing was started; mend it, or set "
+            f"{SKIP_DOCTOR}=1 to go on anyway"
         )
 
 
@@ -91,6 +85,12 @@ def configuration_words(config: DictConfig) -> list[str]:
 def is_grid(config: DictConfig) -> bool:
     """Whether all jobs are known beforehand."""
     return str(config.hydra.sweeper._target_).endswith((".GridSweeper", ".BasicSweeper"))
+
+
+def require_positive(name: str, value: Any, *, instead: str = "") -> None:
+    """ValueError for a launcher's setting that is no whole number above zero."""
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"hydra.launcher.{name} is {value!r}: give a positive number{instead}")
 
 
 SHOWN_FAILURES = 12
@@ -112,13 +112,10 @@ class SweepLauncher(Launcher):
     failed: int
     """Jobs that a search has gone on without."""
 
-    def get_ready(self, config: DictConfig, num_jobs: int) -> None:
-        """Begin what takes time before a first job can start; all jobs are composed and checked meanwhile.
+    sweep_dir: Path
 
-        Args:
-            config: of the first job that is not complete.
-            num_jobs: of the sweep.
-        """
+    def get_ready(self, config: DictConfig, num_jobs: int) -> None:
+        """Begin what takes time before a first job, of this configuration; all are composed and checked meanwhile."""
 
     @abstractmethod
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
@@ -129,12 +126,12 @@ class SweepLauncher(Launcher):
         self.verb = str(getattr(task_function, "clozelab_verb", config.hydra.job.name))
         self.track = getattr(task_function, "clozelab_track", None)
         self.rows, self.failed = [], 0
+        self.sweep_dir = Path(str(config.hydra.sweep.dir))
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        _hide_secrets(Path(str(self.config.hydra.sweep.dir)) / "multirun.yaml")
+        _hide_secrets(self.sweep_dir / "multirun.yaml")
         composer = JobComposer(self.context.config_loader, self.config)
-        composed: list[DictConfig] = []
-        planned: list[PlannedJob] = []
+        composed, planned = list[DictConfig](), list[PlannedJob]()
         for overrides in job_overrides:
             composed.append(composer.compose(overrides))
             planned.append(plan_job(composed[-1], overrides))
@@ -148,13 +145,16 @@ class SweepLauncher(Launcher):
             self._note_launch(composed)
             left = sum(plan.status != "complete" for plan in planned)
             look_before(self.verb, self.config, planned[0].overrides, left)
+        is_stopped = False
         try:
             self.run_jobs(jobs, composed, console)
         except Stopped:
-            _summary(jobs, planned, console)
+            is_stopped = True
+        _doubt(jobs, planned)
+        _summary(jobs, console)
+        if is_stopped:
             console.print(self.stopped_words)
-            raise SystemExit(130) from None
-        _summary(jobs, planned, console)
+            raise SystemExit(130)
         if composed and self.track is not None:
             self._show_sweep(self.track, jobs, planned, composed[0], console)
         failed = sum(job.state == "failed" for job in jobs)
@@ -167,12 +167,8 @@ class SweepLauncher(Launcher):
         """What `clozelab status` counts, and the command that it says."""
         if self.verb not in LOOKED_AT or os.environ.get(SKIP_DOCTOR) == REPRODUCING:
             return
-        jobs = []
-        for one in composed:
-            with hydra_config(one) as config:
-                jobs.append(JobName.of(config))
-        known = {self.verb: jobs if is_grid(self.config) else None}
-        write_launch(Path(str(self.config.hydra.sweep.dir)).parent, [self.verb, *sys.argv[1:]], known)
+        known = {self.verb: names_of(composed) if is_grid(self.config) else None}
+        write_launch(self.sweep_dir.parent, [self.verb, *sys.argv[1:]], known)
 
     def _show_sweep(
         self, track: Callable[..., str | None], jobs: Sequence[Job], planned: Sequence[PlannedJob],
@@ -181,25 +177,23 @@ class SweepLauncher(Launcher):
         """The sweep's own view where its jobs are tracked, and once for all of them how to upload what is offline."""
         for job, plan in zip(jobs, planned, strict=True):
             choices = dict(word.split("=", 1) for word in plan.overrides)
-            value = _returned(job, plan).return_value
-            value = None if job.state == "failed" else value
+            value = None if job.state == "failed" else _returned(job, plan).return_value
             self.rows.append({"name": job.name, "state": job.state, "value": value, **choices})
-        folder = Path(str(self.config.hydra.sweep.dir))
         with hydra_config(config) as own:
-            command = track(own, self.verb, folder, self.rows, [plan.run_dir for plan in planned])
+            command = track(own, self.verb, self.sweep_dir, self.rows, [plan.run_dir for plan in planned])
         if command:
             console.print(f"W&B offline; to upload all: {command}", markup=False, highlight=False, soft_wrap=True)
 
     def _job(self, plan: PlannedJob, index: int) -> Job:
-        sweep_dir, name = Path(str(self.config.hydra.sweep.dir)), plan.run_dir.lstrip("/") or f"job-{index}"
-        if plan.run_dir and Path(plan.run_dir).is_relative_to(sweep_dir.parent):
-            name = str(Path(plan.run_dir).relative_to(sweep_dir.parent))
+        name, above = plan.run_dir.lstrip("/") or f"job-{index}", self.sweep_dir.parent
+        if plan.run_dir and Path(plan.run_dir).is_relative_to(above):
+            name = str(Path(plan.run_dir).relative_to(above))
         # What a job has to hear of the overrides of Hydra's own keys: where else its files are looked for.
         elsewhere = [word for word in self.config.hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
         words = [self.verb, *configuration_words(self.config), *plan.overrides, *elsewhere, "hydra.mode=RUN"]
         return Job(
             name, [sys.executable, "-m", "clozelab", *words], words=words, folder=plan.run_dir,
-            log=sweep_dir / "logs" / f"{self.verb}-{name.replace('/', '--')}.log",
+            log=self.sweep_dir / "logs" / f"{self.verb}-{name.replace('/', '--')}.log",
             state="skipped" if plan.status == "complete" else "waiting",
         )  # fmt: skip
 
@@ -214,8 +208,8 @@ class ProcessLauncher(SweepLauncher):
     """
 
     def __init__(self, jobs_at_once: int | str, grace_seconds: float, fork: bool) -> None:
-        if jobs_at_once != "auto" and (not isinstance(jobs_at_once, int) or jobs_at_once < 1):
-            raise ValueError(f"hydra.launcher.jobs_at_once is {jobs_at_once!r}: give a positive number or auto")
+        if jobs_at_once != "auto":
+            require_positive("jobs_at_once", jobs_at_once, instead=" or auto")
         self.jobs_at_once = jobs_at_once
         self.grace_seconds, self.fork = float(grace_seconds), fork
         self.server: ForkServer | None = None
@@ -227,10 +221,10 @@ class ProcessLauncher(SweepLauncher):
 
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
         at_once, _ = share_cores(self.jobs_at_once, self.config, len(jobs))
+        environment = self._environment(len(jobs))
         for job, config in zip(jobs, composed, strict=True):
-            job.environment = self._environment(len(jobs))
-            job.words = job.words if is_one_cpu_process(config) else None
-        threads = self._environment(len(jobs))["OMP_NUM_THREADS"]
+            job.environment, job.words = environment, job.words if is_one_cpu_process(config) else None
+        threads = environment["OMP_NUM_THREADS"]
         console.print(f"{self.verb}: {len(jobs)} jobs, {at_once} at a time with {threads} thread(s) each")
         pool = ProcessPool(jobs, at_once=at_once, grace_seconds=self.grace_seconds, console=console, server=self.server)
         pool.run()
@@ -255,11 +249,10 @@ def share_cores(jobs_at_once: int | str, config: Any, num_jobs: int) -> tuple[in
     trainer = config.get("trainer") or {}
     devices = int(trainer.get("devices", 1)) if trainer.get("accelerator", "cpu") == "cpu" else 1
     if jobs_at_once == "auto":
-        wanted = int(trainer.get("threads") or 1) * devices
-        at_once = max(1, cores // wanted) if trainer.get("accelerator", "cpu") == "cpu" else 1
-    else:
-        at_once = int(jobs_at_once)
-    at_once = max(1, min(at_once, num_jobs))
+        jobs_at_once = 1
+        if trainer.get("accelerator", "cpu") == "cpu":
+            jobs_at_once = cores // (int(trainer.get("threads") or 1) * devices)
+    at_once = max(1, min(int(jobs_at_once), num_jobs))
     return at_once, max(1, cores // (at_once * devices))
 
 
@@ -288,8 +281,7 @@ def _doubt(jobs: Sequence[Job], planned: Sequence[PlannedJob]) -> None:
                 job.state, job.message = "failed", f"ended with exit status 0, but its run folder says {status}"
 
 
-def _summary(jobs: Sequence[Job], planned: Sequence[PlannedJob], console: Console) -> None:
-    _doubt(jobs, planned)
+def _summary(jobs: Sequence[Job], console: Console) -> None:
     states = Counter("not begun" if job.state == "waiting" else job.state for job in jobs)
     order = ("complete", "skipped", "failed", "stopped", "held", "left", "not begun")
     console.print(", ".join(f"{states[state]} {state}" for state in order if states[state]))
@@ -304,10 +296,7 @@ def _summary(jobs: Sequence[Job], planned: Sequence[PlannedJob], console: Consol
 
 
 def _returned(job: Job, plan: PlannedJob) -> JobReturn:
-    """A job as Hydra sees it, with the one number that a sweeper optimises: the headline of a complete run's record.
-
-    That is a fine-tuning's best score in percent, a pre-training's validation loss.
-    """
+    """A job as Hydra sees it; a sweeper optimises its record's headline: best score in percent, or validation loss."""
     is_failed = job.state == "failed"
     result = JobReturn(overrides=list(plan.overrides), status=JobStatus.FAILED if is_failed else JobStatus.COMPLETED)
     record = read_record(Path(plan.run_dir)) if plan.run_dir and not is_failed else None

@@ -1,13 +1,11 @@
 """A pool of operating-system processes: some at a time, a live table, and a clean stop.
 
 Each job has a session of its own, so Ctrl-C reaches only us and we stop the jobs: SIGTERM to the whole group, time to
-save, then SIGKILL. On Linux a job also dies with us if we are killed outright. A job may also run elsewhere (Slurm,
-Ray): then `start` hands it over and gives back a RemoteProcess. A job whose folder another launch works in is held:
-the others go first, and it is looked at again until it is free.
+save, then SIGKILL. On Linux a job also dies with us if we are killed outright. A job whose folder another launch works
+in is held: the others go first, and it is looked at again until it is free.
 
-A job that is one CPU process may be forked from a server that has torch loaded: milliseconds instead of seconds. A fork
-must not inherit a GPU context, and ranks are started from a command line. The server runs no tensor operation, so no
-thread pool exists when it forks. It is the standard library's; it ends with us, and its children with it.
+A job that is one CPU process may be forked from the standard library's fork server with torch loaded: milliseconds
+instead of seconds. That server runs no tensor operation, so no thread pool exists when it forks.
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -62,10 +60,9 @@ def die_with_parent(number: int = signal.SIGTERM) -> None:
 
 
 def die_with_first_rank() -> None:
-    """In a rank that Lightning (or torchrun) has started: end with whoever started it.
+    """In a rank that Lightning (or torchrun) has started: end with the first, which it would wait for half an hour.
 
-    A rank that lost the first one would wait for it, for half an hour or for good. Killed, not asked: only the first
-    one has anything to save.
+    Killed, not asked: only the first one has anything to save.
     """
     if os.environ.get("LOCAL_RANK", "0") in ("", "0"):
         os.environ[FIRST_RANK] = str(os.getpid())
@@ -92,10 +89,10 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """Starts `module.main(words)` in forked processes.
+    """Starts `module.main(words) -> exit status` in forked processes.
 
     Args:
-        module: has `main(words) -> exit status`.
+        module: its name.
         preload: modules that the server imports once.
         environment: set before the server starts (thread counts are read when torch is imported).
     """
@@ -108,7 +105,6 @@ class ForkServer:
         forkserver.ensure_running()  # its imports take seconds; the launcher still has things to check meanwhile
 
     def start(self, words: Sequence[str], log: Path) -> ForkedProcess:
-        """Run one job; its output goes to `log`."""
         process = self.context.Process(target=_run_forked, args=(self.module, list(words), str(log)))
         process.start()
         return ForkedProcess(process)
@@ -120,25 +116,24 @@ def _run_forked(module: str, words: list[str], log: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # Give back this job's handle on the server, which otherwise outlives a killed launcher as long as its jobs do.
-    server = getattr(forkserver, "_forkserver", None)
-    handle = getattr(server, "_forkserver_alive_fd", None)
-    if server is not None and handle is not None:
+    server: Any = getattr(forkserver, "_forkserver", None)
+    if (handle := getattr(server, "_forkserver_alive_fd", None)) is not None:
         os.close(handle)
         server._forkserver_alive_fd = server._forkserver_address = None
     die_with_parent()
     launcher = multiprocessing.parent_process()
     if launcher is not None and not launcher.is_alive():
         sys.exit(TERMINATED)  # killed between our fork and the line above: nobody would ever stop us
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
+    Path(log).write_bytes(b"")
+    with Path(log).open("ab") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
     sys.argv = ["clozelab", *words]
     sys.exit(importlib.import_module(module).main(words))
 
 
 class RemoteProcess(ABC):
-    """A job that runs in somebody else's hands; what the pool asks of it is what it asks of a Popen."""
+    """A job that runs in somebody else's hands (Slurm's, Ray's), with the interface of a Popen."""
 
     pid = 0
     survives = False
@@ -159,17 +154,19 @@ class RemoteProcess(ABC):
 
     @abstractmethod
     def ask(self) -> int | None:
-        """Exit status now; None while it waits or runs."""
+        """Exit status now."""
 
     @abstractmethod
     def send_signal(self, number: int) -> None:
         """Ask it to save and stop (SIGTERM), or end it (SIGKILL)."""
 
     def wait(self) -> int:
-        """Exit status, once it has ended."""
         while (status := self.poll()) is None:
             time.sleep(POLL_SECONDS)
         return status
+
+
+AnyProcess = subprocess.Popen[bytes] | ForkedProcess | RemoteProcess
 
 
 @dataclass
@@ -193,7 +190,7 @@ class Job:
     look_again: float = 0.0
     """When a held job's folder may be free, on the monotonic clock."""
     message: str = ""
-    process: subprocess.Popen[bytes] | ForkedProcess | RemoteProcess | None = None
+    process: AnyProcess | None = None
     started: float = 0.0
 
 
@@ -212,11 +209,7 @@ class ProcessPool:
         self.at_once, self.grace_seconds = at_once, grace_seconds
 
     def run(self) -> None:
-        """Run every waiting job to its end.
-
-        Raises:
-            Stopped: after a signal, once every job has been stopped.
-        """
+        """Run every waiting job to its end. Raises Stopped after a signal, once every job has been stopped."""
         drawn = float("-inf")
         # The table is refreshed by hand and seldom: no second thread while we fork, and the cores are the jobs'.
         shows = Live(self._table(), console=self.console, auto_refresh=False, transient=True)
@@ -240,7 +233,8 @@ class ProcessPool:
         for job in self.jobs:
             if job.state == "held" and time.monotonic() >= job.look_again:
                 job.state = "waiting"
-        for job in [job for job in self.jobs if job.state == "waiting"]:
+            if job.state != "waiting":
+                continue
             if sum(job.state == "running" for job in self.jobs) >= self.at_once:
                 break
             if job.start is None and job.folder and (pid := holder(Path(job.folder, LOCK_FILE))) is not None:
@@ -286,25 +280,21 @@ class ProcessPool:
     def _stop_all(self, signals: list[float]) -> None:
         """Stop what runs, if anything does; a second signal ends the wait."""
         self._collect()
-        running: list[Job] = []
-        for job in self.jobs:
-            if job.state == "running" and getattr(job.process, "survives", False):
-                job.state = "left"
-            elif job.state == "running" and job.process is not None:
-                running.append(job)
-        if running:
-            self.console.print(f"stopping {len(running)} job(s); up to {self.grace_seconds:.0f} s to save")
-        _signal(running, signal.SIGTERM)
+        running = [(job, job.process) for job in self.jobs if job.state == "running" and job.process is not None]
+        for job, process in running:
+            job.state = "left" if getattr(process, "survives", False) else "stopped"
+        ours = [process for job, process in running if job.state == "stopped"]
+        if ours:
+            self.console.print(f"stopping {len(ours)} job(s); up to {self.grace_seconds:.0f} s to save")
+        _signal(ours, signal.SIGTERM)
         deadline = time.monotonic() + self.grace_seconds
-        while any(job.process.poll() is None for job in running if job.process):
-            if time.monotonic() > deadline or len(signals) > 1:
-                break
+        while any(process.poll() is None for process in ours) and time.monotonic() <= deadline and len(signals) < 2:
             time.sleep(POLL_SECONDS)
-        _signal(running, signal.SIGKILL)
-        for job in running:
-            if job.process is not None:
-                job.process.wait()
-            job.state, job.seconds = "stopped", time.monotonic() - job.started
+        _signal(ours, signal.SIGKILL)
+        for process in ours:
+            process.wait()
+        for job, _ in running:
+            job.seconds = time.monotonic() - job.started
 
     def _say(self, job: Job) -> None:
         """One line a change, where there is no terminal to draw a table on."""
@@ -318,8 +308,7 @@ class ProcessPool:
         table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 1))
         shown = [job for job in self.jobs if job.state in ("running", "failed", "stopped", "held", "left")]
         for job in shown[:SHOWN_ROWS]:
-            lines = [line.strip() for line in _tail(job.log).replace("\r", "\n").splitlines() if line.strip()]
-            used, said = f"{job.seconds:.0f} s", "".join(lines[-1:])[:80]
+            used, said = f"{job.seconds:.0f} s", "".join(_tail(job.log)[-1:])[:80]
             used, said = ("", job.message) if job.state == "held" else (used, said)
             table.add_row(f"[{STYLES[job.state]}]{job.state}[/]", job.name, used, said)
         return table
@@ -328,8 +317,7 @@ class ProcessPool:
 def failure_message(log: Path, status: int) -> str:
     """Why a process failed, in its own last words."""
     how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-    lines = [line.strip() for line in _tail(log).splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith("(CLOZELAB_DEBUG")]
+    lines = [line for line in _tail(log) if not line.startswith("(CLOZELAB_DEBUG")]
     errors = [at for at, line in enumerate(lines) if line.lower().startswith("error:") or "Error: " in line]
     # An error of several lines keeps them: the first one of a refused run folder does not say what differs.
     said = lines[errors[-1] :][:SHOWN_LINES] if errors else lines[-1:]
@@ -337,44 +325,45 @@ def failure_message(log: Path, status: int) -> str:
     return f"{how}: {words}" if words else how
 
 
-def _tail(log: Path, size: int = 8192) -> str:
+def _tail(log: Path, size: int = 8192) -> list[str]:
+    """The last lines of a log that are not blank."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - size))
-            return file.read().decode("utf-8", errors="replace")
+            text = file.read().decode("utf-8", errors="replace")
     except OSError:
-        return ""
+        return []
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def _signal(jobs: Sequence[Job], number: int) -> None:
-    for job in jobs:
-        if job.process is None or job.process.poll() is not None:
+def _signal(processes: Sequence[AnyProcess], number: int) -> None:
+    for process in processes:
+        if process.poll() is not None:
             continue
-        if isinstance(job.process, RemoteProcess):
-            job.process.send_signal(number)
+        if isinstance(process, RemoteProcess):
+            process.send_signal(number)
             continue
         try:
-            os.killpg(job.process.pid, number)
+            os.killpg(process.pid, number)
         except ProcessLookupError:  # forked a moment ago, and not yet a group of its own
             with suppress(ProcessLookupError):
-                os.kill(job.process.pid, number)
+                os.kill(process.pid, number)
 
 
 def _fresh(job: Job) -> subprocess.Popen[bytes]:
+    launcher = os.getpid()
+
+    def die_with_launcher() -> None:
+        die_with_parent()
+        if os.getppid() != launcher:  # it is gone already
+            os._exit(TERMINATED)
+
     job.log.write_bytes(b"")
     with job.log.open("ab") as output:  # appended: two launches that start one job share its log for a moment
         return subprocess.Popen(
             job.command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            env=os.environ | job.environment, start_new_session=True,
-            preexec_fn=partial(_die_with_launcher, os.getpid()),
+            env=os.environ | job.environment, start_new_session=True, preexec_fn=die_with_launcher,
         )  # fmt: skip
-
-
-def _die_with_launcher(launcher: int) -> None:
-    """In a job that the process `launcher` has started; ends at once where that is gone."""
-    die_with_parent()
-    if os.getppid() != launcher:
-        os._exit(TERMINATED)
 
 
 @contextmanager

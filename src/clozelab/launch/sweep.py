@@ -1,8 +1,7 @@
 """What a sweep consists of: its jobs' words, and any of them composed; and what was wrong where one does not compose.
 
-Composes exactly as Hydra does for `--config-dir FOLDER --config-name NAME -m`, with Hydra's own loader and basic
-sweeper, so that `reproduce --dry-run` and the report's plan never disagree with what runs (a job that differs from
-another in plain values alone, such as seeds, is not composed anew: JobComposer).
+Composes as Hydra does for `--config-dir FOLDER --config-name NAME -m`, with its own loader and basic sweeper, so that
+`reproduce --dry-run` and the report's plan never disagree with what runs.
 """
 
 from __future__ import annotations
@@ -74,7 +73,6 @@ def phase_objectives(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Raises:
         ValueError: a phase changes a setting that the run's objective does not have.
-        An error of Hydra's: it names an objective that is not there.
     """
     usual, found = config["objective"], []
     for number, phase in enumerate(config["phases"]):
@@ -99,11 +97,7 @@ def phase_objectives(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 class Sweep:
-    """A sweep opened with the user's overrides: its master configuration, its jobs' words, any job composed.
-
-    Raises:
-        ValueError or an error of Hydra's: an override is wrong; asked for its jobs, also that there is none.
-    """
+    """A sweep opened with the user's overrides: its master configuration, its jobs' words, any job composed."""
 
     def __init__(self, name: str, overrides: Sequence[str] = (), *, folder: Path | None = None) -> None:
         loader = make_loader(folder)
@@ -113,18 +107,12 @@ class Sweep:
 
     @cached_property
     def jobs(self) -> list[tuple[str, ...]]:
-        """Every job's words, in the order in which they are started: the product of the sweeper's and the user's.
-
-        Raises:
-            ValueError: it is empty, which must not look like finished; or it has a job twice.
-        """
+        """Every job's words, in the order in which they are started: the product of the sweeper's and the user's."""
         with hydra_config(self.master):
             params: Any = OmegaConf.to_container(self.master.hydra.sweeper.params or OmegaConf.create(), resolve=True)
         words = [f"{key!s}={value}" for key, value in params.items()] + list(self.master.hydra.overrides.task)
         parsed = OverridesParser.create(config_loader=self.composer.loader).parse_overrides(words)
         jobs = [tuple(job) for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
-        if not jobs:
-            raise ValueError(f"this sweep expands to no job at all; check its values and globs: {' '.join(words)}")
         refuse_repeated(jobs)
         return named_jobs(jobs, self.master)
 
@@ -154,12 +142,15 @@ def named_jobs(jobs: Sequence[Sequence[str]], master: DictConfig) -> list[tuple[
 
     `-m objective.token.predict_prob=0.15,0.3 seed=1,2` gets the arms predict_prob-0.15 and predict_prob-0.3. An
     experiment names its arms and rows itself, and a key that run_dir contains needs no other name.
+
+    Raises:
+        ValueError: there is no job, which must not look like finished.
     """
+    if not jobs:
+        raise ValueError("this sweep expands to no job at all; check its values and globs")
     plain = [tuple(job) for job in jobs]
     kind = KINDS.get(str(master.hydra.job.name))
-    values = {
-        key: {word: None for job in plain for word in job if key_of(word) == key} for key in map(key_of, plain[0])
-    }
+    values = {key: {word for job in plain for word in job if key_of(word) == key} for key in map(key_of, plain[0])}
     place = str(OmegaConf.to_container(OmegaConf.masked_copy(master, "run_dir"), resolve=False))
     swept = [key for key, words in values.items() if len(words) > 1]
     telling = [key for key in swept if f"${{{key}}}" not in place and f"${{{key}.name}}" not in place]
@@ -197,9 +188,7 @@ def copied(value: Any) -> Any:
 
 
 class ReadOnce(CachingConfigRepository):
-    """Hydra's repository of YAML files, which it would read anew for every job; a copy of what was read, for Hydra
-    merges into it. Its copies, of which Hydra makes one a job, share what was read.
-    """
+    """Hydra's repository of YAML files, each read once. Hydra copies it for every job and merges into what it reads."""
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         found: ConfigResult | None = copied(super().load_config(config_path))
@@ -218,8 +207,7 @@ class ReadOnce(CachingConfigRepository):
 class JobComposer:
     """Composes a sweep's jobs as Hydra does, and once for all that differ in plain values alone.
 
-    Composing a job reads and merges two dozen files. A word such as `seed=2` chooses none of them: set on a copy of a
-    job that is otherwise equal, it gives what Hydra gives, in a fraction of the time.
+    A word such as `seed=2` chooses no file: set on a copy of a job that is otherwise equal, it gives what Hydra gives.
     """
 
     def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
@@ -231,11 +219,7 @@ class JobComposer:
         self._composed: dict[tuple[str, ...], DictConfig] = {}
 
     def compose(self, words: Sequence[str]) -> DictConfig:
-        """A job's configuration with its `hydra` node.
-
-        Raises:
-            ValueError: a key that the stage does not have.
-        """
+        """A job's configuration with its `hydra` node."""
         parsed = self._parser.parse_overrides(list(words))
         plain = [one for one in parsed if self._is_plain(one, parsed)]
         kind = tuple(one.key_or_group if one in plain else word for one, word in zip(parsed, words, strict=True))
@@ -257,10 +241,7 @@ class JobComposer:
         return config
 
     def _is_plain(self, override: Override, all_of_job: Sequence[Override]) -> bool:
-        """Whether it gives one existing key a number or a text, chooses nothing, and stands alone.
-
-        Where another word is about its key, a part of it or what it is a part of, their order would count.
-        """
+        """Whether it gives one existing key a number or a text, chooses nothing, and overlaps no other word."""
         key = f"{override.key_or_group}."
         others = [f"{one.key_or_group}." for one in all_of_job if one is not override]
         return (
@@ -300,13 +281,9 @@ WRONG_IN_FILE = re.compile(r"In '([^']+)': \w+ raised while composing config:\s*
 
 
 def explain(error: BaseException, verb: str, *, config_name: str | None = None, folder: Path | None = None) -> str:
-    """The message of a configuration error; a key that does not exist comes with the nearest one that does.
-
-    Hydra's own advice ("to append to your config use +key") is of no use: the schema refuses an appended key too.
+    """The message of an error from composing a verb's configuration; an unknown key comes with the nearest one.
 
     Args:
-        error: from composing a configuration.
-        verb: the stage it was for.
         config_name, folder: as of `compose`, where they are not the stage's own.
     """
     text, cause = str(error).strip(), error.__cause__
@@ -314,9 +291,8 @@ def explain(error: BaseException, verb: str, *, config_name: str | None = None, 
     if found := WRONG_CHOICE.search(text):
         group, name, known = found[1], found[2], found[3].split()
         near = nearest(name, known, cutoff=0.5)
-        return (
-            f"there is no {group} {name!r}{f'; did you mean {near!r}?' if near else ''} (there are {', '.join(known)})"
-        )
+        meant = f"; did you mean {near!r}?" if near else ""
+        return f"there is no {group} {name!r}{meant} (there are {', '.join(known)})"
     if found := WRONG_IN_FILE.match(text):
         name, key = found.groups()
         files = [place / f"{name}.yaml" for place in (folder, CONF_DIR) if place is not None]
@@ -365,10 +341,10 @@ def known_keys(config_name: str, folder: Path | None, *, of_hydra: bool = False)
 def nearest_key(key: str, known: Sequence[str]) -> str | None:
     """The key that was probably meant: one beside it that is spelt alike, else any that is or that ends in it."""
     parent, _, last = key.rpartition(".")
-    beside = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == parent}
+    parts = {name: name.rpartition(".")[::2] for name in known}
+    beside = {own: name for name, (above, own) in parts.items() if above == parent}
     if near := nearest(last, beside):
         return beside[near]
-    elsewhere = [name for name in known if name.rpartition(".")[2] == last]
     # By whole names, its neighbours and what it stands below would always win.
-    others = [name for name in known if not key.startswith(f"{name}.") and name.rpartition(".")[0] != parent]
-    return next(iter(elsewhere), None) or nearest(key, others, cutoff=0.75)
+    others = [name for name in known if not key.startswith(f"{name}.") and parts[name][0] != parent]
+    return next((name for name in known if parts[name][1] == last), None) or nearest(key, others, cutoff=0.75)

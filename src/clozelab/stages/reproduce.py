@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from clozelab.launch.jobs import LIKELY_SHARED, job_names, planned_jobs
+from clozelab.launch.jobs import LIKELY_SHARED, names_of, planned_jobs
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, STOPPED
 from clozelab.planning.steps import SWEEPS, Step, make_steps
 from clozelab.runs.progress import write_launch
@@ -48,7 +48,7 @@ def main(words: Sequence[str]) -> int:
     if "dry-run" in said.flags:
         return dry_run(steps)
     last, console, status = steps[-1], Console(stderr=True), 0
-    jobs = {step.verb: job_names(step.sweep) for step in steps if step.is_sweep}
+    jobs = {one.verb: names_of(map(one.sweep.composer.compose, one.sweep.jobs)) for one in steps if one.is_sweep}
     write_launch(last.root[0], ["reproduce", *words], {stage: jobs.get(stage, []) for stage in SWEEPS})
     if all_complete(steps):
         console.print("every run is complete", style="dim")
