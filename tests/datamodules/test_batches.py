@@ -14,7 +14,7 @@ import torch
 
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
 from clozelab.datamodules.examples import TokenSequences, concatenate, encode_examples, encode_windows, longest_first
-from clozelab.datamodules.loading import DEPTH, Prefetched, bucketed_batches, for_device, pinned, token_budget_batches
+from clozelab.datamodules.loading import DEPTH, Prefetched, batch_loader, bucketed_batches, pinned, token_budget_batches
 from clozelab.datamodules.squad import SquadExamples, SquadQuestion, WindowSettings, build_features
 from clozelab.datamodules.tags import TaggedSentences, build_sequences
 from clozelab.models.layout import Layout
@@ -164,19 +164,15 @@ class Pinnable:
 
 def test_every_tensor_of_a_step_is_pinned_and_plain_values_stay():
     step = [{"input_ids": Pinnable(), "num_predictions": 3, "source_names": ("a",)}, {"layout": Pinnable()}]
-    assert pinned(step) == [
-        {"input_ids": "pinned", "num_predictions": 3, "source_names": ("a",)},
-        {"layout": "pinned"},
-    ]
+    assert pinned(step) == [{"input_ids": "pinned", "num_predictions": 3, "source_names": ("a",)}, {"layout": "pinned"}]
     assert hasattr(torch.zeros(1), "pin_memory") and hasattr(Layout.ragged([1]), "pin_memory")
 
 
 def test_only_a_gpu_has_it():
-    loader = [1, 2]
     for kind, prefetched in (("cpu", False), ("cuda", True), ("xla", False)):
         trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=SimpleNamespace(type=kind)))
-        assert isinstance(for_device(loader, trainer), Prefetched) is prefetched
-    assert for_device(loader, None) is loader
+        assert isinstance(batch_loader([1, 2], 0, trainer), Prefetched) is prefetched
+    assert list(batch_loader([1, 2])) == [1, 2]
 
 
 transformers = pytest.importorskip("transformers")

@@ -335,12 +335,7 @@ def test_extra_training_files_come_first_and_once(tmp_path: Path) -> None:
     (tmp_path / "extra.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "who sat", "qas": qas}]}]}))
     data = build_module(tmp_path, train_extra=["extra.json"])
     data.setup()
-    assert (data.num_first_sequences, data.first_steps, data.steps_per_epoch, data.total_steps) == (
-        5,
-        2,
-        3,
-        5,
-    )
+    assert (data.num_first_sequences, data.first_steps, data.steps_per_epoch, data.total_steps) == (5, 2, 3, 5)
     assert data.evaluation_steps == [5]
     batches = list(TrainingBatches(data, range(5), 0, 1))
     first, rest = [torch.cat([b["example_index"] for b in part]).tolist() for part in (batches[:2], batches[2:])]

@@ -31,7 +31,7 @@ from clozelab.training.trainer import build_trainer, choose_hardware, stage_call
 
 VOCAB, HIDDEN, ROWS, SLOTS, TOTAL = 23, 8, 6, 7, 8
 CONFIG = EncoderConfig(
-    **{**TINY, "vocab_size": VOCAB, "hidden_size": HIDDEN, "num_hidden_layers": 1, "num_attention_heads": 1},
+    **{**TINY, "vocab_size": VOCAB, "hidden_size": HIDDEN, "num_hidden_layers": 1, "num_attention_heads": 1}
 )
 
 

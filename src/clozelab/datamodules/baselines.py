@@ -112,8 +112,7 @@ def _logistic_regression(x: sparse.csr_array, labels: Ints, num_classes: int, ba
 
 
 class PhraseGuesser:
-    """For a question: the sentence that shares most words with it, and in it the first phrase (of two words or one)
-    that answered a question of such a beginning in training."""
+    """In the sentence most like the question, the first phrase that answered one of such a beginning in training."""
 
     def __init__(self, questions: Sequence[str], answers: Sequence[Sequence[str]]) -> None:
         self.known: dict[str, set[str]] = defaultdict(set)
@@ -156,8 +155,7 @@ def _beginning(question: str) -> str:
 def most_frequent_tags(
     train: Iterable[tuple[Sequence[str], Sequence[str]]], asked: Iterable[Sequence[str]], unknown: str
 ) -> list[list[str]]:
-    """Each asked word's most frequent tag in the (words, tags) of training, whatever its case; `unknown` for a word
-    that is not there."""
+    """Each asked word's most frequent tag in the (words, tags) of training, whatever its case; `unknown` for others."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for words, names in train:
         for word, name in zip(words, names, strict=True):

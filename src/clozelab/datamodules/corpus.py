@@ -1,14 +1,12 @@
 """The pre-training corpus as batches.
 
-Unusual: one Lightning batch is one optimizer step, given as this rank's list of micro-batches, and the loader's whole
-state is the step it starts at. Which instances a step holds is a pure function of (seed, step); rank, world size,
-micro-batch size and worker count only cut the same global batch differently.
+Unusual: one Lightning batch is one optimizer step, given as this rank's list of micro-batches. Which instances it holds
+is a pure function of (seed, step); rank, world size, micro-batch size and workers only cut the same batch differently.
 """
 
 from __future__ import annotations
 
 import logging
-import multiprocessing
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -18,23 +16,20 @@ from typing import Any
 import numpy as np
 from lightning.pytorch import LightningDataModule
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from clozelab.corpus.instances import InputFormat, Instances
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices
-from clozelab.datamodules.loading import as_they_are, device_type, for_device
+from clozelab.datamodules.loading import batch_loader, device_type
 from clozelab.objectives.objective import Objective, TorchBatch, pad_predictions, to_torch
 
 log = logging.getLogger(__name__)
 
 VALIDATION_SEED = 20181011  # held-out instances and their masks are the same for every run, arm and training seed
-
 SAMPLED_INSTANCES = 2048  # looked at once before training for what would spoil next-sentence prediction
 MAX_FALLBACK_FRACTION = 0.05
-
-ACCELERATOR_PREDICTIONS_MULTIPLE = 128
-"""The number of predictions is raised to a multiple of it there: few shapes, and tiles that are full."""
+ACCELERATOR_PREDICTIONS_MULTIPLE = 128  # predictions are padded to it there: few shapes, and tiles that are full
 
 
 @dataclass(frozen=True)
@@ -60,10 +55,7 @@ class BoundPhase:
 
 
 class StepStream(IterableDataset[list[TorchBatch]]):
-    """Optimizer steps `start_step`, `start_step` + 1, ... for one rank, each a list of micro-batches.
-
-    Worker w of W makes every W-th step; the loader puts them back in order.
-    """
+    """Optimizer steps from `start_step` on for one rank, each a list of micro-batches; worker w of W makes each W-th."""
 
     def __init__(
         self, phases: Sequence[BoundPhase], start_step: int, rank: int, world_size: int, predictions_multiple: int = 1
@@ -143,8 +135,7 @@ class CorpusDataModule(LightningDataModule):
         objectives: one a phase, often the same; they make the batches. Validation takes that of the phase it falls in.
         phases: mappings with seq_length, steps, global_batch_size, micro_batch_size, in order.
         seed: of order, pairs and masks in training.
-        validation_instances: held-out ones; fewer where the split has fewer.
-        validation_seq_length: their length.
+        validation_instances: held-out ones, of validation_seq_length; fewer where the split has fewer.
         num_workers: processes that make training batches; 0 is best on a CPU. Changes no batch.
 
     Rank, world size and the first step come from the trainer; without one they are 0, 1 and 0.
@@ -185,10 +176,7 @@ class CorpusDataModule(LightningDataModule):
             self.instances("validation", self.validation_seq_length, objective)
 
     def instances(self, split: str, seq_length: int, objective: Objective | None = None) -> Instances:
-        """The instances of one split at one length, found once for all objectives with the same input format.
-
-        `objective`: None means the last phase's.
-        """
+        """Of a split at a length, by the last phase's objective or another; found once for each input format."""
         objective = objective or self.objectives[-1]
         key = (split, seq_length, objective.input)
         if key not in self._bound:
@@ -251,12 +239,8 @@ class CorpusDataModule(LightningDataModule):
 
     def train_dataloader(self) -> Any:
         """This rank's optimizer steps from the trainer's step on; ahead of their use where the device is a GPU."""
-        rank, world_size = self._place()
         start_step = self.trainer.global_step if self.trainer is not None else 0
-        # Forked workers share the memory maps and the instances; elsewhere they open and find them again.
-        start_method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
-        stream = self.train_stream(start_step, rank, world_size)
-        return for_device(as_they_are(stream, self.num_workers, start_method), self.trainer)
+        return batch_loader(self.train_stream(start_step, *self._place()), self.num_workers, self.trainer)
 
-    def val_dataloader(self) -> DataLoader[TorchBatch]:
-        return as_they_are(self.validation_stream(*self._place()))
+    def val_dataloader(self) -> Any:
+        return batch_loader(self.validation_stream(*self._place()))

@@ -49,18 +49,14 @@ class TokenSequences(Sequences):
 
     input_ids: Int32s  # [sum of lengths]
     offsets: Ints  # [N + 1]
-    second_starts: Int32s
-    """[N] position inside the sequence from which token type 1 is used; the sequence's length where it is not."""
-    cut_tokens: Int32s | None = None
-    """[N] tokens that a sequence lost to the largest length; None where that was not counted."""
+    second_starts: Int32s  # [N] position from which token type 1 is used; the sequence's length where it is not
+    cut_tokens: Int32s | None = None  # [N] tokens lost to the largest length; None where that was not counted
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What the cache stores."""
         return {name: getattr(self, name) for name in ("input_ids", "offsets", "second_starts")}
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]]) -> TokenSequences:
-        """The inverse of `arrays`."""
         return cls(arrays["input_ids"], arrays["offsets"], arrays["second_starts"])
 
     def cut_counts(self) -> dict[str, int]:
@@ -101,10 +97,9 @@ class GroupedSequences(Sequences):
 
 
 def subset(num_examples: int, max_examples: int | None) -> list[int]:
-    """File positions of the examples to use: all, or a fixed pseudo-random choice in file order.
+    """File positions of the examples to use: all, or a pseudo-random choice that every arm and every seed shares.
 
-    The choice depends on nothing but both numbers, so every arm and every seed trains on the same examples; a smaller
-    limit chooses a part of what a larger one does.
+    They are in file order; a smaller limit chooses a part of what a larger one does.
     """
     if max_examples is None or max_examples >= num_examples:
         return list(range(num_examples))
@@ -175,10 +170,7 @@ def window_ranges(num_tokens: int, room: int, stride: int) -> list[tuple[int, in
 def encode_windows(
     tokenizer: Tokenizer, texts: Sequence[str], *, max_seq_length: int, stride: int
 ) -> tuple[TokenSequences, Ints]:
-    """Sequences of single texts of any length, several of a long one, and where each text's sequences begin [N + 1].
-
-    The windows of a text begin `stride` tokens apart, which must be less than a sequence holds: nothing is left out.
-    """
+    """Windows of texts of any length, `stride` tokens apart, and where each text's begin [N + 1]; none is left out."""
     room = max_seq_length - 2
     if not 1 <= stride <= room:
         raise ValueError(

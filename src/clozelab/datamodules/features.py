@@ -102,10 +102,7 @@ class FeatureDataModule(TagDataModule):
 def write_features(
     folder: Path, sequences: TaggedSequences, encoder: Encoder, device: torch.device, max_tokens: int
 ) -> Facts:
-    """One pass of `encoder`: layer_00.npy ... layer_LL.npy, fp32 [W, H] each, in batches of `max_tokens`.
-
-    fp32 on every device, without dropout: the features are the encoder's, whatever precision training has.
-    """
+    """One pass of `encoder`: layer_00.npy ... layer_LL.npy, [W, H] each, in fp32 whatever precision training has."""
     encoder = encoder.to(device).eval()
     number, shape = encoder.config.num_hidden_layers, (len(sequences.labels), encoder.config.hidden_size)
     paths = [folder / f"layer_{layer:02d}.npy" for layer in range(number + 1)]

@@ -90,10 +90,7 @@ def text_lines(path: Path) -> Iterator[tuple[int, str | None]]:
 
 
 def refuse_wrong_file(path: Path, bad: Sequence[str], num_rows: int, expected: str) -> None:
-    """ValueError for a file without rows, or with more damaged ones than are dirt.
-
-    `bad` says where and what, one text a row: a reader skips and counts a rare one.
-    """
+    """ValueError for a file without rows, or with more damaged ones than are dirt; `bad` says where and what."""
     if num_rows == 0:
         raise ValueError(f"{path} has no examples")
     if len(bad) > MAX_BAD_FRACTION * num_rows:
@@ -249,8 +246,7 @@ def hub_files(source: HubSource, cache_dir: Path) -> Path:
     def write(target: Path) -> Facts:
         for file, place in source.files.items():
             config, _, split = place.rpartition("/")
-            rows = _fetch(source, config or source.config, split)
-            path = target / file
+            rows, path = _fetch(source, config or source.config, split), target / file
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 (_write_squad if source.format == "squad" else _write_table)(path, rows, source, split)
@@ -269,7 +265,6 @@ def hub_files(source: HubSource, cache_dir: Path) -> Path:
 
 
 def _fetch(source: HubSource, config: str | None, split: str) -> Any:
-    """The rows of one split, a `datasets.Dataset`."""
     import datasets  # takes a second: only who asks for the hub pays
 
     try:

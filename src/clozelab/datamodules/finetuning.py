@@ -1,10 +1,9 @@
 """What the data modules of all fine-tuning tasks share: how long training is, and packed batches without padding.
 
-One Lightning epoch is the stretch between two evaluations, so that evaluations fall on exact steps, the last one
-included; an epoch over the examples is this module's own count. A batch is a dictionary: input_ids, token_type_ids,
-position_ids int64[T], layout, the task's targets and `example_index` [B]; in training also global_examples,
-global_targets and global_tokens, the batch's size over all ranks (targets: the predictions that the loss is a mean of),
-and local_weight, 0.0 on a rank that got no example of it.
+One Lightning epoch is the stretch between two evaluations, so that these fall on exact steps, the last one included. A
+batch is a dictionary: input_ids, token_type_ids, position_ids int64[T], layout, the task's targets and `example_index`
+[B]; in training also global_examples, global_targets and global_tokens, its size over all ranks (targets: the
+predictions that the loss is a mean of), and local_weight, 0.0 on a rank that got no example of it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules import files
 from clozelab.datamodules.examples import Ints, Sequences
 from clozelab.datamodules.files import Arrays, Facts, Scores, TaskPreview, fingerprint_of
-from clozelab.datamodules.loading import as_they_are, bucketed_batches, for_device, token_budget_batches
+from clozelab.datamodules.loading import batch_loader, bucketed_batches, token_budget_batches
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 
@@ -80,13 +79,9 @@ class TrainingPlan:
 class FinetuningDataModule(LightningDataModule):
     """Base of one data module a benchmark format; a subclass reads its splits.
 
-    Args:
-        inputs, plan: from the stage.
-        train_file, validation_file: below data_dir.
-        test_files: name -> file, whose labels are not needed; read only where they are to be predicted.
-        how_to_get: said when a file is missing.
-        max_seq_length: in tokens, cut further to what the encoder can take.
-        evaluation_tokens: size of an evaluation batch.
+    Files are named below data_dir; `how_to_get` is said where one is missing. `test_files` (name -> file) are read only
+    where they are to be predicted. `max_seq_length` is cut to what the encoder takes; an evaluation batch has at most
+    `evaluation_tokens`.
     """
 
     train: Any  # the training split, of the same kind as `validation`
@@ -108,15 +103,12 @@ class FinetuningDataModule(LightningDataModule):
         evaluation_tokens: int,
     ) -> None:
         super().__init__()
-        self.inputs, self.plan, self.how_to_get = inputs, plan, how_to_get
+        self.inputs, self.plan = inputs, plan
+        self.require = partial(files.require_file, inputs.data_dir, how_to_get=how_to_get)
         self.max_seq_length = min(max_seq_length, inputs.max_positions)
         self.evaluation_tokens = evaluation_tokens
         self.test_files = dict(test_files or {})
         self.train_path, self.validation_path = self.require(train_file), self.require(validation_file)
-
-    def require(self, file: str) -> Path:
-        """A file below data_dir; ValueError says how to get it."""
-        return files.require_file(self.inputs.data_dir, file, self.how_to_get)
 
     @property
     @abstractmethod
@@ -135,7 +127,7 @@ class FinetuningDataModule(LightningDataModule):
 
     @cached_property
     def source_fingerprint(self) -> str:
-        """Names the files' content and how it is read: runs of different encoders may be compared where it is equal."""
+        """Names the files' content and how it is read: where it is equal, runs of different encoders are comparable."""
         files = [file_sha256(path) for path in (self.train_path, self.validation_path)]
         return fingerprint_of({"files": files, **self.reading})
 
@@ -182,8 +174,7 @@ class FinetuningDataModule(LightningDataModule):
     def read_splits(self) -> None:
         """Fill `train`, `validation`, their sequences and targets.
 
-        A split has a length, `num_available` (examples of the file before it was cut), `num_bad_rows` and `counts` of
-        what is unusual.
+        A split has a length, `num_available` (before it was cut), `num_bad_rows` and `counts` of what is unusual.
         """
 
     def splits(self) -> list[tuple[str, Path, Any]]:
@@ -193,10 +184,7 @@ class FinetuningDataModule(LightningDataModule):
     def cached(
         self, path: Path, settings: Mapping[str, Any], build: Callable[[], tuple[Arrays, Facts]]
     ) -> tuple[Arrays, Facts, str]:
-        """The arrays and facts of one file, from the cache if they were built before, and the key of their content.
-
-        `settings`: what decides them beside the file's content and `tokenization`.
-        """
+        """Arrays and facts of one file, built once, and their key: of the file, `tokenization` and `settings`."""
         key = files.content_key({"version": VERSION, "file": file_sha256(path), **self.tokenization, **settings})
         return *files.cached_arrays(self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}", build), key
 
@@ -281,8 +269,7 @@ class FinetuningDataModule(LightningDataModule):
         trainer = self.trainer
         step, rank, world = (trainer.global_step, trainer.global_rank, trainer.world_size) if trainer else (0, 0, 1)
         stop = next((mark for mark in self.evaluation_steps if mark > step), step)
-        batches = TrainingBatches(self, range(step, stop), rank, world)
-        return for_device(as_they_are(batches, self.plan.num_workers), trainer)
+        return batch_loader(TrainingBatches(self, range(step, stop), rank, world), self.plan.num_workers, trainer)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         return self.evaluation_loader(self.validation_sequences)

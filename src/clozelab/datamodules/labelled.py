@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -50,7 +51,6 @@ class TextExamples:
         return len(self.ids)
 
     def select(self, index: Sequence[int]) -> TextExamples:
-        """The examples at `index`, in its order."""
         labels = None if self.labels is None else [self.labels[i] for i in index]
         return TextExamples([self.ids[i] for i in index], [self.texts[i] for i in index], labels, self.num_bad_rows)
 
@@ -151,10 +151,8 @@ class TableFormat:
 def _csv_fields(path: Path) -> Iterator[tuple[int, list[str] | None]]:
     """A quoted field may hold line breaks, so the csv module reads the file, not single lines."""
     with path.open("rb") as file:
-        raw = (
-            line if number else line.removeprefix(b"\xef\xbb\xbf") for number, line in enumerate(lines_of(path, file))
-        )
-        reader = csv.reader((line.decode("utf-8", "surrogateescape") + "\n" for line in raw), strict=True)
+        texts = (line.decode("utf-8-sig", "surrogateescape") + "\n" for line in lines_of(path, file))
+        reader = csv.reader(texts, strict=True)
         try:
             for fields in reader:
                 broken = any("\udc80" <= character <= "\udcff" for text in fields for character in text)
@@ -166,10 +164,9 @@ def _csv_fields(path: Path) -> Iterator[tuple[int, list[str] | None]]:
 def _json_record(line: str | None) -> Record:
     if line is None:
         return "not UTF-8 text"
-    try:
+    found = None
+    with suppress(ValueError, RecursionError):
         found = json.loads(line)
-    except (ValueError, RecursionError):
-        found = None
     if not isinstance(found, dict):
         return "no JSON object"
     return {
@@ -189,8 +186,7 @@ class LabelledSplit:
     num_bad_rows: int
     counts: dict[str, int] = field(default_factory=dict)  # what is unusual about those in use
     extra: dict[str, LabelledSplit] = field(default_factory=dict)  # further validation sets, scored beside this one
-    window_offsets: Ints | None = None
-    """[N + 1]: sequences offsets[i] to offsets[i + 1] are windows of example i; None: an example is one input."""
+    window_offsets: Ints | None = None  # [N + 1] where each example's windows begin; None: an example is one input
     pooling: str = "mean"  # mean | max: of each logit over a text's windows
 
     def __len__(self) -> int:
@@ -222,10 +218,9 @@ class LabelledSplit:
 
 
 class LabelledDataModule(FinetuningDataModule):
-    """Single texts or pairs with a class or a number each.
+    """Single texts or pairs with a class or a number each. Args: as conf/task/format/labelled.yaml says of each.
 
-    Args: as conf/task/format/labelled.yaml says of each, and FinetuningDataModule's. Windows of a long text are
-    training examples of their own, with its label; their logits are pooled into one prediction.
+    Windows of a long text are training examples with its label; their logits are pooled into one prediction.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ not processes, which would have to copy what comes from memory maps.
 
 from __future__ import annotations
 
+import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -51,23 +52,17 @@ def token_budget_batches(lengths: Ints, max_tokens: int) -> list[Ints]:
     return [*batches, order[start:]] if len(order) else batches
 
 
-def as_they_are(
-    dataset: IterableDataset[Any], num_workers: int = 0, start_method: str | None = None
-) -> DataLoader[Any]:
-    """A loader of what the data set gives, which are batches already."""
-    context = start_method if num_workers else None
-    return DataLoader(
-        dataset, batch_size=None, num_workers=num_workers, multiprocessing_context=context, collate_fn=_same
-    )
+def batch_loader(batches: IterableDataset[Any], num_workers: int = 0, trainer: Trainer | None = None) -> Any:
+    """A loader of what are batches already, prefetched and pinned where the trainer's device is a GPU."""
+    # Forked workers share the memory maps and what was found in them; elsewhere they open and find it again.
+    method = "fork" if num_workers and "fork" in multiprocessing.get_all_start_methods() else None
+    workers: Any = {"num_workers": num_workers, "multiprocessing_context": method}
+    loader = DataLoader(batches, batch_size=None, collate_fn=_same, **workers)
+    return Prefetched(loader, pinned) if device_type(trainer) == "cuda" else loader
 
 
 def _same(batch: Any) -> Any:
     return batch
-
-
-def for_device(loader: Iterable[Any], trainer: Trainer | None) -> Any:
-    """`loader`, prefetched and pinned where the trainer's device is a GPU."""
-    return Prefetched(loader, pinned) if device_type(trainer) == "cuda" else loader
 
 
 def device_type(trainer: Trainer | None) -> str:

@@ -69,7 +69,6 @@ class SquadExamples:
         return len(self.questions)
 
     def select(self, index: Sequence[int]) -> SquadExamples:
-        """The questions at `index`, in its order; passages keep their numbers."""
         return SquadExamples(self.passages, [self.questions[i] for i in index], self.counts)
 
 
@@ -148,11 +147,7 @@ class WindowSettings:
 
     @classmethod
     def fitted(cls, max_seq_length: int, doc_stride: int, max_query_length: int) -> WindowSettings:
-        """For sequences that may be shorter than the others were chosen for; ValueError where no question fits.
-
-        At least half a sequence is passage, and a step between windows is at most half a sequence, so that they overlap
-        unless the question is as long as it may be.
-        """
+        """At least half a sequence is passage, and windows step by at most half a one; ValueError where nothing fits."""
         half = max_seq_length // 2
         if half < 4:
             raise ValueError(
@@ -242,10 +237,7 @@ def answer_tokens(spans: NDArray[np.integer], start: int, end: int) -> tuple[int
 
 
 def max_context_flags(ranges: list[tuple[int, int]], num_tokens: int) -> list[NDArray[np.bool_]]:
-    """For each window, which of its tokens have their largest context there (the first window wins a tie).
-
-    Context of a token: min(tokens to its left, to its right) + 0.01 * window length, as released.
-    """
+    """For each window, which of its tokens have their largest context there, as released (the first wins a tie)."""
     if len(ranges) <= 1:
         return [np.ones(num_tokens, dtype=np.bool_)] * len(ranges)
     context = np.full((len(ranges), num_tokens), -1.0)
@@ -289,7 +281,7 @@ class SquadDataModule(FinetuningDataModule):
     ) -> None:
         super().__init__(**common)
         self.settings = WindowSettings.fitted(self.max_seq_length, doc_stride, max_query_length)
-        if (doc_stride, max_query_length) != (self.settings.doc_stride, self.settings.max_query_length):
+        if self.settings != WindowSettings(self.max_seq_length, doc_stride, max_query_length):
             log.warning(
                 "%s: sequences of %d tokens: questions are cut at %d tokens (not %d), windows step by %d (not %d)",
                 *(self.inputs.name, self.max_seq_length, self.settings.max_query_length, max_query_length),
@@ -337,8 +329,14 @@ class SquadDataModule(FinetuningDataModule):
         @cache
         def read() -> tuple[SquadExamples, int]:
             found = read_squad(path, for_training=for_training, with_unanswerable=self.with_unanswerable)
-            if not for_prediction:
-                self._refuse_other_data(path, found)
+            unanswerable = 0 if self.with_unanswerable else found.counts["question_without_answer"]
+            unusable = unanswerable + found.counts["answer_not_in_passage"]
+            if not for_prediction and unusable > MAX_UNUSABLE_FRACTION * (len(found) + unusable):
+                needed = "this task needs SQuAD 1.1, where every question has one"
+                wanted = "another data set?" if self.with_unanswerable else needed
+                raise ValueError(
+                    f"{path}: {unusable} questions have no answer inside their passage ({dict(found.counts)}); {wanted}"
+                )
             return found.select(subset(len(found), max_examples)), len(found)
 
         def build() -> tuple[Arrays, Facts]:
@@ -351,16 +349,6 @@ class SquadDataModule(FinetuningDataModule):
         arrays, facts, _ = self.cached(path, settings, build)
         texts = SquadExamples() if for_training else read()[0]
         return SquadSplit(SquadFeatures.from_arrays(arrays), texts, **facts)
-
-    def _refuse_other_data(self, path: Path, examples: SquadExamples) -> None:
-        unanswerable = 0 if self.with_unanswerable else examples.counts["question_without_answer"]
-        unusable = unanswerable + examples.counts["answer_not_in_passage"]
-        if unusable > MAX_UNUSABLE_FRACTION * (len(examples) + unusable):
-            needed = "this task needs SQuAD 1.1, where every question has one"
-            wanted = "another data set?" if self.with_unanswerable else needed
-            raise ValueError(
-                f"{path}: {unusable} questions have no answer inside their passage ({dict(examples.counts)}); {wanted}"
-            )
 
     def compute_baselines(self) -> Scores:
         """Longest overlap; a question for which no phrase is known gets no answer, in 2.0 as well."""

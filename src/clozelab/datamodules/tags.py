@@ -45,9 +45,7 @@ log = logging.getLogger(__name__)
 
 DOCUMENT_START = "-DOCSTART-"
 CONLLU_COLUMNS = 10
-
-Block = list[tuple[int, list[str]]]
-"""One sentence: (line number, columns) of each word; no columns for a line that is not UTF-8."""
+Block = list[tuple[int, list[str]]]  # one sentence: (line number, columns) of each word; none where it is not UTF-8
 
 
 @dataclass(frozen=True)
@@ -151,8 +149,7 @@ def _blocks(path: Path, layout: ColumnFormat) -> Iterator[tuple[bool, Block]]:
 def predicted_lines(path: Path, layout: ColumnFormat, tags: Sequence[str]) -> Iterator[str]:
     """The lines of a file without damage, with a tag for each word in file order.
 
-    Columns get one more, the last: what `conlleval` compares with the column before it. In conllu, whose columns are
-    fixed, the tag stands in its own column instead of what was there.
+    It is one more column, the last, as `conlleval` wants it; in conllu, whose columns are fixed, it stands in its own.
     """
     left = iter(tags)
     for _, line in text_lines(path):
@@ -187,8 +184,7 @@ class TaggedSequences(Sequences):
         return np.diff(self.word_offsets)
 
     def gather(self, index: Ints) -> dict[str, NDArray[Any]]:
-        """As TokenSequences; and of the scored words [U]: `word_slots` (place in the stream), `word_index` (place in
-        the split), `labels`."""
+        """Also of scored words [U]: `word_slots` (place in the stream), `word_index` (in the split), `labels`."""
         arrays = self.sequences.gather(index)
         counts = self.word_offsets[index + 1] - self.word_offsets[index]
         words = ragged_positions(self.word_offsets[index], counts)[1]
@@ -222,10 +218,9 @@ def build_sequences(
     cls, sep = (np.array([token], dtype=np.int32) for token in (tokenizer.cls_id, tokenizer.sep_id))
     for sentence in chosen:
         begin, last = int(places[sentence]), int(places[sentence + 1])
-        is_split = False
+        is_split, document = False, (int(begins[sentence]), int(ends[sentence]))
         while begin < last:  # in runs that fit a sequence; nearly always one
             end = min(last, int(np.searchsorted(starts, starts[begin] + budget, side="right")) - 1)
-            document = int(begins[sentence]), int(ends[sentence])
             a, b = _window(starts, begin, end, document, budget) if document_context else (begin, end)
             counts["context_tokens"] += int(starts[b] - starts[a] - (starts[end] - starts[begin]))
             sequences.append(np.concatenate([cls, tokens[starts[a] : starts[b]], sep]))
@@ -276,7 +271,6 @@ class TaggedSplit:
 
     @property
     def num_bad_rows(self) -> int:
-        """Sentences with a damaged line."""
         return self.counts.get("damaged_sentences", 0)
 
     @property

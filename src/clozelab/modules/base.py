@@ -74,13 +74,9 @@ class TrainingModule(LightningModule):
         return float(self.trainer.optimizers[0].param_groups[0]["lr"])
 
     def clip_gradient_norm(self) -> Tensor:
-        """Scale the gradient down to `gradient_clip_norm`; returns its norm before, a scalar tensor on the device.
-
-        Works on parameters that are sharded over ranks too: torch's function then measures the norm of the whole.
-        """
-        limit = self.gradient_clip_norm or math.inf
+        """Scale the gradient, sharded or not, down to `gradient_clip_norm`; its norm before, a scalar on the device."""
         gradients = [p for p in self.parameters() if p.grad is not None]
-        norm = nn.utils.clip_grad_norm_(gradients, limit)
+        norm = nn.utils.clip_grad_norm_(gradients, self.gradient_clip_norm or math.inf)
         return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
     def configure_gradient_clipping(

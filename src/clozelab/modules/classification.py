@@ -28,12 +28,9 @@ class SequenceClassification(FineTuning):
     """Classification of the GLUE kind; regression (squared error) where the data has no classes.
 
     Args:
-        encoder: with the weights to start from.
-        validation: the validation split, for its labels, names and ids; its extra splits are scored as
-            "validation/NAME_SCORE".
+        validation: the validation split; its extra splits are scored as "validation/NAME_SCORE".
         number_range: of regression: predictions for a submission are cut to it.
-        metrics: names of scores in metrics/glue.py.
-        metric: the one of them that selects, as "validation/NAME".
+        metrics: names of scores in metrics/glue.py; `metric`, as "validation/NAME", is the one that selects.
         training: what FineTuning takes beside these.
     """
 
@@ -132,11 +129,9 @@ class MultipleChoice(SequenceClassification):
     """One of a few endings (SWAG): each is a sequence of its own, scored by one vector, softmax over the choices.
 
     Unusual: the choices of an example are neighbours in the token stream, each as long as it is; none is padded.
-    Arguments as SequenceClassification's, `validation` with K label names.
     """
 
     head_kind: ClassVar[str] = "choices"
-
     set_by_class: ClassVar[tuple[str, ...]] = (*SequenceClassification.set_by_class, "number_range")
 
     def __init__(self, *, encoder: Encoder, **classification: Any) -> None:

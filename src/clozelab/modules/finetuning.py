@@ -30,7 +30,6 @@ from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
 
-
 Batch = dict[str, Any]
 Part = tuple[Tensor, Tensor]
 """(numbers, values) of one batch, on the host: which examples (or words) they are, and what the model says of each."""
@@ -46,8 +45,7 @@ class Evaluation:
     predictions: list[dict[str, Any]]
     is_collapsed: bool  # the same answer for every example
     weights: dict[str, Tensor] | None = field(default=None, repr=False)
-    extra_predictions: dict[str, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
-    """The same of further validation sets, by their name."""
+    extra_predictions: dict[str, list[dict[str, Any]]] = field(default_factory=dict, repr=False)  # of further sets
 
 
 class FineTuning(TrainingModule):
@@ -67,8 +65,7 @@ class FineTuning(TrainingModule):
 
     head_kind: ClassVar[str]  # of the output layer (models/families/bert.py)
     scores_are_shares: ClassVar[bool] = True  # whether its scorer's 1 stands for 100 percent
-    set_by_class: ClassVar[tuple[str, ...]] = ("input_size", "score_keys")
-    """Arguments that a subclass passes itself: no configuration may."""
+    set_by_class: ClassVar[tuple[str, ...]] = ("input_size", "score_keys")  # by a subclass, never by a configuration
 
     def __init__(
         self,
@@ -105,10 +102,7 @@ class FineTuning(TrainingModule):
     @classmethod
     @abstractmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:
-        """The scores of a module, without "validation/"; ValueError for one that is unknown or does not fit the data.
-
-        `settings` and `data` are what a task's configuration says of its module and of its data module.
-        """
+        """Its scores, without "validation/", by a task's `module` and `data`; ValueError for one that does not fit."""
 
     @classmethod
     def check_head(cls, head: str) -> None:
@@ -146,10 +140,7 @@ class FineTuning(TrainingModule):
 
     @abstractmethod
     def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
-        """Predictions for a test file in the benchmark's format: file name -> lines.
-
-        `name` is the test set's, `split` what the data module has read, `parts` the outputs of all its batches.
-        """
+        """Predictions for the test set `name` in the benchmark's format, from all its outputs: file name -> lines."""
 
     @abstractmethod
     def baseline(self) -> float | None:
@@ -286,8 +277,7 @@ def check_metric(metric: str, score_keys: Sequence[str]) -> None:
 
 
 CHECKPOINT_INTERVAL_STEPS = 50
-CHECKPOINT_SECONDS = 300.0
-"""At least between two checkpoints: a fine-tuning that is done sooner is begun again rather than written down."""
+CHECKPOINT_SECONDS = 300.0  # at least between two: a fine-tuning that is done sooner is rather begun again
 
 
 def build_finetuning_trainer(

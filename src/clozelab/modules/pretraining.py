@@ -70,7 +70,6 @@ class PretrainingModule(TrainingModule):
         objectives: one a phase, often the same; a batch names its phase by its number.
         log_interval_steps: optimizer steps between two published averages.
         matmul_ceiling: FLOP/s of one device, for the utilisation; 0 leaves it out.
-        common: see TrainingModule.
     """
 
     def __init__(
@@ -306,10 +305,7 @@ def add_sums(sums: dict[str, Tensor], term: LossTerm) -> None:
 def check_lengths(
     phases: Sequence[Mapping[str, Any]], validation: Mapping[str, int], max_position_embeddings: int, world_size: int
 ) -> None:
-    """Raise ValueError, naming the key, for phases and a validation that cannot run on this model and these devices.
-
-    Warns of held-out instances longer than those of training.
-    """
+    """ValueError names the key of what cannot run on this model and these devices; warns of long held-out instances."""
     if not phases:
         raise ValueError("phases is empty: give at least one {seq_length, steps, global_batch_size, micro_batch_size}")
     lengths = {"validation.seq_length": validation["seq_length"]}

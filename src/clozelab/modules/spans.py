@@ -1,13 +1,10 @@
 """From start and end logits to answer texts: the released n-best rules, on the original characters.
 
 A candidate is dropped when it starts or ends outside the passage, starts at a token that another window sees better,
-ends before it starts, or is longer than `max_answer_length` tokens. Each window offers its `n_best_size` best starts
-and ends; a question keeps its `n_best_size` best different texts over all windows. A question without any candidate
-answers "empty", as released (it cannot score by accident on an empty gold text).
-
-With unanswerable questions (2.0) the span [CLS]..[CLS] competes: a question's null score is its minimum over the
-windows, as released, and "null odds" are null score minus the best text's score. Which odds mean "no answer" is the
-caller's to say. Unusual: an n-best list is kept from the texts first, so a text always has a place beside the null.
+ends before it starts, or is longer than `max_answer_length` tokens. A question without any candidate answers "empty",
+as released: it cannot score by accident on an empty gold text. With unanswerable questions (2.0) the span [CLS]..[CLS]
+competes: a question's null score is its minimum over the windows, and "null odds" are null score minus the best text's.
+Unusual: an n-best list is kept from the texts first, so a text always has a place beside the null.
 
 Letters: T tokens of the batch, B windows, S tokens of the longest window.
 """
@@ -121,18 +118,10 @@ V2_SCORES = (
 
 
 class SpanExtraction(FineTuning):
-    """SQuAD 1.1 and 2.0: one start and one end score a token, softmax over the tokens of a window.
+    """SQuAD 1.1 and, `with_unanswerable`, 2.0: one start and one end score a token, softmax over a window's tokens.
 
-    With unanswerable questions (2.0) "no answer" is the span [CLS]..[CLS]. Unusual: exact and f1 are then those at the
-    threshold of the null odds that is best on the validation split itself, as in the paper; f1_untuned: that at 0.
-
-    Args:
-        encoder: with the weights to start from.
-        validation: the validation split with its texts.
-        metric: validation/f1 or validation/exact_match; of 2.0 validation/f1 or validation/exact.
-        with_unanswerable: 2.0: questions may have no answer.
-        n_best_size, max_answer_length: of the released n-best rules; the length is in tokens.
-        training: what FineTuning takes beside these.
+    Unusual: of 2.0 exact and f1 are those at the threshold of the null odds that is best on the validation split, as in
+    the paper; f1_untuned: that at 0. `n_best_size` and `max_answer_length` (tokens) are of the released n-best rules.
     """
 
     head_kind: ClassVar[str] = "spans"
@@ -178,10 +167,7 @@ class SpanExtraction(FineTuning):
         return files
 
     def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:
-        """Answers as the official scorer reads them, question id -> text, and of 2.0 the odds of "no answer".
-
-        Above the threshold that was best on the validation split the answer is empty.
-        """
+        """As the official scorer reads them: answers, and of 2.0, where the validation's threshold holds, null odds."""
         answers = self._answers(split, parts)
         if not self.settings.with_unanswerable:
             return {f"{name}.json": _json_lines(answers.texts)}

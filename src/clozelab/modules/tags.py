@@ -26,14 +26,7 @@ TAG_SCORES = ("accuracy",)
 
 
 class TokenClassification(FineTuning):
-    """Tagging of words.
-
-    Args:
-        encoder: with the weights to start from.
-        validation: the validation split.
-        metric: validation/f1, precision, recall or accuracy for entities; validation/accuracy for other tags.
-        training: what FineTuning takes beside these.
-    """
+    """Tagging of words; arguments as FineTuning's, and the validation split."""
 
     head_kind: ClassVar[str] = "tags"
 
@@ -42,10 +35,8 @@ class TokenClassification(FineTuning):
         super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
         self.validation = validation
         self.encoder.pooler.requires_grad_(False)
-        num_labels = len(validation.label_names)
-        self.classifier = encoder.config.family.head(
-            "tags", encoder, num_labels=num_labels, input_size=self.head_input_size
-        )
+        sizes = {"num_labels": len(validation.label_names), "input_size": self.head_input_size}
+        self.classifier = encoder.config.family.head("tags", encoder, **sizes)
 
     @classmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
