@@ -55,7 +55,7 @@ class BoundPhase:
 
 
 class StepStream(IterableDataset[list[TorchBatch]]):
-    """Optimizer steps from `start_step` on for one rank, each a list of micro-batches; worker w of W makes each W-th."""
+    """Optimizer steps from `start_step` on for one rank, each a list of micro-batches; worker w of W has each W-th."""
 
     def __init__(
         self, phases: Sequence[BoundPhase], start_step: int, rank: int, world_size: int, predictions_multiple: int = 1

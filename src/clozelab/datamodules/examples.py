@@ -60,7 +60,6 @@ class TokenSequences(Sequences):
         return cls(arrays["input_ids"], arrays["offsets"], arrays["second_starts"])
 
     def cut_counts(self) -> dict[str, int]:
-        """What was lost to the largest length."""
         cut = np.zeros(0) if self.cut_tokens is None else self.cut_tokens
         return {"truncated_sequences": int((cut > 0).sum()), "truncated_tokens": int(cut.sum())}
 

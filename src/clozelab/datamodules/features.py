@@ -84,11 +84,9 @@ class FeatureDataModule(TagDataModule):
     def _features(self, name: str, split: TaggedSplit, load: Callable[[], Encoder]) -> FeatureSequences:
         key = content_key({"version": FEATURES_VERSION, "sequences": split.key, "encoder": self.source.fingerprint})
         folder = self.inputs.cache_dir / "features" / f"{self.inputs.name}-{key}"
-
-        def write(target: Path) -> Facts:
-            return write_features(target, split.sequences, load(), self.source.device, self.evaluation_tokens)
-
-        facts = self.feature_facts[name] = cached_folder(folder, write)
+        where = self.source.device, self.evaluation_tokens
+        facts = cached_folder(folder, lambda target: write_features(target, split.sequences, load(), *where))
+        self.feature_facts[name] = facts
         chosen = feature_layers(self.features, facts["num_hidden_layers"])
         layers = [np.load(folder / f"layer_{number:02d}.npy", mmap_mode="r") for number in chosen]
         return FeatureSequences(layers, split.sentence_offsets, split.labels)

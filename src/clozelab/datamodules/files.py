@@ -32,6 +32,7 @@ from clozelab.corpus.generated import BASELINES_FILE, generator_of
 log = logging.getLogger(__name__)
 
 MAX_BAD_FRACTION = 0.01
+_used: set[str] = set()  # cache folders that this process has asked for
 Arrays = dict[str, NDArray[Any]]
 Facts = dict[str, Any]
 Scores = dict[str, dict[str, float]]  # baseline -> score's name -> value
@@ -115,9 +116,6 @@ def baselines_of(data_dir: str | Path, path: Path) -> Scores:
             f"{listed} is no list of baselines ({problem}): it holds "
             f'{{"{path.name}": {{"name of a baseline": {{"accuracy": 0.5}}}}}}; mend it or delete it'
         ) from problem
-
-
-_used: set[str] = set()
 
 
 def fingerprint_of(parts: Mapping[str, Any]) -> str:

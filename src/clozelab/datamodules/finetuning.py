@@ -106,8 +106,7 @@ class FinetuningDataModule(LightningDataModule):
         self.inputs, self.plan = inputs, plan
         self.require = partial(files.require_file, inputs.data_dir, how_to_get=how_to_get)
         self.max_seq_length = min(max_seq_length, inputs.max_positions)
-        self.evaluation_tokens = evaluation_tokens
-        self.test_files = dict(test_files or {})
+        self.evaluation_tokens, self.test_files = evaluation_tokens, dict(test_files or {})
         self.train_path, self.validation_path = self.require(train_file), self.require(validation_file)
 
     @property

@@ -147,7 +147,7 @@ class WindowSettings:
 
     @classmethod
     def fitted(cls, max_seq_length: int, doc_stride: int, max_query_length: int) -> WindowSettings:
-        """At least half a sequence is passage, and windows step by at most half a one; ValueError where nothing fits."""
+        """At least half a sequence is passage, and windows step by half a one at most; ValueError where none fits."""
         half = max_seq_length // 2
         if half < 4:
             raise ValueError(
@@ -264,10 +264,9 @@ class SquadSplit:
 
 
 class SquadDataModule(FinetuningDataModule):
-    """Questions and passages; `max_train_examples` counts questions, the batch size counts windows.
+    """Questions and passages, as conf/task/squad_v1.yaml says; `max_train_examples` counts questions, a batch windows.
 
-    Args: as conf/task/squad_v1.yaml says of each. A question without an answer is learned as the span [CLS]..[CLS];
-    the learning rate schedule is one over `train_extra` and all epochs of the others.
+    A question without an answer is learned as the span [CLS]..[CLS]; the schedule of rates covers `train_extra` too.
     """
 
     def __init__(

@@ -35,8 +35,8 @@ class TokenClassification(FineTuning):
         super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
         self.validation = validation
         self.encoder.pooler.requires_grad_(False)
-        sizes = {"num_labels": len(validation.label_names), "input_size": self.head_input_size}
-        self.classifier = encoder.config.family.head("tags", encoder, **sizes)
+        family, number = encoder.config.family, len(validation.label_names)
+        self.classifier = family.head("tags", encoder, num_labels=number, input_size=self.head_input_size)
 
     @classmethod
     def score_keys(cls, settings: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
