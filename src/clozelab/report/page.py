@@ -35,6 +35,7 @@ from clozelab.verdicts.points import find_races, race_page
 from clozelab.verdicts.table import DataColumn, Table
 
 POINTS = "points"
+DIRECTIONS = {"increasing": "rising", "decreasing": "falling"}
 QUESTION = re.compile(r"^\*\*The question\.\*\*\s*(.+?)(?:\n\s*\n|\Z)", re.DOTALL | re.MULTILINE)
 
 
@@ -91,13 +92,16 @@ def _judgement_pages(judgements: Sequence[Judgement], table: Table, axis: float)
     pages = []
     for one in judgements:
         found, decimals = one.difference, one.column.decimals if one.column else 1
+        direction = f"within {one.claim.points:g}" if one.claim.kind == SPREAD else one.claim.direction
         corrected = f"corrected {probability(one.corrected).removeprefix('p ').removeprefix('= ')}"
         seeds = f"~{one.decisive_seeds} seeds" if one.decisive_seeds else f">{MOST_SEEDS} seeds"
         pages.append(
             {
                 "text": one.claim.text,
                 "compared": _compared(one, table),
-                "paper": one.claim.in_words() if one.paper_size is None else signed(one.paper_size, decimals),
+                "paper": DIRECTIONS.get(direction, direction)
+                if one.paper_size is None
+                else signed(one.paper_size, decimals),
                 "judged_on": one.judged_on,
                 "ours": signed(found.mean if found else None, decimals),
                 "interval": interval(found, decimals),

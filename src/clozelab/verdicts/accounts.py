@@ -14,7 +14,7 @@ from clozelab.suggestions import DASH, distinct, duration, percent, rough
 from clozelab.training.measuring import read_rows
 from clozelab.verdicts.comparability import inconsistencies
 from clozelab.verdicts.experiment import Experiment, Row
-from clozelab.verdicts.table import Table, by_name
+from clozelab.verdicts.table import Table, grouped
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
@@ -126,7 +126,7 @@ def learnt(table: Table) -> list[dict[str, str]]:
 def encoder_sizes(table: Table) -> dict[str, float]:
     """Arm -> parameters of its encoder, as a mean over the runs that know them."""
     found = {
-        arm: _average([run.facts for run in mine], "parameters") for arm, mine in by_name(table.runs.pretrain).items()
+        arm: _average([run.facts for run in mine], "parameters") for arm, mine in grouped(table.runs.pretrain).items()
     }
     return {arm: size for arm, size in found.items() if size}
 
@@ -154,7 +154,7 @@ def costs(table: Table) -> list[dict[str, str]]:
     Utilisation is of the highest ceiling of a machine and precision: a low one, measured beside other work, flatters.
     """
     runs = table.runs
-    trained, tuned = by_name(runs.pretrain), by_name(runs.finetune)
+    trained, tuned = grouped(runs.pretrain), grouped(runs.finetune)
     lines = [(f"pre-training {label}", trained[arm]) for arm, label in arm_labels(table).items()]
     lines += [(f"fine-tuning {row.label}", tuned[row.name]) for row in table.experiment.rows if row.name in tuned]
     machines = {run.folder: (_host(run.host), run.facts.get("precision")) for run in runs.runs}
@@ -199,7 +199,7 @@ def _average(facts: Sequence[Mapping[str, Any]], key: str) -> float | None:
 def problems(table: Table) -> dict[str, list[str]]:
     """Heading -> lines, of what a reader has to know is not there or not well."""
     runs = table.runs
-    strangers = {row: mine for row, mine in by_name(runs.finetune).items() if row not in table.rows}
+    strangers = {row: mine for row, mine in grouped(runs.finetune).items() if row not in table.rows}
     missing, collapsed = _gaps(table)
     found = {
         "Another data set": table.strays,

@@ -1,14 +1,11 @@
 """Whether runs may be compared: were they made in the same way, apart from what they are about?
 
-What two arms or rows are about is what their own lines (a file, or paper.yaml) say differently, as the runs recorded
-it, with the settings that the configuration derives from those; and what paper.yaml lists in `differ_in`. How a row is
-fine-tuned (PROTOCOL) is never a row's subject unless `differ_in` says so. Arms must have seen as much as `matched_by`
-asks for. Two seeds that are one and the same run are copies: they have no spread, and decide nothing.
+Two arms or rows are about what their own lines say differently, as the runs recorded it, with the settings that the
+configuration derives from those, and about what `differ_in` lists. How a row is fine-tuned (PROTOCOL) is no row's
+subject unless `differ_in` says so. Arms must have seen as much as `matched_by` asks for. Two seeds that are one and
+the same run are copies, and decide nothing.
 
 Last: the table of any sweep's runs without an experiment, whose rows are what differs between the runs.
-`clozelab pretrain -m objective.token.predict_prob=0.15,0.3` gives a row a rate, and the held-out figures as columns;
-runs of fine-tuning give a column a task. What differs is what the runs' recorded overrides say differently, or, where
-they say nothing, their settings.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from clozelab.runs.fingerprint import CONDITIONAL_KEYS, flatten, is_of_no_accoun
 from clozelab.suggestions import CONF_DIR, listed, rough
 from clozelab.training.measuring import read_rows
 from clozelab.verdicts.experiment import RATE_KEYS, STEP_KEYS, Column, Experiment, Row, read_yaml
-from clozelab.verdicts.table import Seeds, Table, build_table, by_name
+from clozelab.verdicts.table import Seeds, Table, build_table, grouped
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
@@ -120,7 +117,6 @@ def _two_versions(kind: str, name: str, runs: Sequence[Record]) -> str:
 
 
 def _delta(run: Record) -> Mapping[str, Any]:
-    """What the run's arm or row itself says."""
     return run.arm_delta if run.stage == "pretrain" else run.row_delta
 
 
@@ -129,13 +125,12 @@ def encoder_of(run: Record) -> str | None:
     return run.inputs.get("encoder") if run.config.get("initialisation") == "pretrained" else None
 
 
-def _encoders(runs: Iterable[Record]) -> dict[tuple[int, float], set[str]]:
+def _encoders(runs: Iterable[Record]) -> dict[tuple[int, float], set[str | None]]:
     """(pre-training seed, fraction of its steps) -> the encoders that runs began with."""
-    found: dict[tuple[int, float], set[str]] = {}
-    for run in runs:
-        if encoder := encoder_of(run):
-            found.setdefault((run.pretrain_seed, float(run.config.get("encoder_fraction", 1.0))), set()).add(encoder)
-    return found
+    began = grouped(
+        filter(encoder_of, runs), lambda run: (run.pretrain_seed, float(run.config.get("encoder_fraction", 1.0)))
+    )
+    return {key: set(map(encoder_of, mine)) for key, mine in began.items()}
 
 
 def meant_to_differ(first: Sequence[Record], second: Sequence[Record]) -> frozenset[str]:
@@ -191,6 +186,10 @@ def is_within(key: str, parts: Iterable[str]) -> bool:
     return any(key == part or key.startswith(f"{part}.") or fnmatch.fnmatchcase(key, part) for part in parts)
 
 
+def _seeds(run: Record) -> Seeds:
+    return run.pretrain_seed, run.seed
+
+
 def settings(run: Record) -> dict[str, str]:
     """Dotted key -> value of all that should be equal in compared runs.
 
@@ -209,27 +208,25 @@ def _counts(key: str) -> bool:
     return not is_within(key, MAY_DIFFER) and not is_of_no_account(key)
 
 
-def _rates(runs: Iterable[Record]) -> dict[str, str]:
+def _joined(runs: Sequence[Record]) -> dict[str, str]:
+    """Key of a setting -> all values that these runs have of it."""
+    known = list(map(settings, runs))
+    keys = dict.fromkeys(key for one in known for key in one)
+    return {key: "/".join(sorted({one[key] for one in known if key in one})) for key in keys}
+
+
+def _rates(runs: Sequence[Record]) -> dict[str, str]:
     """Key of a learning rate -> all that were tried in fine-tuning, since a row takes one for all its seeds."""
-    known = [settings(run) for run in runs if run.stage == "finetune"]
-    tried = {key: sorted({one[key] for one in known if key in one}) for key in RATE_KEYS}
-    return {key: "/".join(values) for key, values in tried.items() if values}
-
-
-def _by_seeds(runs: Sequence[Record]) -> dict[Seeds, dict[str, str]]:
-    """Seeds -> the settings of the runs that have them."""
-    found: dict[Seeds, dict[str, set[str]]] = {}
-    for run in runs:
-        mine = found.setdefault((run.pretrain_seed, run.seed), {})
-        for key, value in settings(run).items():
-            mine.setdefault(key, set()).add(value)
-    rates = _rates(runs)
-    return {seeds: {key: "/".join(sorted(one[key])) for key in one} | rates for seeds, one in found.items()}
+    tuned = _joined([run for run in runs if run.stage == "finetune"])
+    return {key: tuned[key] for key in RATE_KEYS if key in tuned}
 
 
 def _difference(how: str, first: Sequence[Record], second: Sequence[Record], free: Iterable[str]) -> str:
     """In words, what two rows' settings differ in for some seeds that both have: a difference is paired by seed."""
-    mine, theirs = _by_seeds(first), _by_seeds(second)
+    mine, theirs = (
+        {seeds: _joined(same) | _rates(runs) for seeds, same in grouped(runs, _seeds).items()}
+        for runs in (first, second)
+    )
     found: dict[str, list[tuple[str, str]]] = {}
     for seeds in sorted(mine.keys() & theirs.keys()):
         for key in mine[seeds].keys() | theirs[seeds].keys():
@@ -253,7 +250,7 @@ def inconsistencies(experiment: Experiment, runs: Runs) -> list[str]:
     for task in sorted({run.task for run in finetune}):
         mine = [run for run in finetune if run.task == task]
         lines += _unequal(f"fine-tuning runs on {task}", mine, experiment.free_keys)
-    for row, mine in by_name(finetune).items():
+    for row, mine in grouped(finetune).items():
         for (seed, _), used in _encoders(mine).items():
             if len(used) > 1:
                 lines.append(f"{row}, pre-training seed {seed}: its runs began with {len(used)} different encoders")
@@ -270,12 +267,12 @@ def inconsistencies(experiment: Experiment, runs: Runs) -> list[str]:
 
 def _unequal(what: str, runs: Sequence[Record], free: frozenset[str]) -> list[str]:
     """Lines for what is not the same in all runs, or, where it sets an arm or row apart, not in all of its own."""
-    named = by_name(runs)
+    named = grouped(runs)
     own = {name: free.union(*(meant_to_differ(mine, one) for one in named.values())) for name, mine in named.items()}
     values: dict[tuple[str, str], dict[str, list[Record]]] = {}
     known = {}
     for run in runs:
-        same = [one for one in named[run.name] if (one.pretrain_seed, one.seed) == (run.pretrain_seed, run.seed)]
+        same = [one for one in named[run.name] if _seeds(one) == _seeds(run)]
         known[run.folder] = settings(run) | (_rates(same) if len(same) > 1 else {})
         if length := (run.facts.get("data") or {}).get("max_seq_length"):  # the encoder's, which no setting says
             known[run.folder]["the length that texts are cut to"] = f"{length} tokens"
@@ -302,9 +299,7 @@ def copied_seeds(runs: Iterable[Record]) -> str:
     honest = [run for run in runs if run.stage == "finetune" and not run.facts.get("collapsed")]
     if one_encoder := _one_encoder(honest):
         return one_encoder
-    by_scores: dict[tuple[tuple[str, float], ...], list[Record]] = {}
-    for run in sorted(honest, key=lambda run: (run.pretrain_seed, run.seed)):
-        by_scores.setdefault(tuple(sorted(run.values.items())), []).append(run)
+    by_scores = grouped(sorted(honest, key=_seeds), lambda run: tuple(sorted(run.values.items())))
     answers: dict[tuple[Any, ...], list[str]] = {}
     for scores, alike in sorted(by_scores.items()):
         for run in alike if len(alike) > 1 else ():  # files are read only where all scores are equal
@@ -323,11 +318,9 @@ def copied_seeds(runs: Iterable[Record]) -> str:
 
 def _one_encoder(runs: Iterable[Record]) -> str:
     """Which pre-training seeds are no seeds, since their runs began with one encoder."""
-    seeds: dict[str, set[int]] = {}
-    for run in runs:
-        if encoder := encoder_of(run):
-            seeds.setdefault(encoder, set()).add(run.pretrain_seed)
-    same = next((sorted(found) for found in seeds.values() if len(found) > 1), None)
+    began = grouped(filter(encoder_of, runs), encoder_of).values()
+    seeds = [sorted({run.pretrain_seed for run in mine}) for mine in began]
+    same = next((one for one in seeds if len(one) > 1), None)
     return f"pre-training seeds {listed(map(str, same))} are one and the same encoder" if same else ""
 
 
@@ -342,7 +335,8 @@ def sweep_table(runs: Runs) -> Table:
     if not known:
         raise ValueError(f"{runs.root}: no run; give the folder of a sweep's runs, or the name of an experiment")
     shown, kind = (tuned, "row") if tuned else (known, "arm")
-    said = [_said(run) for run in shown]
+    pairs = [[word.lstrip("+~").partition("=") for word in run.overrides] for run in shown]
+    said = [{key: value for key, _, value in words if not is_within(key, NO_DIFFERENCE)} for words in pairs]
     keys = _varying(shown, said)
     ends = [key.rpartition(".")[2] for key in keys]
     short = {key: end if ends.count(end) == 1 else key for key, end in zip(keys, ends, strict=True)}
@@ -377,18 +371,8 @@ def sweep_table(runs: Runs) -> Table:
     return build_table(about, replace(runs, records=[*others, *named]))
 
 
-def _said(run: Record) -> dict[str, str]:
-    """Key -> value of what was said for this run; the last one counts."""
-    pairs = (word.lstrip("+~").partition("=") for word in run.overrides)
-    return {key: value for key, _, value in pairs if not is_within(key, NO_DIFFERENCE)}
-
-
 def _varying(runs: Sequence[Record], said: Sequence[Mapping[str, str]]) -> list[str]:
     """The keys that the runs' overrides, or else their names or settings, say differently."""
-
-    def groups(values: Sequence[Mapping[str, str]], keys: Sequence[str]) -> int:
-        return len({tuple(one.get(key) for key in keys) for one in values})
-
     names: list[Mapping[str, str]] = [
         {key: str(run.config[key]) for key in ("arm", "row") if key in run.config} for run in runs
     ]
@@ -396,7 +380,8 @@ def _varying(runs: Sequence[Record], said: Sequence[Mapping[str, str]]) -> list[
         if keys := _differing(values):
             # A multirun names its arms by what differs: that says more than the name.
             own = [key for key in keys if key not in NAMES]
-            return own if own and groups(values, own) == groups(values, keys) else keys
+            kinds = [len({tuple(one.get(key) for key in some) for one in values}) for some in (own, keys)]
+            return own if own and kinds[0] == kinds[1] else keys
     return []
 
 

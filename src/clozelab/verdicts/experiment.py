@@ -1,13 +1,6 @@
 """What paper.yaml may say: columns, rows, claims, arms and sweeps, each a model that refuses what it cannot mean.
 
-    title: How many tokens to mask
-    arms: {rate15: {objective.token.predict_prob: 0.15}, rate30: {objective.token.predict_prob: 0.3}}
-    columns: [mnli]
-    claims:
-      - {text: masking 30 % beats 15 % on MNLI, compare: [rate30, rate15, mnli], direction: higher}
-
-Reading it takes pydantic and yaml alone, so every verb opens an experiment before anything slow. docs/claims.md has
-every key with an example.
+Reading it takes pydantic and yaml alone, so every verb opens an experiment first. docs/claims.md shows every key.
 """
 
 from __future__ import annotations
@@ -96,30 +89,21 @@ class Column(_Entry):
     def unit(self) -> str:
         return self.metric.rpartition("/")[2].replace("_", " ") if self.is_pretraining else PERCENT
 
-    @property
-    def is_task(self) -> bool:
-        """Whether its numbers are a task's own scores."""
-        return bool(self.task)
-
     def accepts(self, task: str, stand_in_for: str | None) -> bool:
         """Whether a run of this task belongs to this column, itself or as a stand-in."""
         names = (self.name, self.task, *self.benchmarks)
-        return self.is_task and (task in (self.task, *self.stand_ins) or stand_in_for in names)
+        return bool(self.task) and (task in (self.task, *self.stand_ins) or stand_in_for in names)
 
 
 class Row(_Entry):
     """A row of the table: the paper's cells, the arm whose encoder it takes, and what else sets its runs apart."""
 
     name: str = Field(alias="row", description="the row's name, as its run folders have it")
-    heading: str = Field(default="", alias="label", description="what stands before the row; without it, its name")
+    label: str = Field(default="", description="what stands before the row; without it, its name")
     arm: str | None = Field(default=None, description="the pre-training arm whose encoder it takes; null for a floor")
     cells: tuple[Number | None, ...] = Field(default=(), description="a list with a number, or null, for each column")
     floor: str | None = Field(default=None, description="the row of the same head without pre-training")
     delta: dict[str, Any] = Field(default={}, alias="set", description="a mapping of settings, such as {epochs: 3}")
-
-    @property
-    def label(self) -> str:
-        return self.heading or self.name
 
 
 class Claim(_Entry):
@@ -170,10 +154,7 @@ class Claim(_Entry):
         if delta is not None and (len(self.rows) > 2 or self.column == ALL_COLUMNS):
             raise ValueError(f"paper_delta is {delta:g}; of several differences it is null")
         if delta and self.direction in (FALLING if delta > 0 else RISING):
-            raise ValueError(
-                f"paper_delta is {delta:g} and direction is {self.direction}: the paper's own number would contradict "
-                "its claim, so one of the two is wrong"
-            )
+            raise ValueError(f"paper_delta is {delta:g} and direction is {self.direction}: one of the two is wrong")
         return self
 
     @property
@@ -187,9 +168,8 @@ class Claim(_Entry):
         """(row, row) of the differences that the claim is about, first - second."""
         if self.kind == MONOTONE:
             return [(later, earlier) for earlier, later in pairwise(self.rows)]
-        return (
-            list(combinations(self.rows, 2)) if self.kind == SPREAD else [(self.rows[0], one) for one in self.rows[1:]]
-        )
+        first, *others = self.rows
+        return list(combinations(self.rows, 2)) if self.kind == SPREAD else [(first, one) for one in others]
 
     @property
     def terms(self) -> list[tuple[float, str, str]]:
@@ -200,16 +180,6 @@ class Claim(_Entry):
             first, second, column = self.against
             terms += [(-1.0, first, column), (1.0, second, column)]
         return terms
-
-    @property
-    def is_lower(self) -> bool:
-        """Whether the claimed sign of a difference is negative; says nothing of a SPREAD."""
-        return self.direction in FALLING
-
-    def in_words(self) -> str:
-        """The claimed direction, where no size can be compared."""
-        words = {"increasing": "rising", "decreasing": "falling", WITHIN: f"within {self.points:g}"}
-        return words.get(self.direction, self.direction)
 
 
 class Sweeps(_Entry):
@@ -237,9 +207,7 @@ class Experiment(_Entry):
     )
     matched_by_reason: str = Field(default="", description="why arms need not agree in anything")
     differ_in: tuple[str, ...] = Field(default=(), description="a list of settings such as [epochs]")
-    seeds: Annotated[int, Strict()] | None = Field(
-        default=None, ge=1, description="the number of runs behind each cell"
-    )
+    seeds: Annotated[int, Strict()] | None = Field(default=None, ge=1, description="the number of runs behind a cell")
     averaging: Literal["mean", "median", "best", ""] = Field(default="", description="one of mean, median, best")
 
     @model_validator(mode="before")
@@ -256,21 +224,21 @@ class Experiment(_Entry):
             named = [{"name": one, "task": one} if isinstance(one, str) else one for one in columns]
             said["columns"] = [split | one if isinstance(one, dict) else one for one in named]
             if isinstance(rows, list):
-                empty = {"cells": [None] * len(columns)}
-                said["rows"] = [empty | one if isinstance(one, dict) else one for one in rows]
+                cells = [None] * len(columns)
+                said["rows"] = [
+                    {"cells": cells, "label": str(one.get("row"))} | one if isinstance(one, dict) else one
+                    for one in rows
+                ]
         return said
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        rows = [row.name for row in self.rows]
-        for what, names in (
-            ("columns: name", [one.name for one in self.columns]),
-            ("rows: row", rows),
-            ("claims: id", [one.id for one in self.claims if one.id]),
-        ):
+        columns, rows = [one.name for one in self.columns], [row.name for row in self.rows]
+        ids = [one.id for one in self.claims if one.id]
+        for what, names in (("columns: name", columns), ("rows: row", rows), ("claims: id", ids)):
             if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
                 raise ValueError(f"{what} {twice!r} is there twice; give each its own")
-        tasks = [one.name for one in self.columns if one.is_task]
+        tasks = [one.name for one in self.columns if one.task]
         for i, column in enumerate(self.columns):
             for part in (part for group in column.parts for part in group):
                 _known(part.column, tasks, f"columns.{i}: mean_of", "tasks' columns")
@@ -280,13 +248,12 @@ class Experiment(_Entry):
             if row.floor is not None:
                 _known(row.floor, rows, f"rows.{i}: floor", "rows")
         for i, claim in enumerate(self.claims):
-            self._check_claim(claim, f"claims.{i}")
+            self._check_claim(claim, f"claims.{i}", rows)
         return self
 
-    def _check_claim(self, claim: Claim, where: str) -> None:
+    def _check_claim(self, claim: Claim, where: str, rows: list[str]) -> None:
         """Its rows and columns are the table's, its size is what the printed cells say."""
         units = {column.name: column.unit for column in self.columns}
-        rows = [row.name for row in self.rows]
         for name in (*claim.rows, *(claim.against[:2] if claim.against else ())):
             _known(name, rows, where, "rows")
         _known(claim.column, [*units, ALL_COLUMNS], where, "columns")
@@ -311,17 +278,14 @@ class Experiment(_Entry):
 
     @property
     def has_numbers(self) -> bool:
-        """Whether a paper's numbers stand beside ours."""
         return any(cell is not None for row in self.rows for cell in row.cells)
 
     @property
     def has_paper(self) -> bool:
-        """Whether there is a paper that the table is about."""
         return bool(self.source) or self.has_numbers
 
     @property
     def matched(self) -> tuple[str, ...]:
-        """What of two arms' pre-training has to agree before their rows are compared."""
         return MATCHES.get(self.matched_by, (str(self.matched_by),))
 
     @property
@@ -331,11 +295,6 @@ class Experiment(_Entry):
             return ""
         of = f"{AVERAGES[self.averaging]} of " if self.averaging else "over "
         return f"{of}{self.seeds or 'several'} run{'' if self.seeds == 1 else 's'} a cell"
-
-    @property
-    def is_mean(self) -> bool:
-        """Whether the paper's cells may be held against means, as far as it says."""
-        return self.averaging in ("", "mean")
 
     @property
     def free_keys(self) -> frozenset[str]:
@@ -381,10 +340,9 @@ def load_experiment(folder: Path) -> Experiment:
     said = read_yaml(path)
     for key in said.keys() & {"folder", "name"}:
         raise ValueError(f"{path}: has no key {key!r}; an experiment is called as its folder")
+    name = folder.stem if folder.is_file() else folder.name
     try:
-        found = Experiment.model_validate(
-            said | {"folder": folder, "name": folder.stem if folder.is_file() else folder.name}
-        )
+        found = Experiment.model_validate(said | {"folder": folder, "name": name})
     except ValidationError as error:
         raise ValueError(f"{path}: {_in_words(error)}") from None
     _check_files(found, path)
@@ -402,38 +360,34 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in plain.items()}
 
 
-NESTED: dict[str, tuple[type[BaseModel], int]] = {
-    "columns": (Column, 2), "rows": (Row, 2), "claims": (Claim, 2), "sweeps": (Sweeps, 1),
-}  # fmt: skip
-"""First part of a place in the file -> the model whose key is named there, and how many parts come before that key."""
-
-
 def _in_words(error: ValidationError) -> str:
     """The first refusal in one sentence: the place in the file, what is wrong, what to write."""
     first = error.errors()[0]
     place = [str(one) for one in first["loc"] if one != ""]
     if first["type"] == "value_error":
         return ": ".join(filter(None, (".".join(place), str(first["ctx"]["error"]))))
-    model, depth = NESTED.get(place[0], (Experiment, 0))
+    # The model whose key is named, and how many parts of the place come before that key.
+    nested: dict[str, tuple[type[BaseModel], int]] = {
+        "columns": (Column, 2),
+        "rows": (Row, 2),
+        "claims": (Claim, 2),
+        "sweeps": (Sweeps, 1),
+    }
+    model, depth = nested.get(place[0], (Experiment, 0))
     if len(place) <= depth:
         model, depth = Experiment, 0
+    key, where = place[depth], f"{'.'.join(place[:depth])}: " if depth else ""
     meanings = {one.alias or name: one.description for name, one in model.model_fields.items() if one.description}
-    key = place[depth] if len(place) > depth else ""
-    where = f"{'.'.join(place[:depth])}: " if depth else ""
     if first["type"] == "extra_forbidden":
         return f"{where}has no key {key!r}; {hint(key, [*meanings, *(['compare'] if model is Claim else [])])}"
-    meaning = meanings.get(key, "a mapping of keys and values")
     if first["type"] == "missing" and len(place) == depth + 1:
-        return f"{where}lacks {key}, {meaning}"
-    return f"{'.'.join(place)} is {first['input']!r}; it is {meaning}"
+        return f"{where}lacks {key}, {meanings[key]}"
+    return f"{'.'.join(place)} is {first['input']!r}; it is {meanings.get(key, 'a mapping of keys and values')}"
 
 
 def _check_files(experiment: Experiment, path: Path) -> None:
-    """The files of arms and rows: each is called as it says, and a row takes the arm that paper.yaml says.
-
-    A slip in them would be found after the last run only, as an empty row or as another arm's score.
-    """
-    rows, arms = {row.name: row for row in experiment.rows}, {*experiment.arms}
+    """Files of arms and rows are called as they say, and a row takes its arm: a slip would show after the last run."""
+    rows, arms = {row.name: row.arm for row in experiment.rows}, {*experiment.arms}
     for file in sorted([*experiment.folder.glob("arm/*.yaml"), *experiment.folder.glob("row/*.yaml")]):
         said, kind, name = read_yaml(file), file.parent.name, file.stem
         arms |= {name} if kind == "arm" else set()
@@ -442,12 +396,10 @@ def _check_files(experiment: Experiment, path: Path) -> None:
         own = str(said.get(kind, name))
         if "${" not in own and own != name:
             raise ValueError(f"{file}: it says {kind}: {own!r}; {kind}s are called as their files, so {name!r}")
-        if kind == "arm" or name not in rows:
-            continue
         # The report gives a row its arm's cost; a floor takes only the arm's shape.
-        taken, arm = said.get("encoder_arm", "${"), rows[name].arm
+        taken, arm = said.get("encoder_arm", "${"), rows.get(name)
         has_weights = arm is not None or said.get("initialisation") == "pretrained"
-        if has_weights and "${" not in str(taken) and taken != arm:
+        if kind == "row" and name in rows and has_weights and "${" not in str(taken) and taken != arm:
             here, there = ("null" if one is None else repr(one) for one in (taken, arm))
             raise ValueError(f"{file}: encoder_arm is {here}, and paper.yaml says arm: {there} of this row")
     for i, row in enumerate(experiment.rows):

@@ -24,7 +24,7 @@ from clozelab.metrics.statistics import (
     smallest_detectable_difference,
 )
 from clozelab.verdicts.examples import compare_examples
-from clozelab.verdicts.experiment import ALL_COLUMNS, AVERAGES, ORDER, SPREAD, Claim, Experiment
+from clozelab.verdicts.experiment import ALL_COLUMNS, AVERAGES, FALLING, ORDER, SPREAD, Claim, Experiment
 from clozelab.verdicts.links import Case, Correction, Link, correct, find_cases
 from clozelab.verdicts.table import DataColumn, Table, build_table
 
@@ -120,7 +120,7 @@ def _supports(link: Link, claim: Claim) -> bool:
     mean = link.difference.mean if link.difference else math.nan
     if claim.kind == SPREAD:
         return abs(mean) < claim.points
-    return mean < 0.0 if claim.is_lower else mean > 0.0
+    return mean < 0.0 if claim.direction in FALLING else mean > 0.0
 
 
 def _conjunction(case: Case, verdicts: Sequence[str]) -> str:
@@ -224,7 +224,7 @@ def _why_no_size(case: Case, table: Table) -> str:
     """Why our difference is not held against the size of the paper's; empty where it is."""
     column = case.column
     if column is None or column.is_paper:
-        if table.experiment.is_mean:
+        if table.experiment.averaging in ("", "mean"):
             return ""
         return f"the paper's numbers are {AVERAGES[table.experiment.averaging]} of its runs, ours means: direction only"
     if column.is_other_split:
@@ -265,7 +265,7 @@ def family_size(experiment: Experiment) -> int:
 
     Links of real cells, which the verdicts count, are there only after the runs.
     """
-    tasks = [column.name for column in experiment.columns if column.is_task]
+    tasks = [column.name for column in experiment.columns if column.task]
     found: set[tuple[object, ...]] = set()
     for claim in experiment.claims:
         columns = tasks if claim.column == ALL_COLUMNS else [claim.column]

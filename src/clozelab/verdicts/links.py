@@ -10,7 +10,7 @@ from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate, contrast, h
 from clozelab.suggestions import MINUS, interval, signed
 from clozelab.verdicts.comparability import copied_seeds, why_not
 from clozelab.verdicts.experiment import ALL_COLUMNS, SPREAD, Claim, Column
-from clozelab.verdicts.table import Cell, DataColumn, Table
+from clozelab.verdicts.table import Cell, DataColumn, Table, speakers
 
 Term = tuple[float, str, DataColumn]
 """(factor, row, column): a link's difference is the sum of factor x cell."""
@@ -116,14 +116,14 @@ def find_cases(claim: Claim, table: Table) -> list[Case]:
     """A case for each data set that speaks for the claim's column; one for a claim about all columns."""
     columns = {one.name: one for one in table.experiment.columns}
     if claim.column == ALL_COLUMNS:
-        tasks = [one for one in columns.values() if one.is_task]
-        data = {one.name: table.of_column(one)[:1] for one in tasks}
+        tasks = [one for one in columns.values() if one.task]
+        data = {one.name: speakers(one.name, table.with_results)[:1] for one in tasks}
         links = tuple(link for one in data.values() for found in one for link in _links(claim, found, table, "all"))
         spoken = {link.terms[0][2].key for link in links if not link.barred and not link.absent}
         silent = tuple(name for name, found in data.items() if not found)
         return [Case(claim, None, f"{len(spoken)} of {len(tasks)} columns", links, silent)]
     mine = columns[claim.column]
-    data_sets = table.of_column(mine)
+    data_sets = speakers(mine.name, table.with_results)
     if not data_sets:
         return [_case_of_none(claim, mine, table)]
     if claim.against:
@@ -149,7 +149,7 @@ def _contrasts(claim: Claim, mine: Column, theirs: Column, table: Table) -> list
     whatever else has runs would be another comparison under the claim's name. A column with a single data set by
     nature (no stand-ins in paper.yaml, a mean, a fact of pre-training) goes with every one of the other column.
     """
-    data, others = table.of_column(mine), table.of_column(theirs)
+    data, others = (speakers(one.name, table.with_results) for one in (mine, theirs))
     if not others:
         return [_case_of_none(claim, theirs, table)]
     is_single = any(len(sets) == 1 and not column.stand_ins for sets, column in ((data, mine), (others, theirs)))

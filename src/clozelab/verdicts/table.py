@@ -1,17 +1,17 @@
 """The table of an experiment: the paper's cells and, apart from them, ours, made from records of runs.
 
 A data set that only stands in for the paper's, that is generated, or that is another split than the paper's, is a
-column of its own under its own name; the paper's number is never beside it. Where a row was fine-tuned at several
-learning rates, the one with the best mean on the development set stands in the table, as the paper selects. A column
-may also be a fact of the rows' pre-training (a perplexity) or the mean of other columns (an average).
+column of its own under its own name; the paper's number is never beside it. Of several learning rates of a row, the
+one with the best mean on the development set stands in the table, as the paper selects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from clozelab.metrics.statistics import Estimate, estimate
 from clozelab.suggestions import nearest
@@ -112,12 +112,12 @@ class Table:
     @cached_property
     def trained(self) -> dict[str, list[Record]]:
         """Arm -> its complete runs."""
-        return by_name(run for run in self.runs.pretrain if run.is_complete)
+        return grouped(run for run in self.runs.pretrain if run.is_complete)
 
     @cached_property
     def tuned(self) -> dict[str, list[Record]]:
         """Row -> its complete runs."""
-        return by_name(run for run in self.runs.finetune if run.is_complete)
+        return grouped(run for run in self.runs.finetune if run.is_complete)
 
     @property
     def pretrain_seeds(self) -> tuple[int, ...]:
@@ -134,27 +134,22 @@ class Table:
 
     @property
     def with_results(self) -> list[DataColumn]:
-        """The data sets that any row has a score on."""
         return [column for column in self.columns if self.has_results(column)]
 
     def has_results(self, column: DataColumn) -> bool:
         """Whether any row has a score on this data set."""
         return any(self.cells[row, column.key].scores for row in self.rows)
 
-    def of_column(self, column: Column) -> list[DataColumn]:
-        """The data sets with results that speak for a column of the paper: its own first, of whatever split."""
-        return _speakers(column.name, self.with_results)
-
     def paper_value(self, row: str, column: DataColumn) -> float | None:
         """The paper's number; None where it has none, and for any data set but its own."""
         return self.experiment.printed(row, column.column.name) if column.is_paper and column.column else None
 
 
-def by_name(runs: Iterable[Record]) -> dict[str, list[Record]]:
-    """Arm or row -> its runs, in their order."""
-    found: dict[str, list[Record]] = {}
+def grouped(runs: Iterable[Record], key: Callable[[Record], Any] = attrgetter("name")) -> dict[Any, list[Record]]:
+    """Arm or row, or what `key` makes of a run, -> its runs, in their order."""
+    found: dict[Any, list[Record]] = {}
     for run in runs:
-        found.setdefault(run.name, []).append(run)
+        found.setdefault(key(run), []).append(run)
     return found
 
 
@@ -183,7 +178,11 @@ def build_table(experiment: Experiment, runs: Runs) -> Table:
     columns = list(_data_columns(experiment, mine, worlds))
     cells = {(row, one.key): cell_of(row, one) for row in rows for one in columns}
     for column in (one for one in experiment.columns if one.is_pretraining):
-        ours = _fact_column(column, runs.synthetic)
+        # Held-out text is ours, so the paper's number does not stand beside it.
+        heading, role = column.name, "our held-out text"
+        if runs.synthetic:
+            heading, role = f"{runs.synthetic} {column.name}", f"synthetic, for {column.name}"
+        ours = DataColumn(heading, f"pretrain:{column.name}", column.metric, column, is_paper=False, role=role)
         for one in experiment.rows:
             trained = [run for run in runs.pretrain if run.name == one.arm]
             complete = [run for run in trained if run.is_complete]
@@ -192,17 +191,17 @@ def build_table(experiment: Experiment, runs: Runs) -> Table:
         columns += [_of_paper(column), *([ours] if has_results else [])]
     filled = [one for one in columns if any((row, one.key) in cells and cells[row, one.key].scores for row in rows)]
     for column in (one for one in experiment.columns if one.parts):
-        speakers = {part: _speakers(part.column, filled)[:1] for group in column.parts for part in group}
-        if not all(speakers.values()):  # a mean over fewer is another number
+        found = {part: speakers(part.column, filled)[:1] for group in column.parts for part in group}
+        if not all(found.values()):  # a mean over fewer is another number
             columns.append(_of_paper(column))
             continue
-        known = {part: replace(one, metric=part.metric or one.metric) for part, (one,) in speakers.items()}
+        known = {part: replace(one, metric=part.metric or one.metric) for part, (one,) in found.items()}
         ours = _mean_column(column, list(known.values()))
         columns += [ours] if ours.is_paper else [_of_paper(column), ours]
         for row in rows:
-            found = tuple(tuple((known[part], cell_of(row, known[part])) for part in group) for group in column.parts)
-            whole = _mean_cell([_mean_cell([cell for _, cell in group]) for group in found])
-            cells[row, ours.key] = replace(whole, groups=found)
+            groups = tuple(tuple((known[part], cell_of(row, known[part])) for part in group) for group in column.parts)
+            whole = _mean_cell([_mean_cell([cell for _, cell in group]) for group in groups])
+            cells[row, ours.key] = replace(whole, groups=groups)
     # In the order of the paper's columns, other tasks last; the sort keeps the order within a column.
     places = {column.name: place for place, column in enumerate(experiment.columns)}
     columns.sort(key=lambda one: places[one.column.name] if one.column else len(places))
@@ -227,7 +226,7 @@ def _of_one_data_set(
             others = [run for run in scored if run.synthetic == world]
             apart |= {run.folder for run in others}
             strays.append(
-                f"{task}: {len(others)} run(s) of {', '.join(by_name(others))} are on "
+                f"{task}: {len(others)} run(s) of {', '.join(grouped(others))} are on "
                 f"{f'files of {world}' if world else 'files that no generator wrote'}, the others on "
                 f"{worlds[task] or 'real ones'}: another data set, in no cell; give it a runs_dir or scale of its own"
             )
@@ -239,13 +238,6 @@ def _of_paper(column: Column) -> DataColumn:
     return DataColumn(column.name, f"paper:{column.name}", column.metric, column, is_paper=True)
 
 
-def _fact_column(column: Column, world: str | None) -> DataColumn:
-    """A fact of the rows' pre-training: held-out text is ours, so the paper's number does not stand beside it."""
-    role = f"synthetic, for {column.name}" if world else "our held-out text"
-    heading = f"{world} {column.name}" if world else column.name
-    return DataColumn(heading, f"pretrain:{column.name}", column.metric, column, is_paper=False, role=role)
-
-
 def _data_columns(
     experiment: Experiment, runs: Sequence[Record], worlds: Mapping[str, str | None]
 ) -> Iterable[DataColumn]:
@@ -255,7 +247,7 @@ def _data_columns(
     by_task = {run.task: run for run in ordered}
     shown: dict[str, set[str]] = {}
     """Task -> its scores that have a column: a task may fill several, each with another score."""
-    for column in (one for one in experiment.columns if one.is_task):
+    for column in (one for one in experiment.columns if one.task):
         made = []
         for task in sorted(by_task, key=lambda task: (task != column.task, task)):
             run, used = by_task[task], shown.get(task)
@@ -364,7 +356,7 @@ def _best_learning_rate(runs: list[Record]) -> tuple[list[Record], str]:
     return list(whole[rate].values()), note + (f" ({left} more with fewer seeds left out)" if left else "")
 
 
-def _speakers(name: str, columns: Iterable[DataColumn]) -> list[DataColumn]:
+def speakers(name: str, columns: Iterable[DataColumn]) -> list[DataColumn]:
     """Those that speak for a column of the paper: its own data set first, its other split next, stand-ins last."""
     mine = [one for one in columns if one.column and one.column.name == name]
     return sorted(mine, key=lambda one: (not one.is_paper, not one.is_other_split))
