@@ -131,7 +131,7 @@ def test_html_is_self_contained_and_well_formed(make_runs: Callable[..., Path]) 
     root = make_runs({("mlm", "mrpc"): 70.0, ("ltr", "mrpc"): 60.0})
     report = written(root)
     page = Page()
-    page.feed(report.html.read_text())
+    page.feed((report.folder / "report.html").read_text())
     assert not page.open
     shown = [link for link in page.links if link.startswith("data:image/svg+xml;base64,")]
     assert len(shown) == 4

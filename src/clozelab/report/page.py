@@ -43,13 +43,18 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str) -> dic
     """Everything the templates show."""
     axis, experiment = _axis(judgements), table.experiment
     split = experiment.split  # the paper's; ours are always on the labelled sets, or on held-out text
-    sets = (
-        f"on the {split} sets"
-        if split == OUR_SPLIT
-        else f"ours on the {OUR_SPLIT} sets and the paper's on the {split} sets"
-    )
-    sets = "on held-out text" if all(one.is_pretraining for one in table.columns) else sets
+    sets = f"on the {split} sets"
+    if all(one.is_pretraining for one in table.columns):
+        sets = "on held-out text"
+    elif split != OUR_SPLIT:
+        sets = f"ours on the {OUR_SPLIT} sets and the paper's on the {split} sets"
     seeds = {"has_paper": experiment.has_paper, "basis": _basis(table), "num_seeds": len(table.pretrain_seeds)}
+    reading = {
+        "experiment": experiment,
+        "family": max((one.family for one in judgements), default=0),
+        "is_selected": any(run.facts.get("num_evaluations", 0) > 1 for run in table.runs.finetune),
+        "has_forecasts": any(one.needs for one in judgements),
+    }
     (interval_words,) = _lines("interval.txt.j2", seeds)
     readme = experiment.folder / "README.md"
     question = QUESTION.search(readme.read_text(encoding="utf-8")) if readme.is_file() else None
@@ -72,7 +77,7 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str) -> dic
             if any(one.verdict == verdict for one in judgements)
         ],
         "interval": interval_words,
-        "reading": _reading(table, judgements),
+        "reading": _lines("reading.txt.j2", reading),
         "units": in_units(PERCENT, {one.heading: one.unit for one in table.with_results}),
         "difference_units": in_units(POINTS, {one.judged_on: unit_of(one) for one in judgements}),
         "groups": _groups(table),
@@ -121,7 +126,6 @@ def _judgement_pages(judgements: Sequence[Judgement], table: Table, axis: float)
 
 
 def unit_of(one: Judgement) -> str:
-    """What the difference is in."""
     return POINTS if one.column is None or one.column.unit == PERCENT else one.column.unit
 
 
@@ -147,7 +151,6 @@ def _marks(one: Judgement, axis: float) -> dict[str, float]:
 
 
 def _compared(one: Judgement, table: Table) -> str:
-    """What stands against what, in the labels of the table."""
     claim, labels = one.claim, [table.experiment.label(row) for row in one.claim.rows]
     if claim.kind == MONOTONE:
         return f"{', '.join(labels)}: {claim.direction}"
@@ -183,17 +186,6 @@ def differences(table: Table) -> list[dict[str, str]]:
             }
         )
     return found
-
-
-def _reading(table: Table, judgements: Sequence[Judgement]) -> list[str]:
-    """How to read the intervals and verdicts of this very page."""
-    said = {
-        "experiment": table.experiment,
-        "family": max((one.family for one in judgements), default=0),
-        "is_selected": any(run.facts.get("num_evaluations", 0) > 1 for run in table.runs.finetune),
-        "has_forecasts": any(one.needs for one in judgements),
-    }
-    return _lines("reading.txt.j2", said)
 
 
 def _lines(name: str, said: Mapping[str, Any]) -> list[str]:
@@ -233,9 +225,8 @@ def _run_counts(table: Table) -> str:
     stages = {"pre-training": runs.pretrain, "fine-tuning": runs.finetune}
     done = [f"{sum(run.is_complete for run in mine)} of {len(mine)} {stage}" for stage, mine in stages.items() if mine]
     states = Counter(run.status for run in runs.runs if not run.is_complete)
-    missing = sum(
-        bool(table.cells[row, one.key].missing) for row in table.rows for one in table.with_results if one.task
-    )
+    columns = [one.key for one in table.with_results if one.task]
+    missing = sum(bool(table.cells[row, key].missing) for row in table.rows for key in columns)
     tuned = {run.folder: run for cell in table.cells.values() for run in cell.runs.values()}
     collapsed = sum(bool(run.facts.get("collapsed")) for run in tuned.values())
     parts = [f"{' and '.join(done)} runs complete", *(f"{count} {state}" for state, count in states.items())]

@@ -1,8 +1,7 @@
 """The report's pictures, as PNG and as SVG, for a light and a dark page.
 
-Every report has learning curves against tokens, and the table as dots with intervals; some have scores along
-pre-training, and scores against the size of the encoder. A colour means a pre-trained encoder, the same one in every
-picture; what has no pre-training is grey.
+Learning curves against tokens, the table as dots with intervals, scores along pre-training and against the encoder's
+size. A colour means a pre-trained encoder, the same one in every picture; what has no pre-training is grey.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import matplotlib
 from matplotlib import pyplot as plt
@@ -23,14 +22,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from clozelab.metrics.statistics import Estimate
+from clozelab.runs.record import Record
 from clozelab.suggestions import with_direction
 from clozelab.verdicts.accounts import Line
 from clozelab.verdicts.experiment import PERCENT, Row
 from clozelab.verdicts.points import Race
 from clozelab.verdicts.table import Cell, DataColumn, Table
-
-if TYPE_CHECKING:
-    from clozelab.runs.record import Record
 
 matplotlib.use("Agg")
 
@@ -61,8 +58,12 @@ class Picture:
     svg: bytes
 
 
-def _saved(figure: Figure) -> Picture:
-    """Both formats of a figure, which is closed."""
+def _saved(figure: Figure, entries: Sequence[Line2D] = (), **legend: Any) -> Picture:
+    """Both formats of a figure without its empty panels, with a legend where there are entries; it is closed."""
+    for axes in figure.axes:
+        axes.set_visible(axes.has_data())
+    if entries:
+        figure.legend(handles=entries, loc="outside lower center", **legend)
     png, svg = io.BytesIO(), io.BytesIO()
     figure.savefig(png, format="png")
     figure.savefig(svg, format="svg", metadata={"Date": None})
@@ -144,10 +145,7 @@ def draw_two(curves: Sequence[tuple[str, Sequence[tuple[int, float]]]], name: st
 
 
 def draw_curves(runs: Sequence[Record], labels: dict[str, str]) -> Picture | None:
-    """Held-out loss of each pre-training run against tokens, or None where no run has a curve.
-
-    `labels` say what stands at the end of an arm's curves; other arms go by their own name.
-    """
+    """Held-out loss of each pre-training run against tokens, each arm by its label or name; None without a curve."""
     drawn = [run for run in runs if run.curves.get("validation/loss")]
     if not drawn:
         return None
@@ -210,8 +208,6 @@ def draw_table(table: Table) -> Picture | None:
     figure, grid = plt.subplots(down, across, figsize=size, squeeze=False, sharey=True, layout="constrained")
     for axes, column in zip(grid.flat, columns, strict=False):
         _draw_column(axes, table, column)
-    for axes in list(grid.flat)[len(columns) :]:
-        axes.set_visible(False)
     grid[0, 0].set_yticks(range(len(rows)), [row.label for row in rows])
     grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
     has_paper = any(table.paper_value(row.name, one) is not None for row in rows for one in columns)
@@ -222,8 +218,7 @@ def draw_table(table: Table) -> Picture | None:
         hollow: dict[str, Any] = {"marker": "D", "markerfacecolor": "none", "linestyle": ""}
         entries.append(Line2D([], [], color=ink, label="the paper", **hollow))
     entries += _marks(columns, table.rows, table)
-    figure.legend(handles=entries, loc="outside lower center", ncols=3, fontsize=9)
-    return _saved(figure)
+    return _saved(figure, entries, ncols=3, fontsize=9)
 
 
 def _draw_column(axes: Axes, table: Table, column: DataColumn) -> None:
@@ -288,8 +283,7 @@ def draw_lines(lines: Sequence[Line], races: Sequence[Race], table: Table) -> Pi
         hollow: dict[str, Any] = {"marker": "o", "markerfacecolor": paper, "linestyle": ""}
         entries.append(Line2D([], [], color=ink, label="before any step", **hollow))
     entries += _marks(columns, [row for line in lines for row in line.rows.values()], table)
-    figure.legend(handles=entries, loc="outside lower center", ncols=4)
-    return _saved(figure)
+    return _saved(figure, entries, ncols=4)
 
 
 def races_to_draw(races: Sequence[Race]) -> dict[str, Race]:
@@ -303,10 +297,7 @@ def _has_tokens(lines: Sequence[Line]) -> bool:
 
 
 def _places(line: Line, lines: Sequence[Line]) -> dict[float, float]:
-    """Fraction -> where it lies on the axis, moved a little so that lines' intervals do not cover each other.
-
-    The fraction 0 is the floor.
-    """
+    """Fraction (0: the floor) -> its place on the axis, moved a little so that intervals do not cover each other."""
     known = {one.name: one.tokens if _has_tokens(lines) else {key: 100.0 * key for key in one.rows} for one in lines}
     furthest = max(known[one.name][fraction] for one in lines for fraction in one.rows)
     shift = APART * furthest * (lines.index(line) - (len(lines) - 1) / 2)
@@ -352,19 +343,13 @@ def _scale(axes: Axes, lines: Sequence[Line]) -> None:
 
 
 def draw_sizes(rows: Sequence[Row], sizes: Mapping[str, float], table: Table) -> Picture | None:
-    """Score with interval against the parameters of the encoder (`sizes`: arm -> parameters).
-
-    `rows` are those to draw, none where the arms do not differ in size.
-    """
+    """Score of each of `rows` with interval against the parameters of its encoder (`sizes`: arm -> parameters)."""
     columns = table.with_results
     if not rows or not columns:
         return None
-    across = min(ACROSS, len(columns))
-    down = -(-len(columns) // across)
+    across, down = min(ACROSS, len(columns)), -(-len(columns) // ACROSS)
     looks = {row.name: (_row_colour(table, row), MARKERS[i % len(MARKERS)]) for i, row in enumerate(rows)}
     figure, grid = plt.subplots(down, across, figsize=(WIDTH, 0.9 + 2.9 * down), squeeze=False, layout="constrained")
-    for axes in list(grid.flat)[len(columns) :]:
-        axes.set_visible(False)
     for axes, column in zip(grid.flat, columns, strict=False):
         for row in rows:
             cell, size = table.cells[row.name, column.key], sizes[str(row.arm)]
@@ -384,5 +369,4 @@ def draw_sizes(rows: Sequence[Row], sizes: Mapping[str, float], table: Table) ->
     entries = [Line2D([], [], color=looks[row.name][0], marker=looks[row.name][1], linestyle="", label=row.label)
                for row in rows]  # fmt: skip
     entries += _marks(columns, [row.name for row in rows], table)
-    figure.legend(handles=entries, loc="outside lower center", ncols=4, fontsize=9)
-    return _saved(figure)
+    return _saved(figure, entries, ncols=4, fontsize=9)

@@ -28,7 +28,6 @@ from clozelab.verdicts.table import Table, build_table, is_scored, stand_in_for
 
 SHARE = "share"
 """The unit of a held-out accuracy of pre-training, which records keep as a share of one."""
-PRETRAIN_HEADLINE = "validation/loss"
 RESULT_FIELDS = (
     "experiment", "scale", "stage", "row", "arm", "task", "stand_in_for", "synthetic", "pretrain_seed", "seed",
     "learning_rate", "metric", "unit", "score", "is_headline", "column", "counts", "majority", "baseline", "examples",
@@ -47,15 +46,14 @@ def write_results(path: Path, table: Table, scale: str) -> None:
         writer = csv.DictWriter(file, RESULT_FIELDS, restval="", lineterminator="\n")
         writer.writeheader()
         for run in runs.runs:
+            optimizer = run.config.get("optimizer") or {}
             common = {
                 "experiment": table.experiment.name,
                 "scale": scale,
                 "stage": run.stage,
                 "counts": run.folder in counting,
                 "synthetic": runs.synthetic if run.stage == "pretrain" else run.synthetic,
-                "learning_rate": run.config.get(
-                    "learning_rate", (run.config.get("optimizer") or {}).get("learning_rate")
-                ),
+                "learning_rate": run.config.get("learning_rate", optimizer.get("learning_rate")),
                 "status": run.status,
                 "tokens": run.facts.get("tokens"),
                 "tokens_per_second": run.facts.get("tokens_per_second"),
@@ -76,7 +74,7 @@ def _pretraining(run: Record, table: Table) -> Iterator[dict[str, Any]]:
     shown = {one.metric: one.heading for one in table.columns if one.is_pretraining and not one.is_paper}
     known = [key for key in run.facts if key.startswith("validation/") or key in shown] if run.is_complete else []
     scores = {key: float(run.facts[key]) for key in known if isinstance(run.facts[key], int | float)}
-    for line in _scores(scores, PRETRAIN_HEADLINE):
+    for line in _scores(scores, "validation/loss"):
         metric = line.get("metric", "")
         unit = Score.of(metric, are_shares=True).unit if metric.startswith("validation/") else NO_UNIT
         about = {"arm": run.name, "pretrain_seed": run.seed, "column": shown.get(metric)}
@@ -122,17 +120,9 @@ class Report:
     judgements: list[Judgement]
     page: dict[str, Any]
 
-    @property
-    def html(self) -> Path:
-        return self.folder / "report.html"
-
 
 def write_report(experiment: Experiment, root: Path, folder: Path, *, scale: str) -> Report:
-    """Judge an experiment from the runs below `root` and write the report into `folder`.
-
-    Raises:
-        ValueError: there is no run at all.
-    """
+    """Judge an experiment from the runs below `root` and write the report into `folder`. ValueError: no run at all."""
     runs = find(root) if root.is_dir() else None
     if runs is None or not runs.runs:
         raise ValueError(f"no run below {root}; `clozelab reproduce {experiment.name} scale={scale}` makes them")
@@ -158,10 +148,7 @@ def write_table(table: Table, folder: Path, *, scale: str) -> Report:
 
 
 def _plots(table: Table, folder: Path) -> dict[str, dict[str, str]]:
-    """Write NAME.png and NAME.svg, and the same with -dark, of every plot there is data for.
-
-    Returns name -> style -> the SVG as base64: sharp at any size, and smaller than the PNG.
-    """
+    """Write NAME.png, NAME.svg and both with -dark, where there is data; name -> style -> the SVG as base64."""
     lines = find_lines(table.experiment, table.runs)
     races = find_races(lines, table)
     rows, sizes = rows_by_size(table), encoder_sizes(table)

@@ -62,8 +62,7 @@ def tags_of(cfg: DictConfig) -> tuple[str, ...]:
 
 
 def tracked_config(cfg: DictConfig) -> dict[str, Any]:
-    """The configuration, resolved, with `(env NAME)` for whatever comes from the environment and without what looks
-    like a secret (fingerprint.redacted)."""
+    """The configuration, resolved, `(env NAME)` for what the environment says, and without what looks like a secret."""
     # Without types: a number from the environment is shown as a text.
     plain = OmegaConf.create(OmegaConf.to_container(cfg, resolve=False))
 
@@ -86,13 +85,9 @@ def tracked_config(cfg: DictConfig) -> dict[str, Any]:
 def track_sweep(
     cfg: DictConfig, stage: str, folder: Path, rows: Sequence[Mapping[str, Any]], run_dirs: Sequence[str]
 ) -> str | None:
-    """A W&B run with one table of the sweep's jobs, where its jobs have W&B; returns how to upload what is offline.
+    """A W&B run with one table of a sweep's jobs (`rows`), where they have W&B; returns how to upload what is offline.
 
-    Args:
-        cfg: of one of its jobs.
-        folder: of the sweep's notes.
-        rows: one a job: its name, state, value and overrides.
-        run_dirs: of the jobs.
+    `cfg` is of one job, `folder` of the sweep's notes, `run_dirs` are the jobs'.
     """
     tracker = _wandb(cfg, "sweep", folder, arm="sweep", name=f"{cfg.scale.name}/sweep/{stage}")
     if tracker is None:

@@ -82,7 +82,7 @@ def show(report: Report) -> None:
     """Print table, verdicts and where the report lies."""
     console = Console()
     print_page(report.page, console)
-    say(console, f"Report: {report.html.resolve()}")
+    say(console, f"Report: {(report.folder / 'report.html').resolve()}")
 
 
 def print_page(page: Mapping[str, Any], console: Console) -> None:

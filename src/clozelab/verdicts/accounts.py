@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,9 +44,10 @@ class Line:
 def find_lines(experiment: Experiment, runs: Runs) -> list[Line]:
     """Every arm with rows at two or more fractions of its steps, and nothing else that they set differently."""
     found: dict[tuple[str, frozenset[tuple[str, str]]], dict[float, str]] = {}
+    tuned = grouped(runs.finetune)
     for row in experiment.rows:
-        run = next((run for run in runs.finetune if run.name == row.name), None)
-        if row.arm is not None and run is not None:
+        if row.arm is not None and row.name in tuned:
+            run = tuned[row.name][0]
             others = frozenset((key, str(value)) for key, value in run.row_delta.items() if key not in ("row", POINT))
             found.setdefault((row.arm, others), {})[float(run.config.get(POINT, 1.0))] = row.name
     long = {key: dict(sorted(rows.items())) for key, rows in found.items() if len(rows) > 1}
@@ -77,47 +79,38 @@ def _tokens(runs: Sequence[Record], fractions: Sequence[float]) -> dict[float, f
 
 
 def arm_labels(table: Table) -> dict[str, str]:
-    """Arm -> label of the first row that uses it, in the table's order; other arms with runs by their names.
-
-    An arm whose row is but one point of its pre-training goes by its own name, too.
-    """
+    """Arm -> label of the first row that uses it; its own name where that row is but one point of it, or missing."""
     points = {row for line in find_lines(table.experiment, table.runs) for row in line.rows.values()}
     labels: dict[str, str] = {}
     for row in table.experiment.rows:
         if row.arm is not None:
             labels.setdefault(row.arm, row.arm if row.name in points else row.label)
-    labels |= {run.name: run.name for run in table.runs.pretrain if run.name not in labels}
-    trained = {run.name for run in table.runs.pretrain}
+    trained = grouped(table.runs.pretrain)
+    labels |= {arm: arm for arm in trained if arm not in labels}
     return {arm: label for arm, label in labels.items() if arm in trained}
-
-
-def _full_label(arm: str, label: str) -> str:
-    return label if label == arm else f"{label} ({arm})"
 
 
 def learnt(table: Table) -> list[dict[str, str]]:
     """An entry an arm: how large its encoder is and what its finished runs reached on held-out text, as means."""
     entries = []
     for arm, label in arm_labels(table).items():
-        runs = table.trained.get(arm, [])
-        facts = [run.facts for run in runs]
-        bounds = [(one.get("validation/loss"), known) for one in facts if (known := one.get("known_loss"))]
-        above = [{"above": loss - known["nats"]} for loss, known in bounds if loss is not None]
-        sizes = []
+        runs, sizes = table.trained.get(arm, []), []
+        bounds = [(run.facts.get("validation/loss"), known) for run in runs if (known := run.facts.get("known_loss"))]
+        above = [loss - known["nats"] for loss, known in bounds if loss is not None]
         for run in runs:  # rows are named as in the paper, whatever the scale makes of them
             model, parameters = run.config["model"], run.facts.get("parameters")
             count = f", {rough(parameters)}" if parameters else ""
             sizes.append(f"L{model['num_hidden_layers']} H{model['hidden_size']}{count}")
         entries.append(
             {
-                "label": _full_label(arm, label),
+                "label": label if label == arm else f"{label} ({arm})",
                 "encoder": distinct(sizes),
-                "loss": _mean(facts, "validation/loss", "{:.3f}"),
-                "without_context": _mean([{"nats": _context_free(run)} for run in runs], "nats", "{:.3f}"),
+                "loss": _mean(runs, "validation/loss", "{:.3f}"),
+                "without_context": _mean(runs, _context_free, "{:.3f}"),
                 "bound": distinct(f"{known['nats']:.2f} \u00b1 {known['standard_error']:.2f}" for _, known in bounds),
-                "above": _mean(above, "above", "{:.2f}"),
-                "accuracy": _mean(facts, "validation/accuracy", "{:.1%}"),
-                "nsp": _mean(facts, "validation/nsp_accuracy", "{:.1%}"),
+                "above": f"{fmean(above):.2f}" if above else DASH,
+                "accuracy": _mean(runs, "validation/accuracy", "{:.1%}"),
+                "nsp": _mean(runs, "validation/nsp_accuracy", "{:.1%}"),
             }
         )
     return entries
@@ -125,16 +118,13 @@ def learnt(table: Table) -> list[dict[str, str]]:
 
 def encoder_sizes(table: Table) -> dict[str, float]:
     """Arm -> parameters of its encoder, as a mean over the runs that know them."""
-    found = {
-        arm: _average([run.facts for run in mine], "parameters") for arm, mine in grouped(table.runs.pretrain).items()
-    }
-    return {arm: size for arm, size in found.items() if size}
+    sizes = {arm: _average(mine, "parameters") for arm, mine in grouped(table.runs.pretrain).items()}
+    return {arm: size for arm, size in sizes.items() if size}
 
 
 def rows_by_size(table: Table) -> list[Row]:
     """The rows to compare by the size of their encoders: of points of one run the last; none where sizes are alike."""
-    lines = find_lines(table.experiment, table.runs)
-    earlier = {row for line in lines for row in list(line.rows.values())[:-1]}
+    earlier = {row for line in find_lines(table.experiment, table.runs) for row in list(line.rows.values())[:-1]}
     sizes = encoder_sizes(table)
     rows = [row for row in table.experiment.rows if row.arm in sizes and row.name not in earlier]
     known = [sizes[str(row.arm)] for row in rows]
@@ -149,34 +139,31 @@ def known_losses(table: Table) -> list[dict[str, Any]]:
 
 
 def costs(table: Table) -> list[dict[str, str]]:
-    """One line an arm's pre-training, one line a row's fine-tuning, and the sum.
-
-    Utilisation is of the highest ceiling of a machine and precision: a low one, measured beside other work, flatters.
-    """
+    """One line an arm's pre-training, one line a row's fine-tuning, and the sum."""
     runs = table.runs
     trained, tuned = grouped(runs.pretrain), grouped(runs.finetune)
     lines = [(f"pre-training {label}", trained[arm]) for arm, label in arm_labels(table).items()]
     lines += [(f"fine-tuning {row.label}", tuned[row.name]) for row in table.experiment.rows if row.name in tuned]
-    machines = {run.folder: (_host(run.host), run.facts.get("precision")) for run in runs.runs}
-    ceilings: dict[tuple[str, Any], float] = {}
-    for run in runs.pretrain:
-        machine, ceiling = machines[run.folder], float(run.facts.get("matmul_ceiling") or 0.0)
-        ceilings[machine] = max(ceilings.get(machine, 0.0), ceiling)
+    # Utilisation is of the highest ceiling of a machine and precision: one measured beside other work flatters.
+    machines = grouped(runs.runs, lambda run: (_host(run.host), run.facts.get("precision"))).values()
+    ceilings = [max(run.facts.get("matmul_ceiling") or 0.0 for run in mine) for mine in machines]
+    highest = {run.folder: ceiling for ceiling, mine in zip(ceilings, machines, strict=True) for run in mine}
+
+    def utilisation(run: Record) -> float | None:
+        mfu, ceiling = run.facts.get("mfu"), run.facts.get("matmul_ceiling")
+        return mfu * (ceiling / highest[run.folder]) if mfu and ceiling else mfu
+
     entries = []
     for label, mine in [*lines, ("all", runs.runs)]:
-        facts = []
-        for run in (one for one in mine if one.is_complete):
-            facts.append(dict(run.facts))
-            if run.facts.get("mfu") and run.facts.get("matmul_ceiling"):
-                facts[-1]["mfu"] *= run.facts["matmul_ceiling"] / ceilings[machines[run.folder]]
+        complete = [run for run in mine if run.is_complete]
         seconds = [run.seconds for run in mine if run.status != "running"]
         entries.append(
             {
                 "label": label,
-                "runs": f"{len(facts)} of {len(mine)}",
-                "tokens": _mean(facts, "tokens"),
-                "speed": _mean(facts, "tokens_per_second"),
-                "mfu": _mean(facts, "mfu", "{:.0%}"),
+                "runs": f"{len(complete)} of {len(mine)}",
+                "tokens": _mean(complete, "tokens"),
+                "speed": _mean(complete, "tokens_per_second"),
+                "mfu": _mean(complete, utilisation, "{:.0%}"),
                 "time": duration(sum(seconds)) if seconds else DASH,
             }
         )
@@ -184,37 +171,32 @@ def costs(table: Table) -> list[dict[str, str]]:
     return entries
 
 
-def _mean(facts: Sequence[Mapping[str, Any]], key: str, shape: str = "") -> str:
-    mean = _average(facts, key)
-    if mean is None:
-        return DASH
-    return shape.format(mean) if shape else rough(mean)
-
-
-def _average(facts: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    values = [float(one[key]) for one in facts if isinstance(one.get(key), int | float)]
+def _average(runs: Iterable[Record], key: str | Callable[[Record], Any]) -> float | None:
+    """Of a fact, or of what `key` makes of a run, over the runs that know it."""
+    found = [run.facts.get(key) if isinstance(key, str) else key(run) for run in runs]
+    values = [float(one) for one in found if isinstance(one, int | float)]
     return sum(values) / len(values) if values else None
+
+
+def _mean(runs: Iterable[Record], key: str | Callable[[Record], Any], shape: str = "") -> str:
+    mean = _average(runs, key)
+    return DASH if mean is None else shape.format(mean) if shape else rough(mean)
 
 
 def problems(table: Table) -> dict[str, list[str]]:
     """Heading -> lines, of what a reader has to know is not there or not well."""
     runs = table.runs
-    strangers = {row: mine for row, mine in grouped(runs.finetune).items() if row not in table.rows}
+    strangers = {row: len(mine) for row, mine in grouped(runs.finetune).items() if row not in table.rows}
     missing, collapsed = _gaps(table)
+    pending = [run for run in runs.runs if not run.is_complete]
     found = {
         "Another data set": table.strays,
         "Unequal": inconsistencies(table.experiment, runs),
         "Not learnt": _not_learnt(table),
         "Missing": missing,
-        "Not complete": [
-            f"{run.place} ({run.status}){': ' if run.problem else ''}{run.problem}"
-            for run in runs.runs
-            if not run.is_complete
-        ],
+        "Not complete": [f"{run.place} ({run.status}){': ' if run.problem else ''}{run.problem}" for run in pending],
         "Collapsed": collapsed,
-        "Left out": [
-            f"{len(mine)} runs of row {row}, which paper.yaml does not have" for row, mine in strangers.items()
-        ],
+        "Left out": [f"{count} runs of row {row}, which paper.yaml does not have" for row, count in strangers.items()],
         "Unreadable": [line.replace(f"{runs.root}/", "") for line in runs.damaged],
     }
     return {heading: list(lines) for heading, lines in found.items() if lines}
@@ -224,15 +206,14 @@ def _not_learnt(table: Table) -> list[str]:
     """Arms whose pre-training has not taken hold: what depends on it cannot show in their rows."""
     lines = []
     for arm, label in arm_labels(table).items():
-        runs, name = table.trained.get(arm, []), _full_label(arm, label)
-        facts = [run.facts for run in runs]
-        accuracy = _average(facts, "validation/nsp_accuracy")
+        runs, name = table.trained.get(arm, []), label if label == arm else f"{label} ({arm})"
+        accuracy = _average(runs, "validation/nsp_accuracy")
         if accuracy is not None and accuracy < LEARNT_NSP_ACCURACY:
             lines.append(
                 f"{name}: next-sentence prediction is right for {accuracy:.1%} of held-out pairs, where guessing is "
                 "right for 50%; what it gives or costs cannot show at this budget"
             )
-        loss, plateau = _average(facts, "validation/loss"), _average([{"at": _context_free(run)} for run in runs], "at")
+        loss, plateau = _average(runs, "validation/loss"), _average(runs, _context_free)
         copied = ", and copying what masking leaves in place" if any(map(_same_fraction, runs)) else ""
         if loss is not None and plateau is not None and loss > plateau - LEARNT_CONTEXT_NATS:
             lines.append(
@@ -243,10 +224,7 @@ def _not_learnt(table: Table) -> list[str]:
 
 
 def _context_free(run: Record) -> float | None:
-    """The loss that no model without context gets below on the run's held-out text, masked as the run masks.
-
-    It knows the tokens' frequencies, and copies what is left in place where it predicts.
-    """
+    """The lowest held-out loss without context: from tokens' frequencies, and copying what masking leaves in place."""
     entropy = run.facts.get("unigram_entropy")
     return None if entropy is None else (1.0 - _same_fraction(run)) * float(entropy)
 
@@ -303,16 +281,15 @@ def provenance(table: Table) -> list[tuple[str, str]]:
 
 def commands(runs: Sequence[Record]) -> list[str]:
     """The sweeps that the runs were made by, with every value that some run has: a multirun over their overrides."""
-    found: dict[tuple[str, str, str], dict[str, dict[str, None]]] = {}
-    for run in runs:
-        if run.config_name:
-            place = run.config_dir.removeprefix(f"{run.started_in}/")
-            said = found.setdefault((run.stage, place, run.config_name), {})
-            for word in run.overrides:
-                key, _, value = word.partition("=")
-                said.setdefault(key, {})[value] = None
+    places = grouped(
+        (run for run in runs if run.config_name),
+        lambda run: (run.stage, run.config_dir.removeprefix(f"{run.started_in}/"), run.config_name),
+    )
     lines = []
-    for (stage, folder, name), said in found.items():
+    for (stage, folder, name), mine in places.items():
+        said: dict[str, dict[str, None]] = {}
+        for key, _, value in (word.partition("=") for run in mine for word in run.overrides):
+            said.setdefault(key, {})[value] = None
         words = ["clozelab", stage, *(["--config-dir", folder] if folder else [])]
         words += ["--config-name", name] if name != stage else []
         words += ["-m", *(f"{key}={','.join(values)}" for key, values in said.items())]
@@ -326,8 +303,9 @@ def _host(host: Mapping[str, Any]) -> str:
 
 
 def seed_counts(table: Table) -> str:
-    kinds = {"pre-training": table.pretrain_seeds, "fine-tuning": table.finetune_seeds}
-    words = {kind: f"{kind} seed{'' if len(seeds) == 1 else 's'}" for kind, seeds in kinds.items()}
-    return ", ".join(
-        f"{len(seeds)} {words[kind]} ({', '.join(map(str, seeds))})" for kind, seeds in kinds.items() if seeds
-    )
+    found = []
+    finetune_seeds = sorted({run.seed for run in table.runs.finetune if run.name in table.rows})
+    for kind, seeds in (("pre-training", table.pretrain_seeds), ("fine-tuning", finetune_seeds)):
+        word = "seed" if len(seeds) == 1 else "seeds"
+        found += [f"{len(seeds)} {kind} {word} ({', '.join(map(str, seeds))})"] if seeds else []
+    return ", ".join(found)

@@ -24,7 +24,7 @@ from clozelab.runs.fingerprint import CONDITIONAL_KEYS, flatten, is_of_no_accoun
 from clozelab.suggestions import CONF_DIR, listed, rough
 from clozelab.training.measuring import read_rows
 from clozelab.verdicts.experiment import RATE_KEYS, STEP_KEYS, Column, Experiment, Row, read_yaml
-from clozelab.verdicts.table import Seeds, Table, build_table, grouped
+from clozelab.verdicts.table import Table, build_table, grouped, seeds_of
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
@@ -134,10 +134,7 @@ def _encoders(runs: Iterable[Record]) -> dict[tuple[int, float], set[str | None]
 
 
 def meant_to_differ(first: Sequence[Record], second: Sequence[Record]) -> frozenset[str]:
-    """The settings that two arms' (or rows') own lines set differently, with all that follows from them.
-
-    The same text is the same value, unless it refers to a setting that differs.
-    """
+    """The settings that two arms' (or rows') own lines set differently, with all that refers to one of them."""
     if not first or not second:
         return frozenset()
     one, other = first[0], second[0]
@@ -155,10 +152,7 @@ def meant_to_differ(first: Sequence[Record], second: Sequence[Record]) -> frozen
 
 
 def _chosen_apart(group: str, one: Record, other: Record) -> set[str]:
-    """What two choices of a group set apart: the sub-groups that they choose differently, else the whole part.
-
-    MLM with and without NSP differ in objective.pair; how tokens are masked has to be equal.
-    """
+    """The sub-groups that two choices of a group choose differently, such as objective.pair; else the whole group."""
     below = {key for key in one.choices.keys() | other.choices.keys() if key.startswith(f"{group}/")}
     apart = {key for key in below if one.choices.get(key) != other.choices.get(key)}
     is_one_object = any("_target_" in (run.config.get(group) or {}) for run in (one, other))
@@ -167,10 +161,7 @@ def _chosen_apart(group: str, one: Record, other: Record) -> set[str]:
 
 @cache
 def derived() -> dict[str, list[str]]:
-    """Setting -> the settings that the shipped configuration derives it from: epochs from task.epochs.
-
-    How long phases are follows from steps_factor, and nothing else of them does.
-    """
+    """Setting -> those that conf/ derives it from: epochs from task.epochs, of phases only their length."""
     files = [("", CONF_DIR / f"{stage}.yaml") for stage in ("pretrain", "finetune")]
     files += [("model.", path) for path in (CONF_DIR / "model").glob("*.yaml")]
     found: dict[str, list[str]] = {}
@@ -186,15 +177,8 @@ def is_within(key: str, parts: Iterable[str]) -> bool:
     return any(key == part or key.startswith(f"{part}.") or fnmatch.fnmatchcase(key, part) for part in parts)
 
 
-def _seeds(run: Record) -> Seeds:
-    return run.pretrain_seed, run.seed
-
-
 def settings(run: Record) -> dict[str, str]:
-    """Dotted key -> value of all that should be equal in compared runs.
-
-    How the work was laid out on a machine is not of it (fingerprint.LAYOUT_KEYS); precision is.
-    """
+    """Dotted key -> value of all that should be equal in compared runs: precision, but not a machine's layout."""
     values = {key: value for key, value in flatten(run.config).items() if _counts(key)}
     if (name := "corpus" if run.stage == "pretrain" else "task_files") in run.inputs:
         values[f"input {name}"] = run.inputs[name][:12]
@@ -224,7 +208,7 @@ def _rates(runs: Sequence[Record]) -> dict[str, str]:
 def _difference(how: str, first: Sequence[Record], second: Sequence[Record], free: Iterable[str]) -> str:
     """In words, what two rows' settings differ in for some seeds that both have: a difference is paired by seed."""
     mine, theirs = (
-        {seeds: _joined(same) | _rates(runs) for seeds, same in grouped(runs, _seeds).items()}
+        {seeds: _joined(same) | _rates(runs) for seeds, same in grouped(runs, seeds_of).items()}
         for runs in (first, second)
     )
     found: dict[str, list[tuple[str, str]]] = {}
@@ -272,7 +256,7 @@ def _unequal(what: str, runs: Sequence[Record], free: frozenset[str]) -> list[st
     values: dict[tuple[str, str], dict[str, list[Record]]] = {}
     known = {}
     for run in runs:
-        same = [one for one in named[run.name] if _seeds(one) == _seeds(run)]
+        same = [one for one in named[run.name] if seeds_of(one) == seeds_of(run)]
         known[run.folder] = settings(run) | (_rates(same) if len(same) > 1 else {})
         if length := (run.facts.get("data") or {}).get("max_seq_length"):  # the encoder's, which no setting says
             known[run.folder]["the length that texts are cut to"] = f"{length} tokens"
@@ -292,14 +276,12 @@ def _unequal(what: str, runs: Sequence[Record], free: frozenset[str]) -> list[st
 def copied_seeds(runs: Iterable[Record]) -> str:
     """Which seeds of one row on one task are copies, in words; empty where none are known to be.
 
-    Told by what they began with, or by what they answered and the losses on the way, never by equal scores alone: on
-    400 examples two honest runs often have the same accuracy. Two that collapsed answer alike without being one. Some
-    files hold answers without numbers behind them (tags), on which two good runs may agree; their losses do not.
+    Told by their encoder, or by answers and losses together: honest runs may have equal scores, or give equal tags.
     """
     honest = [run for run in runs if run.stage == "finetune" and not run.facts.get("collapsed")]
     if one_encoder := _one_encoder(honest):
         return one_encoder
-    by_scores = grouped(sorted(honest, key=_seeds), lambda run: tuple(sorted(run.values.items())))
+    by_scores = grouped(sorted(honest, key=seeds_of), lambda run: tuple(sorted(run.values.items())))
     answers: dict[tuple[Any, ...], list[str]] = {}
     for scores, alike in sorted(by_scores.items()):
         for run in alike if len(alike) > 1 else ():  # files are read only where all scores are equal
@@ -325,11 +307,7 @@ def _one_encoder(runs: Iterable[Record]) -> str:
 
 
 def sweep_table(runs: Runs) -> Table:
-    """The table of the runs below a folder: of fine-tuning where there is any, else of pre-training.
-
-    Raises:
-        ValueError: there is no run.
-    """
+    """The table of a folder's runs: of fine-tuning where there is any, else of pre-training. ValueError: no run."""
     known = [run for run in runs.records if run.fingerprint and run.config.get("seed") is not None]
     tuned = [run for run in known if run.stage == "finetune"]
     if not known:

@@ -1,8 +1,7 @@
 """What two fine-tuning runs answered to the same examples, and whether their scores differ by more than chance.
 
-Only about these two runs and these examples: another seed of either may end elsewhere. So it stands in a note beside
-a claim with one pre-training seed, and decides no verdict. Span tasks keep no gold answers in their run folders, and
-get no note. Scorers are imported where they are called: most notes need none of them.
+Another seed of either may end elsewhere: so it stands in a note beside a claim with one pre-training seed, and decides
+no verdict. Span tasks keep no gold answers in their run folders, and get no note.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ TOLERANCE = 0.05
 
 @dataclass(frozen=True)
 class PairedTest:
-    """What can be said of two runs on the same examples."""
-
     num_examples: int  # in both
     metric: str  # what `bootstrap` is about, in percent
     bootstrap: Bootstrap
@@ -46,11 +43,7 @@ class Answers:
 
 
 def paired_test(one: Record, two: Record, data_dir: str | None = None) -> PairedTest:
-    """Test two complete fine-tuning runs on the examples of their validation split.
-
-    Args:
-        one, two: the runs.
-        data_dir: where the task's files lie, should they not be where the runs have read them.
+    """Test two complete fine-tuning runs on their validation examples; `data_dir` overrides where the task's files lie.
 
     Raises:
         ValueError: there is nothing to pair; says why.
@@ -117,11 +110,7 @@ def _read(path: Path) -> Answers:
 
 
 def _pair(run: Record, first: Answers, second: Answers, metric: str) -> PairedTest:
-    """Test two runs' answers to labelled examples; `run` knows the task's labels in their order.
-
-    Raises:
-        ValueError: other examples, other labels, or a score that these labels do not have.
-    """
+    """Test two runs' answers to labelled examples; `run` knows the task's labels in their order."""
     if first.ids != second.ids or first.labels != second.labels or not first.labels:
         raise ValueError("they were not scored on the same examples with the same labels")
     count, given, both = len(first.ids), first.labels, (first.predictions, second.predictions)
@@ -154,8 +143,7 @@ def _tags(both: Sequence[list[Any]], labels: list[Any], metric: str) -> Bootstra
     """Sentences are resampled, not words: the words of one sentence share their fate."""
     from clozelab.metrics.entities import entities
 
-    def count(predicted: Sequence[str], label: Sequence[str]) -> tuple[int, int]:
-        """Numerator and denominator: of F1 over entities, or of the share of right words."""
+    def count(predicted: Sequence[str], label: Sequence[str]) -> tuple[int, int]:  # numerator, denominator
         if metric != "f1":
             return sum(p == one for p, one in zip(predicted, label, strict=True)), len(label)
         found, expected = set(entities(predicted)), set(entities(label))

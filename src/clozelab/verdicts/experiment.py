@@ -107,10 +107,7 @@ class Row(_Entry):
 
 
 class Claim(_Entry):
-    """One sentence that runs can support or contradict: an order, a monotone series, a spread or a contrast.
-
-    `direction` is of the number, not of what is good: a perplexity decreases.
-    """
+    """One sentence that runs support or contradict; `direction` is of the number: a perplexity decreases."""
 
     text: str = Field(description="the claim as a sentence")
     direction: Literal["lower", "higher", "increasing", "decreasing", "within"] = Field(
@@ -272,7 +269,6 @@ class Experiment(_Entry):
             raise ValueError(f"{where}: paper_delta is {claim.paper_delta:g}, and its cells say {sum(known):.4g}")
 
     def printed(self, row: str, column: str) -> float | None:
-        """The paper's cell; None where it has none."""
         cells = next(one.cells for one in self.rows if one.name == row)
         return dict(zip((one.name for one in self.columns), cells, strict=True))[column]
 
@@ -314,11 +310,7 @@ def _known(name: str, known: Iterable[str], where: str, what: str) -> None:
 
 
 def find_experiment(name: str) -> Path:
-    """The folder of an experiment, or its one file, from its name or its path; every verb opens one so.
-
-    Raises:
-        ValueError: there is none, with the nearest; or something in its files is wrong (`load_experiment`).
-    """
+    """The folder of an experiment, or its one file, from its name or path. ValueError: none such, or a slip in it."""
     for place in (Path(name), EXPERIMENTS_DIR / name):
         if (place.is_file() and place.suffix == ".yaml") or (place / "paper.yaml").is_file():
             return load_experiment(place.resolve()).folder
@@ -331,11 +323,7 @@ def list_experiments() -> list[str]:
 
 
 def load_experiment(folder: Path) -> Experiment:
-    """Read and check paper.yaml, or an experiment's one file, and the files beside it.
-
-    Raises:
-        ValueError: names the file, the key and what is wrong with it.
-    """
+    """Read and check paper.yaml, or the one file, and those beside it. ValueError: the file, the key, what is wrong."""
     path = folder if folder.is_file() else folder / "paper.yaml"
     said = read_yaml(path)
     for key in said.keys() & {"folder", "name"}:
@@ -367,15 +355,10 @@ def _in_words(error: ValidationError) -> str:
     if first["type"] == "value_error":
         return ": ".join(filter(None, (".".join(place), str(first["ctx"]["error"]))))
     # The model whose key is named, and how many parts of the place come before that key.
-    nested: dict[str, tuple[type[BaseModel], int]] = {
-        "columns": (Column, 2),
-        "rows": (Row, 2),
-        "claims": (Claim, 2),
-        "sweeps": (Sweeps, 1),
-    }
-    model, depth = nested.get(place[0], (Experiment, 0))
-    if len(place) <= depth:
-        model, depth = Experiment, 0
+    models: dict[str, type[BaseModel]] = {"columns": Column, "rows": Row, "claims": Claim, "sweeps": Sweeps}
+    depth = 1 if place[0] == "sweeps" else 2
+    model = models.get(place[0], Experiment) if len(place) > depth else Experiment
+    depth = 0 if model is Experiment else depth
     key, where = place[depth], f"{'.'.join(place[:depth])}: " if depth else ""
     meanings = {one.alias or name: one.description for name, one in model.model_fields.items() if one.description}
     if first["type"] == "extra_forbidden":

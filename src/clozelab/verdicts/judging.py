@@ -2,10 +2,7 @@
 
 A claim rests on one difference between rows or on several (its links). A link is decided by Student's t over
 pre-training seeds, after Holm's correction for every difference that the table's claims rest on. One pre-training seed
-cannot tell an arm from its luck: then the difference over fine-tuning seeds is shown and the verdict is
-"inconclusive (one seed)". Rows that were not made in the same way are not comparable, whatever their scores.
-
-Last: the smallest difference that a number of pre-training seeds can be expected to show.
+cannot tell an arm from its luck: such a claim stays open. Last: the smallest difference that seeds can show.
 """
 
 from __future__ import annotations
@@ -78,14 +75,10 @@ def _counted(verdicts: Sequence[str], order: Sequence[str]) -> str:
 
 def _judgement(case: Case, correction: Correction, table: Table) -> Judgement:
     verdicts = [link_verdict(link, case.claim, correction.corrected.get(link.key)) for link in case.links]
-    verdict = _conjunction(case, verdicts)
-    weakest = _weakest(case, verdicts)
+    verdict, weakest = _conjunction(case, verdicts), _weakest(case, verdicts)
     count, needs = _needs(case, verdicts, verdict, correction)
-    if case.claim.column == ALL_COLUMNS:
-        notes = _notes_on_all(case, verdicts)
-    else:
-        notes = _notes(case, verdicts, verdict, weakest, correction, table)
-    is_tested = weakest is not None and weakest.is_tested
+    is_on_all = case.claim.column == ALL_COLUMNS
+    notes = _notes_on_all(case, verdicts) if is_on_all else _notes(case, verdicts, verdict, weakest, correction, table)
     return Judgement(
         claim=case.claim,
         column=case.column,
@@ -95,10 +88,10 @@ def _judgement(case: Case, correction: Correction, table: Table) -> Judgement:
         note="; ".join(dict.fromkeys(filter(None, notes))),
         shown=weakest.name if weakest and len(case.links) > 1 else "",
         p=weakest.p if weakest else None,
-        corrected=correction.corrected.get(weakest.key) if weakest and is_tested else None,
+        corrected=correction.corrected.get(weakest.key) if weakest and weakest.is_tested else None,
         decisive_seeds=count,
         needs=needs,
-        family=correction.size,
+        family=len(correction.corrected),
         paper_size=None if _why_no_size(case, table) else case.claim.paper_delta,
     )
 
@@ -116,7 +109,6 @@ def link_verdict(link: Link, claim: Claim, corrected: float | None) -> str:
 
 
 def _supports(link: Link, claim: Claim) -> bool:
-    """Whether the mean is on the claimed side."""
     mean = link.difference.mean if link.difference else math.nan
     if claim.kind == SPREAD:
         return abs(mean) < claim.points
@@ -142,10 +134,8 @@ def _weakest(case: Case, verdicts: Sequence[str]) -> Link | None:
     if len(case.links) == 1:
         return case.links[0]
 
-    def doubt(link: Link) -> tuple[float, float]:
-        """From 0, surely as claimed, to 2, surely the other way; then by the size."""
-        size = abs(link.difference.mean) if link.difference else 0.0
-        p = link.p if link.p is not None else 1.0
+    def doubt(link: Link) -> tuple[float, float]:  # from 0, surely as claimed, to 2, surely the other way; the size
+        size, p = abs(link.difference.mean) if link.difference else 0.0, 1.0 if link.p is None else link.p
         if _supports(link, case.claim):
             return p, size if case.claim.kind == SPREAD else -size
         return 2.0 - p, size
@@ -159,10 +149,9 @@ def _needs(case: Case, verdicts: Sequence[str], verdict: str, correction: Correc
     if verdict == ONE_SEED:
         return None, "needs 2 or more pre-training seeds"
     open_links = [link for link, one in zip(case.links, verdicts, strict=True) if one == INCONCLUSIVE]
-    if verdict != INCONCLUSIVE or not open_links or case.silent or NOT_COMPARABLE in verdicts:
+    is_stuck = any(link.copies or link.is_collapsed or link.rests_on_collapsed for link in open_links)
+    if verdict != INCONCLUSIVE or not open_links or case.silent or NOT_COMPARABLE in verdicts or is_stuck:
         return None, ""
-    if any(link.copies or link.is_collapsed or link.rests_on_collapsed for link in open_links):
-        return None, ""  # more of them decide nothing
     # A test may fail its correction because of its rank; the next seed cannot make it fewer than there are.
     counts = [1 + max(link.difference.count for link in open_links if link.difference)]
     for link in open_links:
@@ -189,8 +178,8 @@ def _notes(
     p = weakest.p if weakest else None
     if weakest and p is not None and p < SIGNIFICANCE <= correction.corrected.get(weakest.key, 0.0):
         # The plain interval and the verdict would seem to contradict each other.
-        what = f"{'the margin' if weakest.margin else 'zero'}, the test corrected for {correction.size} differences"
-        notes.append(f"the plain interval excludes {what} does not")
+        count, what = len(correction.corrected), "the margin" if weakest.margin else "zero"
+        notes.append(f"the plain interval excludes {what}, the test corrected for {count} differences does not")
     for link in case.links:
         notes += _cautions(link, table)
     if weakest and (found := weakest.without_collapsed()):
@@ -214,9 +203,8 @@ def _notes_on_all(case: Case, verdicts: Sequence[str]) -> list[str]:
     notes = [f"{name}: {one}" for name, _, one in named if one != NOT_COMPARABLE]
     spoken = [column for _, link, one in named if one != NOT_COMPARABLE for _, _, column in link.terms]
     notes += [f"{one.role}: direction only" for one in spoken if one.is_other_split]  # said once
-    absent = [name for name, link, _ in named if link.absent and not link.barred]
-    absent = list(dict.fromkeys([*absent, *case.silent]))
-    notes += [f"no runs for {', '.join(absent)}"] if absent else []
+    absent = [*(name for name, link, _ in named if link.absent and not link.barred), *case.silent]
+    notes += [f"no runs for {', '.join(dict.fromkeys(absent))}"] if absent else []
     return notes + [f"not comparable on {name} ({link.barred})" for name, link, _ in named if link.barred]
 
 
@@ -261,10 +249,7 @@ def _cautions(link: Link, table: Table) -> list[str]:
 
 
 def family_size(experiment: Experiment) -> int:
-    """Different differences that the claims rest on, where each column has runs on one data set.
-
-    Links of real cells, which the verdicts count, are there only after the runs.
-    """
+    """Different differences that the claims will rest on, where each column has runs on one data set."""
     tasks = [column.name for column in experiment.columns if column.task]
     found: set[tuple[object, ...]] = set()
     for claim in experiment.claims:
@@ -274,10 +259,7 @@ def family_size(experiment: Experiment) -> int:
 
 
 def describe(experiment: Experiment, runs: Runs, seeds: int) -> str:
-    """The smallest difference that so many pre-training seeds can show, alone and after the correction, in words.
-
-    The spread is the median one of the differences in percent that claims rest on, as far as there are any.
-    """
+    """The smallest difference that so many pre-training seeds can show, by the median spread of claims so far."""
     if seeds < 2:
         return "smallest detectable difference: none; one pre-training seed cannot tell an arm from its luck"
     table = build_table(experiment, runs)
@@ -286,16 +268,14 @@ def describe(experiment: Experiment, runs: Runs, seeds: int) -> str:
     known = {link.key: link.difference.sd or 0.0 for link in tested if link.difference}
     deviation = median(known.values()) if known else ASSUMED_SD
     basis = f"median of {len(known)} comparisons so far" if known else "assumed: no two seeds have finished"
-    line = (
+    family = max(1, family_size(experiment))
+    corrected = smallest_detectable_difference(deviation, seeds, confidence=1.0 - SIGNIFICANCE / family)
+    more = (
+        "; so much for a test of one difference alone. Verdicts are corrected for "
+        f"all {family} that the claims rest on, the hardest step of which takes {corrected:.1f} points"
+    )
+    return (
         f"smallest detectable difference: {smallest_detectable_difference(deviation, seeds):.1f} points between two "
         f"arms with {seeds} pre-training seeds (found in 4 of 5 experiments), if it varies by {deviation:.1f} points "
-        f"from seed to seed ({basis})"
-    )
-    family = family_size(experiment)
-    if family < 2:
-        return line
-    corrected = smallest_detectable_difference(deviation, seeds, confidence=1.0 - SIGNIFICANCE / family)
-    return (
-        f"{line}; so much for a test of one difference alone. Verdicts are corrected for all {family} that the claims "
-        f"rest on, the hardest step of which takes {corrected:.1f} points"
+        f"from seed to seed ({basis}){more if family > 1 else ''}"
     )

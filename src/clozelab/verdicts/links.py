@@ -10,7 +10,7 @@ from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate, contrast, h
 from clozelab.suggestions import MINUS, interval, signed
 from clozelab.verdicts.comparability import copied_seeds, why_not
 from clozelab.verdicts.experiment import ALL_COLUMNS, SPREAD, Claim, Column
-from clozelab.verdicts.table import Cell, DataColumn, Table, speakers
+from clozelab.verdicts.table import DataColumn, Table, speakers
 
 Term = tuple[float, str, DataColumn]
 """(factor, row, column): a link's difference is the sum of factor x cell."""
@@ -89,10 +89,6 @@ class Correction:
     corrected: Mapping[tuple[object, ...], float]
     factors: Mapping[tuple[object, ...], int]
 
-    @property
-    def size(self) -> int:
-        return len(self.corrected)
-
 
 @dataclass(frozen=True)
 class Case:
@@ -132,22 +128,19 @@ def find_cases(claim: Claim, table: Table) -> list[Case]:
 
 
 def _case_of_none(claim: Claim, column: Column, table: Table) -> Case:
-    """A column has no results: no run at all, or runs that were scored by something else."""
-    why = f"no run on {column.name} or a stand-in for it"
-    for one in table.columns:
-        count = sum(table.cells[row, one.key].num_unscored for row in table.rows) if one.column == column else 0
-        if count:
-            why = f"another metric: {count} complete run(s) have no {one.metric}"
-            break
-    return Case(claim, None, "nothing", (), (why,))
+    mine = [one for one in table.columns if one.column == column]
+    counts = {one.metric: sum(table.cells[row, one.key].num_unscored for row in table.rows) for one in mine}
+    unscored = [
+        f"another metric: {count} complete run(s) have no {metric}" for metric, count in counts.items() if count
+    ]
+    return Case(claim, None, "nothing", (), (*unscored, f"no run on {column.name} or a stand-in for it")[:1])
 
 
 def _contrasts(claim: Claim, mine: Column, theirs: Column, table: Table) -> list[Case]:
     """One case for each pair of data sets that belong together, and one for each that has no counterpart.
 
-    The paper's data set goes with the paper's, and a stand-in with the one at its place in the other column's list:
-    whatever else has runs would be another comparison under the claim's name. A column with a single data set by
-    nature (no stand-ins in paper.yaml, a mean, a fact of pre-training) goes with every one of the other column.
+    The paper's data set goes with the paper's, and a stand-in with the one at its place in the other column's list.
+    A column with a single data set by nature (no stand-ins, a mean, a fact of pre-training) goes with every one.
     """
     data, others = (speakers(one.name, table.with_results) for one in (mine, theirs))
     if not others:
@@ -199,56 +192,45 @@ def link_between(
 
 
 def _link(terms: tuple[Term, ...], table: Table, name: str = "", margin: float = 0.0) -> Link:
+    label = table.experiment.label
     cells = [table.cells[row, column.key] for _, row, column in terms]
-    factors = [factor for factor, _, _ in terms]
-    difference = contrast([(factor, cell.scores) for factor, cell in zip(factors, cells, strict=True)])
-    healthy = contrast([(factor, cell.healthy) for factor, cell in zip(factors, cells, strict=True)])
+    sides = [(factor, label(row), column, cell) for (factor, row, column), cell in zip(terms, cells, strict=True)]
+    difference = contrast([(factor, cell.scores) for factor, _, _, cell in sides])
     has_collapsed = any(cell.num_collapsed for cell in cells)
-    absent = _absent(terms, table) or ("the rows have no seed in common" if difference is None else "")
+    empty = [(row, column, cell) for _, row, column, cell in sides if not cell.scores]
+    unscored = [
+        f"another metric: {cell.num_unscored} complete run(s) of {row} have no {column.metric}"
+        for row, column, cell in empty
+        if cell.num_unscored
+    ]
+    absent = f"no complete run of {' and '.join(dict.fromkeys(row for row, _, _ in empty))}" if empty else ""
     copies = [
-        f"{table.experiment.label(row)}: {copied}"
-        for (_, row, _), cell in zip(terms, cells, strict=True)
+        f"{row}: {copied}"
+        for _, row, _, cell in sides
         for part in cell.parts
         if (copied := copied_seeds(part.runs.values()))
     ]
+    # Rows are cut to what their encoder was trained on: one from the middle of a run may have seen short rows only.
+    runs = [[run for part in cell.parts for run in part.runs.values()] for cell in cells]
+    known = [{(run.facts.get("data") or {}).get("max_seq_length") or 0 for run in own} - {0} for own in runs]
+    lengths = dict.fromkeys("/".join(map(str, sorted(own))) for own in known)
     return Link(
         name=name,
         terms=terms,
         difference=difference,
         margin=margin,
         barred=_barred(terms, table),
-        absent=absent,
+        absent=next(iter(unscored), absent or ("" if difference else "the rows have no seed in common")),
         is_collapsed=any(cell.is_collapsed for cell in cells),
         copies="; ".join(dict.fromkeys(copies)),
         has_collapsed=has_collapsed,
-        healthy=healthy if has_collapsed else None,
-        lengths=_lengths(cells),
+        healthy=contrast([(factor, cell.healthy) for factor, _, _, cell in sides]) if has_collapsed else None,
+        lengths=f"texts cut to {' against '.join(lengths)} tokens" if all(lengths) and len(lengths) > 1 else "",
     )
 
 
-def _lengths(cells: Sequence[Cell]) -> str:
-    """Rows are cut to what their encoder was trained on: one from the middle of a run may have seen short rows only."""
-    runs = [[run for part in cell.parts for run in part.runs.values()] for cell in cells]
-    known = [{(run.facts.get("data") or {}).get("max_seq_length") or 0 for run in own} - {0} for own in runs]
-    parts = dict.fromkeys("/".join(map(str, sorted(lengths))) for lengths in known)
-    return f"texts cut to {' against '.join(parts)} tokens" if all(parts) and len(parts) > 1 else ""
-
-
-def _absent(terms: Sequence[Term], table: Table) -> str:
-    empty = {row: column for _, row, column in terms if not table.cells[row, column.key].scores}
-    for row, column in empty.items():
-        if count := table.cells[row, column.key].num_unscored:
-            label = table.experiment.label(row)
-            return f"another metric: {count} complete run(s) of {label} have no {column.metric}"
-    names = " and ".join(map(table.experiment.label, empty))
-    return f"no complete run of {names}" if names else ""
-
-
 def _barred(terms: Sequence[Term], table: Table) -> str:
-    """Another split, another metric or another protocol; empty where the cells may be compared.
-
-    Cells that are all of one split may be, whatever split the paper's numbers are on: only their size says nothing.
-    """
+    """Another split, another metric or another protocol; empty where the cells may be compared."""
     splits = dict.fromkeys(column.metric.partition("/")[0] for _, _, column in terms if column.metric)
     if len(splits) > 1:
         return f"another split: cells of {' against cells of '.join(splits)}"

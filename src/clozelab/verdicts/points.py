@@ -1,8 +1,7 @@
 """Rows that are points of one pre-training run: the score along it, and where one arm overtakes another.
 
-Such rows take their encoders after different fractions of an arm's steps (`encoder_fraction` in their files) and set
-nothing else differently. A lead of one arm over another is the difference of their rows at one fraction, paired by
-seed; that it changes sign is said of means, that one arm overtakes another only where intervals say so on both sides.
+Such rows take their encoders after different fractions of an arm's steps (`encoder_fraction`) and set nothing else
+differently. That a lead changes sign is said of means; that one arm overtakes another, only where intervals say so.
 """
 
 from __future__ import annotations
@@ -10,18 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from clozelab.metrics.statistics import PRETRAINING_SEEDS
+from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate
 from clozelab.suggestions import DASH, MINUS, distinct, interval, listed, percent, rough, signed
 from clozelab.verdicts.accounts import Line
 from clozelab.verdicts.links import Link, link_between
 from clozelab.verdicts.table import DataColumn, Table
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -31,21 +27,19 @@ class Lead:
     fraction: float
     tokens: str  # in words; empty where not known
     link: Link
+    difference: Estimate  # of the link
 
     @property
     def sign(self) -> int:
         """Of the mean: -1, 0 or 1."""
-        return 0 if self.link.difference is None else int(np.sign(self.link.difference.mean))
+        return int(np.sign(self.difference.mean))
 
     @property
     def side(self) -> int:
-        """The sign where the interval over pre-training seeds excludes zero, 0 where it does not or there is none.
-
-        Where runs collapsed, the interval without them has to say the same.
-        """
+        """The sign where the interval (also without collapsed runs) over pre-training seeds excludes zero; else 0."""
         if not self.link.is_tested or self.link.rests_on_collapsed:
             return 0
-        found = [one for one in (self.link.difference, self.link.healthy) if one is not None]
+        found = [self.difference, *filter(None, [self.link.healthy])]
         if all(one.low is not None and one.low > 0.0 for one in found):
             return 1
         return -1 if all(one.high is not None and one.high < 0.0 for one in found) else 0
@@ -70,7 +64,7 @@ class Race:
 
     @property
     def comparable(self) -> list[Lead]:
-        return [lead for lead in self.leads if lead.link.difference and not lead.link.barred]
+        return [lead for lead in self.leads if not lead.link.barred]
 
     @property
     def telling(self) -> list[Lead]:
@@ -88,7 +82,7 @@ def find_races(lines: Sequence[Line], table: Table) -> list[Race]:
                 seen = [line.tokens[fraction] for line in (first, second) if fraction in line.tokens]
                 words = distinct(map(rough, seen)) if len(seen) == 2 else ""
                 link = link_between(first.rows[fraction], second.rows[fraction], column, table)
-                leads += [Lead(fraction, words, link)] if link.difference is not None else []
+                leads += [Lead(fraction, words, link, link.difference)] if link.difference else []
             races += [Race(first, second, column, tuple(leads))] if leads else []
     return races
 
@@ -119,36 +113,34 @@ def sentence(race: Race) -> str:
 
 def _sureness(leads: Sequence[Lead], has_changed: bool) -> str:
     """What the intervals say of it."""
-    if not any(lead.link.difference and lead.link.difference.basis == PRETRAINING_SEEDS for lead in leads):
+    if not any(lead.difference.basis == PRETRAINING_SEEDS for lead in leads):
         return "with one pre-training seed an arm, that may be the luck of two runs and shows no crossing"
-    names = {-1: "below", 1: "above"}
-    sides = [side for side in names if any(lead.side == side for lead in leads)]
+    names, places = {-1: "below", 1: "above"}, {}
+    for side in names:
+        there = [lead for lead in leads if lead.side == side]
+        if len(there) > 1 and there == list(leads[-len(there) :]):  # all of the rest
+            places[side] = f"from {there[0].place} on"
+        elif there:
+            places[side] = f"at {listed(lead.place for lead in there)}"
+    sides = list(places)
     if not sides:
         return f"no interval excludes zero{', so they do not support a crossing' if has_changed else ''}"
-    said = f"intervals lie {' and '.join(f'{names[side]} zero {_where(leads, side)}' for side in sides)}"
+    said = f"intervals lie {' and '.join(f'{names[side]} zero {place}' for side, place in places.items())}"
     if len(sides) == 2:
         return f"{said}: they support a crossing"
     other = names[-sides[0]]
     return f"{said} and nowhere {other} it, so they do not support a crossing" if has_changed else said
 
 
-def _where(leads: Sequence[Lead], side: int) -> str:
-    """The points at which intervals lie on a side: "from ... on" where that is all of the rest."""
-    there = [lead for lead in leads if lead.side == side]
-    if len(there) > 1 and there == list(leads[-len(there) :]):
-        return f"from {there[0].place} on"
-    return f"at {listed(lead.place for lead in there)}"
-
-
 def race_page(race: Race, table: Table) -> dict[str, Any]:
     """What a report shows of a race: its sentence and a line a point."""
     column, points = race.column, []
     for lead in race.leads:
-        found, link = lead.link.difference, lead.link
+        found, link = lead.difference, lead.link
         rows = (race.first.rows[lead.fraction], race.second.rows[lead.fraction])
         means = [percent(table.cells[row, column.key].estimate, column.decimals) for row in rows]
         notes = [link.barred, link.copies, link.lengths]
-        notes += [found.basis] if found and found.basis != PRETRAINING_SEEDS else []
+        notes += [found.basis] if found.basis != PRETRAINING_SEEDS else []
         notes += ["every run of one arm collapsed" if link.is_collapsed else link.without_collapsed(column.decimals)]
         points.append(
             {
@@ -156,7 +148,7 @@ def race_page(race: Race, table: Table) -> dict[str, Any]:
                 "tokens": lead.tokens or DASH,
                 "first": means[0],
                 "second": means[1],
-                "difference": signed(found.mean if found else None, column.decimals),
+                "difference": signed(found.mean, column.decimals),
                 "interval": interval(found, column.decimals),
                 "note": "; ".join(filter(None, notes)),
             }

@@ -98,35 +98,26 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Every cell of an experiment: (row, key of a data set) -> cell.
-
-    `strays` says which runs are in no cell because they saw another data set under their task's name.
-    """
+    """Every cell of an experiment: (row, key of a data set) -> cell; complete runs by arm and by row."""
 
     experiment: Experiment
     runs: Runs
     columns: tuple[DataColumn, ...]
     cells: Mapping[tuple[str, str], Cell]
-    strays: tuple[str, ...] = ()
+    strays: tuple[str, ...] = ()  # which runs are in no cell: they saw another data set under their task's name
 
     @cached_property
     def trained(self) -> dict[str, list[Record]]:
-        """Arm -> its complete runs."""
         return grouped(run for run in self.runs.pretrain if run.is_complete)
 
     @cached_property
     def tuned(self) -> dict[str, list[Record]]:
-        """Row -> its complete runs."""
         return grouped(run for run in self.runs.finetune if run.is_complete)
 
     @property
     def pretrain_seeds(self) -> tuple[int, ...]:
         tuned = {run.pretrain_seed for run in self.runs.finetune if run.name in self.rows}
         return tuple(sorted(tuned | {run.seed for run in self.runs.pretrain}))
-
-    @property
-    def finetune_seeds(self) -> tuple[int, ...]:
-        return tuple(sorted({run.seed for run in self.runs.finetune if run.name in self.rows}))
 
     @property
     def rows(self) -> list[str]:
@@ -137,7 +128,6 @@ class Table:
         return [column for column in self.columns if self.has_results(column)]
 
     def has_results(self, column: DataColumn) -> bool:
-        """Whether any row has a score on this data set."""
         return any(self.cells[row, column.key].scores for row in self.rows)
 
     def paper_value(self, row: str, column: DataColumn) -> float | None:
@@ -154,7 +144,6 @@ def grouped(runs: Iterable[Record], key: Callable[[Record], Any] = attrgetter("n
 
 
 def is_scored(run: Record) -> bool:
-    """Whether a fine-tuning run is complete and has scores."""
     return run.is_complete and bool(run.values)
 
 
@@ -186,7 +175,7 @@ def build_table(experiment: Experiment, runs: Runs) -> Table:
         for one in experiment.rows:
             trained = [run for run in runs.pretrain if run.name == one.arm]
             complete = [run for run in trained if run.is_complete]
-            cells[one.name, ours.key] = _cell(complete, column.metric, map(_seeds, trained))
+            cells[one.name, ours.key] = _cell(complete, column.metric, map(seeds_of, trained))
         has_results = any(cells[row, ours.key].scores for row in rows)
         columns += [_of_paper(column), *([ours] if has_results else [])]
     filled = [one for one in columns if any((row, one.key) in cells and cells[row, one.key].scores for row in rows)]
@@ -203,8 +192,8 @@ def build_table(experiment: Experiment, runs: Runs) -> Table:
             whole = _mean_cell([_mean_cell([cell for _, cell in group]) for group in groups])
             cells[row, ours.key] = replace(whole, groups=groups)
     # In the order of the paper's columns, other tasks last; the sort keeps the order within a column.
-    places = {column.name: place for place, column in enumerate(experiment.columns)}
-    columns.sort(key=lambda one: places[one.column.name] if one.column else len(places))
+    order = [column.name for column in experiment.columns]
+    columns.sort(key=lambda one: order.index(one.column.name) if one.column else len(order))
     none = {(row, one.key): Cell() for row in rows for one in columns}
     return Table(experiment, runs, tuple(columns), none | cells, strays)
 
@@ -212,10 +201,7 @@ def build_table(experiment: Experiment, runs: Runs) -> Table:
 def _of_one_data_set(
     runs: Sequence[Record], synthetic: str | None
 ) -> tuple[list[Record], dict[str, str | None], tuple[str, ...]]:
-    """(runs that a table may hold side by side, task -> the generated world it is of, what is said of the others).
-
-    Generated files have the official ones' names: a task may have runs on both, and the encoders' world has the cells.
-    """
+    """(runs for one table, task -> its generated world, what is said of the others); the encoders' world counts."""
     worlds: dict[str, str | None] = {}
     strays, apart = [], set()
     for task in dict.fromkeys(run.task for run in runs):
@@ -234,7 +220,6 @@ def _of_one_data_set(
 
 
 def _of_paper(column: Column) -> DataColumn:
-    """The paper's data set of a column, which no run is on."""
     return DataColumn(column.name, f"paper:{column.name}", column.metric, column, is_paper=True)
 
 
@@ -260,10 +245,7 @@ def _data_columns(
 
 
 def _data_column(run: Record, column: Column | None, synthetic: str | None, shown: set[str]) -> DataColumn:
-    """Generated data has the official files' format and the official task's name, and is never the paper's data set.
-
-    Adds its score to `shown`, the task's that have a column.
-    """
+    """Generated data is never the paper's data set, whatever its name. Adds its score to the task's `shown` ones."""
     is_same_data = column is not None and run.task == column.task and not stand_in_for(run) and not synthetic
     is_other_split = is_same_data and column is not None and column.split != OUR_SPLIT
     metric = own = run.metric if run.values else ""
@@ -308,7 +290,7 @@ def _on_other_split(column: Column) -> tuple[str, str]:
 
 def _cell(runs: Sequence[Record], metric: str, expected: Iterable[Seeds], note: str = "") -> Cell:
     """Of complete runs of one stage; `expected` are the seeds that there should be."""
-    found = {_seeds(run): run for run in runs if metric in _values(run)}
+    found = {seeds_of(run): run for run in runs if metric in _values(run)}
     scores = {seeds: float(_values(run)[metric]) for seeds, run in found.items()}
     num_unscored = len(runs) - len(found)
     lacking = f"{num_unscored} run(s) lack {metric}" if num_unscored else ""
@@ -328,19 +310,17 @@ def _values(run: Record) -> Mapping[str, float]:
     return run.facts if run.stage == "pretrain" else run.values
 
 
-def _seeds(run: Record) -> Seeds:
+def seeds_of(run: Record) -> Seeds:
     return (run.seed, 0) if run.stage == "pretrain" else (run.pretrain_seed, run.seed)
 
 
 def _best_learning_rate(runs: list[Record]) -> tuple[list[Record], str]:
-    """(the runs at one learning rate, which one it is), all runs where there is but one.
+    """(the runs at the best learning rate, which one it is), all runs where there is but one.
 
-    Chosen by the mean of each task's own selecting score, among the rates with most seeds and over the seeds that all
-    of these have: a rate must not win by the seeds that it happens to have.
+    Best by the mean score over the seeds that all rates with most seeds have: none may win by its seeds.
     """
-    by_rate: dict[float | None, dict[Seeds, Record]] = {}
-    for run in runs:
-        by_rate.setdefault(run.learning_rate, {})[_seeds(run)] = run
+    rates = grouped(runs, attrgetter("learning_rate"))
+    by_rate = {rate: {seeds_of(run): run for run in mine} for rate, mine in rates.items()}
     if len(by_rate) < 2:
         return runs, ""
     most = max(map(len, by_rate.values()))
@@ -365,13 +345,11 @@ def speakers(name: str, columns: Iterable[DataColumn]) -> list[DataColumn]:
 def _mean_column(column: Column, parts: Sequence[DataColumn]) -> DataColumn:
     others = [part.heading for part in parts if not part.is_paper and not part.is_other_split]
     is_other_split = column.split != OUR_SPLIT or any(part.is_other_split for part in parts)
-    heading, role = column.name, ""
+    heading, role = _on_other_split(column) if is_other_split else (column.name, "")
     if any(part.role.startswith("synthetic") for part in parts):
         heading, role = f"synthetic {column.name}", f"synthetic, for {column.name}"
     elif others:
         heading, role = f"{column.name} with stand-ins", f"stand-in for {column.name}: {', '.join(others)}"
-    elif is_other_split:
-        heading, role = _on_other_split(column)
     tasks = tuple(dict.fromkeys(part.task for part in parts))
     split = is_other_split and not others
     return DataColumn(heading, f"mean:{column.name}", "", column, not role, role, tasks=tasks, is_other_split=split)
