@@ -1,7 +1,4 @@
-r"""A report's tables for a paper: report.tex, to be `\input` where the package booktabs is loaded.
-
-Laid out from the same page as the HTML and the terminal's, so it cannot say anything else.
-"""
+r"""A report's tables for a paper: report.tex, to be `\input` where the package booktabs is loaded."""
 
 from __future__ import annotations
 

@@ -98,15 +98,14 @@ def _judgement_pages(judgements: Sequence[Judgement], table: Table, axis: float)
     for one in judgements:
         found, decimals = one.difference, one.column.decimals if one.column else 1
         direction = f"within {one.claim.points:g}" if one.claim.kind == SPREAD else one.claim.direction
+        paper = DIRECTIONS.get(direction, direction) if one.paper_size is None else signed(one.paper_size, decimals)
         corrected = f"corrected {probability(one.corrected).removeprefix('p ').removeprefix('= ')}"
         seeds = f"~{one.decisive_seeds} seeds" if one.decisive_seeds else f">{MOST_SEEDS} seeds"
         pages.append(
             {
                 "text": one.claim.text,
                 "compared": _compared(one, table),
-                "paper": DIRECTIONS.get(direction, direction)
-                if one.paper_size is None
-                else signed(one.paper_size, decimals),
+                "paper": paper,
                 "judged_on": one.judged_on,
                 "ours": signed(found.mean if found else None, decimals),
                 "interval": interval(found, decimals),

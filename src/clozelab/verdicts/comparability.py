@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from clozelab.runs.record import Record
 
 NAMES = ("experiment", "arm", "row", "encoder_arm", "encoder_fraction", "pretrain_seed", "seed")
-"""What runs are called and paired by."""
 MAY_DIFFER = (
     *NAMES,
     *("save_model", "predict_test"),
@@ -127,9 +126,7 @@ def encoder_of(run: Record) -> str | None:
 
 def _encoders(runs: Iterable[Record]) -> dict[tuple[int, float], set[str | None]]:
     """(pre-training seed, fraction of its steps) -> the encoders that runs began with."""
-    began = grouped(
-        filter(encoder_of, runs), lambda run: (run.pretrain_seed, float(run.config.get("encoder_fraction", 1.0)))
-    )
+    began = grouped(filter(encoder_of, runs), lambda run: (run.pretrain_seed, run.config.get("encoder_fraction", 1.0)))
     return {key: set(map(encoder_of, mine)) for key, mine in began.items()}
 
 

@@ -224,7 +224,6 @@ def _why_no_size(case: Case, table: Table) -> str:
 
 
 def _cautions(link: Link, table: Table) -> list[str]:
-    """What a reader must know of a link's cells."""
     notes = []
     cells = {(row, column.key): table.cells[row, column.key] for _, row, column in link.terms}
     for (row, _), cell in cells.items():

@@ -174,7 +174,6 @@ def _place(one: DataColumn, column: Column) -> int | str:
 
 
 def _links(claim: Claim, column: DataColumn, table: Table, among: str = "") -> tuple[Link, ...]:
-    """The differences of a claim on one data set; `among` others, each says on which."""
     label, links = table.experiment.label, []
     for first, second in claim.pairs:
         names = [] if claim.rows == (first, second) else [f"{label(first)} {MINUS} {label(second)}"]
@@ -204,16 +203,12 @@ def _link(terms: tuple[Term, ...], table: Table, name: str = "", margin: float =
         if cell.num_unscored
     ]
     absent = f"no complete run of {' and '.join(dict.fromkeys(row for row, _, _ in empty))}" if empty else ""
-    copies = [
-        f"{row}: {copied}"
-        for _, row, _, cell in sides
-        for part in cell.parts
-        if (copied := copied_seeds(part.runs.values()))
-    ]
+    parts = [(row, part.runs.values()) for _, row, _, cell in sides for part in cell.parts]
+    copies = [f"{row}: {copied}" for row, runs in parts if (copied := copied_seeds(runs))]
     # Rows are cut to what their encoder was trained on: one from the middle of a run may have seen short rows only.
-    runs = [[run for part in cell.parts for run in part.runs.values()] for cell in cells]
-    known = [{(run.facts.get("data") or {}).get("max_seq_length") or 0 for run in own} - {0} for own in runs]
-    lengths = dict.fromkeys("/".join(map(str, sorted(own))) for own in known)
+    own = [[run.facts.get("data") or {} for part in cell.parts for run in part.runs.values()] for cell in cells]
+    known = [{data.get("max_seq_length") or 0 for data in all_data} - {0} for all_data in own]
+    lengths = dict.fromkeys("/".join(map(str, sorted(found))) for found in known)
     return Link(
         name=name,
         terms=terms,

@@ -112,7 +112,6 @@ def sentence(race: Race) -> str:
 
 
 def _sureness(leads: Sequence[Lead], has_changed: bool) -> str:
-    """What the intervals say of it."""
     if not any(lead.difference.basis == PRETRAINING_SEEDS for lead in leads):
         return "with one pre-training seed an arm, that may be the luck of two runs and shows no crossing"
     names, places = {-1: "below", 1: "above"}, {}

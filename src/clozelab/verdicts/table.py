@@ -62,8 +62,6 @@ class DataColumn:
 
 @dataclass(frozen=True)
 class Cell:
-    """One row on one data set."""
-
     scores: Mapping[Seeds, float] = field(default_factory=dict)
     healthy: Mapping[Seeds, float] = field(default_factory=dict)  # without those of collapsed runs
     missing: tuple[Seeds, ...] = ()  # that other cells have and this one has not
