@@ -60,7 +60,7 @@ def test_size_is_drawn_where_arms_differ_in_it(make_runs: Callable[..., Path]) -
     report = write_report(experiment, root, root / "report", scale="demo")
     assert (report.folder / "sizes.svg").is_file() and (report.folder / "sizes-dark.png").is_file()
     assert 'src="sizes.png"' in (report.folder / "report.md").read_text()
-    assert "against the parameters of the encoder" in report.html.read_text()
+    assert "against the parameters of the encoder" in (report.folder / "report.html").read_text()
 
 
 def test_of_points_of_one_run_the_last_has_its_size(make_runs: Callable[..., Path], writers: Any) -> None:

@@ -27,7 +27,7 @@ def page(make_runs: Callable[..., Path], writers: Any, monkeypatch: pytest.Monke
     root = make_runs(means, pretrain_seeds=(1, 2), finetune_seeds=(1,))
     writers.finetune(root, "ltr", "sst2", (1, 1), 60.0, majority_baseline=0.5)
     experiment = load_experiment(find_experiment("table5_pretraining_tasks"))
-    return write_report(experiment, root, root / "report", scale="demo").html
+    return write_report(experiment, root, root / "report", scale="demo").folder / "report.html"
 
 
 def test_every_cell_stands_under_its_heading(page: Path) -> None:

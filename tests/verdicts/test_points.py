@@ -229,7 +229,7 @@ def test_the_report_shows_points_and_names_arms(tmp_path: Path, writers: Any) ->
     assert "## Along pre-training" in text and "changes sign between" in text
     assert "SNLI-95k (stand-in for MNLI-m). The mean difference" in text
     assert "| 5 % | 50 k | 57.0 \u00b1 2.2 | 62.0 \u00b1 2.5 | \u22125.0 | [\u22125.7, \u22124.3] |  |" in text
-    assert "<h2>Along pre-training</h2>" in report.html.read_text()
+    assert "<h2>Along pre-training</h2>" in (report.folder / "report.html").read_text()
     tex = write_latex(report.page, tmp_path / "report.tex").read_text()
     assert r"5 \% & 50 k & 57.0 $\pm$ 2.2 & 62.0 $\pm$ 2.5 & $-$5.0 & [$-$5.7, $-$4.3] \\" in tex
     assert r"The mean difference mlm $-$ ltr changes sign" in tex
@@ -254,5 +254,8 @@ def test_other_arms_keep_the_label_of_their_first_row(tmp_path: Path, writers: A
 def test_no_points_no_section(tmp_path: Path, writers: Any) -> None:
     writers.pretrain(tmp_path, "mlm", 1)
     report = written(tmp_path, "table5_pretraining_tasks")
-    assert "Along pre-training" not in report.html.read_text() + (report.folder / "report.md").read_text()
+    assert (
+        "Along pre-training"
+        not in (report.folder / "report.html").read_text() + (report.folder / "report.md").read_text()
+    )
     assert not (report.folder / "points.png").exists() and not (report.folder / "sizes.png").exists()
