@@ -83,12 +83,7 @@ def real_trainer(folder: Path, answer: Any) -> Any:
     hardware = choose_hardware(
         accelerator="cpu", devices=1, num_nodes=1, strategy="auto", precision="auto", threads=None
     )
-    callbacks = stage_callbacks(
-        checkpoint=folder / "last.ckpt",
-        checkpoint_interval_steps=TOTAL_STEPS,
-        fingerprint="0" * 64,
-        progress_bar=True,
-    )
+    callbacks = stage_callbacks(folder / "last.ckpt", TOTAL_STEPS, fingerprint="0" * 64, progress_bar=True)
     return build_trainer(
         hardware,
         max_steps=TOTAL_STEPS,

@@ -250,7 +250,7 @@ def recorded(folder: Path, stage: str, delta: str) -> Record:
     composed = sweep.compose(f"sweep_{stage}", [f"{DELTAS[stage]}={delta}", "scale=laptop"], folder=folder)
     with sweep.hydra_config(composed):
         config = canonical(sweep.without_hydra(composed))
-        return Record.model_construct(stage=stage, config=config, **what_was_said().model_dump())
+        return Record.model_construct(stage=stage, config=config, **what_was_said())
 
 
 @pytest.mark.parametrize("name", list_experiments())

@@ -21,7 +21,7 @@ def test_every_ngram_is_found_where_it_stands(
     monkeypatch.setattr(ngrams, "BLOCK_TOKENS", block)
     shards = make("shards", 1, 20, 600)
     ids = shards.tokens[:]
-    index = search(shards, ngram_hashes(ids), unk_id=7)
+    index = search(shards, [ngram_hashes(ids)], unk_id=7)
     assert np.array_equal(index.only_position(ngram_hashes(ids)), np.arange(len(ids) - NGRAM + 1))
     assert (index.num_searched, index.largest_id) == (len(ids), ids.max())
     assert index.num_unknown == (ids == 7).sum()
@@ -32,17 +32,17 @@ def test_what_is_not_there_is_not_found(make: Callable[..., Any]) -> None:
     ids = shards.tokens[:]
     other = ids.copy()
     other[::NGRAM] = (other[::NGRAM] + 1) % 600  # one token of every n-gram
-    index = search(shards, ngram_hashes(other), unk_id=1)
+    index = search(shards, [ngram_hashes(other)], unk_id=1)
     assert not index.is_found(ngram_hashes(other)).any()
     reversed_ids = ngram_hashes(ids[::-1])
-    assert not search(shards, reversed_ids, unk_id=1).is_found(reversed_ids).any()
+    assert not search(shards, [reversed_ids], unk_id=1).is_found(reversed_ids).any()
 
 
 def test_what_stands_twice_has_no_only_position(make: Callable[..., Any]) -> None:
     shards = make("shards", 1, 20, 600)
     ids = shards.tokens[:].astype("<u2")
     twice = replace(shards, tokens=TokenStream([ids, ids]))
-    index = search(twice, ngram_hashes(ids), unk_id=1)
+    index = search(twice, [ngram_hashes(ids)], unk_id=1)
     assert index.is_found(ngram_hashes(ids)).all()
     assert (index.only_position(ngram_hashes(ids)) == -1).all()
     assert (index.only_position(np.zeros(3, dtype=np.uint64)) == -1).all()
@@ -52,5 +52,5 @@ def test_a_large_corpus_is_searched_in_parts(make: Callable[..., Any], monkeypat
     monkeypatch.setattr(ngrams, "BLOCK_TOKENS", 100)
     shards = make("shards", 1, 40, 600)
     monkeypatch.setattr(ngrams, "MAX_SEARCHED_TOKENS", shards.num_tokens // 3)
-    index = search(shards, np.zeros(0, dtype=np.uint64), unk_id=1)
+    index = search(shards, [], unk_id=1)
     assert 0.2 < index.searched_fraction < 0.35

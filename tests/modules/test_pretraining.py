@@ -152,12 +152,7 @@ class ToyRun:
             validation_interval_steps=self.options["validation"],
             callbacks=[
                 *extra,
-                *stage_callbacks(
-                    checkpoint=last,
-                    checkpoint_interval_steps=self.options["interval"],
-                    fingerprint="0" * 64,
-                    progress_bar=False,
-                ),
+                *stage_callbacks(last, self.options["interval"], fingerprint="0" * 64, progress_bar=False),
             ],
             loggers=[MetricsCsv(self.folder)],
             folder=self.folder,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from clozelab.runs.find import find
-from clozelab.runs.gc import delete, find_garbage
+from clozelab.runs.upkeep import delete, find_garbage
 from clozelab.stages.inventory import gc as main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists who holds a lock")

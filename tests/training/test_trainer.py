@@ -165,9 +165,7 @@ OURS, OTHERS = "a" * 64, "b" * 64
 
 def fit(checkpoint: Path, fingerprint: str, steps: int) -> int:
     """Train up to `steps`, from the checkpoint if it is there; the step that was reached."""
-    callbacks = stage_callbacks(
-        checkpoint=checkpoint, checkpoint_interval_steps=2, fingerprint=fingerprint, progress_bar=False
-    )
+    callbacks = stage_callbacks(checkpoint, 2, fingerprint=fingerprint, progress_bar=False)
     trainer = build_trainer(
         choose_hardware(**CPU),
         max_steps=steps,

@@ -1,20 +1,20 @@
 """What an arm trains on: its schedule, what is masked, whether pairs are what their labels say, what predictions see.
 
-Statistics are of instances of its own corpus; bounds are binomial at 4.5 standard deviations: a sound recipe is outside
-once in 150,000 checks.
+Bounds are binomial at 4.5 standard deviations: a sound recipe is outside once in 150,000 checks.
 
 What a prediction can see is tried out: change the text somewhere and look which outputs change. The arm's own objective
-runs on a few instances through freshly initialised models of its shape (small ones of the same kind where that is
-large), in fp32 on the CPU, without dropout. Weights are drawn larger than in training, so that every dependence is far
-above rounding. What may be seen, the objective says (`Objective.allowed`).
+runs on a few instances through fresh models of its shape (small ones of the same kind where that is large), in fp32 on
+the CPU, without dropout. Weights are drawn larger than in training, so that every dependence is far above rounding.
+What may be seen, the objective says (`Objective.allowed`).
 
-Letters: T slots in the stream, B instances, S slots each, P predictions, H hidden size, V vocabulary.
+Letters: T slots in the stream, B instances, P predictions, H hidden size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from clozelab.checks.corpus import NGRAM, NgramIndex, ngram_hashes
 from clozelab.checks.subject import ERROR, PROBE_SEED, WARNING, Finding, deviation, finding, share
 from clozelab.corpus.packing import I64, PackedInstances
 from clozelab.corpus.random import instance_indices
-from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
@@ -39,8 +38,7 @@ NUM_SAMPLED = 2048
 LENGTH_BINS = 8
 MAX_FALLBACK_FRACTION = 0.05  # more random next segments that could not be found tie the label to the document
 MIN_LOCATED = 30  # pairs that must be found in the text before something is said about where they come from
-NUM_PROBED, MAX_PROBED_SLOTS = 32, 128
-"""Instances that are changed, and their slots: longer ones would show nothing more and take longer."""
+NUM_PROBED, MAX_PROBED_SLOTS = 32, 128  # instances that are changed, and their slots
 MAX_PARAMETERS = 20_000_000  # a larger encoder is tried in a small shape of the same kind
 PROBE_INITIALIZER_RANGE = 0.1
 TOLERANCE = 1e-5  # of the largest output; rounding in fp32 stays below 2e-6
@@ -65,10 +63,7 @@ def check_schedule(arm: Arm) -> Iterator[Finding]:
 
 
 def sampled(arm: Arm) -> PackedInstances:
-    """The text of up to NUM_SAMPLED instances, spread over the corpus, in epoch 0, before the objective has touched it.
-
-    Of the phase with the most instances.
-    """
+    """Up to NUM_SAMPLED instances of the phase with the most, spread over the corpus, before the objective acts."""
     length = max(arm.phases, key=lambda phase: phase["steps"] * phase["global_batch_size"])["seq_length"]
     instances = arm.corpus.instances(arm.objective, length)
     wanted = np.arange(min(NUM_SAMPLED, len(instances)))
@@ -124,14 +119,8 @@ class PairSample:
     a_hash: np.ndarray  # the n-gram that A ends with; 0 where a segment is too short for one
     b_hash: np.ndarray  # the n-gram that B begins with
 
-    @property
-    def hashes(self) -> np.ndarray:
-        """What to look up in the corpus."""
-        return np.concatenate([self.a_hash, self.b_hash])
-
 
 def sample_pairs(arm: Arm) -> PairSample | None:
-    """None for an arm without a pair objective."""
     if arm.objective.pair is None:
         return None
     packed, label = arm.objective.pair.arrange(sampled(arm), PROBE_SEED, 0)
@@ -210,9 +199,14 @@ class Probe:
     @classmethod
     def of(cls, arm: Arm) -> Probe:
         """A few instances of the arm's shortest phase, and models of its shape or a small one; always the same."""
+        config = replace(arm.config, initializer_range=PROBE_INITIALIZER_RANGE)
+        if parameter_count(config) > MAX_PARAMETERS:
+            most = {"num_hidden_layers": 2, "embedding_size": 64, "num_hidden_groups": min(2, config.num_hidden_layers)}
+            small: dict[str, Any] = {key: min(getattr(config, key), limit) for key, limit in most.items()}
+            config = replace(config, hidden_size=64, num_attention_heads=2, intermediate_size=128, **small)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(PROBE_SEED)
-            models = build_models(Encoder(probe_config(arm.config)), [arm.objective])
+            models = build_models(Encoder(config), [arm.objective])
         for model in models.values():
             model.eval()
         length = min(MAX_PROBED_SLOTS, min(phase["seq_length"] for phase in arm.phases))
@@ -244,16 +238,6 @@ class Probe:
         changed = input_ids.copy()
         changed[where] = (changed[where] + rng.integers(1, vocab_size, len(where))) % vocab_size
         return changed
-
-
-def probe_config(config: EncoderConfig) -> EncoderConfig:
-    """The arm's own shape, or a small one; always with weights that show every dependence."""
-    config = replace(config, initializer_range=PROBE_INITIALIZER_RANGE)
-    if parameter_count(config) <= MAX_PARAMETERS:
-        return config
-    most = {"num_hidden_layers": 2, "embedding_size": 64, "num_hidden_groups": min(2, config.num_hidden_layers)}
-    small: dict[str, Any] = {key: min(getattr(config, key), limit) for key, limit in most.items()}
-    return replace(config, hidden_size=64, num_attention_heads=2, intermediate_size=128, **small)
 
 
 def check_visibility(arm: Arm) -> Iterator[Finding]:
@@ -322,7 +306,7 @@ def check_own_label(probe: Probe, sight: Sight, name: str) -> Finding:
 
 
 def check_neighbours(probe: Probe) -> Finding:
-    """Change one sequence of the stream and look at the others; both layouts, and the padding of a rectangle."""
+    """Change every second sequence of the stream, or all padding, and look at the others; in both layouts."""
     packed = probe.packed
     lengths = np.maximum(2, packed.lengths - np.arange(packed.num_instances) % 4 * (packed.lengths // 8))
     real = packed.position_ids < np.repeat(lengths, packed.width)
@@ -333,22 +317,18 @@ def check_neighbours(probe: Probe) -> Finding:
         "padded instances": (whole, Layout.rectangle(lengths, packed.width), real, instance),
         "packed sequences": (close, Layout.ragged(lengths), np.ones(int(real.sum()), bool), instance[real]),
     }
-    leaks = {form: sum(_leak(probe, model, *rest) for model in probe.models) for form, rest in forms.items()}
+    leaks = dict.fromkeys(forms, 0)
+    for (form, (stream, layout, is_real, owner)), model in product(forms.items(), probe.models):
+        base = probe.states(model, stream, layout)
+        for touched in (owner % 2 == 1, ~is_real):
+            if len(where := np.flatnonzero(touched)):
+                other = stream | {"input_ids": probe.other_ids(stream["input_ids"], where)}
+                leaks[form] += int(changed(base, probe.states(model, other, layout))[is_real & ~touched].sum())
     leaky = ", ".join(form for form, number in leaks.items() if number)
     remedy = "attention ignores the layout: look at the kernel this machine takes (models/attention.py)"
     figure = f"{sum(leaks.values())} slots of other sequences changed, of {packed.num_instances} {' and '.join(leaks)}"
     case = (bool(leaky), ERROR, f"sequences that share a batch see each other ({leaky})", remedy)
     return finding("neighbours", probe.arm.name, "neighbours in a batch and padding are not seen", figure, case)
-
-
-def _leak(probe: Probe, model: str, stream: Arrays, layout: Layout, real: np.ndarray, instance: np.ndarray) -> int:
-    """Real slots of other sequences that change with every second sequence, or with any padding."""
-    base, found = probe.states(model, stream, layout), 0
-    for touched in (instance % 2 == 1, ~real):
-        if len(where := np.flatnonzero(touched)):
-            other = stream | {"input_ids": probe.other_ids(stream["input_ids"], where)}
-            found += int(changed(base, probe.states(model, other, layout))[real & ~touched].sum())
-    return found
 
 
 def changed(before: Tensor, after: Tensor) -> np.ndarray:

@@ -1,13 +1,12 @@
 """The corpus: token ids, unknown tokens, duplicates, held-out text that is trained on; and where text stands in it.
 
 Stretches of tokens are found by 64-bit hashes of n-grams in one pass over the shards. Memory is one block and one entry
-a wanted n-gram, whatever the corpus. A bit table lets through few positions; those are compared with the sorted hashes.
-A false match needs equal 64-bit hashes.
+a wanted n-gram. A bit table lets through few positions; those are compared with the sorted hashes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,9 +60,11 @@ def unknown_tokens(name: str, unknown: int, tokens: int) -> Finding:
 
 def check_duplicates(corpus: Corpus) -> Iterator[Finding]:
     """Documents and sentences that stand twice in training; held-out sentences that are trained on."""
-    train, held_out = hash_split(corpus.train), hash_split(corpus.validation)
-    documents, sentences = (_repeated(hashes) for hashes in (train.documents, train.sentences[train.is_long]))
-    num_documents, num_long = len(train.documents), int(train.is_long.sum())
+    known_sentences, known_documents, is_long = hash_split(corpus.train)
+    # Sorted, since numpy's hash table misses the cache at every entry.
+    ordered = [np.sort(hashes) for hashes in (known_documents, known_sentences[is_long])]
+    documents, sentences = (int(np.count_nonzero(one[1:] == one[:-1])) for one in ordered)
+    num_documents, num_long = len(known_documents), int(is_long.sum())
     level = ERROR if documents > MANY_DUPLICATE_DOCUMENTS * num_documents else WARNING
     copies = "remove the copies (prepare drops exact ones): they weigh double, and an epoch is shorter than it seems"
     boilerplate = "boilerplate? Remove it, or documents that differ in little"
@@ -73,7 +74,8 @@ def check_duplicates(corpus: Corpus) -> Iterator[Finding]:
         (documents > MAX_DUPLICATE_DOCUMENTS * num_documents, level, "whole documents are repeated", copies),
         (sentences > MAX_DUPLICATE_SENTENCES * num_long, WARNING, "sentences are repeated", boilerplate),
     )  # fmt: skip
-    known = np.isin(held_out.sentences[held_out.is_long], train.sentences)
+    held_out, _, is_long = hash_split(corpus.validation)
+    known = np.isin(held_out[is_long], known_sentences)
     part = float(known.mean()) if len(known) else 0.0
     remedy = "the held-out loss flatters the model: remove near-copies of documents, or hold out another source"
     level = ERROR if part > MANY_OVERLAP else WARNING
@@ -83,17 +85,8 @@ def check_duplicates(corpus: Corpus) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class SplitHashes:
-    """64 bits of every sentence and document of a split, and which sentences are long."""
-
-    sentences: np.ndarray
-    documents: np.ndarray
-    is_long: np.ndarray
-
-
-def hash_split(shards: TokenShards) -> SplitHashes:
-    """Of a corpus larger than MAX_HASHED_TOKENS, its first documents."""
+def hash_split(shards: TokenShards) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """64 bits of each sentence and document, and which sentences are long; of a corpus that is too large its first."""
     offsets, bounds = np.asarray(shards.sentence_offsets), np.asarray(shards.document_offsets)
     num_documents = max(1, int(np.searchsorted(offsets[bounds], MAX_HASHED_TOKENS, side="right")) - 1)
     bounds = bounds[: num_documents + 1]
@@ -105,7 +98,7 @@ def hash_split(shards: TokenShards) -> SplitHashes:
         ids = shards.tokens[int(cut[0]) : int(cut[-1])].astype(np.uint64)
         parts.append(_sums(ids + np.uint64(1), cut - cut[0], odd))
     sentences = np.concatenate(parts)
-    return SplitHashes(sentences, _sums(sentences, bounds, odd), np.diff(offsets) >= LONG_SENTENCE_TOKENS)
+    return sentences, _sums(sentences, bounds, odd), np.diff(offsets) >= LONG_SENTENCE_TOKENS
 
 
 def _sums(values: np.ndarray, offsets: np.ndarray, odd: np.ndarray) -> np.ndarray:
@@ -116,12 +109,6 @@ def _sums(values: np.ndarray, offsets: np.ndarray, odd: np.ndarray) -> np.ndarra
         mixed = (values ^ (values >> np.uint64(29))) * odd[place % _PLACES]
         sums = np.add.reduceat(mixed, offsets[:-1])
         return (sums ^ (sums >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93) + lengths.astype(np.uint64)
-
-
-def _repeated(hashes: np.ndarray) -> int:
-    """How many equal an earlier one. Sorted, since numpy's hash table misses the cache at every entry."""
-    ordered = np.sort(hashes)
-    return int(np.count_nonzero(ordered[1:] == ordered[:-1]))
 
 
 def ngram_hashes(ids: np.ndarray) -> np.ndarray:
@@ -136,7 +123,7 @@ def ngram_hashes(ids: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class NgramIndex:
-    """What a pass over a corpus found, and what it met on the way."""
+    """What a pass over a corpus found."""
 
     hashes: np.ndarray  # uint64 [U], sorted: the n-grams that were wanted
     counts: np.ndarray  # int64 [U]: how often each stands in the part that was searched
@@ -160,9 +147,9 @@ class NgramIndex:
         return np.where((self.counts[place] == 1) & (hashes != 0), self.positions[place], -1)
 
 
-def search(shards: TokenShards, wanted: np.ndarray, unk_id: int) -> NgramIndex:
-    """One pass over the tokens of a split. `wanted` uint64 of any length, in any order."""
-    hashes = np.unique(np.append(wanted, np.uint64(0)))
+def search(shards: TokenShards, wanted: Sequence[np.ndarray], unk_id: int) -> NgramIndex:
+    """One pass over the tokens of a split. `wanted` uint64 each, of any length, in any order."""
+    hashes = np.unique(np.concatenate([np.zeros(1, dtype=np.uint64), *wanted]))
     counts, positions = np.zeros(len(hashes), dtype=np.int64), np.full(len(hashes), -1, dtype=np.int64)
     bits = max(_FILTER_BITS, len(hashes).bit_length() + 6)
     shift = np.uint64(64 - bits)

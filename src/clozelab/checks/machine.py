@@ -1,14 +1,8 @@
-"""What this machine can do and which way the project takes on it: measured ceilings, precision, kernels.
-
-Every number is measured on the spot, in a second or two; parts that need a GPU are asked of torch's answers, so that
-they can be tried without one.
-"""
+"""What this machine can do and which way the project takes on it: measured ceilings, precision, kernels."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +14,7 @@ from clozelab.terminal import Heading, make_table
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
     choose_precision,
+    least_seconds,
     matmul_ceiling,
     onednn_fp32,
     onednn_fp32_error,
@@ -40,27 +35,21 @@ class Fact:
 
 def look_at_machine(*, cores: int, allocator_tuned: bool, threads: int | None = None) -> Iterator[Fact]:
     """Facts in the order in which they are shown; `threads` as trainer.threads."""
-    before = torch.get_num_threads()
+    before, cpu = torch.get_num_threads(), torch.device("cpu")
     if threads is not None:
         torch.set_num_threads(threads)
     try:
-        yield from ceilings()
+        yield Fact("ceilings", "matmul fp32", flops(matmul_ceiling("32-true", cpu, MEASURE_SECONDS)), "default library")
+        with onednn_fp32() as there:
+            if there:
+                rate = flops(matmul_ceiling("32-true", cpu, MEASURE_SECONDS))
+                yield Fact("ceilings", "matmul fp32, oneDNN", rate, "fp32_precision = 'bf16'")
+        yield Fact("ceilings", "matmul bf16", flops(matmul_ceiling("bf16-mixed", cpu, MEASURE_SECONDS)))
+        yield Fact("ceilings", "memory copy", f"{copy_rate(cpu) / 1e9:.1f} GB/s", "bytes read, as many written")
         yield from chosen_path(cores, allocator_tuned)
         yield from gpu_facts()
     finally:
         torch.set_num_threads(before)
-
-
-def ceilings() -> Iterator[Fact]:
-    """Matrix products and memory on the CPU."""
-    cpu = torch.device("cpu")
-    yield Fact("ceilings", "matmul fp32", flops(matmul_ceiling("32-true", cpu, MEASURE_SECONDS)), "default library")
-    with onednn_fp32() as there:
-        if there:
-            rate = flops(matmul_ceiling("32-true", cpu, MEASURE_SECONDS))
-            yield Fact("ceilings", "matmul fp32, oneDNN", rate, "fp32_precision = 'bf16'")
-    yield Fact("ceilings", "matmul bf16", flops(matmul_ceiling("bf16-mixed", cpu, MEASURE_SECONDS)))
-    yield Fact("ceilings", "memory copy", f"{copy_rate(cpu) / 1e9:.1f} GB/s", "bytes read, as many written")
 
 
 def chosen_path(cores: int, allocator_tuned: bool) -> Iterator[Fact]:
@@ -110,10 +99,7 @@ def gpu_facts() -> Iterator[Fact]:
 
 @torch.no_grad()
 def varlen_error() -> float | None:
-    """Largest difference of the ragged CUDA kernel from one call a sequence; None where there is no such kernel.
-
-    Raises what the kernel raises.
-    """
+    """Largest difference of the ragged CUDA kernel from one call a sequence; None where there is no such kernel."""
     layout = Layout.ragged([5, 64, 33]).to("cuda")
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(102, 2, 64, generator=generator).to("cuda", torch.bfloat16) for _ in range(3))
@@ -124,21 +110,11 @@ def varlen_error() -> float | None:
     return float((got.float() - expected).abs().max())
 
 
-@torch.no_grad()
-def copy_rate(device: torch.device, repeats: int = 4) -> float:
+def copy_rate(device: torch.device) -> float:
     """Bytes a second of copying a block that no cache holds; the best of some."""
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    target.copy_(source)
-    best = float("inf")
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        for _ in range(repeats):
-            start = time.perf_counter()
-            target.copy_(source)
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            best = min(best, time.perf_counter() - start)
-    return COPY_BYTES / best
+    return COPY_BYTES / least_seconds(lambda: target.copy_(source), device, MEASURE_SECONDS)
 
 
 def flops(rate: float) -> str:
@@ -148,9 +124,8 @@ def flops(rate: float) -> str:
 
 def print_facts(facts: Iterable[Fact], versions: Mapping[str, str], console: Console) -> None:
     """Groups of facts as they come, and the versions."""
-    lines = [[fact.group, fact.name, fact.value, fact.note] for fact in facts]
-    lines += [["versions", name, version, ""] for name, version in versions.items()]
-    for after, before in zip(reversed(lines[1:]), reversed(lines[:-1]), strict=True):
-        after[0] = "" if after[0] == before[0] else after[0]  # a group is named once
+    every = [*facts, *(Fact("versions", name, version) for name, version in versions.items())]
+    first = {fact.group: fact for fact in reversed(every)}  # a group is named once
+    lines = [[one.group if one is first[one.group] else "", one.name, one.value, one.note] for one in every]
     headings = [Heading("group"), Heading("what"), Heading("found", folds=True), Heading("note", folds=True)]
     console.print(make_table(headings, lines, console.width))

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.console import Console
 
 from clozelab.checks.arms import check_masks, check_pairs, check_schedule, check_visibility, sample_pairs
 from clozelab.checks.corpus import check_duplicates, check_vocabulary, search
-from clozelab.checks.subject import ERROR, OK, WARNING, Finding, Subject
+from clozelab.checks.subject import ERROR, OK, WARNING, Finding, Subject, finding
 from clozelab.checks.tasks import check_canary, check_contamination, check_labels, check_text, sample_texts
-from clozelab.runs.gc import describe_size
+from clozelab.runs.upkeep import describe_size
 from clozelab.terminal import Heading, make_table
 
 if TYPE_CHECKING:
@@ -58,8 +57,8 @@ def _examine_corpus(subject: Subject, corpus: Corpus, arms: list[Arm]) -> Iterat
     """One pass over the corpus for everything that wants to know where something stands."""
     pairs = [(arm, sampled) for arm in arms if arm.corpus is corpus and (sampled := sample_pairs(arm)) is not None]
     texts = [sampled for task in subject.tasks for sampled in sample_texts(task, corpus)]
-    wanted = [np.zeros(0, dtype=np.uint64), *(one.hashes for _, one in pairs), *(one.hashes for one in texts)]
-    index = search(corpus.train, np.concatenate(wanted), corpus.unk_id)
+    wanted = [part for _, one in pairs for part in (one.a_hash, one.b_hash)] + [one.hashes for one in texts]
+    index = search(corpus.train, wanted, corpus.unk_id)
     yield from check_vocabulary(corpus, index)
     yield from check_duplicates(corpus)
     for arm, sampled in pairs:
@@ -81,11 +80,10 @@ def check_disk(subject: Subject) -> Finding:
     budget = subject.budget
     largest = max((arm.checkpoint_bytes for arm in subject.arms), default=0)
     wanted = DISK_MARGIN * (max(0, budget.run_bytes - budget.used_bytes) + largest)
-    figure = f"{describe_size(wanted)} wanted, {describe_size(budget.free_bytes)} free in {budget.folder}"
-    if budget.free_bytes >= wanted:
-        return Finding("disk", OK, "the disk holds all runs", figure)
-    remedy = "free space, or set runs_dir to a larger disk"
-    return Finding("disk", ERROR, "the disk cannot hold the checkpoints of all runs", figure, remedy)
+    figure = f"{describe_size(wanted)} wanted, {describe_size(budget.free_bytes)} free"
+    fix = "free space, or set runs_dir to a larger disk"
+    full = (budget.free_bytes < wanted, ERROR, "the disk cannot hold the checkpoints of all runs", fix)
+    return finding("disk", budget.folder, "the disk holds all runs", figure, full)
 
 
 def check_time(subject: Subject) -> Iterator[Finding]:
@@ -104,21 +102,18 @@ def check_time(subject: Subject) -> Iterator[Finding]:
         said.append(f"{' and '.join(unknown) or 'all'}: no speed is known here yet (clozelab plan measures it){guess}")
     tokens = sum(arm.count * arm.tokens for arm in subject.arms)
     figure = f"{tokens / 1e6:,.1f} M tokens in {sum(arm.count for arm in subject.arms)} pre-training runs"
-    if sum(seconds or 0.0 for seconds in stages.values()) + (by_flops or 0.0) <= LONG_SECONDS:
-        yield Finding("time", OK, f"what is left takes: {'; '.join(said)}", figure)
-    else:
-        remedy = f"clozelab plan {name} budget=TIME says what a budget affords" if name else "fewer seeds or tokens"
-        yield Finding("time", WARNING, f"what is left takes days: {'; '.join(said)}", figure, remedy)
+    is_long = sum(seconds or 0.0 for seconds in stages.values()) + (by_flops or 0.0) > LONG_SECONDS
+    fix = f"clozelab plan {name} budget=TIME says what a budget affords" if name else "fewer seeds or tokens"
+    what = "; ".join(said)
+    yield finding("time", "what is left takes", what, figure, (is_long, WARNING, what, fix))
 
 
 def print_findings(findings: Sequence[Finding], console: Console) -> None:
     """One line a finding, what went wrong last and with its remedy."""
-    order = (OK, WARNING, ERROR)
-    lines = []
+    order, lines = (OK, WARNING, ERROR), []
     for one in sorted(findings, key=lambda one: order.index(one.level)):
         lines.append([one.check, one.level, one.what, one.figure])
-        if one.remedy:
-            lines.append(["", "", f"-> {one.remedy}", ""])
+        lines += [["", "", f"-> {one.remedy}", ""]] if one.remedy else []
     headings = [Heading("check"), Heading("result"), Heading("what", folds=True), Heading("figure", folds=True)]
     console.print(make_table(headings, lines, console.width))
     counts = Counter(one.level for one in findings)

@@ -1,7 +1,4 @@
-"""What the pre-flight looks at (arms on their corpora, tasks, what the runs will want), and what a check says of it.
-
-Plain objects, so that a check can be tried on anything. Who composes them from an experiment is stages/subject.py.
-"""
+"""What the pre-flight looks at (stages/subject.py composes it from an experiment), and what a check says of it."""
 
 from __future__ import annotations
 
@@ -21,8 +18,6 @@ Case = tuple[bool, str, str, str]  # what may be wrong: (whether it is so, level
 
 @dataclass(frozen=True)
 class Finding:
-    """One result of one check: a level, a result in words, the figure behind it, and what to do."""
-
     check: str
     level: str  # ok | warning (the run goes on) | error (it does not)
     what: str
@@ -39,12 +34,6 @@ def findings(check: str, name: str, good: str, figure: str, cases: Iterable[Case
 def finding(check: str, name: str, good: str, figure: str, *cases: Case) -> Finding:
     """The same, of cases of which only the first counts."""
     return findings(check, name, good, figure, cases)[0]
-
-
-def worst(found: Sequence[Finding]) -> str:
-    """The highest level among them; ok for none."""
-    levels = {one.level for one in found}
-    return next((level for level in (ERROR, WARNING) if level in levels), OK)
 
 
 def share(count: float, total: float) -> str:
@@ -68,27 +57,20 @@ class Task:
     trained_length: int  # tokens of the longest instance that its encoders are trained on
     metrics: Sequence[str] = ()
     number_range: Sequence[float] | None = None
-    stored_label_names: Sequence[str] | None = None
-    """Class names that the encoder's folder remembers, in the order of their indices."""
+    stored_label_names: Sequence[str] | None = None  # that the encoder's folder remembers, by their indices
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What all runs want, and what there is.
+    """What all runs want, and what there is."""
 
-    Attributes:
-        folder, free_bytes: where the runs go, and the room there.
-        run_bytes: of all run folders; `used_bytes` of them are there already.
-        stages: what a stage is called -> seconds, by the clock, of its jobs that are left; None: no speed is known.
-        by_flops: seconds of the stages without a speed, from their FLOPs and this machine's matrix products now.
-    """
-
-    folder: str
+    folder: str  # where the runs go
     free_bytes: int
-    run_bytes: int = 0
-    used_bytes: int = 0
+    run_bytes: int = 0  # of all run folders
+    used_bytes: int = 0  # of them, that are there already
     stages: Mapping[str, float | None] = field(default_factory=dict)
-    by_flops: float | None = None
+    """What a stage is called -> seconds, by the clock, of its jobs that are left; None: no speed is known."""
+    by_flops: float | None = None  # seconds of the stages without a speed, by this machine's matrix products now
 
 
 @dataclass(frozen=True)
@@ -97,13 +79,12 @@ class Subject:
     arms: Sequence[Arm]
     tasks: Sequence[Task]
     budget: Budget
-    refusals: Sequence[tuple[str, str]] = ()
-    """(what, why) of everything that could not even be built: settings, task files, a damaged corpus."""
+    refusals: Sequence[tuple[str, str]] = ()  # (what, why) of settings, files, a corpus that could not even be built
     unprepared: Sequence[str] = ()  # corpora that are not prepared yet
     noticed: Sequence[Finding] = ()  # what composing it has shown already
     experiment: str = ""  # its name for other verbs; "" where a stage alone is looked at
 
     @property
     def corpora(self) -> list[Corpus]:
-        """The distinct prepared corpora of the arms."""
+        """The prepared ones of the arms, once each."""
         return list({id(arm.corpus): arm.corpus for arm in self.arms if arm.corpus.tokenizer is not None}.values())

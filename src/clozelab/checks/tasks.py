@@ -1,10 +1,8 @@
-"""A task's files: labels against the configuration, a canary for exchanged labels, unknown words, cut texts.
+"""A task's files: labels against the configuration, exchanged labels, unknown words, cut texts, texts in the corpus.
 
-The canary is the bag of words, fitted on training examples and tried on validation examples. It is far too weak to be a
-result. But where it has learnt anything, the names of the classes must mean the same in both files: if another
-assignment of names fits clearly better than the given one, a label map is wrong.
-
-The last check looks whether the texts that a task is scored on stand in the corpus of its encoders.
+The canary for exchanged labels is the bag of words, fitted on training examples and tried on validation examples. Where
+it has learnt anything, the names of the classes must mean the same in both files: if another assignment of names fits
+clearly better than the given one, a label map is wrong.
 """
 
 from __future__ import annotations
@@ -36,17 +34,14 @@ MAX_REPAIRED, MANY_LOST = 0.05, 0.2
 MAX_CUT = 0.05
 MAX_SEEN = 0.05
 NARROW_RANGE = 0.5  # numbers that fill less than this of their range are on another scale
-
-
 RIGHT_FILE = "is it the right file and column?"
 LABEL_KEYS = "put task.data.labels and the files' label column (task.data.label_column) in agreement"
 
 
 def check_labels(task: Task) -> Iterator[Finding]:
     """Label names in the files, in the configuration and in the encoder's folder; what the numbers of a task span."""
-    preview = task.preview
-    look = _names if preview.label_names is not None else _answers
-    cases, figure = (_numbers if preview.is_regression else look)(task)
+    look = _names if task.preview.label_names is not None else _answers
+    cases, figure = (_numbers if task.preview.is_regression else look)(task)
     yield from findings("labels", task.name, "labels are as configured", figure, cases)
 
 
@@ -131,10 +126,12 @@ def check_canary(task: Task) -> Iterator[Finding]:
     if known is None or asked is None or min(len(known), len(asked)) < MIN_CANARY_EXAMPLES:
         return  # check_labels has said why
     train, held_out = sample(len(known), CANARY_TRAIN), sample(len(asked), CANARY_VALIDATION)
-    truth, number = asked[held_out], len(held_out)
-    texts = _pairs(preview.train, train), _pairs(preview.validation, held_out)
+    truth, number, pairs = asked[held_out], len(held_out), []
+    for found, chosen in ((preview.train, train), (preview.validation, held_out)):
+        first, second = [*found.texts.values(), [""] * found.num_examples][:2]
+        pairs.append([(first[row], second[row]) for row in chosen.tolist()])
     # Balanced: a class must not win by being frequent in one of the files.
-    guess = guess_classes(texts[0], known[train], texts[1], len(names), balanced=True)
+    guess = guess_classes(pairs[0], known[train], pairs[1], len(names), balanced=True)
     table = np.zeros((len(names), len(names)), dtype=np.int64)
     np.add.at(table, (guess, truth), 1)
     # Hits of every assignment of names: as they are, and the other one that fits best.
@@ -142,14 +139,14 @@ def check_canary(task: Task) -> Iterator[Finding]:
     given = hits.pop(tuple(range(len(names))))
     best = max(hits, key=hits.__getitem__)
     is_exchanged = hits[best] - given > CANARY_SIGMAS * max(1.0, hits[best] + given) ** 0.5
-    pairs = ", ".join(f"{names[i]} -> {names[j]}" for i, j in enumerate(best) if i != j)
+    exchanged = ", ".join(f"{names[i]} -> {names[j]}" for i, j in enumerate(best) if i != j)
     balanced = float(np.mean([table[k, k] / max(1, table[:, k].sum()) for k in range(len(names))]))
     told = balanced > 1 / len(names) + 2 / number**0.5
     yield finding(
         "label map", task.name,
         "labels mean the same in both files" if told else "words say nothing of the labels: not known",
         f"of {number}, {given / number:.0%} guessed from words, {hits[best] / number:.0%} with names exchanged",
-        (is_exchanged, ERROR, f"labels of the training and the validation file are exchanged ({pairs})",
+        (is_exchanged, ERROR, f"labels of the training and the validation file are exchanged ({exchanged})",
          "one of both files has another label map: see where each is from"),
     )  # fmt: skip
 
@@ -165,12 +162,6 @@ def _classes(task: Task, names: Sequence[str], found: Preview) -> np.ndarray | N
             return None
     index = {str(name): number for number, name in enumerate(names)}
     return np.array([index[label] for label in labels]) if set(labels) <= set(index) else None
-
-
-def _pairs(found: Preview, chosen: np.ndarray) -> list[tuple[str, str]]:
-    """The chosen examples; the second side of a single text is empty."""
-    first, second = [*found.texts.values(), [""] * found.num_examples][:2]
-    return [(first[row], second[row]) for row in chosen.tolist()]
 
 
 def sample(number: int, limit: int) -> np.ndarray:
@@ -228,23 +219,18 @@ def sample_texts(task: Task, corpus: Corpus) -> Iterator[TextSample]:
     assert corpus.tokenizer is not None
     for part, texts in task.preview.validation.texts.items():
         chosen = [texts[i] for i in sample(len(texts), LOCATED_TEXTS)]
-        hashes, owner, number = [], [], 0
-        for ids in corpus.tokenizer.encode_batch(chosen):
-            if len(ids) < NGRAM:
-                continue
-            found = ngram_hashes(ids)
-            found = found[np.unique(np.linspace(0, len(found) - 1, MAX_TEXT_NGRAMS).astype(np.int64))]
-            hashes.append(found)
-            owner.append(np.full(len(found), number))
-            number += 1
-        if number:
-            yield TextSample(task.name, part, np.concatenate(hashes), np.concatenate(owner), number)
+        hashes = [ngram_hashes(ids) for ids in corpus.tokenizer.encode_batch(chosen) if len(ids) >= NGRAM]
+        spread = [np.unique(np.linspace(0, len(one) - 1, MAX_TEXT_NGRAMS).astype(np.int64)) for one in hashes]
+        if hashes:
+            found = np.concatenate([one[places] for one, places in zip(hashes, spread, strict=True)])
+            owner = np.repeat(np.arange(len(hashes)), [len(places) for places in spread])
+            yield TextSample(task.name, part, found, owner, len(hashes))
 
 
 def check_contamination(sampled: TextSample, corpus: Corpus, index: NgramIndex) -> Finding:
     """The share of texts that stand in the corpus, nearly word for word."""
-    found = np.bincount(sampled.text, weights=index.is_found(sampled.hashes), minlength=sampled.num_texts)
-    number = int((found >= FOUND_FRACTION * np.bincount(sampled.text, minlength=sampled.num_texts)).sum())
+    found = np.bincount(sampled.text, weights=index.is_found(sampled.hashes))
+    number = int((found >= FOUND_FRACTION * np.bincount(sampled.text)).sum())
     figure = f"{share(number, sampled.num_texts)} sampled texts, in {index.searched_fraction:.0%} of the corpus"
     remedy = "say so beside the score, or remove these documents from the corpus"
     many = (number > MAX_FOUND * sampled.num_texts, WARNING, f"texts stand in the corpus {corpus.name}", remedy)

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from clozelab.config import check_config, scaled_phases
 from clozelab.launch.sweep import Sweep, hydra_config
 from clozelab.runs.find import find_equal_run, is_done, is_record_of
+from clozelab.runs.fingerprint import are_untouched
 from clozelab.runs.record import JobName, read_delta, read_record
 from clozelab.terminal import key_of
 
@@ -77,10 +78,9 @@ def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
     folder = Path(run_dir)
     record = read_record(folder)
     if record is None:
-        if stage == "pretrain" and (source := find_equal_run(config)):
-            return "shared", str(source.folder)
-        likely = find_equal_run(config, is_touched_ok=True) if stage == "pretrain" else None
-        return (LIKELY_SHARED, str(likely.folder)) if likely else ("new", "")
+        if stage != "pretrain" or not (source := find_equal_run(config)):
+            return "new", ""
+        return "shared" if are_untouched(config, source.watched) else LIKELY_SHARED, str(source.folder)
     source_place = os.path.normpath(folder / record.shared.run) if record.shared else ""
     if is_done(run_dir, stage=stage, config=config):
         return "complete", source_place

@@ -26,8 +26,8 @@ from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folder
 from clozelab.launch.processes import ForkServer, Job, ProcessPool, Stopped
 from clozelab.launch.sweep import JobComposer, hydra_config, refuse_repeated
 from clozelab.runs.fingerprint import redacted, redacted_words
-from clozelab.runs.progress import write_launch
 from clozelab.runs.record import read_record
+from clozelab.runs.upkeep import write_launch
 from clozelab.terminal import key_of
 from clozelab.training.host import usable_cores
 

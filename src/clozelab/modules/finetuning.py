@@ -287,9 +287,7 @@ def build_finetuning_trainer(
 
     `callbacks`: checkpoint, fingerprint and progress_bar, as stage_callbacks takes them.
     """
-    common = stage_callbacks(
-        checkpoint_interval_steps=CHECKPOINT_INTERVAL_STEPS, checkpoint_least_seconds=CHECKPOINT_SECONDS, **callbacks
-    )
+    common = stage_callbacks(interval_steps=CHECKPOINT_INTERVAL_STEPS, least_seconds=CHECKPOINT_SECONDS, **callbacks)
     return build_trainer(
         hardware,
         max_steps=module.total_steps,

@@ -31,8 +31,8 @@ from clozelab.launch.launcher import share_cores
 from clozelab.planning.jobs import Arm
 from clozelab.planning.tasks import ANSWER, START_SECONDS, Kind, Request, Speed, TaskFiles, TaskJob, Words, task_jobs
 from clozelab.runs.fingerprint import canonical, digest
-from clozelab.runs.gc import size
 from clozelab.runs.record import JobName, write_json
+from clozelab.runs.upkeep import size
 from clozelab.suggestions import duration
 from clozelab.training.host import host_facts
 

@@ -1,7 +1,6 @@
 """Every run folder below a place, as typed records; and which of them is the run asked for, or trained the same.
 
-Reads, never writes. A folder whose record is damaged or missing is a record, too: it says why, and what its place
-tells.
+A folder whose record is damaged or missing is a record, too: it says why, and what its place tells.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from clozelab.config import kept_step, total_steps
-from clozelab.runs.fingerprint import RESULTS_VERSIONS, are_untouched, encoder_fingerprint, watched_files
+from clozelab.runs.fingerprint import RESULTS_VERSIONS, are_untouched, encoder_fingerprint
 from clozelab.runs.record import (
     CONFIG_FILE,
     DAMAGED,
@@ -39,7 +38,6 @@ PLACES = re.compile(
     r"|/(?P<row>[^/]+)/pretrain-seed-(?P<pretrain_seed>[^/]+)/(?P<task>[^/]+)/seed-(?P<tuning_seed>[^/]+)|/.*)?$"
 )
 """Where conf/ puts a run."""
-ENCODER_FILES = ("config.json", "model.safetensors")
 NAMES = frozenset({"experiment", "arm"})  # what a run is called: nothing that was trained depends on it
 
 
@@ -86,10 +84,7 @@ class Runs:
 
 
 def _identity(one: Record) -> tuple[Any, ...]:
-    """What a run is called in a table: two folders with one name would count twice, or one hide the other.
-
-    Fine-tuning at another learning rate is another run, of which the table takes the best.
-    """
+    """What a run is called in a table, which takes the best of several learning rates."""
     return one.experiment, one.scale, one.stage, *one.job_name, one.learning_rate
 
 
@@ -112,7 +107,7 @@ def find_below(runs_dir: str) -> list[Record]:
 
 
 def open_folder(folder: Path, root: Path, held: Held | None = None) -> Record:
-    """The record of one folder, with what is true of it now; a damaged one has the reason as its error."""
+    """The record of one folder, with what is true of it now; without one, the reason is its error."""
     place = folder.relative_to(root).as_posix() if folder != root else folder.name
     pid = holder(folder / LOCK_FILE, held)
     problem = f"no {RUN_FILE}"
@@ -120,9 +115,16 @@ def open_folder(folder: Path, root: Path, held: Held | None = None) -> Record:
         record = read_record(folder)
     except (OSError, ValueError) as error:
         record, problem = None, str(error)
-    if record is None:
-        record = _unreadable(folder, problem)
-        record.status = DAMAGED if pid is None else "running"
+    if record is None:  # what its place tells
+        at = PLACES.search(folder.resolve().as_posix())
+        names: dict[str, Any] = {key: one for key, one in at.groupdict().items() if one} if at else {}
+        stage, scale = names.pop("stage", ""), names.pop("scale", "")
+        if "task" in names:
+            names |= {"task": {"name": names["task"]}, "seed": names.pop("tuning_seed")}
+        record = Record.model_construct(
+            stage=stage, scale=scale, error=problem, config=names, fingerprint="", started="", inputs={}, watched={},
+            results_version=0, folder=folder, status=DAMAGED if pid is None else "running",
+        )  # fmt: skip
     record.place, record.holder = place, pid
     if record.is_complete and record.stage == "finetune" and record.score is None:
         return record.model_copy(update={"status": DAMAGED, "error": f"{folder} says complete and has no scores"})
@@ -133,24 +135,8 @@ def open_folder(folder: Path, root: Path, held: Held | None = None) -> Record:
     return record
 
 
-def _unreadable(folder: Path, problem: str) -> Record:
-    """A folder without a record: what its place tells, .../EXPERIMENT/SCALE/STAGE/... as conf/ has it."""
-    found = PLACES.search(folder.resolve().as_posix())
-    names: dict[str, Any] = {key: one for key, one in found.groupdict().items() if one} if found else {}
-    stage, scale = names.pop("stage", ""), names.pop("scale", "")
-    if "task" in names:
-        names |= {"task": {"name": names["task"]}, "seed": names.pop("tuning_seed")}
-    return Record.model_construct(
-        stage=stage, scale=scale, error=problem, config=names, fingerprint="", started="", inputs={}, watched={},
-        results_version=0, folder=folder,
-    )  # fmt: skip
-
-
 def select(records: Sequence[Record], experiment: str | None, filters: Mapping[str, str]) -> list[Record]:
-    """The records of an experiment that fit every filter (field -> one value or several with commas).
-
-    ValueError where no record has that experiment, or a status does not exist.
-    """
+    """The records of an experiment (ValueError where it has none) that fit every filter: field -> values by commas."""
     known = sorted({one.experiment for one in records if one.experiment})
     if experiment is not None and experiment not in known:
         raise ValueError(f"no run of {experiment!r} here; {hint(experiment, known)}")
@@ -180,18 +166,13 @@ def is_record_of(record: Record, *, stage: str, config: DictConfig) -> bool:
 
 
 def is_done(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
-    """Whether nothing is left to do or to look at: the folder surely holds this very run, complete, no input file has
-    been touched, and what others take from it is there.
-
-    Cheap and careful: False only means that the run itself has to look. An encoder of its own may be missing: records
-    alone are enough for a report, and who needs it says so.
-    """
+    """Whether the folder surely holds this very run, complete, its inputs untouched, and what others take from it."""
     folder = Path(run_dir)
     try:
         record = read_record(folder)
         if record is None or not record.is_complete or not is_record_of(record, stage=stage, config=config):
             return False
-        if not are_untouched(watched_files(config), record.watched):
+        if not are_untouched(config, record.watched):
             return False
     except ValueError:
         return False
@@ -228,15 +209,10 @@ def trained_by(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in NAMES}
 
 
-def find_equal_run(
-    config: DictConfig, inputs: Mapping[str, str] | None = None, *, is_touched_ok: bool = False
-) -> Record | None:
+def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None) -> Record | None:
     """A complete run of another experiment that trained just this by itself, with every encoder that is needed of it.
 
-    Args:
-        config: of the run that is looked for.
-        inputs: fingerprints of what it reads; None where they are not known yet: then no input file of the other run
-            may have been touched since, or, with `is_touched_ok`, it is equal if they are still what they were.
+    `inputs`: fingerprints of what it reads; None where they are not known yet, and the answer is only likely.
     """
     if not config.get("share_runs"):
         return None
@@ -251,21 +227,14 @@ def find_equal_run(
             continue
         is_current = theirs.shared is None and theirs.results_version == RESULTS_VERSIONS["pretrain"]
         is_equal = trained_by(theirs.config) == mine and inputs in (None, theirs.inputs)
-        has_encoder = all((folder / "encoder" / name).is_file() for name in ENCODER_FILES)
-        if not (is_current and is_equal and has_encoder):
-            continue
-        is_certain = inputs is not None or is_touched_ok or are_untouched(watched_files(config), theirs.watched)
-        if is_certain and not missing_encoders(config, folder):
+        has_encoders = (folder / "encoder/model.safetensors").is_file() and not missing_encoders(config, folder)
+        if is_current and is_equal and has_encoders:
             return theirs
     return None
 
 
 def shared_run_is_there(record: Record) -> bool:
-    """Whether the run that a shared record speaks of is still the training it was.
-
-    The same configuration trained anew has the same fingerprint, and on another machine or with other threads other
-    weights: what counts is the encoder.
-    """
+    """Whether the run that a shared record speaks of still has the same weights; trained anew it may have others."""
     if record.shared is None:
         return False
     source = Path(os.path.normpath(record.folder.resolve() / record.shared.run))

@@ -1,8 +1,7 @@
 """What a run is made of, as a hash: the resolved configuration without what cannot change a result, and its inputs.
 
-Also what must not be written down: values from the environment (`${oc.env:NAME}`) and literals that look like keys and
-passwords. They are hashed or hidden in run.json, config.yaml and what a tracker is told. Patterns cannot know every
-secret: they are the net below the rule to keep secrets in the environment.
+Values from the environment (`${oc.env:NAME}`) and literals that look like keys and passwords are hashed or hidden in
+run.json, config.yaml and what a tracker is told. Patterns cannot know every secret: keep secrets in the environment.
 """
 
 from __future__ import annotations
@@ -22,15 +21,14 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from clozelab.corpus.files import matching_files
-from clozelab.schema import IDENTITY, LAYOUT, NEUTRAL, meaning_of, meanings
+from clozelab.schema import IDENTITY, NEUTRAL, meaning_of, meanings
 
 HIDDEN = "***"  # also inside an interpolation a value that can be read back
 SECRET_KEY = re.compile(
     r"(^|[_-])(api_?key|access_?key|private_?key|secret|secret_?key|passw(or)?d|passphrase|credentials?|token|bearer)$",
     re.IGNORECASE,
 )
-"""Last part of a dotted key whose value is a secret, if it is a text; a part of the configuration, such as
-objective.token, is not one."""
+"""Last part of a dotted key whose value is a secret, if it is a text."""
 NAMED_KEY = re.compile(r"\b(sk|pk|rk)[-_][A-Za-z0-9_-]{16,}")  # also how a folder may be called, so not in a path
 SECRET_VALUES = (
     re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
@@ -49,10 +47,7 @@ CHECKSUM_KEY = re.compile(
 
 
 def redacted(value: Any, key: str = "") -> Any:
-    """Plain values with HIDDEN for what looks like a secret; `key` is the dotted key they stand below.
-
-    Interpolations (`${...}`) stay: they only say where a value is.
-    """
+    """Plain values with HIDDEN for what looks like a secret below a dotted key; interpolations (`${...}`) stay."""
     if isinstance(value, dict):
         return {name: redacted(one, str(name)) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -100,15 +95,14 @@ RESULTS_VERSIONS = {"pretrain": 4, "finetune": 5}
 """Of each stage; raised when a change of code changes its results: then no older run is taken for the same."""
 
 SEED_KEYS = ("seed", "pretrain_seed")
+# What cannot change a result while the option behind it is off.
 CONDITIONAL_KEYS = {key: meaning.option for key, meaning in meanings().items() if meaning.option}
-"""What cannot change a result while the option behind it is off."""
 
 
 def canonical(config: DictConfig, *, hides: bool = True) -> dict[str, Any]:
-    """The configuration as plain values, resolved, without what changes nothing (schema.meanings).
+    """The configuration as plain values, resolved, without what changes nothing; ValueError where a value is missing.
 
-    With `hides`, what comes from the environment and what looks like a secret is a hash. ValueError where a mandatory
-    value is missing.
+    With `hides`, what comes from the environment and what looks like a secret is a hash.
     """
     off = frozenset(key for key, option in CONDITIONAL_KEYS.items() if not OmegaConf.select(config, option))
 
@@ -143,7 +137,7 @@ def canonical(config: DictConfig, *, hides: bool = True) -> dict[str, Any]:
 
 
 def _is_from_environment(node: DictConfig | ListConfig, key: Any, text: str, value: Any) -> bool:
-    """Whether an interpolated value would be another one in another environment; what it refers to may be one, too."""
+    """Whether an interpolated value would be another one in another environment."""
     if "oc.env" in text:
         return True
     if isinstance(value, DictConfig | ListConfig) and ":" not in text:
@@ -160,11 +154,6 @@ def no_value(key: str) -> str:
     return f"{key} has no value; give one: {key}=..."
 
 
-def is_of_no_account(key: str) -> bool:
-    """Whether a difference in this dotted key leaves two runs the same experiment."""
-    return meaning_of(key) in (NEUTRAL, LAYOUT)
-
-
 def digest(value: Any) -> str:
     """sha256 hex of a JSON value in its canonical form."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -172,7 +161,7 @@ def digest(value: Any) -> str:
 
 
 def require_encoder(folder: str | Path | None) -> Path:
-    """The folder of an encoder; ValueError where there is none."""
+    """`folder`; ValueError where it holds no encoder."""
     if folder is not None and (Path(folder) / "config.json").is_file():
         return Path(folder)
     if folder is not None and (Path(folder) / "encoder" / "config.json").is_file():
@@ -194,16 +183,12 @@ def encoder_fingerprint(folder: str | Path) -> str:
 
 
 def flatten(value: Any, where: str = "") -> dict[str, Any]:
-    """Nested mappings and lists as one mapping of dotted keys."""
-    if isinstance(value, dict) and value:
-        items = [
-            (f"{where}.{key}" if where and not where.endswith(" ") else f"{where}{key}", v) for key, v in value.items()
-        ]
-    elif isinstance(value, list) and value:
-        items = [(f"{where}.{index}", item) for index, item in enumerate(value)]
-    else:
-        return {where: value} if value not in ({}, []) else {}
-    return {key: leaf for path, child in items for key, leaf in flatten(child, path).items()}
+    """Nested mappings and lists as one mapping of dotted keys; empty ones have none."""
+    if not isinstance(value, dict | list):
+        return {where: value}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    paths = [(f"{where}.{key}" if where else str(key), one) for key, one in items]
+    return {key: leaf for path, one in paths for key, leaf in flatten(one, path).items()}
 
 
 MAX_WATCHED_FILES = 500
@@ -212,10 +197,7 @@ UNWATCHED = "(not all files can be watched)"
 
 
 def watched_files(config: DictConfig) -> dict[str, tuple[int, int]]:
-    """Size and time of every file that the configuration names: {path: (bytes, nanoseconds)}.
-
-    Only used to skip a complete run, so every doubt is a reason to let the run look for itself.
-    """
+    """Size and time of every file that the configuration names: {path: (bytes, nanoseconds)}."""
     found: dict[str, tuple[int, int]] = {}
     try:
         for path in _named_files(config):
@@ -228,14 +210,13 @@ def watched_files(config: DictConfig) -> dict[str, tuple[int, int]]:
     return dict(sorted(found.items()))
 
 
-def are_untouched(watched: Mapping[str, tuple[int, int]], before: Mapping[str, tuple[int, int]]) -> bool:
-    """Whether the files are surely those that a run's record names, as they were then."""
-    return UNWATCHED not in watched and dict(before) == dict(watched)
+def are_untouched(config: DictConfig, before: Mapping[str, tuple[int, int]]) -> bool:
+    """Whether the configuration's files are surely those that a run's record names, as they were then."""
+    return UNWATCHED not in (watched := watched_files(config)) and before == watched
 
 
 def _named_files(config: DictConfig) -> Iterator[Path]:
-    """A corpus' sources are what reading the corpus takes them for. Every other text, also one from the environment,
-    may name a file, a folder or a glob, below data_dir or from where the command was started."""
+    """Any text of the configuration may name a file, a folder or a glob, below data_dir or where the command began."""
 
     def files_of(name: str) -> Iterator[Path]:
         # pathlib has no glob that starts at an absolute pattern

@@ -1,7 +1,6 @@
 """The record of a run, run.json: what was said, what it was made of, and how far it came.
 
-Written when a run folder is claimed, so that nothing has to guess any of it back. One type for writing and for
-reading; a file that does not fit it is damaged, in one sentence.
+Written when a run folder is claimed. One type for writing and for reading; a file that does not fit it is damaged.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -29,8 +29,7 @@ STATUSES = ("complete", "running", KILLED, "interrupted", "failed", DAMAGED)
 """`killed` and `damaged` are never written: a reader says so of a run that no process holds, and of a bad file."""
 PERCENT: Final = "percent"
 NO_UNIT: Final = ""
-THRESHOLDS = ("threshold", "best_exact_thresh", "best_f1_thresh")
-"""Of SQuAD 2.0: the odds of "no answer" above which there is none, a difference of logits."""
+THRESHOLDS = ("threshold", "best_exact_thresh", "best_f1_thresh")  # of SQuAD 2.0, above which there is no answer
 
 
 class Score(BaseModel):
@@ -74,19 +73,6 @@ class Shared(BaseModel):
     weights: str
 
 
-class Said(BaseModel):
-    """What the command line and the experiment's files said, as Hydra composed it; empty for a run without Hydra."""
-
-    started_in: str = ""  # the folder that the command was started from
-    config_dir: str = ""
-    config_name: str = ""
-    overrides: list[str] = []  # a job's own and its sweep's, in order; what looks like a secret is hidden
-    choices: dict[str, str] = {}  # group of conf/ -> choice
-    arm_delta: dict[str, Any] = {}
-    """What the arm's own file (or its lines in paper.yaml) says: dotted key -> value, "/group" -> choice."""
-    row_delta: dict[str, Any] = {}
-
-
 class JobName(NamedTuple):
     """What a run is found by: arm or row, task ("" in pre-training), seeds ("1", or pre-training/fine-tuning "1/2")."""
 
@@ -103,10 +89,19 @@ class JobName(NamedTuple):
         return cls(str(config.get("arm", "")), "", str(config.get("seed", "")))
 
 
-class Record(Said):
+class Record(BaseModel):
     """A run. Its fields are run.json's; `folder`, `place` and `holder` are the reader's."""
 
     model_config = ConfigDict(extra="forbid")
+
+    # What the command line and the experiment's files said, as Hydra composed it; empty for a run without Hydra.
+    started_in: str = ""  # the folder that the command was started from
+    config_dir: str = ""
+    config_name: str = ""
+    overrides: list[str] = []  # a job's own and its sweep's, in order; what looks like a secret is hidden
+    choices: dict[str, str] = {}  # group of conf/ -> choice
+    arm_delta: dict[str, Any] = {}  # what the arm's own node says: dotted key -> value, "/group" -> choice
+    row_delta: dict[str, Any] = {}
 
     status: str = Field(pattern="^(complete|running|interrupted|failed)$")
     stage: str = Field(pattern="^(pretrain|finetune)$")
@@ -128,7 +123,7 @@ class Record(Said):
     versions: dict[str, str] = {}
     git: Git | None = None
     host: dict[str, Any] = {}
-    earlier_sessions: list[dict[str, Any]] = []
+    earlier_sessions: list[dict[str, Any]] = []  # each other commit, set of versions and machine that trained it, once
     shared: Shared | None = None
 
     folder: Path = Field(default=Path(), exclude=True)
@@ -158,7 +153,6 @@ class Record(Said):
 
     @property
     def seeds(self) -> str:
-        """Of a pre-training run "1", of a fine-tuning run pre-training/fine-tuning "1/2"."""
         return self.job_name.seeds
 
     @property
@@ -167,7 +161,6 @@ class Record(Said):
 
     @property
     def pretrain_seed(self) -> int:
-        """Of the encoder."""
         return int(self.config.get("pretrain_seed", self.config["seed"]))
 
     @property
@@ -176,7 +169,6 @@ class Record(Said):
 
     @property
     def title(self) -> str:
-        """Of the task."""
         return str(self.facts.get("title") or self.config.get("task", {}).get("title") or self.task)
 
     @property
@@ -187,7 +179,6 @@ class Record(Said):
 
     @property
     def score(self) -> float | None:
-        """The headline's value."""
         return self.scores[self.metric].value if self.metric in self.scores else None
 
     @cached_property
@@ -203,15 +194,6 @@ class Record(Said):
             if row.key.startswith("validation/"):
                 curves.setdefault(row.key, []).append((row.tokens, row.value))
         return curves
-
-    def go_on_from(self, old: Record) -> None:
-        """Take over what an unfinished session of the same run has left. `earlier_sessions` then has each different
-        commit, set of versions and machine that trained it before, once."""
-        self.seconds, self.facts, self.started = old.seconds, old.facts, old.started
-        self.sessions, keys = old.sessions + 1, {"git", "versions", "host"}
-        for one in (*old.earlier_sessions, old.model_dump(include=keys)):
-            if one not in self.earlier_sessions and one != self.model_dump(include=keys):
-                self.earlier_sessions.append(one)
 
     def take(self, results: Mapping[str, Any]) -> None:
         """Put what scores.json says of every figure into its score, in its unit; ValueError for what is no number."""
@@ -286,36 +268,32 @@ def plain_config(config: DictConfig) -> dict[str, Any]:
     return dict(json.loads(json.dumps(canonical(config))))
 
 
-def what_was_said() -> Said:
-    """What Hydra composed the configuration of this process from."""
+def what_was_said() -> dict[str, Any]:
+    """Those fields of a record that say what Hydra composed the configuration of this process from; none without it."""
     from hydra.core.hydra_config import HydraConfig  # lazy: a run without Hydra needs none of it
 
     if not HydraConfig.initialized():
-        return Said()
+        return {}
     hydra = HydraConfig.get()
     choices = {str(key): str(value) for key, value in hydra.runtime.choices.items() if "hydra/" not in str(key)}
     search_path = [word for word in hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
     given = [str(one.path) for one in hydra.runtime.config_sources if one.provider == "command-line"]
     deltas = {f"{kind}_delta": read_delta(kind, choices[kind]) for kind in ("arm", "row") if kind in choices}
-    return Said(
-        started_in=str(Path.cwd()),
-        config_dir=next(iter(given), ""),
-        config_name=str(hydra.job.config_name),
-        overrides=redacted_words([*hydra.overrides.task, *search_path]),
-        choices=choices,
-        **deltas,
-    )
+    return deltas | {
+        "started_in": str(Path.cwd()),
+        "config_dir": next(iter(given), ""),
+        "config_name": str(hydra.job.config_name),
+        "overrides": redacted_words([*hydra.overrides.task, *search_path]),
+        "choices": choices,
+    }
 
 
 def read_delta(group: str, choice: str, *, with_parts: bool = True) -> dict[str, Any]:
     """What the node of one group's choice itself says: dotted key -> value, "/group" -> choice.
 
-    A file that it lays over a part (`/task/format/features@task`) is said by it, too. So is what a chosen file itself
-    says, and where that is of the whole configuration (`# @package _global_`: recipe, architecture) all it chooses.
-    Read through Hydra's own sources, so a file and a node that was registered are the same; once in a process.
-
-    Args:
-        with_parts: False leaves out what a chosen file says of its own group (`model: mini` of its sizes).
+    Also what a file says that it chooses, or lays over a part (`/task/format/features@task`); and where that is of the
+    whole configuration (`# @package _global_`: recipe, architecture) all that this chooses. Without `with_parts` what a
+    chosen file says of its own group (`model: mini` of its sizes) is left out.
     """
     from hydra.core.hydra_config import HydraConfig
 
@@ -348,10 +326,9 @@ def _read_delta(places: tuple[tuple[str, str], ...], group: str, choice: str, wi
 
     def lay_over(delta: dict[str, Any], more: Mapping[str, Any]) -> None:
         """A value replaces what was said inside of it, `architecture.pooler: null` all of a pooler."""
-        for key in [
-            old for old in delta if any(old.startswith(f"{new}.") or new.startswith(f"{old}.") for new in more)
-        ]:
-            del delta[key]
+        for old, new in product([*delta], more):
+            if old.startswith(f"{new}.") or new.startswith(f"{old}."):
+                delta.pop(old, None)
         delta.update(more)
 
     def read(group: str, choice: str) -> dict[str, Any]:
@@ -390,10 +367,10 @@ def now() -> str:
 
 def changes(old: Record, new: Record) -> str:
     """What makes the fingerprints of two records differ, a line for each key."""
-    lines = []
-    for part, label in (("config", ""), ("inputs", "input "), ("results_version", "results_version")):
-        before, after = flatten(getattr(old, part), label), flatten(getattr(new, part), label)
-        for key in sorted(before.keys() | after.keys()):
-            if before.get(key, "(none)") != after.get(key, "(none)"):
-                lines.append(f"  {key}: there {before.get(key, '(none)')!r}, now {after.get(key, '(none)')!r}")
+    said = []
+    for one in (old, new):
+        inputs = {f"input {name}": checksum for name, checksum in one.inputs.items()}
+        said.append(flatten(one.config) | inputs | {"results_version": one.results_version})
+    pairs = [(key, *(part.get(key, "(none)") for part in said)) for key in dict.fromkeys([*said[0], *said[1]])]
+    lines = [f"  {key}: there {before!r}, now {after!r}" for key, before, after in pairs if before != after]
     return "\n".join(lines) or "  (the recorded fingerprint does not fit its own record)"

@@ -1,14 +1,11 @@
 """A run's folder, owned by one process: skip what is complete, resume what is not, refuse what is not the same.
 
 A folder belongs to one configuration for good (its fingerprint) and to one process at a time (a file lock, which the
-kernel takes from a killed process). Ranks above 0 write nothing: they wait for rank 0's record and compare
-fingerprints, so two ranks can never train two configurations.
+kernel takes from a killed process). Ranks above 0 wait for rank 0's record and compare fingerprints.
 
-One pre-training run serves every experiment that asks for the same one (docs/decisions/0005). Two runs are equal when
-everything in their fingerprints is, but for what the experiment and its arm are called. A complete equal run of another
-experiment at the same scale below the same runs_dir is taken over: the second folder gets a record of its own
-(complete, with the facts of the first, and `shared` saying where it lies) and relative links to the encoders and
-metrics.csv. Only complete runs are taken, so nothing waits for anything.
+One pre-training run serves every experiment that asks for the same one (docs/decisions/0005). A complete equal run of
+another experiment at the same scale below the same runs_dir is taken over: the second folder gets a record of its own
+(`shared` says where the first lies) and relative links to the encoders and metrics.csv.
 """
 
 from __future__ import annotations
@@ -20,8 +17,9 @@ import signal
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -100,14 +98,8 @@ class Run:
     ) -> Run:
         """Take the folder, which is made if it is not there, for this configuration (as composed, unresolved).
 
-        Args:
-            inputs: name -> fingerprint of everything read (corpus, encoder, data).
-            scores, metric: what it will be scored by, and the headline among them.
-
-        Raises:
-            RunConflictError: the folder holds another configuration; the message lists the keys that differ.
-            RunBusyError: another process holds the folder.
-            ValueError: the folder holds what a run has left and no record that says which.
+        `inputs`: name -> fingerprint of everything read. `scores`, `metric`: what it will be scored by, its headline.
+        Raises RunConflictError, RunBusyError, and ValueError where a run without a record has left something.
         """
         folder = Path(run_dir)
         fresh = new_record(folder, stage, config, inputs or {}, scores or {}, metric)
@@ -129,8 +121,12 @@ class Run:
                 return cls(old, lock=lock, is_resumed=False)
             if old is None:
                 _refuse_leftovers(folder)
-            else:
-                fresh.go_on_from(old)
+            else:  # an unfinished session of the same run
+                fresh.seconds, fresh.facts, fresh.started = old.seconds, old.facts, old.started
+                fresh.sessions, made_by = old.sessions + 1, {"git", "versions", "host"}
+                for one in (*old.earlier_sessions, old.model_dump(include=made_by)):
+                    if one not in fresh.earlier_sessions and one != fresh.model_dump(include=made_by):
+                        fresh.earlier_sessions.append(one)
             (folder / CONFIG_FILE).write_text(shown_config(config), encoding="utf-8")
             run = cls(fresh, lock=lock, is_resumed=old is not None)
             run._log = logging.FileHandler(folder / LOG_FILE, encoding="utf-8")
@@ -149,10 +145,7 @@ class Run:
         self._write()
 
     def complete(self, results: Mapping[str, Any] | None = None, **facts: Any) -> None:
-        """Mark the run as finished; from now on the same configuration is skipped.
-
-        `results` are `scores` and what they are compared with, as scores.json has them; ValueError for no number.
-        """
+        """Mark the run as finished; `results` as scores.json has them. ValueError where a score is no number."""
         self.content.take(results or {})
         self.facts.update(facts)
         self.content.status, self.content.finished = "complete", now()
@@ -165,40 +158,33 @@ class Run:
 
         if self._log is not None:
             logging.getLogger().addHandler(self._log)
-            try:
+            with suppress(ValueError):  # not in the main thread: SIGTERM keeps its handler
                 self._sigterm = signal.signal(signal.SIGTERM, stop)
-            except ValueError:
-                logger.debug("not in the main thread: SIGTERM keeps its handler")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
         if self._sigterm is not None:
             signal.signal(signal.SIGTERM, self._sigterm)
         try:
             if self.is_leader and self.content.status == "running":
-                self._mark_end(error)
+                self.content.status, self.content.finished = "failed", now()
+                # Lightning turns Ctrl-C into SystemExit and SIGTERM into an exception of its own.
+                if isinstance(error, KeyboardInterrupt | SystemExit) or type(error).__name__ == "SIGTERMException":
+                    self.content.status = "interrupted"
+                elif error is None:
+                    self.content.error = "the stage ended without saying that it is complete"
+                else:
+                    self.content.error = f"{type(error).__name__}: {error}"
+                    if self._log is not None:  # only there: who runs the command is told in a line
+                        text = "".join(traceback.format_exception(error))
+                        self._log.handle(logging.LogRecord(__name__, logging.ERROR, __file__, 0, text, None, None))
+                self._write()
         finally:
             if self._log is not None:
                 logging.getLogger().removeHandler(self._log)
                 self._log.close()
             if self._lock is not None:
                 self._lock.release()
-
-    def _mark_end(self, error: BaseException | None) -> None:
-        self.content.status, self.content.finished = "failed", now()
-        # Lightning turns Ctrl-C into SystemExit and SIGTERM into an exception of its own.
-        if isinstance(error, KeyboardInterrupt | SystemExit) or type(error).__name__ == "SIGTERMException":
-            self.content.status = "interrupted"
-        elif error is None:
-            self.content.error = "the stage ended without saying that it is complete"
-        else:
-            self.content.error = f"{type(error).__name__}: {error}"
-            if self._log is not None:
-                text = "".join(traceback.format_exception(error))
-                self._log.handle(logging.LogRecord(__name__, logging.ERROR, __file__, 0, text, None, None))
-        self._write()
 
     def _write(self) -> None:
         if self.is_leader:
@@ -207,15 +193,12 @@ class Run:
 
 
 def _lock(folder: Path) -> FileLock:
-    """The folder's lock, held; the folder is made where it is not there."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK_FILE, timeout=0)
     try:
         lock.acquire()
-    except Timeout as error:
-        raise RunBusyError(
-            f"{folder} is in use by another process; wait for it, or give run_dir another name"
-        ) from error
+    except Timeout:
+        raise RunBusyError(f"{folder} is in use by another process; wait, or give run_dir another name") from None
     return lock
 
 
@@ -246,22 +229,16 @@ def _follow(folder: Path, fresh: Record) -> Record:
 def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
     """Make the run's folder the record of an equal run elsewhere, if there is one and the folder holds no run yet.
 
-    Only rank zero does, before any rank claims the folder: the others then find a complete run. What is said of the
-    training (facts, scores, times, versions, machine) is the source's; words and fingerprint are this run's.
-
-    Raises:
-        RunBusyError: another process holds the folder.
-        ValueError: the folder is such a record, and the run it speaks of is gone; or it holds what a run has left.
+    Only rank zero does, before any rank claims the folder: the others then find a complete run. Raises RunBusyError,
+    and ValueError where the folder is such a record, and the run it speaks of is gone; or it holds what a run has left.
     """
     folder = Path(config.run_dir)
     if process_rank() > 0:
         return
     record = read_record(folder)
     if record is not None and record.shared is not None and not shared_run_is_there(record):
-        raise ValueError(
-            f"{folder} was shared from {record.shared.run}, which is gone or has been trained anew; remove the folder"
-            " to train here"
-        )
+        was = f"{folder} was shared from {record.shared.run}, which is gone or has been trained anew"
+        raise ValueError(f"{was}; remove the folder to train here")
     theirs = find_equal_run(config, inputs) if record is None else None
     if theirs is None:
         return
@@ -299,7 +276,7 @@ def new_record(
         scores=dict(scores),
         fingerprint=digest({"config": plain, "inputs": dict(inputs), "results_version": version}),
         results_version=version,
-        **what_was_said().model_dump(),
+        **what_was_said(),
         config=plain,
         inputs=dict(inputs),
         watched=watched_files(config),

@@ -13,9 +13,19 @@ from pathlib import Path
 from rich.console import Console
 
 from clozelab.runs.find import find_below, no_match, select
-from clozelab.runs.gc import KINDS, delete, describe_size, find_garbage
-from clozelab.runs.progress import Progress, SweepState, elapsed, read_launches, read_progress, sweep_state
 from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
+from clozelab.runs.upkeep import (
+    KINDS,
+    Progress,
+    SweepState,
+    delete,
+    describe_size,
+    elapsed,
+    find_garbage,
+    read_launches,
+    read_progress,
+    sweep_state,
+)
 from clozelab.suggestions import DASH, STAGE_NAMES, duration, rough
 from clozelab.terminal import Heading, make_console, make_table, parse, path_of, say, wants_help
 from clozelab.training.host import usable_cores

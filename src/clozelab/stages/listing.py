@@ -13,7 +13,7 @@ from rich.text import Text
 
 from clozelab.planning.steps import runs_root
 from clozelab.runs.find import find
-from clozelab.runs.progress import read_launches
+from clozelab.runs.upkeep import read_launches
 from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR, hint
 from clozelab.targets import locate
 from clozelab.terminal import make_console, parse, wants_help

@@ -145,7 +145,7 @@ def _times(shape: Shape, unit: str = "") -> list[str]:
 
 def disk(costing: Costing, room: tuple[str, int, int, int]) -> str:
     """What the runs leave, what of it is there, and the room."""
-    from clozelab.runs.gc import describe_size, size
+    from clozelab.runs.upkeep import describe_size, size
 
     folders = {arm.corpus.folder for arm in costing.arms if arm.corpus.folder}
     corpus = describe_size(sum(map(size, folders))) if folders else "not prepared yet"

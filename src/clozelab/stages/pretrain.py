@@ -123,8 +123,8 @@ def main(cfg: DictConfig) -> None:
         callbacks = [
             KeepEncoders(steps_to_keep, save_encoder),
             *stage_callbacks(
-                checkpoint=last,
-                checkpoint_interval_steps=cfg.checkpoint_interval_steps,
+                last,
+                cfg.checkpoint_interval_steps,
                 fingerprint=run.fingerprint,
                 progress_bar=cfg.trainer.progress_bar,
             ),

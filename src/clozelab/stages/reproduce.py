@@ -18,7 +18,7 @@ from rich.markup import escape
 from clozelab.launch.jobs import LIKELY_SHARED, names_of, planned_jobs
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, STOPPED
 from clozelab.planning.steps import SWEEPS, Step, make_steps
-from clozelab.runs.progress import write_launch
+from clozelab.runs.upkeep import write_launch
 from clozelab.stages.report import judge
 from clozelab.terminal import parse, wants_help
 from clozelab.verdicts.experiment import find_experiment

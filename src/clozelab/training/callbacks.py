@@ -1,8 +1,7 @@
 """Callbacks of the training stages: checkpoints, a graceful stop, progress, one configuration, kept encoders.
 
-Two orders matter. What happens behind an optimizer step happens after its validation, where one is due, so that a run
-that is resumed from a checkpoint never misses a validation. And a stop (SIGTERM, Ctrl-C) takes effect at the end of an
-optimizer step, on all ranks at the same one.
+What happens behind an optimizer step happens after its validation, where one is due, so that a resumed run never misses
+one. A stop (SIGTERM, Ctrl-C) takes effect at the end of an optimizer step, on all ranks at the same one.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class TrainingInterruptedError(SystemExit):
 def leave_quietly_unless_first(trainer: Trainer) -> None:
     """End every process but rank zero with status 0 before an error that all ranks raise together.
 
-    Lightning kills rank zero as soon as another rank exits with an error, and then nobody writes what happened.
+    Lightning kills rank zero as soon as another rank fails, and then nobody writes what happened.
     """
     if not trainer.is_global_zero:
         sys.exit(0)
@@ -68,9 +67,8 @@ class AfterStep(Callback):
 class GracefulStop(AfterStep):
     """SIGTERM and Ctrl-C ask for a stop; a second Ctrl-C does not wait. Lightning alone exits 0 without a checkpoint.
 
-    A module that reduces something every step agrees by itself: it calls `stop_requested` (0 or a signal's number) and
-    sets `stop_agreed` once all ranks know. For automatic optimisation this callback does it. Stands behind
-    LastCheckpoint in the list of callbacks.
+    Under manual optimisation the module itself calls `stop_requested` (0 or a signal's number) and sets `stop_agreed`
+    once all ranks know. Stands behind LastCheckpoint in the list of callbacks.
     """
 
     def __init__(self) -> None:
@@ -119,10 +117,7 @@ class LastCheckpoint(AfterStep):
 
     def __init__(self, path: Path, interval_steps: int, least_seconds: float = 0.0) -> None:
         self.path, self.interval_steps, self.least_seconds = path, interval_steps, least_seconds
-        self._saved_step, self._saved_at = -1, 0.0
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._saved_at = time.monotonic()
+        self._saved_step, self._saved_at = -1, time.monotonic()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         if trainer.global_step == trainer.max_steps:
@@ -159,11 +154,10 @@ class SameConfig(Callback):
             return
         mine = torch.tensor(list(bytes.fromhex(self.fingerprint)[:16]), dtype=torch.uint8, device=pl_module.device)
         everyones = trainer.strategy.all_gather(mine).reshape(trainer.world_size, -1)
-        different = [rank for rank in range(trainer.world_size) if not torch.equal(everyones[rank], everyones[0])]
-        if different:
+        if bool((everyones != everyones[0]).any()):
             raise ValueError(
-                f"rank(s) {different} composed another configuration than rank 0: start every process with the same"
-                " command line, from the same folder, with the same package version"
+                "the ranks composed different configurations: start every process with the same command line, from the"
+                " same folder, with the same package version"
             )
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -175,8 +169,7 @@ class SameConfig(Callback):
             leave_quietly_unless_first(trainer)
             raise ValueError(
                 f"{trainer.ckpt_path} is the checkpoint of another configuration (fingerprint {found[:12]}, this run's "
-                f"is {self.fingerprint[:12]}); delete it to start this run from its beginning, or put this run's own "
-                "back"
+                f"is {self.fingerprint[:12]}); delete it to start this run anew, or put this run's own back"
             )
 
 
@@ -202,7 +195,7 @@ class TrainingProgress(Callback):
         facts: dict[str, Any] = {}
         if getattr(pl_module, "latest_metrics_step", -1) == step != self._printed_step:
             self._printed_step = step
-            facts["facts"] = self._line(pl_module.latest_metrics, "train/")
+            facts["facts"] = in_one_line(pl_module.latest_metrics)
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=step, **facts)
         elif facts and trainer.is_global_zero:
@@ -211,12 +204,7 @@ class TrainingProgress(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         latest = getattr(pl_module, "latest_validation", {})
         if latest and trainer.is_global_zero:
-            log.info("step %d validation  %s", trainer.global_step, self._line(latest, "validation/"))
-
-    @staticmethod
-    def _line(metrics: Any, prefix: str) -> str:
-        shown = {key.removeprefix(prefix): value for key, value in metrics.items()}
-        return "  ".join(f"{key} {value:.4g}" for key, value in shown.items() if key not in ("tokens", "seconds"))
+            log.info("step %d validation  %s", trainer.global_step, in_one_line(latest))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._bar is not None:
@@ -225,6 +213,10 @@ class TrainingProgress(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self.on_train_end(trainer, pl_module)
+
+
+def in_one_line(metrics: Any) -> str:
+    return "  ".join(f"{key.partition('/')[2]} {value:.4g}" for key, value in metrics.items())
 
 
 def growth_steps(phases: Sequence[Mapping[str, int]]) -> dict[int, tuple[int, int]]:
@@ -241,10 +233,7 @@ def check_position_growth(position_growth: str, phases: Sequence[Mapping[str, in
 
 
 class PositionGrowth(Callback):
-    """Tiles the encoder's position embeddings when a phase needs more of them; `growth` as `growth_steps` gives it.
-
-    The step alone says when, so a run that stops at any step and goes on does the same.
-    """
+    """Tiles the encoder's position embeddings when a phase needs more of them; `growth` as `growth_steps` gives it."""
 
     def __init__(self, growth: Mapping[int, tuple[int, int]]) -> None:
         self.growth = growth
@@ -255,8 +244,7 @@ class PositionGrowth(Callback):
 
 
 class KeepEncoders(Callback):
-    """Calls `save(step)` on rank zero after each of `steps`, between the module's `gather_weights` and
-    `release_weights`.
+    """Calls `save(step)` on rank zero after each of `steps`, with the module's weights gathered.
 
     Stands before LastCheckpoint: a run that goes on from a checkpoint behind such a step then has its encoder.
     """

@@ -1,13 +1,12 @@
 """What a run needs to stop anywhere and go on to the same bits: whole checkpoints, a position, seeds from places.
 
 A checkpoint is either whole or not there, and is never loaded with a flipped bit. File layout: what torch.save writes,
-then a tail of 48 bytes: magic (8), payload length (8, little endian), sha256 of the payload (32). zip readers ignore
-bytes behind the archive, so plain torch.load reads the file too. One file means one rename: payload and checksum
-cannot belong to different saves. torch.save streams storage by storage into the file, so nothing is held twice.
+then a tail of 48 bytes: magic (8), payload length (8, little endian), sha256 of the payload (32). Plain torch.load
+reads the file too. One file means one rename: payload and checksum cannot belong to different saves.
 
-Lightning's loop counters are not restored. Their meaning depends on the hook that saved them, and a validation at the
-seam is skipped or repeated. Data, masks and dropout are functions of the step, so the step is all there is to restore.
-Dropout in micro-batch m of step s on rank r draws from torch's global generator seeded by (seed, s, r, m).
+Lightning's loop counters are not restored: their meaning depends on the hook that saved them. Data, masks and dropout
+are functions of the step, so the step is all there is to restore. Dropout in micro-batch m of step s on rank r draws
+from torch's global generator seeded by (seed, s, r, m).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.plugins import CheckpointIO
+from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import Trainer
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
@@ -35,10 +34,7 @@ class CheckpointCorruptError(ValueError):
 
 
 def save_file(content: dict[str, Any], path: Path) -> None:
-    """Write `content` to `path` atomically: temporary file in the same folder, fsync, rename, fsync of the folder.
-
-    On any error (a full disk, for one) the temporary file is removed and the old checkpoint stays as it was.
-    """
+    """Write `content` to `path` in one rename; on any error (a full disk, for one) what was there stays as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -67,8 +63,6 @@ def load_file(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
 
     Raises FileNotFoundError, or CheckpointCorruptError saying what differs.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint at {path}")
     verify_file(path)
     return torch.load(path, map_location=map_location, weights_only=True)
 
@@ -88,7 +82,7 @@ def verify_file(path: Path) -> None:
         raise CheckpointCorruptError(f"{path}: the checksum differs from the one it was saved with{advice}")
 
 
-class AtomicCheckpointIO(CheckpointIO):
+class AtomicCheckpointIO(TorchCheckpointIO):
     """Lightning's door to `save_file` and `load_file`; only rank zero is asked to save."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
@@ -96,9 +90,6 @@ class AtomicCheckpointIO(CheckpointIO):
 
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: Any = None) -> dict[str, Any]:
         return load_file(Path(path), map_location or "cpu")
-
-    def remove_checkpoint(self, path: str | Path) -> None:
-        Path(path).unlink(missing_ok=True)
 
 
 def set_position(trainer: Trainer, step: int) -> None:
@@ -115,8 +106,7 @@ def set_position(trainer: Trainer, step: int) -> None:
 
 
 def validation_is_due(trainer: Trainer, step: int) -> bool:
-    """Whether Lightning validates after optimizer step `step`: at each interval (where there is none, at the end of an
-    epoch) and after the last step."""
+    """Whether Lightning validates after optimizer step `step`: at each interval or else epoch's end, and at the end."""
     if not trainer.enable_validation:
         return False
     interval = trainer.val_check_interval
@@ -140,21 +130,17 @@ def mix(*numbers: int) -> int:
 
 def seed_forward(seed: int, step: int, rank: int, micro_index: int) -> None:
     """Seed torch's generators (CPU and every accelerator) for one forward and backward."""
-    _seed_generators(mix(seed, step, rank, micro_index) >> 1)
+    _seed_generators(mix(seed, step, rank, micro_index))
 
 
 def seed_initialisation(seed: int) -> None:
     """Seed torch's generators before weights are drawn; the same on every rank."""
-    _seed_generators(mix(seed, -1) >> 1)
+    _seed_generators(mix(seed, -1))
 
 
-def _seed_generators(value: int) -> None:
-    """torch.manual_seed, without what it does for accelerators that are not there.
-
-    For each kind of them it notes the seed and formats a stack trace, again at every call: 1 to 2 ms, as much as a
-    tenth of a small model's step.
-    """
-    (torch.manual_seed if has_accelerator() else torch.default_generator.manual_seed)(value)
+def _seed_generators(bits: int) -> None:
+    """torch.manual_seed, without the 1 to 2 ms a call that it takes for accelerators that are not there."""
+    (torch.manual_seed if has_accelerator() else torch.default_generator.manual_seed)(bits >> 1)
 
 
 has_accelerator = cache(torch.accelerator.is_available)

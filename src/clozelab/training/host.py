@@ -1,6 +1,4 @@
-"""The machine, the code and this process, gathered without importing anything heavy; and two ways to start and run
-faster that must act before torch or torchmetrics are imported.
-"""
+"""The machine, the code and this process; two ways to be faster that act before anything heavy is imported."""
 
 from __future__ import annotations
 
@@ -18,13 +16,7 @@ from typing import Any
 
 PACKAGES = ("clozelab", "torch", "lightning", "hydra-core", "omegaconf", "numpy", "tokenizers", "safetensors")
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # parameter numbers of mallopt(3), from malloc.h
-OPTIONAL_OF_TORCHMETRICS = (
-    "_MATPLOTLIB_AVAILABLE",
-    "_SCIENCEPLOT_AVAILABLE",
-    "_TRANSFORMERS_AVAILABLE",
-    "_TRANSFORMERS_GREATER_EQUAL_4_4",
-    "_TRANSFORMERS_GREATER_EQUAL_4_10",
-)
+OPTIONAL_OF_TORCHMETRICS = ("_MATPLOTLIB_", "_SCIENCEPLOT_", "_TRANSFORMERS_")
 
 
 @cache
@@ -50,7 +42,6 @@ def host_facts() -> dict[str, Any]:
 
 
 def _output(*command: str) -> str | None:
-    """What a command prints; None where it fails or does not exist."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
@@ -59,12 +50,11 @@ def _output(*command: str) -> str | None:
 
 
 def cpu_model() -> str:
-    """The processor's name, as /proc/cpuinfo or the platform gives it."""
     return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 
 def cpu_flags() -> frozenset[str]:
-    """Instruction-set flags of the processor from /proc/cpuinfo; empty where there is none."""
+    """Instruction sets of the processor; empty where there is no /proc/cpuinfo."""
     return frozenset(_cpuinfo("flags", "Features").split())
 
 
@@ -78,7 +68,7 @@ def _cpuinfo(*names: str) -> str:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on, and no more than the container's quota."""
+    """Cores that this process may run on, within the container's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
@@ -121,15 +111,15 @@ def holders() -> Held:
 
 
 def holder(lock: Path, held: Held | None = None) -> int | None:
-    """Process id of who holds a lock file; None where nobody does, or it cannot be told.
+    """Process id of who holds a lock file (0: of another container); None where nobody does, or it cannot be told.
 
-    `held` is an answer of `holders`, for asking about many files at once. Process 0 is one of another container.
+    `held` is an answer of `holders`, for asking about many files at once.
     """
+    held = holders() if held is None else held
     try:
         status = lock.stat()
     except OSError:
         return None
-    held = holders() if held is None else held
     place = (os.major(status.st_dev), os.minor(status.st_dev), status.st_ino)
     if place in held:
         return held[place]
@@ -149,11 +139,9 @@ def tune_allocator() -> bool:
     1.1 to 1.8 times faster training steps on a CPU: a step frees and asks for the same large blocks again and again,
     and by default each new one costs page faults. Must run before torch allocates; peak memory stays taken.
     """
-    if not sys.platform.startswith("linux"):
-        return False
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):  # musl or another libc
+    except (OSError, AttributeError):  # musl, or another system
         return False
     settings = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 64 * 2**20}
     return [mallopt(parameter, value) for parameter, value in settings.items()] == [1, 1, 1]
@@ -162,9 +150,8 @@ def tune_allocator() -> bool:
 def import_torchmetrics_quickly() -> bool:
     """Import torchmetrics, which Lightning needs, without its optional parts; False where it is imported, or absent.
 
-    Unusual: torchmetrics imports scipy.signal only to patch an old name into it (0.5 s), matplotlib and transformers
-    for metrics that draw or embed (up to 1 s). While it is imported, the first is an empty stand-in, gone afterwards;
-    of the others it is told that they are not installed.
+    It imports scipy.signal only to patch an old name into it (0.5 s), matplotlib and transformers for metrics that draw
+    or embed (up to 1 s). Meanwhile the first is an empty stand-in; the others, it is told, are not installed.
     """
     package = None if "torchmetrics" in sys.modules else importlib.util.find_spec("torchmetrics")
     if package is None or not package.submodule_search_locations:
@@ -175,7 +162,7 @@ def import_torchmetrics_quickly() -> bool:
         assert found is not None and found.loader is not None
         flags = importlib.util.module_from_spec(found)
         found.loader.exec_module(flags)
-        vars(flags).update(dict.fromkeys(vars(flags).keys() & set(OPTIONAL_OF_TORCHMETRICS), False))
+        vars(flags).update({flag: False for flag in vars(flags) if flag.startswith(OPTIONAL_OF_TORCHMETRICS)})
         sys.modules[name] = flags
     except (ImportError, OSError):  # another version keeps it elsewhere: then it starts as it always does
         pass
@@ -187,6 +174,5 @@ def import_torchmetrics_quickly() -> bool:
     finally:
         if not is_real:
             del sys.modules["scipy.signal"]
-            if (scipy := sys.modules.get("scipy")) is not None:
-                vars(scipy).pop("signal", None)
+            vars(sys.modules.get("scipy", stand_in)).pop("signal", None)
     return True

@@ -18,11 +18,7 @@ TOTALS = ("total_tokens", "total_flops", "total_seconds")
 
 @dataclass
 class Throughput:
-    """What was done since the last reading (this rank), and since the run began (all ranks).
-
-    Counted so that a log line costs no device sync; validation is outside the clock. Totals survive a resume; what was
-    counted since the last reading is this rank's share, until it is read and reduced.
-    """
+    """What was done since the last reading (this rank), and since the run began (all ranks); validation is outside."""
 
     total_tokens: int = 0
     total_flops: float = 0.0
@@ -33,12 +29,10 @@ class Throughput:
     _started: float | None = None
 
     def start(self) -> None:
-        """Let the clock run; no effect when it runs already."""
         if self._started is None:
             self._started = time.perf_counter()
 
     def stop(self) -> None:
-        """Hold the clock."""
         if self._started is not None:
             self.seconds += time.perf_counter() - self._started
             self._started = None
@@ -50,15 +44,12 @@ class Throughput:
 
     def settle(self, tokens: int, flops: float) -> float:
         """Move the interval into the totals, with `tokens` and `flops` summed over ranks; returns its seconds."""
-        was_running = self._started is not None
-        self.stop()
-        seconds = self.seconds
+        seconds = self.state()["seconds"]
+        self._started = None if self._started is None else time.perf_counter()
         self.total_tokens += tokens
         self.total_flops += flops
         self.total_seconds += seconds
         self.tokens, self.flops, self.seconds = 0, 0.0, 0.0
-        if was_running:
-            self.start()
         return seconds
 
     def facts(self, world_size: int, matmul_ceiling: float) -> dict[str, float | None]:
@@ -73,12 +64,11 @@ class Throughput:
         }
 
     def state(self) -> dict[str, float]:
-        """Totals and the clock, for a checkpoint; the unread share belongs to whoever can reduce it."""
+        """Totals and the clock, for a checkpoint."""
         running = time.perf_counter() - self._started if self._started is not None else 0.0
         return {name: getattr(self, name) for name in TOTALS} | {"seconds": self.seconds + running}
 
     def load(self, state: dict[str, float]) -> None:
-        """Go on from `state`."""
         for name in (*TOTALS, "seconds"):
             setattr(self, name, state[name])
 

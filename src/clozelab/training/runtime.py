@@ -1,7 +1,4 @@
 """What the machine offers a run: precision, exact fp32 through oneDNN, the matmul ceiling, memory.
-
-The ceiling (FLOP/s of one large matrix product in the chosen precision) is measured, not looked up. Model-FLOPs
-utilisation is then a share of what this machine can do today, whatever else runs on it.
 """
 
 from __future__ import annotations
@@ -63,22 +60,16 @@ def onednn_fp32_error() -> float | None:
         return float(((a @ b).double() - exact).abs().max() / exact.abs().max())
 
 
-def use_onednn_fp32() -> bool:
-    """Send fp32 matrix products on the CPU through oneDNN if they stay fp32-accurate here; says which it is.
+def use_onednn_fp32() -> None:
+    """Send fp32 matrix products on the CPU through oneDNN if they stay fp32-accurate here.
 
     The switch allows oneDNN to use bf16 parts. A processor with AVX-512 alone keeps fp32 accuracy, at 1.4 to 1.8 times
     the default library's speed on an AMD Zen 5. Where it really rounds, as it may on AMX, it stays off.
     """
     error = onednn_fp32_error()
-    if error is None:
-        return False
-    if error > MAX_FP32_ERROR:
-        log.info("fp32 products stay with the default library: through oneDNN they err by %.1e here", error)
-        return False
-    backend: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    backend.fp32_precision = "bf16"
-    log.info("fp32 products go through oneDNN (relative error %.1e)", error)
-    return True
+    if error is not None and error <= MAX_FP32_ERROR:
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # type: ignore[attr-defined]
+        log.info("fp32 products go through oneDNN (relative error %.1e)", error)
 
 
 def check_compile(requested: str | bool, accelerator: str) -> str:
@@ -96,8 +87,7 @@ def check_compile(requested: str | bool, accelerator: str) -> str:
 
 def has_cpp_compiler() -> bool:
     """Whether torch.compile can build kernels for the CPU here."""
-    names = (os.environ.get("CXX"), "g++", "clang++")
-    return any(name and shutil.which(name) for name in names)
+    return any(name and shutil.which(name) for name in (os.environ.get("CXX"), "g++", "clang++"))
 
 
 def use_deterministic_algorithms() -> None:
@@ -115,25 +105,30 @@ def matmul_ceiling(precision: str, device: torch.device, seconds: float = 0.3) -
     dtype = torch.bfloat16 if precision.startswith("bf16") else torch.float32
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    best, end, warm = float("inf"), time.perf_counter() + seconds, False
-    while time.perf_counter() < end or best == float("inf"):
+    return 2.0 * size**3 / least_seconds(lambda: a @ b, device, seconds)
+
+
+def least_seconds(act: Callable[[], Any], device: torch.device, seconds: float) -> float:
+    """Of one call on a device, the best of those that fit in `seconds`."""
+
+    best, end, calls = float("inf"), time.perf_counter() + seconds, 0
+    while time.perf_counter() < end or calls < 2:
         start = time.perf_counter()
-        a @ b
+        act()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        # The first product pays for the library's start-up.
-        best, warm = (min(best, time.perf_counter() - start), True) if warm else (best, True)
-    return 2.0 * size**3 / best
+        # The first call pays for the start-up.
+        best, calls = min(best, time.perf_counter() - start) if calls else best, calls + 1
+    return best
 
 
 def largest_that_fits(attempt: Callable[[int], None], wanted: int) -> int:
-    """The micro-batch that a device holds: the first of `wanted`, its half, its quarter... for which `attempt` does not
-    run out of memory; ValueError where not even one instance fits.
+    """The first of `wanted`, its half, its quarter... for which `attempt` does not run out of memory; else ValueError.
 
     A step's loss is normalised by the whole global batch: smaller pieces change no result beyond the draws of dropout.
     """
     size = wanted
-    while True:
+    while size:
         try:
             attempt(size)
             return size
@@ -143,20 +138,16 @@ def largest_that_fits(attempt: Callable[[int], None], wanted: int) -> int:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        if size == 1:
-            raise ValueError(
-                "one instance does not fit into the device's memory: try trainer.gradient_checkpointing=true,"
-                " trainer.precision=bf16-mixed, trainer=fsdp over several devices, or shorter instances"
-            )
-        log.info("a micro-batch of %d instances does not fit into the device's memory; trying %d", size, size // 2)
+        log.info("a micro-batch of %d instances does not fit into the device's memory", size)
         size //= 2
+    raise ValueError(
+        "one instance does not fit into the device's memory: try trainer.gradient_checkpointing=true,"
+        " trainer.precision=bf16-mixed, trainer=fsdp over several devices, or shorter instances"
+    )
 
 
 def try_step(model: nn.Module, batch: dict[str, Any], device: torch.device, precision: str) -> None:
-    """Forward and backward of one micro-batch with everything in memory that an optimizer step keeps there.
-
-    It changes nothing: no update is made. Adam's two moments of each parameter are stood in for.
-    """
+    """Forward and backward of one micro-batch, without an update; Adam's moments of each parameter are stood in for."""
     model.to(device).train()
     moments = [torch.empty_like(p) for p in model.parameters() if p.requires_grad for _ in range(2)]
     moved = {key: value.to(device) if hasattr(value, "to") else value for key, value in batch.items()}

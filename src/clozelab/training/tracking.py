@@ -1,8 +1,7 @@
 """Where a run's numbers go: metrics.csv, and two guests, Weights & Biases (offline without a key) and TensorBoard.
 
-Unusual: whatever a tracker raises is logged once and switches it off; it is never the end of a training, and
-metrics.csv has every number anyway. A W&B run stays open after the Trainer is done, for the final scores: `tracked`
-closes it.
+Unusual: whatever a tracker raises is logged once and switches it off; it never ends a training. A W&B run stays open
+after the Trainer is done, for the final scores: `tracked` closes it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import netrc
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,8 +37,7 @@ WANDB_SETTINGS = {
 class MetricsCsv(Logger):
     """Appends to `folder/metrics.csv` on rank zero, in long form: step, tokens, seconds, key, value.
 
-    A Lightning logger, so it hears what `self.log` and `publish` say. The keys train/tokens and train/seconds fill the
-    columns of the lines that follow and get no line themselves.
+    The keys train/tokens and train/seconds fill the columns of the lines that follow and get no line themselves.
     """
 
     name, version = "metrics", ""
@@ -97,21 +95,17 @@ class TrackedJob:
 def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: TrackedJob) -> Logger:
     """W&B for one job: in the group EXPERIMENT/ARM, its stage as the job type.
 
-    Args:
-        project, entity: of W&B.
-        mode: auto (online with an API key in the environment or netrc, else offline: `wandb sync` uploads later) |
-            online | offline | disabled. WANDB_MODE has the last word.
+    `mode` is auto (online with an API key in the environment or netrc, else offline: `wandb sync` uploads later),
+    online, offline or disabled; WANDB_MODE has the last word.
     """
     if mode not in MODES:
         raise ValueError(f"logger.mode is {mode!r}: choose one of {', '.join(MODES)}")
     if mode == "auto":
         has_key = bool(os.environ.get("WANDB_API_KEY"))
-        try:
+        with suppress(OSError, netrc.NetrcParseError):
             has_key = has_key or netrc.netrc().authenticators("api.wandb.ai") is not None
-        except (OSError, netrc.NetrcParseError):
-            log.debug("no netrc that can be read")
         mode = "online" if has_key else "offline"
-    settings = {
+    settings: dict[str, Any] = {
         "project": project,
         "entity": entity,
         "mode": os.environ.get("WANDB_MODE") or mode,
@@ -131,17 +125,13 @@ def build_wandb_logger(*, project: str, entity: str | None, mode: str, job: Trac
 class WandbTracker(Logger):
     """A Lightning logger that starts its W&B run at the first number; `close` ends it."""
 
-    name = "wandb"
+    name, version = "wandb", ""
 
-    def __init__(self, settings: dict[str, Any], command: Sequence[str] = ()) -> None:
+    def __init__(self, settings: dict[str, Any], command: Sequence[str]) -> None:
         super().__init__()
         self.settings, self.command = settings, command
         self.run: Any = None
         self.is_broken = False
-
-    @property
-    def version(self) -> str:
-        return str(self.settings["id"])
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
@@ -153,11 +143,9 @@ class WandbTracker(Logger):
 
     @rank_zero_only
     def summarise(self, scores: Mapping[str, Any]) -> None:
-        """Final numbers, in the run's summary."""
         self._tell(lambda _, run: run.summary.update(dict(scores)))
 
     def log_table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """A table that W&B can sort, filter and plot."""
         data = [list(row) for row in rows]
         self._tell(lambda wandb, run: run.log({name: wandb.Table(columns=list(columns), data=data)}))
 
@@ -171,12 +159,6 @@ class WandbTracker(Logger):
             run.log_artifact(artifact)
 
         self._tell(act)
-
-    @rank_zero_only
-    def finalize(self, status: str) -> None:
-        """The Trainer is done: a failed run is closed at once, for the others scores may follow."""
-        if status != "success":
-            self.close(exit_code=1)
 
     @rank_zero_only
     def close(self, exit_code: int = 0) -> None:
@@ -213,11 +195,7 @@ class WandbTracker(Logger):
 
 
 def build_tensorboard_logger(*, flush_seconds: int, job: TrackedJob) -> Logger:
-    """TensorBoard's event files in RUN_DIR/tensorboard.
-
-    Raises:
-        ValueError: the extra is not installed.
-    """
+    """TensorBoard's event files in RUN_DIR/tensorboard; ValueError where the extra is not installed."""
     try:
         return TensorBoardTracker(job.folder, name="tensorboard", version="", flush_secs=flush_seconds)
     except ModuleNotFoundError as error:
@@ -231,7 +209,6 @@ class TensorBoardTracker(TensorBoardLogger):
     """Lightning's, without its file of hyper-parameters (config.yaml is there), and with the final scores as points."""
 
     def summarise(self, scores: Mapping[str, Any]) -> None:
-        """Final numbers, as final/NAME."""
         numbers = {f"final/{key}": float(value) for key, value in scores.items() if isinstance(value, int | float)}
         self.log_metrics(numbers, 0)
         self.experiment.close()
@@ -255,6 +232,5 @@ def tracked(loggers: Sequence[Logger]) -> Iterator[Sequence[Logger]]:
         yield loggers
         exit_code = 0
     finally:
-        for logger in loggers:
-            if isinstance(logger, WandbTracker):
-                logger.close(exit_code)
+        for logger in (one for one in loggers if isinstance(one, WandbTracker)):
+            logger.close(exit_code)

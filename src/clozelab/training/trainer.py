@@ -1,4 +1,4 @@
-"""From the names in conf/trainer to a Lightning Trainer, with early and honest errors for what this machine lacks."""
+"""From the names in conf/trainer to a Lightning Trainer, with early errors for what this machine lacks."""
 
 from __future__ import annotations
 
@@ -76,10 +76,7 @@ def choose_hardware(
 ) -> Hardware:
     """Resolve `auto`, check that the machine has what is asked for, set threads and the fp32 library.
 
-    Call before anything slow.
-
-    Raises:
-        ValueError: what is missing, and what to choose instead.
+    ValueError says what is missing, and what to choose instead.
     """
     kind = resolve_accelerator(accelerator, devices)
     build_strategy(strategy, kind, devices, num_nodes)
@@ -102,8 +99,6 @@ def choose_hardware(
 
 def resolve_accelerator(requested: str, devices: int) -> str:
     """cpu, gpu or tpu; `auto` is gpu where CUDA is there. Raises ValueError for what this machine cannot give."""
-    if devices < 1:
-        raise ValueError(f"trainer.devices is {devices}: give 1 or more")
     if requested == "auto":
         requested = "gpu" if torch.cuda.is_available() else "cpu"
     if requested == "gpu" and not torch.cuda.is_available():
@@ -132,24 +127,18 @@ def build_strategy(name: str, accelerator: str, devices: int, num_nodes: int) ->
     if name == "auto" and world_size > 1 and not is_tpu:
         raise ValueError(f"{world_size} devices need trainer=ddp or trainer=fsdp, but the strategy is auto")
     if name == "fsdp":
-        return ShardedStrategy(data_parallel_size=world_size)
+        return ShardedStrategy(world_size, tensor_parallel_size=1, save_distributed_checkpoint=False)
     if name != "ddp":
         return name
-    if not torch.distributed.is_available():
-        raise ValueError("trainer=ddp needs a torch build with torch.distributed; this one has none")
     backend = "nccl" if accelerator == "gpu" else "gloo"
     # Every parameter gets a gradient each step (the pooler is frozen without a pair objective).
     return DDPStrategy(process_group_backend=backend, find_unused_parameters=False, gradient_as_bucket_view=True)
 
 
 class ShardedStrategy(ModelParallelStrategy):
-    """Fully sharded data parallel (torch's `fully_shard`), with one whole, checked checkpoint file as everywhere."""
-
-    def __init__(self, data_parallel_size: int) -> None:
-        super().__init__(data_parallel_size, tensor_parallel_size=1, save_distributed_checkpoint=False)
+    """Fully sharded data parallel; it reads a checkpoint past our CheckpointIO, so the checksum is checked here."""
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = True) -> dict[str, Any]:
-        # Reads the file past the checkpoint writer, so the checksum is checked here.
         verify_file(Path(checkpoint_path))
         return super().load_checkpoint(checkpoint_path, weights_only is not False)
 
@@ -158,10 +147,8 @@ def cluster_environment(devices: int, num_nodes: int) -> ClusterEnvironment | No
     """Who has started this job's processes, where Slurm is around; None outside it: Lightning looks for itself.
 
     Lightning alone takes every process in a Slurm allocation for a rank of srun's, and waits for others that nobody
-    starts; and its requeueing would come on top of the launcher's.
-
-    Raises:
-        ValueError: srun has started another number of processes than there are devices.
+    starts; and its requeueing would come on top of the launcher's. ValueError where srun has started another number of
+    processes than there are devices.
     """
     if "SLURM_JOB_ID" not in os.environ or TorchElasticEnvironment.detect():
         return None
@@ -189,8 +176,7 @@ def build_trainer(
 ) -> Trainer:
     """A Trainer that counts optimizer steps, validates by steps, and leaves checkpoints and progress to our callbacks.
 
-    `validation_interval_steps` None: no validation during training. `overrides` go to Lightning as they are
-    (max_epochs...).
+    `validation_interval_steps` None: no validation during training. `overrides` go to Lightning as they are.
     """
     # Advice of Lightning's that does not apply: our loaders need no workers, our loops no length.
     for pattern in (".*does not have many workers.*", ".*IterableDataset.*has `__len__`.*", ".*LeafSpec.*"):
@@ -224,17 +210,12 @@ def build_trainer(
 
 
 def stage_callbacks(
-    *,
-    checkpoint: Path,
-    checkpoint_interval_steps: int,
-    checkpoint_least_seconds: float = 0.0,
-    fingerprint: str,
-    progress_bar: bool,
+    checkpoint: Path, interval_steps: int, least_seconds: float = 0.0, *, fingerprint: str, progress_bar: bool
 ) -> list[Callback]:
-    """The callbacks of every stage, in the order they need: progress, last checkpoint, graceful stop."""
+    """The callbacks of every stage, in the order they need."""
     return [
         SameConfig(fingerprint),
         TrainingProgress(progress_bar),
-        LastCheckpoint(checkpoint, checkpoint_interval_steps, checkpoint_least_seconds),
+        LastCheckpoint(checkpoint, interval_steps, least_seconds),
         GracefulStop(),
     ]

@@ -20,7 +20,8 @@ from functools import cache
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from clozelab.runs.fingerprint import CONDITIONAL_KEYS, flatten, is_of_no_account
+from clozelab.runs.fingerprint import CONDITIONAL_KEYS, flatten
+from clozelab.schema import LAYOUT, NEUTRAL, meaning_of
 from clozelab.suggestions import CONF_DIR, listed, rough
 from clozelab.training.measuring import read_rows
 from clozelab.verdicts.experiment import RATE_KEYS, STEP_KEYS, Column, Experiment, Row, read_yaml
@@ -186,7 +187,7 @@ def settings(run: Record) -> dict[str, str]:
 
 @cache
 def _counts(key: str) -> bool:
-    return not is_within(key, MAY_DIFFER) and not is_of_no_account(key)
+    return not is_within(key, MAY_DIFFER) and meaning_of(key) not in (NEUTRAL, LAYOUT)
 
 
 def _joined(runs: Sequence[Record]) -> dict[str, str]:

@@ -1,0 +1,298 @@
+"""What one asks of many runs: how far they are, how long the rest takes, and what may be deleted.
+
+A launch leaves a note beside its runs: its command line and its jobs. So nothing has to be composed again to say what
+is missing, and which command goes on. Nothing is deleted that a process holds the lock of, or that changed a moment
+ago. What is deleted of the cache is made again when it is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from pydantic import BaseModel
+from rich import filesize
+
+from clozelab.runs.fingerprint import redacted_words
+from clozelab.runs.record import (
+    DAMAGED,
+    KILLED,
+    LOCK_FILE,
+    RUN_FILE,
+    STATUSES,
+    JobName,
+    Record,
+    command_line,
+    write_json,
+)
+from clozelab.training.measuring import read_rows
+
+LAUNCH_FILE = Path("launcher") / "launch.json"  # below the folder of an experiment's runs at one scale
+TAIL_BYTES = 16_384
+RECENT_VALUES = 5  # logged speeds whose median counts as the speed now
+SPEED_KEY = "train/tokens_per_second"
+KINDS = {
+    "checkpoints": "checkpoints of complete runs (their encoders stay)",
+    "unfinished": "failed, interrupted and killed runs, whole",
+    "leftovers": "temporary files and folders of killed processes",
+    "cache": "prepared corpora and tokenised tasks that none of these runs refers to",
+}
+UNFINISHED = ("failed", "interrupted", "killed")
+QUIET_SECONDS = 3600.0  # what changed later than this ago may be in somebody's hands
+TEMPORARY = (".*.tmp", ".encoder.*", ".model.*")
+CACHE_PARTS = ("corpora", "tasks", "features", "baselines")
+
+
+class Launch(BaseModel):
+    """What one stage was last started by: `clozelab reproduce`, or a sweep of its own."""
+
+    words: list[str]  # of the command line, after `clozelab`; what looks like a secret is hidden
+    started_in: str
+    root: str  # where its runs were to lie
+    jobs: list[JobName] | None  # None of a search, which chooses on its way; no job where the stage was not to be run
+
+    def command(self, root: Path) -> str:
+        """The command line that goes on with it, where its runs lie in `root` now."""
+        words = ["clozelab", *self.words]
+        if Path(self.root) != root.resolve():
+            words = [word for word in words if not word.startswith("runs_dir=")]
+            words.append(f"runs_dir={root.resolve().parent.parent}")
+        return command_line(words, self.started_in)
+
+
+def write_launch(root: Path, words: Sequence[str], jobs: Mapping[str, Sequence[JobName] | None]) -> None:
+    """Note in the folder of its runs what `words` start: for each stage in `jobs`, these jobs."""
+    path, known = root / LAUNCH_FILE, read_launches(root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    said = {"words": redacted_words(words), "started_in": str(Path.cwd()), "root": str(root.resolve())}
+    known |= {stage: Launch(**said, jobs=names) for stage, names in jobs.items()}  # type: ignore[arg-type]
+    write_json(path, {stage: one.model_dump() for stage, one in known.items()})
+
+
+def read_launches(root: Path) -> dict[str, Launch]:
+    """Stage -> its last launch; a note that is not there or cannot be read tells nothing."""
+    try:
+        saved = json.loads((root / LAUNCH_FILE).read_text(encoding="utf-8"))
+        return {str(stage): Launch(**note) for stage, note in saved.items()}
+    except (OSError, ValueError, TypeError, AttributeError):  # ValueError: also pydantic's
+        return {}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands; None where its folder does not say."""
+
+    step: int = 0
+    total_steps: int | None = None
+    tokens: int = 0
+    training_seconds: float = 0.0
+    tokens_per_second: float | None = None
+    seconds_left: float | None = None  # of training alone
+    silent_seconds: float | None = None  # since the last line of metrics.csv
+
+
+def read_progress(record: Record) -> Progress:
+    """The progress of a run from the end of its metrics.csv."""
+    path, phases = record.folder / "metrics.csv", record.config.get("phases") or []
+    total = int(record.facts.get("total_steps") or sum(phase["steps"] for phase in phases)) or None
+    rows = list(read_rows(path, TAIL_BYTES))
+    if not rows:
+        return Progress(total_steps=total)
+    step, tokens, seconds, *_ = rows[-1]
+    speeds = [row.value for row in rows if row.key == SPEED_KEY][-RECENT_VALUES:]
+    speed = statistics.median(speeds) if speeds else None
+    left = None
+    if speed and total and step:
+        # What is left to read in units of what has been read: phases differ in slots a step.
+        sizes = ([one["global_batch_size"] * one["seq_length"]] * one["steps"] for one in phases)
+        slots = [*chain.from_iterable(sizes)] or [1] * total
+        left = tokens / speed * sum(slots[step:]) / sum(slots[:step])
+    return Progress(step, total, tokens, seconds, speed, left, max(0.0, time.time() - path.stat().st_mtime))
+
+
+def elapsed(record: Record) -> float:
+    """Seconds that a run took; of one that has not ended its training's alone, for its record is older."""
+    if record.status in ("running", KILLED):
+        return max(record.seconds, read_progress(record).training_seconds)
+    return record.seconds
+
+
+@dataclass(frozen=True)
+class SweepState:
+    """A stage of an experiment at one scale: its jobs counted, and how long the rest takes."""
+
+    stage: str
+    planned: int | None  # jobs of the launch; None where none says which there were to be
+    counts: Counter[str]  # of runs that are a job of the launch, or of all
+    others: int  # runs that are not
+    not_begun: int
+    seconds_left: float | None  # one job after the other; None where no finished run says how long one takes
+
+    @property
+    def is_done(self) -> bool:
+        return self.planned == self.counts["complete"]
+
+
+def sweep_state(stage: str, records: Sequence[Record], jobs: Sequence[JobName] | None) -> SweepState:
+    """Count the runs that are a stage's jobs, and add up what is left.
+
+    A job that has no folder takes as long as the median of the finished runs that are most like it, one that has begun
+    what its own speed says.
+    """
+    runs = every = [one for one in records if one.stage == stage]
+    missing = Counter(jobs or ())
+    if jobs is not None:
+        runs = []
+        for one in sorted(every, key=lambda run: STATUSES.index(run.status)):  # of two with one name the better counts
+            if missing[one.job_name]:
+                missing[one.job_name] -= 1
+                runs.append(one)
+    finished = [one for one in every if one.is_complete and one.seconds]
+
+    def typical_seconds(job: JobName) -> float | None:
+        same_task = [one for one in finished if one.task == job.task]
+        like = [one for one in same_task if one.name == job.name] or same_task or finished
+        return statistics.median(one.seconds for one in like) if like else None
+
+    left = [typical_seconds(job) for job in missing.elements()]
+    for one in runs:
+        if one.status not in ("complete", DAMAGED):
+            rest = read_progress(one).seconds_left
+            left.append(typical_seconds(one.job_name) if rest is None else rest)
+    known = [rest for rest in left if rest is not None]
+    return SweepState(
+        stage=stage,
+        planned=None if jobs is None else len(jobs),
+        counts=Counter(one.status for one in runs),
+        others=len(every) - len(runs),
+        not_begun=missing.total(),
+        seconds_left=sum(known) if len(known) == len(left) else None,
+    )
+
+
+@dataclass
+class Garbage:
+    """One thing that may go; `lock` is the run folder, or the corpus's lock file, to hold meanwhile."""
+
+    kind: str
+    path: Path
+    reason: str
+    lock: Path | None = None
+
+    @cached_property
+    def num_bytes(self) -> int:
+        return size(self.path)
+
+
+def find_garbage(records: Sequence[Record], runs_dir: Path, cache_dir: Path, older_than_days: float) -> list[Garbage]:
+    """Everything that may go, by kind and place; `records` are of every run below `runs_dir`."""
+    busy = {one.folder for one in records if one.holder is not None or one.status == "running"}
+    found = list(_unused_cache(records, cache_dir))
+    for one in (one for one in records if one.folder not in busy and _is_quiet(one.folder)):
+        checkpoints = one.folder / "checkpoints"
+        if one.is_complete and checkpoints.is_dir() and (one.folder / "encoder" / "config.json").is_file():
+            found.append(Garbage("checkpoints", checkpoints, "the run is complete", one.folder))
+        age = (time.time() - last_change(one.folder)) / 86_400
+        if one.status in UNFINISHED and age >= older_than_days:
+            found.append(Garbage("unfinished", one.folder, f"{one.status} {age:.0f} days ago", one.folder))
+    for path in (path for pattern in TEMPORARY for path in runs_dir.rglob(pattern)):
+        if not busy & set(path.parents) and _is_quiet(path):
+            run = next((folder for folder in path.parents if (folder / RUN_FILE).is_file()), None)
+            found.append(Garbage("leftovers", path, "a killed process left it", run))
+    whole = {one.path for one in found if one.kind == "unfinished"}
+    found = [one for one in found if one.kind == "unfinished" or not whole & set(one.path.parents)]
+    return sorted(found, key=lambda one: ([*KINDS].index(one.kind), str(one.path)))
+
+
+def _unused_cache(records: Sequence[Record], cache_dir: Path) -> Iterator[Garbage]:
+    corpora = {one.inputs.get("corpus") for one in records}
+    named = {name for one in records for name in one.facts.get("cache", ())}
+    # Tasks of unfinished runs, which may have used any entry of theirs.
+    silent = {one.task for one in records if one.task and "cache" not in one.facts}
+    for path in sorted(path for part in CACHE_PARTS for path in cache_dir.glob(f"{part}/*")):  # hidden ones, too
+        part, name = path.parent.name, path.name
+        if not path.is_dir() or not _is_quiet(path):
+            continue
+        if name.startswith("."):
+            with held(path.with_name(name.removesuffix(".tmp") + ".lock")) as is_free:  # of a preparation that fills it
+                if is_free:
+                    yield Garbage("leftovers", path, "a killed process left it")
+        elif part == "corpora":
+            try:
+                fingerprint = json.loads((path / "manifest.json").read_text(encoding="utf-8"))["fingerprint"]
+            except (OSError, ValueError, KeyError, TypeError):
+                fingerprint = None
+            if fingerprint not in corpora:
+                yield Garbage("cache", path, "no run was trained on it", path.with_name(f".{name}.lock"))
+        elif f"{part}/{name}" not in named and name.rpartition("-")[0] not in silent:
+            yield Garbage("cache", path, "no run refers to it")
+
+
+def _is_quiet(path: Path) -> bool:
+    try:
+        return time.time() - last_change(path) > QUIET_SECONDS
+    except OSError:  # gone while we looked: somebody is at work
+        return False
+
+
+def last_change(path: Path) -> float:
+    """Time of the newest change at or below a path; reading does not count, nor does a lock file."""
+    times = [path.stat().st_mtime]
+    if path.is_dir():
+        times += [child.stat().st_mtime for child in path.rglob("*") if child.name != ".lock" and child.is_file()]
+    return max(times)
+
+
+def size(path: Path) -> int:
+    """Bytes at and below a path, without following links."""
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    return sum(child.lstat().st_size for child in path.rglob("*") if child.is_symlink() or child.is_file())
+
+
+def delete(item: Garbage) -> str:
+    """Delete one thing; returns "" or why it stays."""
+    if item.kind == "unfinished" and item.path.exists() and not _is_quiet(item.path):
+        return "it has changed since it was listed"
+    with held(item.lock) as is_free:
+        if not is_free:
+            return "in use by another process"
+        try:
+            if item.path.is_symlink() or not item.path.is_dir():
+                item.path.unlink(missing_ok=True)
+            else:
+                # Out of sight first: half a folder must never pass for a whole one, nor a new run's files go with it.
+                (item.path / RUN_FILE).unlink(missing_ok=True)
+                doomed = item.path.rename(item.path.with_name(f".{item.path.name}.deleted.tmp"))
+                shutil.rmtree(doomed)
+        except OSError as error:
+            return str(error)
+    return ""
+
+
+@contextmanager
+def held(lock: Path | None) -> Iterator[bool]:
+    """Hold a lock file, or a run folder's, while inside; False, and nothing held, where somebody else has it."""
+    with ExitStack() as stack:
+        is_free = True
+        if lock is not None and lock.exists():
+            try:
+                stack.enter_context(FileLock(lock / LOCK_FILE if lock.is_dir() else lock, timeout=0))
+            except Timeout:
+                is_free = False
+        yield is_free
+
+
+def describe_size(num_bytes: float) -> str:
+    """Bytes in the unit that suits them."""
+    return filesize.decimal(int(num_bytes))
