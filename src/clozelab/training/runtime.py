@@ -1,5 +1,4 @@
-"""What the machine offers a run: precision, exact fp32 through oneDNN, the matmul ceiling, memory.
-"""
+"""What the machine offers a run: precision, exact fp32 through oneDNN, the matmul ceiling, memory."""
 
 from __future__ import annotations
 
