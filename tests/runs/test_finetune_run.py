@@ -442,11 +442,14 @@ def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
 def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task's files come from the hub and not from data_dir; the revision is part of what the run is."""
 
-    def load(name: str, config: str, *, split: str, revision: str) -> list[dict[str, Any]]:
+    import datasets  # seconds that no other test here needs
+
+    def load(name: str, config: str, *, split: str, revision: str) -> Any:
         assert (name, config) == ("nyu-mll/glue", "sst2")
         count = {"train": 32, "validation": 12, "test": 3}[split]
         label = -1 if split == "test" else 1
-        return [{"sentence": f"the film {GOOD[i % 3]}", "label": label * (i % 2), "idx": i} for i in range(count)]
+        rows = [{"sentence": f"the film {GOOD[i % 3]}", "label": label * (i % 2), "idx": i} for i in range(count)]
+        return datasets.Dataset.from_list(rows)
 
     monkeypatch.setattr("datasets.load_dataset", load)
     folder = finetune("hub=true", "epochs=0.5", "predict_test=true")

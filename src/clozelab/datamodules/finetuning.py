@@ -177,7 +177,6 @@ class FinetuningDataModule(LightningDataModule):
         """
 
     def splits(self) -> list[tuple[str, Path, Any]]:
-        """(name, file, split) of what was read."""
         return [("training", self.train_path, self.train), ("validation", self.validation_path, self.validation)]
 
     def cached(
