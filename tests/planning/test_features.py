@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from clozelab.models.cost import training_flops_per_token
+from clozelab.planning.jobs import FORWARD_SHARE, START_SECONDS, Request, Speed, TaskJob
 from clozelab.planning.steps import make_steps
-from clozelab.planning.tasks import FORWARD_SHARE, START_SECONDS, Request, Speed, TaskJob
 from clozelab.stages.subject import Corpora, analyse
 from clozelab.verdicts.experiment import find_experiment
 
@@ -61,7 +61,8 @@ def test_flops_by_hand(jobs: list[TaskJob]) -> None:
 def test_seconds_by_hand(jobs: list[TaskJob]) -> None:
     job = replace(by_size(jobs, 128), speeds=[Speed(1000.0, forward=50_000.0)])
     training = 10 * 300 * 2 / 1000.0
-    evaluation = job.passes * 100 * 2 / 1000.0 * FORWARD_SHARE
+    passes = round(float(job.settings["epochs"]) * float(job.settings["evaluations_per_epoch"]))
+    evaluation = passes * 100 * 2 / 1000.0 * FORWARD_SHARE
     expected = START_SECONDS["finetune"] + training + evaluation + job.pass_tokens / 50_000.0
     assert job.seconds == pytest.approx(expected)
 
@@ -80,7 +81,7 @@ def test_what_is_timed(jobs: list[TaskJob]) -> None:
 
 
 def test_the_worker_trains_the_bilstm_alone(jobs: list[TaskJob]) -> None:
-    from clozelab.planning.timing_worker import answer
+    from clozelab.planning.timing import answer
     from clozelab.training.trainer import choose_hardware
 
     request = request_of(by_size(jobs, 128))

@@ -15,11 +15,11 @@ from clozelab.datamodules.files import Preview
 from clozelab.metrics.statistics import smallest_detectable_difference
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
-from clozelab.planning import cost
-from clozelab.planning.cost import divide, makespan, measured_speeds, with_speeds
-from clozelab.planning.jobs import ADAM_COPIES, Arm
+from clozelab.planning import timing
+from clozelab.planning.cost import TaskFiles, divide, makespan, with_speeds
+from clozelab.planning.jobs import ADAM_COPIES, Arm, Request, Sample, Speed
 from clozelab.planning.steps import make_steps
-from clozelab.planning.tasks import Request, Sample, Speed, TaskFiles
+from clozelab.planning.timing import measured_speeds
 from clozelab.stages.plan import main, parse_budget
 from clozelab.stages.subject import Corpora, analyse, read_preview
 from clozelab.verdicts.experiment import find_experiment
@@ -150,7 +150,7 @@ class Worker:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, speed: float = 50_000.0) -> None:
         self.asked: list[Request] = []
         self.speed = speed
-        monkeypatch.setattr(cost, "_measure", self)
+        monkeypatch.setattr(timing, "_measure", self)
 
     def __call__(self, requests: Sequence[Request], at_once: int, threads: int) -> list[Speed]:
         self.asked += requests
@@ -185,7 +185,7 @@ def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     # Six equal runs, two at a time: three in a row.
     assert found.wall("pretrain") == pytest.approx(3 * (found.arms[0].seconds or 0.0))
     assert sum(job.count for job in found.tasks) == 120 and not any(job.train for job in found.tasks)
-    assert found.run_bytes > 2 * sum(arm.checkpoint_bytes for arm in found.arms)
+    assert found.room(tmp_path, ())[2] > 2 * sum(arm.checkpoint_bytes for arm in found.arms)
     kept = 5  # encoders on the way, beside the last one
     assert all(arm.result_bytes == (1 + (kept + 1) / ADAM_COPIES) * arm.checkpoint_bytes for arm in found.arms)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from clozelab.planning import cost, timing_worker
-from clozelab.planning.cost import measured_speeds
-from clozelab.planning.tasks import ANSWER, Request, Speed
+from clozelab.planning import timing
+from clozelab.planning.jobs import Request, Speed
+from clozelab.planning.timing import ANSWER, measured_speeds
 from clozelab.training.trainer import choose_hardware
 
 WORKER = """
@@ -33,7 +33,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir()
     (folder / "pretend_worker.py").write_text(WORKER.format(answer=ANSWER))
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    monkeypatch.setattr(cost, "WORKER", "pretend_worker")
+    monkeypatch.setattr(timing, "WORKER", "pretend_worker")
 
 
 def request(a: str, **answer: Any) -> Request:
@@ -79,12 +79,12 @@ def test_each_speed_is_kept_as_it_comes(tmp_path: Path) -> None:
 
 
 def test_the_worker_does_not_begin_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing_worker, "ceiling", lambda precision, device: 1e10)
+    monkeypatch.setattr(timing, "ceiling", lambda precision, device: 1e10)
     hardware = choose_hardware(
         accelerator="cpu", devices=1, num_nodes=1, strategy="auto", precision="32-true", threads=1
     )
     asked: dict[str, Any] = {"kind": "pretrain", "step_flops": 2e11, "max_step_seconds": 30.0, "seconds": 1.5}
-    assert timing_worker.answer(asked, hardware) == {"step_seconds": pytest.approx(50.0)}
+    assert timing.answer(asked, hardware) == {"step_seconds": pytest.approx(50.0)}
 
 
 def test_the_worker_goes_on_after_a_shape_that_fails(
@@ -100,8 +100,8 @@ def test_the_worker_goes_on_after_a_shape_that_fails(
     }
     asked = [{"hardware": hardware, "kind": kind} for kind in ("first", "second")]
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(asked)))
-    monkeypatch.setattr(timing_worker, "answer", fails_at_first)
-    assert timing_worker.main() == 0
+    monkeypatch.setattr(timing, "answer", fails_at_first)
+    assert timing.main() == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(ANSWER)]
     assert [json.loads(line.removeprefix(ANSWER)) for line in lines] == [{"problem": "RuntimeError: no room"}, GOOD]
 

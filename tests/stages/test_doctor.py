@@ -15,7 +15,7 @@ from clozelab.checks.subject import ERROR, WARNING
 from clozelab.launch.sweep import Sweep, compose, without_hydra
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
-from clozelab.planning.tasks import Request, Speed
+from clozelab.planning.jobs import Request, Speed
 from clozelab.stages import doctor, reproduce
 from clozelab.stages.prepare import find_corpus, prepared_corpus
 from clozelab.stages.subject import gather, gather_sweep

@@ -1,22 +1,15 @@
 """What an experiment costs: time by speeds that are known, disk, and what a budget buys when arms are matched.
 
-Asked for time, it says None where a speed is not known; it never guesses one silently. A speed is measured once a
-shape and machine, and kept in the cache. As many processes are timed side by side as jobs will run, because cores
-share their memory and caches. Where a process has one thread, its speed is taken by processor time: whatever else the
-machine does now, it will not do then.
+Asked for time, it says None where a speed is not known; it never guesses one silently.
 """
 
 from __future__ import annotations
 
 import heapq
 import json
-import os
 import shutil
-import subprocess
-import sys
-import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -28,15 +21,19 @@ from scipy.optimize import brentq
 
 from clozelab.launch.jobs import planned_jobs
 from clozelab.launch.launcher import share_cores
-from clozelab.planning.jobs import Arm
-from clozelab.planning.tasks import ANSWER, START_SECONDS, Kind, Request, Speed, TaskFiles, TaskJob, Words, task_jobs
-from clozelab.runs.fingerprint import canonical, digest
-from clozelab.runs.record import JobName, write_json
+from clozelab.models.config import EncoderConfig
+from clozelab.models.cost import parameter_count
+from clozelab.planning.jobs import START_SECONDS, Arm, Features, Kind, Request, Sample, Speed, TaskJob, Words
+from clozelab.planning.timing import HOST, measured_speeds
+from clozelab.runs.fingerprint import canonical
+from clozelab.runs.record import JobName
 from clozelab.runs.upkeep import size
 from clozelab.suggestions import duration
+from clozelab.terminal import key_of
 from clozelab.training.host import host_facts
 
 if TYPE_CHECKING:
+    from clozelab.datamodules.files import TaskPreview
     from clozelab.planning.steps import Step
     from clozelab.runs.find import Runs
 
@@ -48,17 +45,8 @@ ALIKE = {
 DONE = ("complete", "check", "shared", "shared?")
 """Of a planned job; `check` is complete, and most likely of the same inputs."""
 MATCHINGS = ("steps", "tokens", "flops", "time")
-HOST = ("cpu", "cores", "gpus")
-"""What a speed depends on of a machine."""
-TIMING_VERSION = 1
-"""Raised when what is timed changes."""
-SECONDS = 1.5
-"""Of each measurement."""
-MAX_STEP_SECONDS = 30.0
-"""Shapes whose steps take longer, by their FLOPs, are not timed."""
-KEPT = ("tokens_per_second", "forward")
-"""Of a speed, in the cache."""
-WORKER = "clozelab.planning.timing_worker"
+CHARACTERS_A_TOKEN = 4.2
+"""Of English prose in a vocabulary of thousands of word pieces, special tokens included."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +71,30 @@ class Pool:
         return cls(len(sweep.jobs), num_seeds, at_once, threads, at_once if sweep.runs_here else 1)
 
 
+class TaskFiles:
+    """What the files of each task hold, each read once by `read`, which takes a fine-tuning's settings."""
+
+    def __init__(self, read: Callable[[Mapping[str, Any]], TaskPreview | None]) -> None:
+        self.read = read
+        self._found: dict[str, tuple[Sample | None, Sample | None]] = {}
+
+    def of(
+        self, settings: Mapping[str, Any], preview: TaskPreview | None = None
+    ) -> tuple[Sample | None, Sample | None]:
+        """(training, validation), by the caller's preview if it has one; Nones for files not there, or on the hub."""
+        key = json.dumps([settings["data_dir"], settings["task"]["data"]], default=str)
+        if key not in self._found or preview is not None:
+            try:
+                preview = preview or (None if settings["hub"] else self.read(settings))
+            except (OSError, ValueError):
+                preview = None
+            self._found[key] = (Sample.of(preview.train), Sample.of(preview.validation)) if preview else (None, None)
+        return self._found[key]
+
+
 @dataclass(frozen=True)
 class Costing:
-    """What an experiment at one scale costs: its arms, its tasks, and how each stage's jobs share this machine.
-
-    `problems` say what could not be timed, and why.
-    """
+    """An experiment at one scale: its arms, its tasks, how each stage's jobs share this machine, what was not timed."""
 
     arms: Sequence[Arm]
     tasks: Sequence[TaskJob]
@@ -105,7 +111,6 @@ class Costing:
         return [*self.arms, *self.tasks]
 
     def of(self, verb: str) -> Sequence[Arm | TaskJob]:
-        """The shapes of a stage."""
         return self.arms if verb == "pretrain" else self.tasks
 
     def wall(self, verb: str, *, only_left: bool = False) -> float | None:
@@ -121,17 +126,13 @@ class Costing:
     def left(self, verb: str) -> int:
         return sum(shape.left for shape in self.of(verb))
 
-    @property
-    def run_bytes(self) -> int:
-        """Of all run folders: checkpoints, encoders, predictions, saved models."""
-        return sum(shape.count * shape.result_bytes for shape in self.shapes)
-
     def room(self, root: Path, steps: Iterable[Step]) -> tuple[str, int, int, int]:
         """(where the runs go, bytes free there, bytes of all run folders, of those that are there already)."""
         there = next(folder for folder in (root.absolute(), *root.absolute().parents) if folder.is_dir())
         # Runs outside an experiment are of many sweeps: none is known to be one of these.
         mine = [root / step.verb for step in steps if step.folder and (root / step.verb).is_dir()]
-        return str(root), shutil.disk_usage(there).free, self.run_bytes, sum(map(size, mine))
+        wanted = sum(shape.count * shape.result_bytes for shape in self.shapes)
+        return str(root), shutil.disk_usage(there).free, wanted, sum(map(size, mine))
 
 
 def assemble(
@@ -144,6 +145,67 @@ def assemble(
     arms = [replace(arm, done=done, took=took) for arm, (done, took) in looked]
     tasks = task_jobs(finetunings, arms, files, past_of["finetune"]) if finetunings else []
     return Costing(arms, tasks, {verb: Pool.of(step) for verb, step in sweeps.items()})
+
+
+def task_jobs(
+    found: Iterable[Kind], arms: Sequence[Arm], files: TaskFiles, past_of: Callable[..., tuple[int, list[float]]]
+) -> list[TaskJob]:
+    """Every task, head and size of encoder, over rows and seeds; `past_of` says what runs so far tell of a kind."""
+    from clozelab.modules.results import max_positions  # it imports the modules, and only a given encoder needs it
+
+    by_name = {arm.name: arm for arm in arms}
+    groups: dict[tuple[Any, ...], list[tuple[EncoderConfig, int, Kind]]] = {}
+    for settings, jobs in found:
+        if arms:
+            arm = by_name.get(str(settings["encoder_arm"]), arms[0])
+            encoder, trained = arm.config, arm.longest
+        else:
+            from clozelab.models.folders import read_config  # lazy: only a given encoder is read
+
+            encoder, trained = read_config(settings["encoder"]), max_positions(Path(settings["encoder"]))
+        key = settings["task"]["name"], settings["head"], parameter_count(encoder), Features.of(settings, encoder)
+        groups.setdefault(key, []).append((encoder, trained, (settings, jobs)))
+    # A frozen encoder passes over a task's text once, for all jobs that stand on it.
+    readers = Counter(
+        one for (*_, features), group in groups.items() if features for *_, kind in group for one in _encoders(*kind)
+    )
+    made = []
+    for (task, head, _, features), group in groups.items():
+        encoder, trained, (settings, _) = group[0]
+        kinds = [kind for *_, kind in group]
+        jobs = [words for _, its_jobs in kinds for words in its_jobs]
+        done, took = zip(*(past_of(*kind) for kind in kinds), strict=True)
+        past: Any = {"done": sum(done), "took": [*chain.from_iterable(took)]}
+        share = sum(1 / readers[one] for kind in kinds for one in _encoders(*kind)) / len(jobs) if features else 0.0
+        train, validation = files.of(settings)
+        sizes = _sizes(settings["task"]["data"], train, min(int(settings["task"]["data"]["max_seq_length"]), trained))
+        shape = task, head, encoder, train, validation, *sizes, features, share
+        made.append(TaskJob(*shape, settings=settings, jobs=jobs, **past))
+    return made
+
+
+def _sizes(data: Mapping[str, Any], train: Sample | None, longest: int) -> tuple[float, float, int]:
+    """(tokens of an example, its inputs, tokens of the longest input)."""
+    length = train.characters / CHARACTERS_A_TOKEN + 2 if train else longest / 2
+    if data.get("document_context"):
+        length = longest  # neighbouring sentences fill the input
+    inputs = train.inputs if train else 1.0
+    if length > longest and "doc_stride" in data:
+        inputs = 1.0 + -(-(length - longest) // min(int(data["doc_stride"]), longest // 2))
+    else:
+        length *= inputs
+    return max(4.0, min(length, inputs * longest)), inputs, longest
+
+
+def _encoders(settings: Mapping[str, Any], jobs: Sequence[Words]) -> Iterator[Words]:
+    """A task and the encoder that each of some jobs of one configuration stands on, in words that tell them apart."""
+    which = (
+        settings["task"]["name"],
+        *(str(settings[key]) for key in ("encoder_arm", "encoder_fraction", "initialisation")),
+    )
+    for words in jobs:
+        seeds = [word.partition("=")[2] for word in words if key_of(word) == "pretrain_seed"]
+        yield (*which, *(seeds or [str(settings["pretrain_seed"])]))
 
 
 def past_runs(step: Step, runs: Runs | None) -> Callable[[Mapping[str, Any], Sequence[Words]], tuple[int, list[float]]]:
@@ -181,10 +243,7 @@ def makespan(durations: Sequence[float], at_once: int) -> float:
 def with_speeds(
     costing: Costing, cache_dir: Path, *, measure: bool, say: Callable[[str], None] = lambda _: None
 ) -> Costing:
-    """The same with the speeds that the cache has, or (`measure`) that it will then have.
-
-    `say` gets a line before each measurement.
-    """
+    """The same with the speeds that the cache has, or (`measure`) will then have; see measured_speeds."""
     timed: dict[str, list[Any]] = {"pretrain": [], "finetune": []}
     told: list[tuple[Request, Speed]] = []
     for verb, pool in costing.pools.items():
@@ -199,96 +258,6 @@ def with_speeds(
         ]
     problems = dict.fromkeys(f"{one.title}: {speed.problem}" for one, speed in told if speed.problem)
     return replace(costing, arms=timed["pretrain"], tasks=timed["finetune"], problems=tuple(problems))
-
-
-def measured_speeds(
-    requests: Sequence[Request],
-    cache_dir: Path,
-    *,
-    at_once: int,
-    threads: int,
-    measure: bool,
-    say: Callable[[str], None] = lambda _: None,
-) -> list[Speed | None]:
-    """The speed of each request; None where it is not in the cache and must not be measured.
-
-    Each is kept as soon as it is there. `say` gets a line before each measurement.
-    """
-    facts = host_facts()
-    machine = {"version": TIMING_VERSION, **{key: facts["host"][key] for key in HOST}}
-    machine |= {"torch": facts["versions"].get("torch"), "at_once": at_once, "threads": threads}
-    keys = [digest({"machine": machine, "request": dict(one.question)})[:16] for one in requests]
-    paths = [cache_dir / "speeds" / f"{key}.json" for key in keys]
-    found: dict[Path, Speed | None] = dict.fromkeys(paths)
-    for path in found:
-        try:
-            saved = json.loads(path.read_text(encoding="utf-8"))
-            found[path] = Speed(**{key: saved[key] for key in KEPT})
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    missing = {path: one for path, one in zip(paths, requests, strict=True) if found[path] is None}
-    if missing and measure:
-        answers = iter(_measure(list(missing.values()), at_once, threads))
-        for number, (path, one) in enumerate(missing.items(), 1):
-            say(f"timing {number} of {len(missing)}: {one.title}")
-            speed = found[path] = next(answers)
-            if not speed.problem and not speed.is_estimated:
-                kept = {key: getattr(speed, key) for key in KEPT}
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_json(path, {**kept, "machine": machine, "request": dict(one.question)})
-    return [found[path] for path in paths]
-
-
-def _measure(requests: Sequence[Request], at_once: int, threads: int) -> Iterator[Speed]:
-    """Time all requests in `at_once` processes side by side; one speed a request.
-
-    A shape that ends its process (out of memory) is a problem of its own; the others are timed by new processes.
-    """
-    left = list(requests)
-    while left:
-        for speed in _until_one_dies(list(left), at_once, threads):
-            left.pop(0)
-            yield speed
-
-
-def _until_one_dies(requests: Sequence[Request], at_once: int, threads: int) -> Iterator[Speed]:
-    limits = {"seconds": SECONDS, "max_step_seconds": MAX_STEP_SECONDS}
-    asked = json.dumps([{**limits, "step_flops": one.step_flops, **one.question} for one in requests])
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads)}
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
-    with ExitStack() as stack:
-        workers = []
-        for _ in range(at_once):
-            errors = stack.enter_context(tempfile.TemporaryFile("w+"))  # what two say at once would run together
-            worker = subprocess.Popen([sys.executable, "-m", WORKER], stderr=errors, **pipes)
-            stack.callback(worker.wait)
-            stack.callback(worker.kill)
-            worker.stdin.write(asked)  # type: ignore[union-attr]
-            worker.stdin.close()  # type: ignore[union-attr]
-            workers.append((worker, errors))
-        for one in requests:
-            answers = []
-            for worker, errors in workers:
-                line = next((line for line in worker.stdout or () if line.startswith(ANSWER)), None)
-                if line is None:
-                    errors.seek(0)
-                    yield Speed(0.0, problem=(errors.read().strip().splitlines() or ["its process was killed"])[-1])
-                    return
-                answers.append(json.loads(line.removeprefix(ANSWER)))
-            yield _speed(answers, one, threads)
-
-
-def _speed(answers: Sequence[Mapping[str, Any]], request: Request, threads: int) -> Speed:
-    """The mean of what the processes found."""
-    if problems := [str(one["problem"]) for one in answers if "problem" in one]:
-        return Speed(0.0, problem=problems[0])
-    if estimates := [float(one["step_seconds"]) for one in answers if "step_seconds" in one]:
-        return Speed(request.step_tokens / max(estimates), is_estimated=True)
-    mean = pandas.DataFrame(answers).mean()
-    if threads > 1:
-        return Speed(mean["wall"], forward=mean.get("forward_wall"))
-    forward = max(mean["forward_wall"], mean["forward_processor"]) if "forward_wall" in mean else None
-    return Speed(max(mean["wall"], mean["processor"]), forward=forward)
 
 
 def affordable(costing: Costing, budget_seconds: float, matched_by: str | None) -> dict[str, pandas.DataFrame]:

@@ -1,4 +1,4 @@
-"""What an experiment pre-trains: each arm, whatever its seeds, with its corpus.
+"""What an experiment runs, whatever the seeds: each arm with its corpus, each task with a head on a size of encoder.
 
 Composed once; the planner and the pre-flight read the same. Everything here is arithmetic on composed configurations:
 parameters, tokens, FLOPs, bytes and, once speeds are known, seconds of one run. Sums are cost.py's.
@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,15 +20,17 @@ from clozelab.corpus.instances import Instances
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.datamodules.files import Preview
 from clozelab.models.config import EncoderConfig
-from clozelab.models.cost import electra_flops_per_token, parameter_count, trained_parameters
+from clozelab.models.cost import (
+    electra_flops_per_token,
+    parameter_count,
+    trained_parameters,
+    training_flops_per_token,
+)
 from clozelab.models.encoder import Encoder
+from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.objectives.objective import Objective, build_models, plateau_tokens
-from clozelab.planning.tasks import FLOAT_BYTES, FORWARD_SHARE, START_SECONDS, Request, Shape, Words
-from clozelab.runs.fingerprint import SEED_KEYS
-
-if TYPE_CHECKING:
-    from clozelab.launch.sweep import Sweep
 
 ADAM_COPIES = 3
 """Weights and two moments in a checkpoint."""
@@ -37,11 +40,95 @@ MAX_BOUND_TOKENS = 100_000_000
 """Finding instances takes a second or two for as many."""
 
 
-def kinds(sweep: Sweep) -> dict[Words, list[Words]]:
-    """The jobs of a sweep that differ in seeds alone, by the words that tell them from the others."""
-    groups = sweep.groups(lambda key: key not in SEED_KEYS)
-    common = set.intersection(*map(set, groups)) if len(groups) > 1 else set()
-    return {tuple(word for word in words if word not in common): jobs for words, jobs in groups.items()}
+Words = tuple[str, ...]
+"""Of one job of a sweep, as the sweeper gives them."""
+Kind = tuple[Mapping[str, Any], Sequence[Words]]
+"""A composed configuration, and the jobs that repeat it over seeds."""
+START_SECONDS = {"pretrain": 2.5, "finetune": 0.9}
+"""Between the launcher's decision and the first step, and after the last one: imports, reading the corpus, writing."""
+FORWARD_SHARE = 1 / 3
+"""Of a training step's work: what a validation pass costs per token."""
+FLOAT_BYTES = 4
+SENTENCE_WORDS = 15.0
+"""Of a tagged sentence whose file is not there."""
+PREDICTION_BYTES, NBEST_BYTES, RECORD_BYTES = 105, 3700, 25_000
+"""Of one example in predictions.jsonl, of one question in nbest_predictions.json, of what every run folder records."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Tokens a second of one of the jobs that run side by side; 0 where `problem` says why there is none.
+
+    `forward` is of an evaluation pass (fine-tuning). `is_estimated`: reckoned from FLOPs, nothing was timed.
+    """
+
+    tokens_per_second: float
+    forward: float | None = None
+    is_estimated: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Something to time: `question` is what a timing process is asked, and what a speed is kept by.
+
+    `step_tokens` (words, for a BiLSTM on features) and `step_flops` are of one optimizer step.
+    """
+
+    question: Mapping[str, Any]
+    title: str
+    step_tokens: float
+    step_flops: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Runs that cost the same.
+
+    Attributes:
+        settings: the whole composed configuration of the first job.
+        done: how many of the jobs are complete, or will be taken from another experiment.
+        took: seconds of finished runs like these on this machine.
+        speeds: the answers to `requests`, once those were asked.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    jobs: Sequence[Words] = ((),)
+    done: int = 0
+    took: Sequence[float] = ()
+    speeds: Sequence[Speed | None] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self.jobs)
+
+    @property
+    def left(self) -> int:
+        return self.count - self.done
+
+    @property
+    def is_timed(self) -> bool:
+        return bool(self.speeds) and all(one and one.tokens_per_second for one in self.speeds)
+
+    @property
+    def is_estimated(self) -> bool:
+        return any(one.is_estimated for one in self.speeds if one)
+
+    @property
+    def seconds(self) -> float | None:
+        """Of one run, with its validations and its start; without speeds what finished runs took."""
+        if self.is_timed:
+            return self.timed_seconds()
+        return fmean(self.took) if self.took else None
+
+    def timed_seconds(self) -> float | None:
+        """Of one run by its speeds; None where its length is not known either."""
+        raise NotImplementedError
+
+    def hardware(self) -> dict[str, Any]:
+        """The part of the trainer's settings that decides a speed; a measurement has one process."""
+        chosen = {key: self.settings["trainer"][key] for key in ("accelerator", "precision", "threads")}
+        return chosen | {"devices": 1, "num_nodes": 1, "strategy": "auto"}
 
 
 @dataclass
@@ -61,20 +148,17 @@ class Corpus:
         """Instances of an input format, found once for all arms that share it; of a huge corpus, in its beginning."""
         key = f"{objective.input!r} {seq_length}"
         if key not in self._instances:
-            self._instances[key] = objective.bind(_beginning(self.train), self.ids, seq_length)
+            shards = self.train
+            documents, sentences = np.asarray(shards.document_offsets), np.asarray(shards.sentence_offsets)
+            number = int(np.searchsorted(sentences[documents], MAX_BOUND_TOKENS, side="right")) - 1
+            if 2 <= number < shards.num_documents:
+                shards = replace(
+                    shards, document_offsets=documents[: number + 1],
+                    sentence_offsets=sentences[: documents[number] + 1],
+                    document_source=np.asarray(shards.document_source)[:number],
+                )  # fmt: skip
+            self._instances[key] = objective.bind(shards, self.ids, seq_length)
         return self._instances[key]
-
-
-def _beginning(shards: TokenShards) -> TokenShards:
-    """The same split with its first documents only, where it is larger than MAX_BOUND_TOKENS."""
-    documents, sentences = np.asarray(shards.document_offsets), np.asarray(shards.sentence_offsets)
-    number = int(np.searchsorted(sentences[documents], MAX_BOUND_TOKENS, side="right")) - 1
-    if number >= shards.num_documents or number < 2:
-        return shards
-    return replace(
-        shards, document_offsets=documents[: number + 1], sentence_offsets=sentences[: documents[number] + 1],
-        document_source=np.asarray(shards.document_source)[:number],
-    )  # fmt: skip
 
 
 def made_up_corpus(vocab_size: int, documents: int = 200, sentences: int = 20) -> Corpus:
@@ -92,11 +176,7 @@ def made_up_corpus(vocab_size: int, documents: int = 200, sentences: int = 20) -
 
 @dataclass(frozen=True)
 class Arm(Shape):
-    """One pre-training configuration of an experiment.
-
-    `objective` is that of the last phase. `objectives` are those of all phases where they are not the same, and `nodes`
-    their settings.
-    """
+    """One pre-training configuration; `objective` is its last phase's, `objectives` and their `nodes` those of all."""
 
     name: str
     objective: Objective
@@ -124,7 +204,6 @@ class Arm(Shape):
 
     @property
     def tokens(self) -> int:
-        """Of the whole run."""
         return sum(self.phase_tokens)
 
     @cached_property
@@ -140,7 +219,6 @@ class Arm(Shape):
 
     @property
     def of_phases(self) -> Sequence[Objective]:
-        """The objective of each phase."""
         return self.objectives or [self.objective] * len(self.phases)
 
     @cached_property
@@ -153,7 +231,6 @@ class Arm(Shape):
 
     @property
     def flops(self) -> float:
-        """Of the whole run."""
         return float(np.dot(self.phase_tokens, self.flops_per_token))
 
     @property
@@ -211,3 +288,146 @@ class Arm(Shape):
                 phases=[self.phases[number] for number in numbers],
                 config=replace(self.config, is_causal=objective.is_causal),
             )  # fmt: skip
+
+
+class Sample(NamedTuple):
+    """What a split holds: examples, the model inputs that each makes, and the mean text of one such input."""
+
+    examples: int
+    inputs: float
+    characters: float
+    words: float
+
+    @classmethod
+    def of(cls, split: Preview) -> Sample:
+        number, parts = max(1, split.num_examples), [texts for texts in split.texts.values() if len(texts)]
+        inputs = max([1.0, *(len(texts) / number for texts in parts)])  # each ending of a choice is one
+        characters = sum(sum(map(len, texts)) / len(texts) for texts in parts)
+        words = sum(sum(text.count(" ") + 1 for text in texts) / len(texts) for texts in parts)
+        return cls(split.num_examples, inputs, characters, words)
+
+
+class Features(NamedTuple):
+    """The BiLSTM that a tagging task trains over words, on a frozen encoder; hidden size of one direction."""
+
+    input_size: int
+    hidden_size: int
+    num_layers: int
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], encoder: EncoderConfig) -> Features | None:
+        """None for a task that trains its encoder."""
+        module = settings["task"]["module"]
+        if "features" not in settings["task"]["data"]:
+            return None
+        size = FeatureMix(module["features"], encoder.num_hidden_layers, encoder.hidden_size).output_size
+        return cls(size, int(module["bilstm_hidden_size"] or encoder.hidden_size), int(module["bilstm_num_layers"]))
+
+    @property
+    def flops_per_word(self) -> float:
+        """Of training: a product with every matrix, forward once and backward twice."""
+        with torch.device("meta"):
+            return 6.0 * sum(value.numel() for value in BiLSTM(*self, 0.0).parameters() if value.ndim == 2)
+
+
+@dataclass(frozen=True)
+class TaskJob(Shape):
+    """One shape of a fine-tuning run: a task with a head, on an encoder of one size.
+
+    Attributes:
+        train, validation: what the files hold; None where they are not there, and lengths are guesses.
+        tokens_per_example, inputs_per_example: inputs are windows of a passage, or choices; 1 for other tasks.
+        longest: tokens of the longest input: the task's, cut to what the encoder was trained on.
+        features: where the encoder is frozen. Then a speed is in words of the BiLSTM, `forward` the encoder's.
+        pass_share: encoders over runs: features are kept, and read by every other run on that encoder.
+    """
+
+    task: str
+    head: str
+    encoder: EncoderConfig
+    train: Sample | None
+    validation: Sample | None
+    tokens_per_example: float
+    inputs_per_example: float
+    longest: int
+    features: Features | None = None
+    pass_share: float = 0.0
+
+    @property
+    def words_per_example(self) -> float:
+        return self.train.words if self.train else SENTENCE_WORDS
+
+    @property
+    def train_examples(self) -> int | None:
+        limit: int | None = self.settings["max_train_examples"]
+        return min(self.train.examples, limit or self.train.examples) if self.train else limit
+
+    @property
+    def validation_examples(self) -> int:
+        return self.validation.examples if self.validation else 0
+
+    @property
+    def trained_examples(self) -> float:
+        """Of all epochs."""
+        return (self.train_examples or 0) * float(self.settings["epochs"])
+
+    @property
+    def pass_tokens(self) -> float:
+        """What a frozen encoder reads for one run: its share of both splits once."""
+        examples = (self.train_examples or 0) + self.validation_examples
+        return examples * self.tokens_per_example * self.pass_share
+
+    @property
+    def flops_per_token(self) -> float:
+        """Of training the encoder; a third of it passes forward."""
+        return training_flops_per_token(self.encoder, round(self.tokens_per_example), 0.0)
+
+    @property
+    def flops(self) -> float | None:
+        """Of training, without the head; on features: its share of the encoder's pass, and the BiLSTM's training."""
+        if self.train_examples is None:
+            return None
+        if self.features is None:
+            return self.trained_examples * self.tokens_per_example * self.flops_per_token
+        words = self.trained_examples * self.words_per_example
+        return self.pass_tokens * self.flops_per_token / 3 + words * self.features.flops_per_word
+
+    @property
+    def result_bytes(self) -> int:
+        """Of a run folder: records, predictions, and the model where it is saved."""
+        is_span = "span_extraction" in str(self.settings["task"]["module"]["_target_"])
+        model = FLOAT_BYTES * parameter_count(self.encoder) if self.settings["save_model"] else 0
+        return RECORD_BYTES + self.validation_examples * (NBEST_BYTES if is_span else PREDICTION_BYTES) + model
+
+    def timed_seconds(self) -> float | None:
+        (speed,) = self.speeds
+        if speed is None or self.train_examples is None:
+            return None
+        passes = max(1.0, round(float(self.settings["epochs"]) * float(self.settings["evaluations_per_epoch"])))
+        rate, evaluated = speed.tokens_per_second, passes * self.validation_examples
+        if self.features is None:
+            work = self.trained_examples * self.tokens_per_example / rate
+            forward = evaluated * self.tokens_per_example / (speed.forward or rate / FORWARD_SHARE)
+        else:
+            work = (self.trained_examples + evaluated * FORWARD_SHARE) * self.words_per_example / rate
+            # Where nothing was timed, the encoder's products are taken to be as fast as the BiLSTM's.
+            alike = rate * self.features.flops_per_word / (self.flops_per_token / 3)
+            forward = self.pass_tokens / (speed.forward or alike)
+        return START_SECONDS["finetune"] + work + forward
+
+    def requests(self) -> Iterator[Request]:
+        """One; lengths are rounded, so that like tasks share a measurement."""
+        length, batch = self.tokens_per_example / self.inputs_per_example, int(self.settings["global_batch_size"])
+        tokens, flops = batch * length, self.flops_per_token
+        question = {
+            "kind": "finetune", "model": self.encoder.to_dict(), "head": self.head, "batch_size": batch,
+            "tokens_each": round(length / 4) * 4 or 4, "max_tokens": self.longest,
+            "evaluation_tokens": int(self.settings["task"]["data"].get("evaluation_tokens", 8192)),
+            "optimizer": self.settings["optimizer"], "hardware": self.hardware(),
+        }  # fmt: skip
+        if self.features:
+            words = max(1, round(self.words_per_example))
+            question |= {"kind": "features", "bilstm": self.features._asdict(), "words_each": words}
+            tokens, flops = float(batch * words), self.features.flops_per_word
+        size = f"{self.encoder.num_hidden_layers} layers of {self.encoder.hidden_size}"
+        yield Request(question, f"fine-tuning {size} on {self.task} ({self.head})", tokens, tokens * flops)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # they import torch: not for --help and mistakes
     import pandas
 
     from clozelab.planning.cost import Costing
-    from clozelab.planning.tasks import Shape
+    from clozelab.planning.jobs import Shape
 
 HELP = """clozelab plan EXPERIMENT [scale=NAME] [name=value ...] [budget=TIME [matched_by=QUANTITY]] [--no-measure]
 clozelab plan EXPERIMENT ... --dry-run
@@ -196,7 +196,7 @@ def share_table(name: str, shares: pandas.DataFrame) -> Table:
 
 def warnings(costing: Costing, shares: Mapping[str, pandas.DataFrame]) -> list[str]:
     """What a plan's reader has to know."""
-    from clozelab.planning.cost import MAX_STEP_SECONDS
+    from clozelab.planning.timing import MAX_STEP_SECONDS
 
     lines = []
     if any(arm.corpus.folder is None for arm in costing.arms):

@@ -17,12 +17,12 @@ from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, explain, phase_objectives
 from clozelab.models.folders import read_config, read_config_dict
 from clozelab.modules.results import max_positions, open_tokenizer
-from clozelab.planning.cost import Costing, assemble, with_speeds
-from clozelab.planning.jobs import Arm, Corpus, kinds, made_up_corpus
+from clozelab.planning.cost import Costing, TaskFiles, assemble, with_speeds
+from clozelab.planning.jobs import Arm, Corpus, Kind, Words, made_up_corpus
 from clozelab.planning.steps import Step, make_steps
-from clozelab.planning.tasks import USUAL_SHARE, Kind, TaskFiles, Words
+from clozelab.planning.timing import USUAL_SHARE
 from clozelab.runs.find import Runs, find
-from clozelab.runs.fingerprint import require_encoder
+from clozelab.runs.fingerprint import SEED_KEYS, require_encoder
 from clozelab.stages.building import (
     build_objectives,
     build_task_data,
@@ -38,6 +38,13 @@ from clozelab.training.runtime import matmul_ceiling
 from clozelab.training.trainer import Hardware
 
 USER_ERRORS: tuple[type[Exception], ...] = (ValueError, FileNotFoundError, PermissionError, *CONFIGURATION_ERRORS)
+
+
+def kinds(sweep: Sweep) -> dict[Words, list[Words]]:
+    """The jobs of a sweep that differ in seeds alone, by the words that tell them from the others."""
+    groups = sweep.groups(lambda key: key not in SEED_KEYS)
+    common = set.intersection(*map(set, groups)) if len(groups) > 1 else set()
+    return {tuple(word for word in words if word not in common): jobs for words, jobs in groups.items()}
 
 
 class Corpora:

@@ -1,18 +1,25 @@
-"""`python -m clozelab.planning.timing_worker`: times a few training steps on made-up text.
+"""Speeds: measured once a shape and machine and kept in the cache; `python -m clozelab.planning.timing` times them.
 
-Reads requests as JSON from standard input and writes as many answers, each as soon as it is known: {"wall": tokens/s,
-"processor": tokens a second of processor time}, {"step_seconds": ...} where a step would take too long to be timed, or
-{"problem": ...}. Pre-training goes through the same modules, loaders and trainer as a run. Fine-tuning is timed as
-forward, backward and update of encoder and head on inputs of the length that the task has; on a frozen encoder's
-features it is the BiLSTM that is trained, and the encoder only passes.
+As many processes are timed side by side as jobs will run, because cores share their memory and caches. Where a process
+has one thread, its speed is taken by processor time: whatever else the machine does now, it will not do then.
+
+A process reads requests as JSON from standard input and writes as many answers, each as soon as it is known: {"wall":
+tokens/s, "processor": tokens a second of processor time}, {"step_seconds": ...} where a step would take too long to be
+timed, or {"problem": ...}. Pre-training goes through the modules, loaders and trainer of a run. Fine-tuning is timed as
+forward, backward and update of encoder and head on inputs of the task's length; on a frozen encoder's features it is
+the BiLSTM that is trained, and the encoder only passes.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -20,6 +27,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas
 import torch
 from hydra.utils import instantiate
 from lightning.pytorch.loggers.logger import DummyLogger
@@ -32,12 +40,30 @@ from clozelab.models.heads import BiLSTM, SequenceClassificationHead
 from clozelab.models.layout import Layout
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.objectives.objective import Objective
-from clozelab.planning.jobs import made_up_corpus
-from clozelab.planning.tasks import ANSWER, USUAL_SHARE
+from clozelab.planning.jobs import Request, Speed, made_up_corpus
+from clozelab.runs.fingerprint import digest
+from clozelab.runs.record import write_json
+from clozelab.training.host import host_facts
 from clozelab.training.measuring import TOKENS_KEY
 from clozelab.training.runtime import matmul_ceiling
 from clozelab.training.trainer import Hardware, build_trainer, choose_hardware
 
+HOST = ("cpu", "cores", "gpus")
+"""What a speed depends on of a machine."""
+TIMING_VERSION = 1
+"""Raised when what is timed changes."""
+SECONDS = 1.5
+"""Of each measurement."""
+MAX_STEP_SECONDS = 30.0
+"""Shapes whose steps take longer, by their FLOPs, are not timed."""
+KEPT = ("tokens_per_second", "forward")
+"""Of a speed, in the cache."""
+WORKER = "clozelab.planning.timing"
+ANSWER = "answer: "
+"""Before each line of a process that is one; anything else is a library's talk."""
+USUAL_SHARE = 0.4
+"""Of the speed of a matrix product: what training a large model reaches."""
+ceiling = cache(matmul_ceiling)
 WARM_UP_STEPS = 3
 """Left out: the first steps allocate memory and compile kernels."""
 MIN_TICKS, SLOW_TICKS = 4, 2
@@ -46,6 +72,96 @@ MAX_SECONDS = 180.0
 """Of one shape on a machine that is much slower than its matrix products, or busy."""
 NUM_DOCUMENTS, NUM_SENTENCES = 400, 40
 """Of the made-up corpus; sentences a document."""
+
+
+def measured_speeds(
+    requests: Sequence[Request],
+    cache_dir: Path,
+    *,
+    at_once: int,
+    threads: int,
+    measure: bool,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Speed | None]:
+    """The speed of each request; None where it is not in the cache and must not be measured.
+
+    Each is kept as soon as it is there. `say` gets a line before each measurement.
+    """
+    facts = host_facts()
+    machine = {"version": TIMING_VERSION, **{key: facts["host"][key] for key in HOST}}
+    machine |= {"torch": facts["versions"].get("torch"), "at_once": at_once, "threads": threads}
+    keys = [digest({"machine": machine, "request": dict(one.question)})[:16] for one in requests]
+    paths = [cache_dir / "speeds" / f"{key}.json" for key in keys]
+    found: dict[Path, Speed | None] = dict.fromkeys(paths)
+    for path in found:
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            found[path] = Speed(**{key: saved[key] for key in KEPT})
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    missing = {path: one for path, one in zip(paths, requests, strict=True) if found[path] is None}
+    if missing and measure:
+        answers = iter(_measure(list(missing.values()), at_once, threads))
+        for number, (path, one) in enumerate(missing.items(), 1):
+            say(f"timing {number} of {len(missing)}: {one.title}")
+            speed = found[path] = next(answers)
+            if not speed.problem and not speed.is_estimated:
+                kept = {key: getattr(speed, key) for key in KEPT}
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_json(path, {**kept, "machine": machine, "request": dict(one.question)})
+    return [found[path] for path in paths]
+
+
+def _measure(requests: Sequence[Request], at_once: int, threads: int) -> Iterator[Speed]:
+    """Time all requests in `at_once` processes side by side; one speed a request.
+
+    A shape that ends its process (out of memory) is a problem of its own; the others are timed by new processes.
+    """
+    left = list(requests)
+    while left:
+        for speed in _until_one_dies(list(left), at_once, threads):
+            left.pop(0)
+            yield speed
+
+
+def _until_one_dies(requests: Sequence[Request], at_once: int, threads: int) -> Iterator[Speed]:
+    limits = {"seconds": SECONDS, "max_step_seconds": MAX_STEP_SECONDS}
+    asked = json.dumps([{**limits, "step_flops": one.step_flops, **one.question} for one in requests])
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads)}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    with ExitStack() as stack:
+        workers = []
+        for _ in range(at_once):
+            errors = stack.enter_context(tempfile.TemporaryFile("w+"))  # what two say at once would run together
+            worker = subprocess.Popen([sys.executable, "-m", WORKER], stderr=errors, **pipes)
+            stack.callback(worker.wait)
+            stack.callback(worker.kill)
+            worker.stdin.write(asked)  # type: ignore[union-attr]
+            worker.stdin.close()  # type: ignore[union-attr]
+            workers.append((worker, errors))
+        for one in requests:
+            answers = []
+            for worker, errors in workers:
+                line = next((line for line in worker.stdout or () if line.startswith(ANSWER)), None)
+                if line is None:
+                    errors.seek(0)
+                    yield Speed(0.0, problem=(errors.read().strip().splitlines() or ["its process was killed"])[-1])
+                    return
+                answers.append(json.loads(line.removeprefix(ANSWER)))
+            yield _speed(answers, one, threads)
+
+
+def _speed(answers: Sequence[Mapping[str, Any]], request: Request, threads: int) -> Speed:
+    """The mean of what the processes found."""
+    if problems := [str(one["problem"]) for one in answers if "problem" in one]:
+        return Speed(0.0, problem=problems[0])
+    if estimates := [float(one["step_seconds"]) for one in answers if "step_seconds" in one]:
+        return Speed(request.step_tokens / max(estimates), is_estimated=True)
+    mean = pandas.DataFrame(answers).mean()
+    if threads > 1:
+        return Speed(mean["wall"], forward=mean.get("forward_wall"))
+    forward = max(mean["forward_wall"], mean["forward_processor"]) if "forward_wall" in mean else None
+    return Speed(max(mean["wall"], mean["processor"]), forward=forward)
 
 
 def main() -> int:
@@ -80,10 +196,6 @@ class Tick(NamedTuple):
     wall: float
     processor: float
 
-    @classmethod
-    def now(cls, tokens: int) -> Tick:
-        return cls(tokens, time.perf_counter(), time.process_time())
-
 
 class StepClock(DummyLogger):
     """Keeps a Tick of every log line; with a log interval of 1, of every step."""
@@ -94,13 +206,7 @@ class StepClock(DummyLogger):
 
     def log_metrics(self, metrics: Mapping[str, Any], *_: Any, **__: Any) -> None:
         if TOKENS_KEY in metrics:
-            self.ticks.append(Tick.now(int(metrics[TOKENS_KEY])))
-
-
-@cache
-def ceiling(precision: str, device: torch.device) -> float:
-    """FLOP/s of a matrix product, measured once."""
-    return matmul_ceiling(precision, device)
+            self.ticks.append(Tick(int(metrics[TOKENS_KEY]), time.perf_counter(), time.process_time()))
 
 
 def speeds(ticks: Sequence[Tick]) -> dict[str, float]:
@@ -184,7 +290,7 @@ def finetuning_ticks(request: dict[str, Any], hardware: Hardware, *, is_evaluati
             optimizer.zero_grad(set_to_none=True)
         if device.type == "cuda":
             torch.cuda.synchronize()
-        ticks.append(Tick.now((len(ticks) + 1) * int(lengths.sum())))
+        ticks.append(Tick((len(ticks) + 1) * int(lengths.sum()), time.perf_counter(), time.process_time()))
     return ticks
 
 
