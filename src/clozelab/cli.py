@@ -37,8 +37,8 @@ PLAIN_VERBS = {
     "list": "experiments with their status",
     "show": "documents and examples of the embedded world",
 }
-PLACES = {verb: f"inventory.{verb}" for verb in ("runs", "status", "gc")}
-PLACES |= {"list": "listing.list_all", "show": "listing.show", "explain-cell": "explain_cell.main"}
+PLACES = {verb: f"inventory.{verb}" for verb in ("runs", "status", "gc", "show")}
+PLACES |= {"list": "inventory.list_all", "doctor": "plan.doctor", "explain-cell": "explain_cell.main"}
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of its name."""
 HYDRA_HELP = {
     "prepare": """\

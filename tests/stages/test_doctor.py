@@ -16,7 +16,8 @@ from clozelab.launch.sweep import Sweep, compose, without_hydra
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.planning.jobs import Request, Speed
-from clozelab.stages import doctor, reproduce
+from clozelab.stages import reproduce
+from clozelab.stages.plan import doctor
 from clozelab.stages.prepare import find_corpus, prepared_corpus
 from clozelab.stages.subject import gather, gather_sweep
 from clozelab.suggestions import EXPERIMENTS_DIR
@@ -60,7 +61,7 @@ def test_the_pre_flight_of_a_prepared_world(places: list[str], capsys: pytest.Ca
     subject = gather(EXPERIMENT, ["scale=demo", *places, *tasks])
     assert [task.name for task in subject.tasks] == ["mrpc", "squad_v1", "stsb"]
     assert all(task.trained_length == 96 for task in subject.tasks)
-    assert doctor.main([str(EXPERIMENT), "scale=demo", *places, *tasks]) == 0
+    assert doctor([str(EXPERIMENT), "scale=demo", *places, *tasks]) == 0
     assert logging.getLogger("clozelab").isEnabledFor(logging.WARNING), "silent for the pre-flight only"
     text = capsys.readouterr().out
     assert "Pre-flight of table5_pretraining_tasks (demo)" in text and ERROR not in text
@@ -73,7 +74,7 @@ def test_the_pre_flight_of_a_prepared_world(places: list[str], capsys: pytest.Ca
     try:
         head, *rows = before.splitlines()
         path.write_text("\n".join([head, *("1" + row[1:] for row in rows)]) + "\n", encoding="utf-8")
-        assert doctor.main([str(EXPERIMENT), "scale=demo", *places, "finetune.task=mrpc"]) == 1
+        assert doctor([str(EXPERIMENT), "scale=demo", *places, "finetune.task=mrpc"]) == 1
         assert "a single label" in " ".join(capsys.readouterr().out.split())
     finally:
         path.write_text(before, encoding="utf-8")
@@ -161,10 +162,10 @@ def test_one_stages_sweep_and_single_run(places: list[str], capsys: pytest.Captu
     subject = gather_sweep("finetune", None, "finetune", given)
     assert not subject.arms
     assert [what for what, _ in subject.refusals] == ["task mrpc", "task mrpc"], "each encoder is opened"
-    assert doctor.main(["pretrain", "-m", *words, "objective=mlm", "schedule.warmup_fraction=1.0"]) == 1
+    assert doctor(["pretrain", "-m", *words, "objective=mlm", "schedule.warmup_fraction=1.0"]) == 1
     assert "warmup_fraction is 1.0: it must be in" in capsys.readouterr().out
     words = ["--config-dir", str(EXPERIMENT), "--config-name=sweep_pretrain", *words, "arm=ltr", "seed=1"]
-    assert doctor.main(["pretrain", *words]) == 0
+    assert doctor(["pretrain", *words]) == 0
     assert "Pre-flight of table5_pretraining_tasks, pre-training (demo)" in capsys.readouterr().out
 
 
@@ -222,7 +223,7 @@ def test_the_hub_is_not_asked(places: list[str]) -> None:
 )
 def test_wrong_words(words: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        doctor.main(words)
+        doctor(words)
 
 
 @pytest.mark.parametrize(("status", "option", "ran"), [

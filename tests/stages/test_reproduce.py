@@ -10,7 +10,8 @@ import pytest
 
 from clozelab.launch.jobs import PlannedJob
 from clozelab.planning.steps import Step
-from clozelab.stages import doctor, reproduce
+from clozelab.stages import reproduce
+from clozelab.stages.plan import doctor
 
 STEPS = [
     Step("prepare", "prepare", None, ()),
@@ -64,4 +65,4 @@ def test_an_option_that_there_is_not_starts_nothing(word: str, message: str, mon
     with pytest.raises(ValueError, match=re.escape(f"reproduce has no option {word}; {message}")):
         reproduce.main(["table5_pretraining_tasks", word])
     with pytest.raises(ValueError, match="no option"):
-        doctor.main(["table5_pretraining_tasks", word])
+        doctor(["table5_pretraining_tasks", word])

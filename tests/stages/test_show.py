@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from clozelab.stages.listing import show
+from clozelab.stages.inventory import show
 
 TASKS = ["CoLA", "SST-2", "MRPC", "QQP", "STS-B", "RTE", "QNLI", "MNLI", "SWAG", "SQuAD 1.1", "SQuAD 2.0", "NER"]
 

@@ -1,4 +1,4 @@
-"""`clozelab runs`, `clozelab status` and `clozelab gc`: the folders of runs, how they stand, what may go."""
+"""`clozelab runs`, `status`, `gc`, `list` and `show`: what is there, how it stands, what may go, a world."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from omegaconf import OmegaConf
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from clozelab.runs.find import find_below, no_match, select
+from clozelab.runs.find import find, find_below, no_match, select
 from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
 from clozelab.runs.upkeep import (
     KINDS,
@@ -26,7 +29,8 @@ from clozelab.runs.upkeep import (
     read_progress,
     sweep_state,
 )
-from clozelab.suggestions import DASH, STAGE_NAMES, duration, rough
+from clozelab.suggestions import CONF_DIR, DASH, EXPERIMENTS_DIR, STAGE_NAMES, duration, hint, rough
+from clozelab.targets import locate
 from clozelab.terminal import Heading, make_console, make_table, parse, path_of, say, wants_help
 from clozelab.training.host import usable_cores
 
@@ -59,6 +63,15 @@ touched, nor is anything that changed within the last hour.
                     unfinished   failed, interrupted and killed runs, whole: what they have learnt is lost
                     without what=, the first three
   older_than=DAYS   adds unfinished runs that ended longer ago (with what=unfinished alone: any)"""
+LIST_HELP = """clozelab list [runs_dir=FOLDER]
+
+The experiments that come with the project; for each scale that has runs: how many are done, and the verdicts."""
+SHOW_HELP = """clozelab show microworld [--n 3] [--seed 1]
+
+Prints documents of the embedded synthetic world and one training example of each task; writes nothing.
+
+  --n NUMBER       how many documents (at least 1)
+  --seed NUMBER    which world: the corpus.generator.world_seed of the other verbs"""
 FILTERS = ("status", "scale", "stage", "name", "task", "seeds")
 FIELDS = ("experiment", "scale", "stage", "name", "task", "seeds", "status", "metric", "score", "seconds", "started",
           "fingerprint", "place", "problem")  # fmt: skip
@@ -68,6 +81,10 @@ SILENT_SECONDS = 600.0
 TROUBLE = ("failed", DAMAGED, KILLED, "interrupted")
 SHOWN_COMMANDS = 3
 """Of single runs that no launch speaks for."""
+
+INDENT = "  "
+LEAST, USUAL = {"n": 1, "seed": 0}, {"n": 3, "seed": 1}
+STYLES = {"": "", "right": "bold green", "PER": "bold cyan", "LOC": "bold yellow", "ORG": "bold magenta"}
 
 
 def runs(words: Sequence[str]) -> int:
@@ -122,11 +139,6 @@ class Standing:
     commands: list[str]
 
     @property
-    def jobs_at_once(self) -> int:
-        """As many as run now, or as fit."""
-        return len(self.running) or usable_cores()
-
-    @property
     def is_done(self) -> bool:
         return bool(self.sweeps) and all(one.is_done for one in self.sweeps) and not self.trouble
 
@@ -176,8 +188,9 @@ def standings(records: Sequence[Record]) -> Iterator[Standing]:
 
 
 def _show_standing(standing: Standing, console: Console) -> None:
+    at_once = len(standing.running) or usable_cores()
     say(console, f"{standing.experiment or 'unknown'} {standing.scale}".rstrip(), style="bold")
-    _show_jobs(standing, console)
+    _show_jobs(standing, console, at_once)
     if standing.running:
         headings = [Heading("running"), Heading("steps", True), Heading("tokens/s", True, 2),
                     Heading("time left", True), Heading("process", True, 3), Heading("", drop=1)]  # fmt: skip
@@ -197,15 +210,14 @@ def _show_standing(standing: Standing, console: Console) -> None:
     if standing.is_all_there_is:
         say(console, "every run is complete; whether there were to be more no record tells\n", style="green")
         return
-    at_once = standing.jobs_at_once
     say(console, f"time left: with {at_once} job{'s' if at_once > 1 else ''} at a time, from finished and running runs")
     for line in [] if standing.running else standing.commands or ["the command that began it"]:
         say(console, f"to go on: {line}")
     say(console, "")
 
 
-def _show_jobs(standing: Standing, console: Console) -> None:
-    """How many jobs of each stage are in which state, and how long the rest takes, as many at a time as run now."""
+def _show_jobs(standing: Standing, console: Console, at_once: int) -> None:
+    """How many jobs of each stage are in which state, and how long the rest takes with so many at a time."""
     states = [state for state in STATUSES if any(one.counts.get(state) for one in standing.sweeps)]
     others = ["others"] if any(one.others for one in standing.sweeps) else []
     rows = []
@@ -215,7 +227,7 @@ def _show_jobs(standing: Standing, console: Console) -> None:
         numbers += [sweep.others] if others else []
         left = "unknown yet"
         if sweep.seconds_left is not None:
-            left = duration(sweep.seconds_left / standing.jobs_at_once) if sweep.seconds_left else DASH
+            left = duration(sweep.seconds_left / at_once) if sweep.seconds_left else DASH
         rows.append([STAGE_NAMES[sweep.stage], *map(str, numbers), left])
     names = (*states, "not begun", "jobs", *others, "time left")
     console.print(make_table([Heading("stage"), *(Heading(name, True) for name in names)], rows, console.width))
@@ -266,3 +278,70 @@ def gc(words: Sequence[str]) -> int:
     freed = sum(one.num_bytes for one in items if one.path not in kept)
     say(console, f"deleted {len(items) - len(kept)}, {describe_size(freed)}")
     return 1 if kept else 0
+
+
+def list_all(words: Sequence[str]) -> int:
+    """Every experiment's name and title, and a line below for every scale with runs."""
+    if wants_help(words):
+        print(LIST_HELP)
+        return 0
+    values = parse("list", words, names=(0, 0), keys=("runs_dir",)).values
+    if "runs_dir" in values and not Path(values["runs_dir"]).is_dir():
+        raise ValueError(f"runs_dir={values['runs_dir']}: there is no such folder")
+    from clozelab.planning.steps import runs_root  # with what judges: not for a list of folders
+    from clozelab.verdicts.experiment import list_experiments, load_experiment
+    from clozelab.verdicts.judging import judge, summarise
+    from clozelab.verdicts.table import build_table
+
+    console = make_console()
+    for name in list_experiments():
+        experiment = load_experiment(EXPERIMENTS_DIR / name)
+        console.print(Text(name, style="bold"), soft_wrap=True)
+        below = [Text(experiment.title)]
+        root, _ = runs_root(EXPERIMENTS_DIR / name, [f"{key}={value}" for key, value in values.items()])
+        for place in sorted(path for path in root.parent.glob("*") if path.is_dir()):
+            found = find(place)
+            if found.runs:
+                planned = sum(len(one.jobs or ()) for one in read_launches(place).values()) or len(found.runs)
+                done = f"{sum(run.is_complete for run in found.runs)} of {planned} runs"
+                verdicts = summarise(judge(build_table(experiment, found)))
+                below.append(Text.assemble((place.name, "cyan"), f": {done}; {verdicts}"))
+        for line in (line for text in below for line in text.wrap(console, console.width - len(INDENT))):
+            line.rstrip()  # rich's own Padding fills every line up to the console's width
+            console.print(Text.assemble(INDENT, line), soft_wrap=True)
+    return 0
+
+
+def show(words: Sequence[str]) -> int:
+    """Documents of a generated corpus and one example of each of its tasks, to be read.
+
+    ValueError: another corpus, an unknown option, or no whole number.
+    """
+    if wants_help(words, also_without_words=True):
+        print(SHOW_HELP)
+        return 0
+    said = parse("show", words, names=(1, 1), options=tuple(LEAST))
+    nodes = {path.stem: OmegaConf.load(path) for path in sorted((CONF_DIR / "corpus").glob("*.yaml"))}
+    targets = {name: OmegaConf.select(node, "generator._target_") for name, node in nodes.items()}
+    name, known = said.names[0], [name for name, target in targets.items() if target]
+    if name not in known:
+        raise ValueError(f"show has no world {name!r}; {hint(name, known)}")
+    for option, value in said.options.items():
+        if not (value.isascii() and value.isdigit()) or int(value) < LEAST[option]:
+            raise ValueError(f"--{option} takes a whole number of at least {LEAST[option]}, not {value or 'nothing'}")
+    numbers = USUAL | {option: int(value) for option, value in said.options.items()}
+    generator = locate(targets[name], f"corpus.generator of {name}")
+    console = Console(highlight=False)
+    console.print(
+        f"[bold]{name}[/], seed {numbers['seed']}. [yellow]Synthetic text: no real person, place or event.[/]"
+    )
+    # A generator's module offers `samples` beside the function that writes the files.
+    for sample in sys.modules[generator.__module__].samples(numbers["n"], numbers["seed"]):
+        console.print(f"\n[bold]{sample.name}[/] [dim]{sample.question}[/]")
+        grid = Table.grid(padding=(0, 1), pad_edge=True)
+        for label, parts in sample.lines:  # a mark that no style is known for stays plain
+            grid.add_row(
+                Text(label, style="dim"), Text.assemble(*((text, STYLES.get(mark, "")) for text, mark in parts))
+            )
+        console.print(grid)
+    return 0
