@@ -55,7 +55,7 @@ def hardware_of(trainer: DictConfig) -> Hardware:
 
 
 def check_trackers(cfg: DictConfig) -> None:
-    """ValueError for a tracker whose package is missing or whose settings are wrong, before anything slow."""
+    """ValueError for a tracker whose package is missing or whose settings are wrong."""
     probe = TrackedJob(folder=Path(), run_id="", experiment="", arm="", stage="", name="")
     for node in tracker_nodes(cfg.logger):
         instantiate(node)(job=probe)
@@ -206,10 +206,7 @@ def check_pretraining(cfg: DictConfig, plain: dict[str, Any], hardware: Hardware
 
 
 def check_finetuning(cfg: DictConfig) -> None:
-    """Everything about a fine-tuning that can be wrong without looking at encoder or data.
-
-    ValueError names the key.
-    """
+    """Everything about a fine-tuning that can be wrong without encoder or data; ValueError names the key."""
     check_config("finetune", cfg)
     if cfg.trainer.strategy == "fsdp":
         raise ValueError("fine-tuning runs on one device or with trainer=ddp; trainer=fsdp is for pre-training")

@@ -146,7 +146,7 @@ def with_unit(record: Record, key: str) -> str:
 
 
 def final_scores(one: Record, two: Record) -> list[tuple[str, float, float]]:
-    """(score's key, first, second) of two complete fine-tuning runs, each in its unit; empty for others."""
+    """(key, first, second) of two complete fine-tuning runs, each in its unit; none of others."""
     if any(record.stage != "finetune" or not record.is_complete for record in (one, two)):
         return []
     return [(key, value, two.values[key]) for key, value in one.values.items() if key in two.values]

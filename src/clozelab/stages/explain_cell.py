@@ -46,7 +46,11 @@ def main(words: Sequence[str]) -> int:
     console = make_console()
     for column in find_columns(table, said.names[2]):
         found = explain(table, row, column)
-        say(console, f"{experiment.label(row)} on {column.heading}: {value_words(found)}", style="bold")
+        score, paper = column.metric.removeprefix("validation/"), found.paper
+        unit = ", ".join(filter(None, (score, column.unit))) if column.unit == PERCENT else column.unit
+        beside = "" if paper is None else f", the paper {paper:.{column.decimals}f}"
+        value = f"{percent(found.cell.estimate, column.decimals)}{beside} ({unit})"
+        say(console, f"{experiment.label(row)} on {column.heading}: {value}", style="bold")
         for line in filter(None, (column.role, found.cell.note)):
             say(console, line, style="yellow")
         show(found, console)
@@ -71,12 +75,9 @@ class Listed(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """One row on one data set.
+    """One row on one data set: its runs, the `encoders` behind them, and what sets the row apart from the others.
 
-    Attributes:
-        runs: of the row: on the task, on the tasks of a mean, or the pre-training runs where the column is their fact.
-        encoders: the pre-training runs behind fine-tuning runs.
-        apart: (key, this row's value, other rows' values) of what differs between the rows of this column.
+    `apart`: (key, this row's value, other rows' values).
     """
 
     column: DataColumn
@@ -127,7 +128,8 @@ def _of_pretraining(table: Table, row: str, column: DataColumn) -> Iterator[List
     arm = next(one.arm for one in table.experiment.rows if one.name == row)
     for run in sorted((run for run in table.runs.pretrain if run.name == arm), key=lambda run: run.seed):
         value = run.facts.get(column.metric)
-        why = _unfinished(run) or ("" if value is not None else f"has no {column.metric}")
+        why = "" if run.is_complete else f"not complete ({run.status})"
+        why = why or ("" if value is not None else f"has no {column.metric}")
         yield Listed(run, None if value is None else float(value), why)
 
 
@@ -140,7 +142,7 @@ def _of_tasks(table: Table, row: str, column: DataColumn) -> Iterator[Listed]:
         for run in sorted(mine, key=lambda run: (run.pretrain_seed, run.seed, run.learning_rate or 0.0)):
             seeds, why = (run.pretrain_seed, run.seed), ""
             if cell.runs.get(seeds) is not run:
-                why = _unfinished(run) or f"has no {part.metric}"
+                why = f"has no {part.metric}" if run.is_complete else f"not complete ({run.status})"
                 if is_scored(run) and part.metric in run.values:
                     why = f"learning rate {run.learning_rate}, and the cell is of {rate}"
             elif seeds not in whole.scores:
@@ -151,10 +153,6 @@ def _of_tasks(table: Table, row: str, column: DataColumn) -> Iterator[Listed]:
 def _parts(cell: Cell, column: DataColumn) -> list[tuple[DataColumn, Cell]]:
     """The columns of single scores that a cell is made of: its own, or a mean's parts."""
     return [part for group in cell.groups for part in group] or [(column, cell)]
-
-
-def _unfinished(run: Record) -> str:
-    return "" if run.is_complete else f"not complete ({run.status})"
 
 
 def _part_name(column: DataColumn) -> str:
@@ -199,7 +197,11 @@ def _apart(table: Table, row: str, column: DataColumn) -> list[tuple[str, ...]]:
     for task in tasks:
         settings: dict[bool, list[dict[str, str]]] = {True: [], False: []}
         for one in table.experiment.rows:
-            for run in _counting(table, one.name, column, task):
+            cell = table.cells[one.name, column.key]
+            counting = next((part.runs for own, part in _parts(cell, column) if own.task == task and part.runs), {})
+            # Where none counts, those there are.
+            there = [run for run in table.runs.finetune if (run.name, run.task) == (one.name, task)]
+            for run in [*counting.values()] or there:
                 config = {key: value for key, value in run.config.items() if key not in SEED_KEYS}
                 settings[one.name == row].append(flatten(config))
         for line in differing(settings[True], settings[False]) if settings[True] else []:
@@ -208,22 +210,6 @@ def _apart(table: Table, row: str, column: DataColumn) -> list[tuple[str, ...]]:
     lines = sorted((line for line in found if line[0] != "row"), key=lambda line: line[0] not in intended)
     where = {line: "" if len(found[line]) == len(tasks) else f" ({', '.join(found[line])})" for line in lines}
     return [(f"{line[0]}{where[line]}", *line[1:]) for line in lines]
-
-
-def _counting(table: Table, row: str, column: DataColumn, task: str) -> list[Record]:
-    """The runs on a task, or of pre-training, behind a row's cell of the column; where none counts, those there are."""
-    cell = table.cells[row, column.key]
-    counting = next((part.runs for one, part in _parts(cell, column) if one.task == task and part.runs), {})
-    return [*counting.values()] or [run for run in table.runs.finetune if (run.name, run.task) == (row, task)]
-
-
-def value_words(found: Explanation) -> str:
-    """The cell's value, the paper's beside it, and what they are in: `67.4 ± 1.7, the paper 88.9 (f1, percent)`."""
-    column = found.column
-    score = column.metric.removeprefix("validation/")
-    unit = ", ".join(filter(None, (score, column.unit))) if column.unit == PERCENT else column.unit
-    paper = "" if found.paper is None else f", the paper {found.paper:.{column.decimals}f}"
-    return f"{percent(found.cell.estimate, column.decimals)}{paper} ({unit})"
 
 
 def show(found: Explanation, console: Console) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hydra.utils import instantiate
-from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.corpus.random import derive_seed
@@ -54,7 +52,10 @@ def main(cfg: DictConfig) -> None:
     name = name if cfg.initialisation == "pretrained" else f"{cfg.initialisation}-{cfg.pretrain_seed}-{name}"
     # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, as they share an encoder.
     load = partial(load_encoder, folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
-    places, limit = (data_folder(cfg), Path(cfg.cache_dir)), max_positions(folder)
+    settings: Any = OmegaConf.to_container(cfg.task, resolve=True)
+    cache = Path(cfg.cache_dir)
+    files = hub_files(HubSource.of(settings), cache) if cfg.hub else Path(cfg.data_dir)
+    places, limit = (files, cache), max_positions(folder)
     source = EncoderSource(name, load, hardware.device)
     task = TaskInputs(cfg.task.name, *places, open_tokenizer(folder), limit, source)
     data = build_task_data(cfg, task, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers)
@@ -89,7 +90,12 @@ def main(cfg: DictConfig) -> None:
             if run.is_leader:
                 result = write_results(run.dir, module, about)
                 summarise(loggers, {**result["scores"], "best_step": result["best_step"]})
-            predict_tests(trainer, module, data, tests, run)
+            if tests:
+                module.restore_best()
+            for test, (sequences, split) in tests.items():
+                parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(sequences))
+                if run.is_leader:
+                    write_test_predictions(run.dir, module.prediction_files(test, split, parts))
             if run.is_leader:
                 if cfg.save_model:
                     save_model(run.dir / "model", module, folder, task=cfg.task.name, head=cfg.head)
@@ -115,14 +121,6 @@ def draw_seed(cfg: DictConfig) -> int:
     return derive_seed(cfg.pretrain_seed, f"fine-tuning {cfg.seed}")
 
 
-def data_folder(cfg: DictConfig) -> Path:
-    """Where the task's files are: data_dir, or with hub=true a folder of the cache with the hub's."""
-    if not cfg.hub:
-        return Path(cfg.data_dir)
-    settings: Any = OmegaConf.to_container(cfg.task, resolve=True)
-    return hub_files(HubSource.of(settings), Path(cfg.cache_dir))
-
-
 def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed_initialisation(draw_seed(cfg))
@@ -139,15 +137,3 @@ def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) 
         seed=draw_seed(cfg),
         log_interval_steps=cfg.trainer.log_interval_steps,
     )
-
-
-def predict_tests(
-    trainer: Trainer, module: FineTuning, data: FinetuningDataModule, tests: Mapping[str, tuple[Any, Any]], run: Run
-) -> None:
-    """Write the best checkpoint's predictions for the test sets."""
-    if tests:
-        module.restore_best()
-    for name, (sequences, split) in tests.items():
-        parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(sequences))
-        if run.is_leader:
-            write_test_predictions(run.dir, module.prediction_files(name, split, parts))

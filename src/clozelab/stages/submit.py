@@ -54,7 +54,14 @@ def main(words: Sequence[str]) -> int:
             f"submit knows one benchmark: `clozelab submit glue RUNS...`, not {said.names[:1] or 'nothing'}"
         )
     out = Path(said.values.get("out", "glue_submission.zip"))
-    best = {name: _best(name, found) for name, found in find_predictions([*map(Path, said.names[1:])]).items()}
+    best: dict[str, Candidate] = {}
+    for name, found in find_predictions([*map(Path, said.names[1:])]).items():
+        # A model trained on a stand-in is scored on another validation set: only where there is no other.
+        own = [one for one in found if one.stand_in_for is None] or found
+        if len({(one.metric, one.task) for one in own}) > 1:
+            runs = ", ".join(f"{one.run} ({one.task}, {one.metric})" for one in own)
+            raise ValueError(f"{name}: nobody can say which is best of {runs}; give only the run that you mean")
+        best[name] = max(own, key=lambda one: one.score)
     missing = [name for name in TEST_SETS if name not in best]
     if missing and "placeholders" not in said.flags:
         raise ValueError(
@@ -96,17 +103,3 @@ def find_predictions(runs: Sequence[Path]) -> dict[str, list[Candidate]]:
         named = ", ".join(map(str, runs)) or "(no folder given)"
         raise ValueError(f"no test predictions in {named}; fine-tune with predict_test=true first")
     return found
-
-
-def _best(name: str, candidates: Sequence[Candidate]) -> Candidate:
-    """The highest validation score; of a model trained on a stand-in only where there is no other, for its score is on
-    another validation set.
-
-    Raises:
-        ValueError: the scores are of different metrics or stand-ins.
-    """
-    own = [one for one in candidates if one.stand_in_for is None] or candidates
-    if len({(one.metric, one.task) for one in own}) > 1:
-        said = ", ".join(f"{one.run} ({one.task}, {one.metric})" for one in own)
-        raise ValueError(f"{name}: nobody can say which is best of {said}; give only the run that you mean")
-    return max(own, key=lambda one: one.score)
