@@ -13,11 +13,19 @@ import pytest
 import torch
 
 from clozelab.corpus.tokenizers import ByteBpeTokenizer, WordPieceTokenizer
-from clozelab.datamodules.examples import TokenSequences, concatenate, encode_examples, encode_windows, longest_first
-from clozelab.datamodules.loading import DEPTH, Prefetched, batch_loader, bucketed_batches, pinned, token_budget_batches
+from clozelab.datamodules.examples import (
+    TokenSequences,
+    bucketed_batches,
+    concatenate,
+    encode_examples,
+    encode_windows,
+    longest_first,
+    token_budget_batches,
+)
 from clozelab.datamodules.squad import SquadExamples, SquadQuestion, WindowSettings, build_features
 from clozelab.datamodules.tags import TaggedSentences, build_sequences
 from clozelab.models.layout import Layout
+from clozelab.training.runtime import DEPTH, Prefetched, batch_loader, pinned
 
 
 def released_truncation(first: int, second: int, budget: int) -> tuple[int, int]:

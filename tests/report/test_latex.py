@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.report.latex import Notes, escape
+from clozelab.report.render import Notes, escape
 from clozelab.stages.report import main
 
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")

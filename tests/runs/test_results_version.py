@@ -25,7 +25,7 @@ from clozelab.corpus.instances import FullSentences, SegmentPairs
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.datamodules.loading import bucketed_batches
+from clozelab.datamodules.examples import bucketed_batches
 from clozelab.datamodules.squad import SquadSplit
 from clozelab.datamodules.tags import TaggedSplit
 from clozelab.modules.finetuning import Evaluation, FineTuning

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clozelab.report.latex import write_latex
 from clozelab.report.plots import races_to_draw
-from clozelab.report.render import Report, write_report
+from clozelab.report.render import Report, write_latex, write_report
 from clozelab.runs.find import find
 from clozelab.stages.report import print_page
 from clozelab.verdicts.accounts import arm_labels, find_lines

@@ -21,8 +21,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from clozelab.corpus.instances import InputFormat, Instances
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices
-from clozelab.datamodules.loading import batch_loader, device_type
 from clozelab.objectives.objective import Objective, TorchBatch, pad_predictions, to_torch
+from clozelab.training.runtime import batch_loader, device_type
 
 log = logging.getLogger(__name__)
 

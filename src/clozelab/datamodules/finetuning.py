@@ -25,11 +25,11 @@ from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules import files
-from clozelab.datamodules.examples import Ints, Sequences
+from clozelab.datamodules.examples import Ints, Sequences, bucketed_batches, token_budget_batches
 from clozelab.datamodules.files import Arrays, Facts, Scores, TaskPreview, fingerprint_of
-from clozelab.datamodules.loading import batch_loader, bucketed_batches, token_budget_batches
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
+from clozelab.training.runtime import batch_loader
 
 log = logging.getLogger(__name__)
 

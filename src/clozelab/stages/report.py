@@ -14,7 +14,6 @@ from rich.text import Text
 
 from clozelab.launch.sweep import compose
 from clozelab.planning.steps import runs_root, sweeps_of
-from clozelab.report.latex import write_latex
 from clozelab.report.tracked import track_report
 from clozelab.terminal import parse, say, wants_help
 from clozelab.verdicts.experiment import find_experiment, load_experiment
@@ -56,7 +55,7 @@ def main(words: Sequence[str]) -> int:
         folder = find_experiment(said.names[0])
         report = judge(folder, said.overrides, target=said.values.get("report_dir"))
     if "latex" in said.flags:
-        say(Console(), f"LaTeX: {write_latex(report.page, report.folder / 'report.tex').resolve()}")
+        say(Console(), f"LaTeX: {render.write_latex(report.page, report.folder / 'report.tex').resolve()}")
     return 0
 
 

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import gc
 import logging
+import multiprocessing
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
 from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
 
 from clozelab.training.host import cpu_flags
 
 log = logging.getLogger(__name__)
 
+DEPTH = 2  # batches that wait: one to hide the making of the next, one against jitter
 MAX_FP32_ERROR = 2e-6  # a matrix product that errs by more has rounded its inputs
 CPU_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
@@ -169,3 +175,54 @@ def uncompiled() -> Iterator[None]:
         return
     with torch.compiler.set_stance("force_eager"):
         yield
+
+
+def batch_loader(batches: IterableDataset[Any], num_workers: int = 0, trainer: Trainer | None = None) -> Any:
+    """A loader of what are batches already, prefetched and pinned where the trainer's device is a GPU."""
+    # Forked workers share the memory maps and what was found in them; elsewhere they open and find it again.
+    method = "fork" if num_workers and "fork" in multiprocessing.get_all_start_methods() else None
+    workers: Any = {"num_workers": num_workers, "multiprocessing_context": method}
+    loader = DataLoader(batches, batch_size=None, collate_fn=_same, **workers)
+    return Prefetched(loader, pinned) if device_type(trainer) == "cuda" else loader
+
+
+def _same(batch: Any) -> Any:
+    return batch
+
+
+def device_type(trainer: Trainer | None) -> str:
+    """cpu, cuda or xla; cpu without a trainer."""
+    device: torch.device | None = getattr(getattr(trainer, "strategy", None), "root_device", None)
+    return device.type if device is not None else "cpu"
+
+
+def pinned(batch: Any) -> Any:
+    """The same batch in page-locked memory, from which a copy to the device runs beside the work there."""
+    if isinstance(batch, list):
+        return [pinned(part) for part in batch]
+    if isinstance(batch, dict):
+        return {key: pinned(value) for key, value in batch.items()}
+    return batch.pin_memory() if hasattr(batch, "pin_memory") else batch
+
+
+class Prefetched:
+    """`loader` with up to DEPTH batches made ahead of its reader, each passed through `prepare`."""
+
+    def __init__(self, loader: Iterable[Any], prepare: Callable[[Any], Any]) -> None:
+        self.loader, self.prepare = loader, prepare
+
+    def __iter__(self) -> Iterator[Any]:
+        batches, end = iter(self.loader), object()
+
+        def make() -> Any:
+            batch = next(batches, end)
+            return batch if batch is end else self.prepare(batch)
+
+        pool = ThreadPoolExecutor(1, "prefetch")
+        try:
+            waiting = deque(pool.submit(make) for _ in range(DEPTH))
+            while (batch := waiting.popleft().result()) is not end:  # an error comes in its place
+                waiting.append(pool.submit(make))
+                yield batch
+        finally:
+            pool.shutdown(cancel_futures=True)
