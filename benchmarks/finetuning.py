@@ -107,8 +107,8 @@ def clozelab_training(task: str, size: str, rows: Any, targets: dict[str, Any]) 
     import torch
     from torch.nn import functional as F
 
+    from clozelab.datamodules.examples import bucketed_batches
     from clozelab.datamodules.finetuning import make_batch
-    from clozelab.datamodules.loading import bucketed_batches
     from clozelab.models.heads import LinearHead, SequenceClassificationHead
     from clozelab.modules.spans import pad_tokens
 
@@ -208,9 +208,8 @@ def clozelab_prediction(model: Path) -> Callable[[list[str]], list[int]]:
     import torch
 
     from clozelab.corpus.tokenizers import WordPieceTokenizer
-    from clozelab.datamodules.examples import encode_examples
+    from clozelab.datamodules.examples import encode_examples, token_budget_batches
     from clozelab.datamodules.finetuning import make_batch
-    from clozelab.datamodules.loading import token_budget_batches
     from clozelab.models.folders import load_encoder, load_head
     from clozelab.models.heads import SequenceClassificationHead
 

@@ -187,7 +187,7 @@ def measure_memory(plan: Plan) -> None:
 
 def measure_data(plan: Plan) -> None:
     """The loop's wait for its next batch, with a real corpus, one prefetching thread and the fastest model."""
-    from clozelab.datamodules.loading import Prefetched, pinned
+    from clozelab.training.runtime import Prefetched, pinned
 
     size, length, count, steps = ("smoke", 16, 2, 3) if plan.smoke else ("base", 128, 256, 60)
     stream = corpus_stream(length, count, steps + 20)

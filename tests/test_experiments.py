@@ -316,7 +316,7 @@ def shared_arms(scale: str) -> set[frozenset[str]]:
     """What experiments/README.md calls shared, as "experiment/arm"."""
     wide = {"table7_feature_based_ner/mlm_nsp", "table8_masking/mask80_same10_random10"}
     tables = ["table1_glue", "table2_squad_v1", "table3_squad_v2", "table4_swag", "table5_pretraining_tasks"]
-    default = {"roberta_nsp_x_format/pairs_nsp", *(f"{table}/mlm_nsp" for table in tables)}
+    default = {"roberta_nsp_x_format/pairs_nsp", "family/bert", *(f"{table}/mlm_nsp" for table in tables)}
     others = [
         {f"{name}/mlm" for name in ("table5_pretraining_tasks", "figure5_training_steps")}
         | {"roberta_nsp_x_format/pairs"},
@@ -445,13 +445,13 @@ def test_finetuning_sweep() -> None:
 
 def test_a_sweep_without_jobs_is_an_error() -> None:
     with pytest.raises(ValueError, match="expands to no job at all"):
-        sweep.sweep_overrides(loader(TABLE5), master(TABLE5, "finetune", "task=glob(zz*)"))
-    assert sweep.sweep_overrides(loader(TABLE5), master(TABLE5, "finetune", "task=glob(m*)"))
+        _ = sweep.Sweep("sweep_finetune", ["task=glob(zz*)"], folder=TABLE5).jobs
+    assert sweep.Sweep("sweep_finetune", ["task=glob(m*)"], folder=TABLE5).jobs
 
 
 def test_a_job_twice_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"the same job twice, .*seed=1.*: some value is given twice"):
-        sweep.sweep_overrides(loader(TABLE5), master(TABLE5, "finetune", "seed=1,2,1"))
+        _ = sweep.Sweep("sweep_finetune", ["seed=1,2,1"], folder=TABLE5).jobs
 
 
 @pytest.mark.parametrize(

@@ -304,7 +304,7 @@ class TaskConfig:
     """Name of the benchmark this data set stands in for; shown in every table, never beside the paper's number."""
     metric: str = MISSING  # the key that selects the best checkpoint and stands in the table, e.g. validation/accuracy
     hub: Annotated[dict[str, Any] | None, Meaning("protocol", "hub")] = None
-    """Where the `datasets` library finds the same data (data/readers/hub.py); read only with hub=true."""
+    """Where the `datasets` library finds the same data (datamodules/files.py); read only with hub=true."""
     module: dict[str, Any] = MISSING
     data: Annotated[dict[str, Any], PARTS_OF_DATA] = MISSING
     learning_rate: float = MISSING

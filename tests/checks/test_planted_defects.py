@@ -54,13 +54,13 @@ def test_a_sound_experiment_has_no_finding(subject: Subject) -> None:
 
 def leave_bias_out(monkeypatch: pytest.MonkeyPatch, *, causal: bool) -> None:
     """Everything is in sight of left-to-right attention, or of any other."""
-    whole = attention._bias
+    whole = Layout.remember
 
-    def bias(width: int, mask: attention.Mask, *rest: Any) -> torch.Tensor:
-        found = whole(width, mask, *rest)
-        return torch.zeros_like(found) if mask.is_causal is causal else found
+    def remember(layout: Layout, key: Any, make: Any) -> Any:
+        found = whole(layout, key, make)
+        return torch.zeros_like(found) if key[0] == "bias" and key[1].is_causal is causal else found
 
-    monkeypatch.setattr(attention, "_bias", bias)
+    monkeypatch.setattr(Layout, "remember", remember)
 
 
 def test_left_to_right_without_its_mask(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,7 +145,7 @@ def _read_facts(path: Path) -> dict[str, Any]:
         ) from None
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}); {AGAIN}") from None
-    for name, entry in facts["files"].items():
+    for name, entry in facts.get("files", {}).items():
         file = path.parent / name
         if not file.is_file():
             raise ValueError(f"{file} is missing; {AGAIN}")

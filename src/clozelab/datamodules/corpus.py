@@ -75,6 +75,7 @@ class StepStream(IterableDataset[list[TorchBatch]]):
         bound = next(bound for bound in reversed(self.phases) if bound.first_step <= step)
         phase = bound.phase
         share = phase.global_batch_size // self.world_size
+        assert share * self.world_size == phase.global_batch_size, "check_lengths refuses other numbers of devices"
         positions = (step - bound.first_step) * phase.global_batch_size + self.rank * share + np.arange(share)
         epoch, index = instance_indices(bound.seed, len(bound.instances), positions)
         micros = []

@@ -281,8 +281,11 @@ def _write_table(path: Path, rows: Any, source: HubSource, split: str) -> None:
     frame = rows.to_pandas()[list(source.columns)].rename(columns=dict(source.columns)).astype(str)
     if is_test and source.label_column in frame:
         frame = frame.drop(columns=source.label_column)
-    elif source.labels is not None:
-        frame[source.label_column] = [source.labels[int(number)] for number in frame[source.label_column]]
+    elif source.labels is not None and not is_test:
+        classes = frame[source.label_column].astype(int)
+        if odd := [one for one in classes if not 0 <= one < len(source.labels)]:  # SNLI has -1: no gold label
+            raise ValueError(f"{path.name}: {len(odd)} rows have a class such as {odd[0]}, outside of {source.labels}")
+        frame[source.label_column] = [source.labels[one] for one in classes]
     if source.index_column is not None:
         frame.insert(0, source.index_column, range(len(frame)))
     if headerless := None if is_test else source.headerless:

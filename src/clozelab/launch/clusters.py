@@ -148,6 +148,8 @@ class SlurmLauncher(SweepLauncher):
                 "hydra/launcher=slurm: there is no sbatch here; start the sweep on a login node of the cluster"
             )
         require_positive("jobs_at_once", jobs_at_once)
+        if cluster not in ("slurm", "local"):
+            raise ValueError(f"hydra.launcher.cluster is {cluster!r}: choose slurm or local")
         if grace_seconds >= parameters["signal_delay_s"]:
             raise ValueError(
                 f"hydra.launcher.grace_seconds is {grace_seconds}, and Slurm kills signal_delay_s ="

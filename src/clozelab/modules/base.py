@@ -92,9 +92,8 @@ class TrainingModule(LightningModule):
         leave_quietly_unless_first(self.trainer)
         numbers = " and ".join(f"the {name.replace('_', ' ')} is {float(value)}" for name, value in said.items())
         raise DivergedError(
-            f"step {step}: {numbers} at learning rate {self.learning_rate:.3g}; the weights before it are kept in the"
-            " last checkpoint. A smaller learning rate, a longer warm-up (schedule.warmup_fraction) or"
-            " trainer.precision=32-true are the usual cures"
+            f"by step {step} {numbers} at learning rate {self.learning_rate:.3g}. A smaller learning rate, a longer"
+            " warm-up (schedule.warmup_fraction) or trainer.precision=32-true are the usual cures"
         )
 
     def publish(self, metrics: Mapping[str, float], tokens_since_log: int = 0) -> None:

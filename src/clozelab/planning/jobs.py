@@ -117,9 +117,8 @@ class Shape:
     @property
     def seconds(self) -> float | None:
         """Of one run, with its validations and its start; without speeds what finished runs took."""
-        if self.is_timed:
-            return self.timed_seconds()
-        return fmean(self.took) if self.took else None
+        timed = self.timed_seconds() if self.is_timed else None
+        return fmean(self.took) if timed is None and self.took else timed
 
     def timed_seconds(self) -> float | None:
         """Of one run by its speeds; None where its length is not known either."""

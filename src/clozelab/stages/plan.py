@@ -29,7 +29,7 @@ and says how many jobs there are and how many of them are left, how long they ta
 smallest difference that the seeds can be expected to show. Overrides are those of `clozelab reproduce`.
 
   budget=2h        for the whole experiment: what each arm can afford, and the steps_factor for it, a line of
-                   arm/NAME.yaml or pretrain.arm=NAME pretrain.steps_factor=... (with matched_by in paper.yaml)
+                   `arms` or pretrain.arm=NAME pretrain.steps_factor=... (with matched_by in paper.yaml)
   matched_by=      what arms get equal shares of: steps, tokens, flops or time (default: each in turn)
   --no-measure     only speeds that are in the cache, else what finished runs took here (*)
   --dry-run        list every job with its state, as `clozelab reproduce --dry-run` does
@@ -110,10 +110,10 @@ def parse_budget(text: str) -> float:
     from pandas import Timedelta
 
     try:
-        seconds = float(Timedelta(text).total_seconds())
+        seconds = float(Timedelta(f"0{text}" if text.startswith(".") else text).total_seconds())
     except ValueError:
         seconds = 0.0
-    if not seconds >= 1.0:  # a number alone would be nanoseconds
+    if not seconds >= 1.0 or text.strip().isdigit():  # a number alone would be nanoseconds
         raise ValueError(f"budget={text}: give a time above zero, such as 2h, 90min or 1h30min")
     return seconds
 

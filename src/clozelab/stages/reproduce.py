@@ -50,8 +50,7 @@ def main(words: Sequence[str]) -> int:
     last, console, status = steps[-1], Console(stderr=True), 0
     jobs = {one.verb: names_of(map(one.sweep.composer.compose, one.sweep.jobs)) for one in steps if one.is_sweep}
     write_launch(last.root[0], ["reproduce", *words], {stage: jobs.get(stage, []) for stage in SWEEPS})
-    # Looks at no further job once one is not complete.
-    if all(job.status == "complete" for step in steps if step.is_sweep for job in planned_jobs(step.sweep)):
+    if all_complete(steps):
         console.print("every run is complete", style="dim")
     else:
         if "skip-doctor" not in said.flags:
@@ -63,6 +62,11 @@ def main(words: Sequence[str]) -> int:
     console.rule("report", align="left")
     judge(folder, last.overrides, last.config_name)
     return status
+
+
+def all_complete(steps: Sequence[Step]) -> bool:
+    """Looks at no further job once one is not complete."""
+    return all(job.status == "complete" for step in steps if step.is_sweep for job in planned_jobs(step.sweep))
 
 
 def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:

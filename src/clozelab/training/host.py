@@ -22,7 +22,8 @@ OPTIONAL_OF_TORCHMETRICS = ("_MATPLOTLIB_", "_SCIENCEPLOT_", "_TRANSFORMERS_")
 @cache
 def host_facts() -> dict[str, Any]:
     """{"versions": ..., "git": {"commit", "dirty"} or None, "host": {"cpu", "cores", "platform", "gpus"}}."""
-    installed = {name: one.version for name in PACKAGES for one in metadata.distributions(name=name)}
+    found = {name: next(iter(metadata.distributions(name=name)), None) for name in PACKAGES}  # as import does
+    installed = {name: one.version for name, one in found.items() if one is not None}
     gpus = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
     git, here = ("git", "-C", str(Path(__file__).resolve().parent)), Path(__file__).name
     commit = _output(*git, "rev-parse", "HEAD")

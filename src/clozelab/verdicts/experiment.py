@@ -350,7 +350,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def _in_words(error: ValidationError) -> str:
     """The first refusal in one sentence: the place in the file, what is wrong, what to write."""
-    first = error.errors()[0]
+    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")  # a slip also leaves its key out
     place = [str(one) for one in first["loc"] if one != ""]
     if first["type"] == "value_error":
         return ": ".join(filter(None, (".".join(place), str(first["ctx"]["error"]))))
@@ -387,5 +387,5 @@ def _check_files(experiment: Experiment, path: Path) -> None:
             raise ValueError(f"{file}: encoder_arm is {here}, and paper.yaml says arm: {there} of this row")
     for i, row in enumerate(experiment.rows):
         for name in filter(None, (row.arm, row.delta.get("encoder_arm"))):
-            if arms and "${" not in name:
+            if arms and "${" not in str(name):
                 _known(name, arms, f"{path}: rows.{i}: encoder_arm", "arms")

@@ -129,10 +129,8 @@ def find_cases(claim: Claim, table: Table) -> list[Case]:
 
 def _case_of_none(claim: Claim, column: Column, table: Table) -> Case:
     mine = [one for one in table.columns if one.column == column]
-    counts = {one.metric: sum(table.cells[row, one.key].num_unscored for row in table.rows) for one in mine}
-    unscored = [
-        f"another metric: {count} complete run(s) have no {metric}" for metric, count in counts.items() if count
-    ]
+    counts = [(one.metric, sum(table.cells[row, one.key].num_unscored for row in table.rows)) for one in mine]
+    unscored = [f"another metric: {count} complete run(s) have no {metric}" for metric, count in counts if count]
     return Case(claim, None, "nothing", (), (*unscored, f"no run on {column.name} or a stand-in for it")[:1])
 
 
