@@ -10,6 +10,7 @@ import csv
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,16 @@ def test_tabs_become_spaces(hub: Any, tmp_path: Path, caplog: pytest.LogCaptureF
     folder = hub_files(HubSource.of(task("sst2")), tmp_path / "cache")
     assert (folder / "glue/SST-2/train.tsv").read_text() == "index\tsentence\tlabel\n0\ta b c\t0\n1\td\t1\n"
     assert "inside the texts of 1 rows became spaces" in caplog.text
+
+
+def test_a_row_without_a_class_is_not_the_last_class(hub: Any, tmp_path: Path) -> None:
+    """SNLI says -1 where annotators did not agree."""
+    features = datasets.Features({"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["0", "1"])})
+    good, bad = ({"sentence": ["a", "b"], "label": [0, last]} for last in (1, -1))
+    hub("nyu-mll/glue", "sst2", {"train": good, "validation": bad, "test": bad}, features)
+    source = replace(HubSource.of(task("sst2")), labels=("negative", "positive"))
+    with pytest.raises(ValueError, match=r"dev\.tsv: 1 rows have a class such as -1, outside of"):
+        hub_files(source, tmp_path / "cache")
 
 
 def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ class TrainingModule(LightningModule):
         leave_quietly_unless_first(self.trainer)
         numbers = " and ".join(f"the {name.replace('_', ' ')} is {float(value)}" for name, value in said.items())
         raise DivergedError(
-            f"by step {step} {numbers} at learning rate {self.learning_rate:.3g}. A smaller learning rate, a longer"
+            f"step {step}: {numbers} at learning rate {self.learning_rate:.3g}. A smaller learning rate, a longer"
             " warm-up (schedule.warmup_fraction) or trainer.precision=32-true are the usual cures"
         )
 
