@@ -64,6 +64,30 @@ def test_majority_baseline_and_collapse() -> None:
     assert not glue.is_collapsed([2, 2, 0])
 
 
+@pytest.mark.parametrize(
+    ("ones", "gold_ones", "is_collapsed"),
+    [
+        (95, 50, True),
+        (99, 68, True),
+        (94, 50, False),
+        (97, 97, False),  # what the examples are like
+        (95, 85, False),  # a third as many others as there are
+        (98, 90, True),
+        (100, 100, True),  # one class is one class
+    ],
+)
+def test_nearly_one_answer_is_collapsed_too(ones: int, gold_ones: int, is_collapsed: bool) -> None:
+    answers, labels = (np.arange(100) < count for count in (ones, gold_ones))
+    assert glue.is_collapsed(answers, labels=labels) is is_collapsed
+    names = np.array(["no", "yes"])
+    assert glue.is_collapsed(names[answers.astype(int)], labels=names[labels.astype(int)]) is is_collapsed
+
+
+def test_several_classes_that_are_hardly_ever_given() -> None:
+    assert glue.is_collapsed([0] * 96 + [1, 2, 1, 2], labels=[0, 1, 2, 0] * 25)
+    assert not glue.is_collapsed([0] * 90 + [1, 2] * 5, labels=[0, 1, 2, 0] * 25)
+
+
 @pytest.mark.parametrize("names", [["accuracy", "acuracy"], []])
 def test_unknown_metric_is_refused(names: list[str]) -> None:
     with pytest.raises(ValueError, match=r"unknown metrics .*known: accuracy"):

@@ -138,6 +138,17 @@ def test_collapsed_run_is_recognised(make: Any, split: LabelledSplit) -> None:
     assert module.baseline() == np.bincount(split.labels).max() / 64
 
 
+@pytest.mark.parametrize(("others", "is_collapsed"), [(0, True), (1, True), (3, True), (4, False)])
+def test_nearly_one_answer_is_recognised(make: Any, split: LabelledSplit, others: int, is_collapsed: bool) -> None:
+    """Of 64 examples with three classes, 61 are 95 %."""
+    module, logits = make(), torch.zeros(64, 3)
+    logits[:, 2] = 1.0
+    logits[:others, 0] = 2.0
+    found = module.evaluate([module.outputs(logits, {"example_index": torch.arange(64)})])
+    assert [one["prediction"] for one in found.predictions].count(split.label_names[2]) == 64 - others
+    assert found.is_collapsed is is_collapsed
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

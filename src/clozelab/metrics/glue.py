@@ -76,6 +76,7 @@ SCORERS: dict[str, Callable[..., float]] = {
 CORRELATIONS = ("pearson", "spearman")
 CONSTANT_RANGE = 1e-3
 """Predicted numbers that differ by less are one answer."""
+NEARLY_ALL, FEWER = 0.95, 4.0
 
 
 def check_metrics(names: Sequence[str], *, is_regression: bool | None = None) -> None:
@@ -101,10 +102,20 @@ def majority_baseline(names: Sequence[str], labels: ArrayLike) -> dict[str, floa
     return score(names, np.full(len(np.asarray(labels)), values[counts.argmax()]), labels)
 
 
-def is_collapsed(predictions: ArrayLike, is_regression: bool = False) -> bool:
-    """True when one class (or number) is predicted for every example: the known failure of small tasks."""
+def is_collapsed(predictions: ArrayLike, is_regression: bool = False, labels: ArrayLike | None = None) -> bool:
+    """True when one class (or number) is predicted for every example: the known failure of small tasks.
+
+    With the right `labels` also where NEARLY_ALL examples get one class, unless they are so: among the labels the other
+    classes are over FEWER times as frequent.
+    """
     values = np.asarray(predictions)
-    return bool(np.ptp(values) < CONSTANT_RANGE) if is_regression else len(np.unique(values)) <= 1
+    if is_regression:
+        return bool(np.ptp(values) < CONSTANT_RANGE)
+    classes, counts = np.unique(values, return_counts=True)
+    if len(classes) <= 1 or labels is None:
+        return len(classes) <= 1
+    others = np.mean(np.asarray(labels) != classes[counts.argmax()])
+    return bool(counts.max() >= NEARLY_ALL * len(values) and others > FEWER * (1.0 - counts.max() / len(values)))
 
 
 def _paired(predictions: ArrayLike, labels: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:

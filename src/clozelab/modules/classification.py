@@ -91,7 +91,8 @@ class SequenceClassification(FineTuning):
             scores |= {f"{name}_{key}" if name else key: value for key, value in found.items()}
             records[name] = self._records(split, own)
         own_records = records.pop("")
-        is_collapsed = glue.is_collapsed([one["prediction"] for one in own_records], self.validation.is_regression)
+        answers, labels = ([one[key] for one in own_records] for key in ("prediction", "label"))
+        is_collapsed = glue.is_collapsed(answers, self.validation.is_regression, labels)
         return Evaluation(self.trainer.global_step, scores, own_records, is_collapsed, extra_predictions=records)
 
     def prediction_files(self, name: str, split: Any, parts: Sequence[Part]) -> dict[str, Iterable[str]]:

@@ -43,7 +43,7 @@ class Evaluation:
     step: int
     scores: dict[str, float]
     predictions: list[dict[str, Any]]
-    is_collapsed: bool  # the same answer for every example
+    is_collapsed: bool  # the same answer for (nearly) every example
     weights: dict[str, Tensor] | None = field(default=None, repr=False)
     extra_predictions: dict[str, list[dict[str, Any]]] = field(default_factory=dict, repr=False)  # of further sets
 

@@ -42,7 +42,7 @@ def write_results(folder: Path, module: FineTuning, task: Mapping[str, Any]) -> 
         _write(folder / name, lines)
     _write(folder / "scores.json", [json.dumps(scores, indent=1, ensure_ascii=False)])
     if best.is_collapsed:
-        log.warning("collapsed run: the same answer for every validation example; never average it in silence")
+        log.warning("collapsed run: the same answer for (nearly) every validation example; never average it in silence")
     log.info("%s: best at step %d of %d: %s", task.get("title"), best.step, module.total_steps, best.scores)
     return scores
 
