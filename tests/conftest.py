@@ -227,8 +227,9 @@ def make_runs(tmp_path: Path) -> Callable[..., Path]:
         pretrain_seeds: tuple[int, ...] = (1, 2, 3),
         finetune_seeds: tuple[int, ...] = (1, 2),
         generator: Any = None,
+        below: str = "runs",
     ) -> Path:
-        root = tmp_path / "runs" / "table5_pretraining_tasks" / "demo"
+        root = tmp_path / below / "table5_pretraining_tasks" / "demo"
         for arm in ARMS:
             for seed in pretrain_seeds:
                 write_pretrain(root, arm, seed, generator=generator)

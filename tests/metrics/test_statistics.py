@@ -183,15 +183,36 @@ def test_unequal_runs_are_marked() -> None:
 
 
 def test_seeds_needed() -> None:
-    for mean, sd in ((1.0, 1.0), (-0.5, 1.0), (3.0, 0.1), (0.2, 0.4)):
-        count = seeds_needed(mean, sd)
-        assert count is not None
-        widths = [stats.t.ppf(0.975, n - 1) * sd / np.sqrt(n) for n in (count, count - 1)]
-        assert widths[0] < abs(mean) and (count == 2 or widths[1] >= abs(mean))
-    assert seeds_needed(0.1, 1.0) is None and seeds_needed(0.0, 1.0) is None
-    assert seeds_needed(1.0, 0.0) == 2
-    strict, plain = seeds_needed(1.0, 1.0, confidence=0.995), seeds_needed(1.0, 1.0)
+    """Textbook sizes of a one-sample t test at 5 % and 80 %: 34 for half a standard deviation, 15, 10, 5."""
+    assert [seeds_needed([effect]) for effect in (0.5, 0.8, 1.0, 2.0)] == [34, 15, 10, 5]
+    assert seeds_needed([0.1]) is None and seeds_needed([0.0]) is None
+    assert seeds_needed([np.inf]) == seeds_needed([1e9]) == 2
+    strict, plain = seeds_needed([1.0], confidence=0.995), seeds_needed([1.0])
     assert strict is not None and plain is not None and strict > plain
+
+
+@pytest.mark.parametrize("effects", [(1.0,), (1.0, 1.0, 1.0), (0.9, 2.0)])
+def test_seeds_needed_are_enough_for_all(effects: tuple[float, ...]) -> None:
+    """Independent tests: the worst case of what is promised, but for a little."""
+    count = seeds_needed(effects)
+    assert count is not None
+    draw = np.random.default_rng(1)
+
+    def found(n: int) -> float:
+        values = draw.normal(size=(20_000, len(effects), n)) + np.array(effects)[:, None]
+        shown = values.mean(2) - stats.t.ppf(0.975, n - 1) * values.std(2, ddof=1) / np.sqrt(n) > 0.0
+        return float(shown.all(1).mean())
+
+    assert found(count) > 0.79 and found(count - 2) < 0.8
+
+
+def test_both_ends_of_a_margin_have_to_be_excluded() -> None:
+    """Two standard deviations of room on each side: one test at a time would promise too few."""
+    count = seeds_needed([1.0, 1.0])
+    assert count is not None and count > (seeds_needed([1.0]) or 0)
+    values = np.random.default_rng(1).normal(size=(20_000, count))
+    half = stats.t.ppf(0.975, count - 1) * values.std(1, ddof=1) / np.sqrt(count)
+    assert float((abs(values.mean(1)) + half < 1.0).mean()) == pytest.approx(0.8, abs=0.05)
 
 
 @pytest.mark.parametrize("tests", [1, 13])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
@@ -113,6 +114,19 @@ def test_facts_of_pretraining(tmp_path: Path, writers: Any) -> None:
     assert [(one["metric"], one["unit"]) for one in own] == figures
     assert [one["is_headline"] for one in own] == ["True", "False", "False"]
     assert [one["score"] for one in lines if one["status"] == "killed"] == [""]
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+x", "-x", "@x", "-2+3+cmd|' /C calc'!A0", "\t=1"])
+def test_no_cell_is_a_formula(tmp_path: Path, writers: Any, name: str) -> None:
+    """A spreadsheet would compute it; numbers stay numbers."""
+    writers.finetune(tmp_path, "ltr", "cola", (1, 1), -12.5, config={"experiment": name}, synthetic=name)
+    path = next(tmp_path.rglob("run.json"))
+    state = json.loads(path.read_text())
+    state["git"]["commit"] = name
+    path.write_text(json.dumps(state))
+    _, (line,) = written(tmp_path, "table1_glue")
+    assert line["synthetic"] == line["commit"] == f"'{name}" and float(line["score"]) == -12.5
+    assert not [cell for cell in line.values() if cell.startswith(("=", "+", "@", "\t")) or cell[:2] in ("-x", "-2")]
 
 
 def test_every_column_is_described_and_every_line_has_a_run(tmp_path: Path, writers: Any) -> None:

@@ -133,7 +133,7 @@ def test_a_sweep_and_a_report_in_wandb(tmp_path: Path, offline: None, monkeypatc
         for name in ("report.html", "report.md", "table.png", "table.svg", "other.txt"):
             (tmp_path / "report" / name).write_text("x")
         (tmp_path / "report" / "results.csv").write_text("name,score\na,1\n")
-        report: Any = SimpleNamespace(folder=tmp_path / "report", judgements=[SimpleNamespace(verdict="holds")])
+        report: Any = SimpleNamespace(folder=tmp_path / "report", judgements=[SimpleNamespace(word="holds")])
         track_report(config, report, experiment="e", scale="demo")
         config.logger = None
         assert track_sweep(config, "pretrain", tmp_path / "untracked", rows, []) is None

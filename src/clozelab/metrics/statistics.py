@@ -23,11 +23,13 @@ from scipy import optimize, stats
 PRETRAINING_SEEDS = "pre-training seeds"
 FINETUNING_SEEDS = "fine-tuning seeds only"
 ONE_RUN = "one run"
-CONFIDENCE = 0.95
+CONFIDENCE, POWER = 0.95, 0.8
 ROUNDING = 1e-9
 """Of floating-point sums of scores, as a share of them."""
 MOST_SEEDS = 50
 """Nobody pre-trains more often than that to settle one difference: beyond it, no number is given."""
+LARGEST_EFFECT = 1000.0
+"""Standard deviations; beyond it (no spread at all) the distribution's sums have no numbers."""
 
 Scores = Mapping[tuple[int, int], float]
 """(pre-training seed, fine-tuning seed) -> score."""
@@ -136,20 +138,28 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def seeds_needed(mean: float, sd: float, confidence: float = CONFIDENCE, most: int = MOST_SEEDS) -> int | None:
-    """Seeds (in all, at least 2) at which an interval of this mean and spread excludes zero; None: over `most`.
+def seeds_needed(
+    effects: Sequence[float], confidence: float = CONFIDENCE, power: float = POWER, most: int = MOST_SEEDS
+) -> int | None:
+    """Seeds (in all, at least 2) with which all these tests succeed in `power` of experiments; None: over `most`.
+
+    That one of them fails is at most as likely as the sum of their chances to: they need not be independent.
 
     Args:
-        mean: the difference, or its distance from the point that has to be excluded.
-        sd: standard deviation of the difference between seeds.
-        confidence: of the interval.
+        effects: true distances from the points that intervals have to exclude, in standard deviations between seeds.
+        confidence: of an interval.
+        power: share of the experiments in which all intervals exclude their points.
         most: largest number that is tried.
     """
-    enough = (n for n in range(2, most + 1) if _quantile(n, confidence) * sd / np.sqrt(n) < abs(mean))
-    return next(enough, None)
+    shifts = np.minimum(effects, LARGEST_EFFECT)
+
+    def failing(n: int) -> float:
+        return float(stats.nct.cdf(_quantile(n, confidence), n - 1, shifts * np.sqrt(n)).sum())
+
+    return next((n for n in range(2, most + 1) if failing(n) <= 1.0 - power), None)
 
 
-def smallest_detectable_difference(sd: float, n: int, confidence: float = CONFIDENCE, power: float = 0.8) -> float:
+def smallest_detectable_difference(sd: float, n: int, confidence: float = CONFIDENCE, power: float = POWER) -> float:
     """The true difference that `n` paired seeds show with probability `power`, in the unit of `sd`.
 
     Args:

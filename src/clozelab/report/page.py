@@ -29,17 +29,23 @@ from clozelab.suggestions import (
 )
 from clozelab.verdicts.accounts import costs, find_lines, known_losses, learnt, problems, provenance, seed_counts
 from clozelab.verdicts.experiment import MONOTONE, OUR_SPLIT, PERCENT, SPREAD
-from clozelab.verdicts.judging import ONE_SEED, VERDICTS, Judgement, summarise
+from clozelab.verdicts.judging import ONE_SEED, Judgement, Look, summarise
 from clozelab.verdicts.links import correct, link_between
 from clozelab.verdicts.points import find_races, race_page
 from clozelab.verdicts.table import DataColumn, Table
 
 POINTS = "points"
+KINDS = {"hold": "holds", "fail": "fails"}
+"""First word of several equal verdicts -> of one, which is what its badge looks like."""
+SELECTION = (
+    "A fine-tuning run was scored several times on the way, and stands here with its best score on the very set that "
+    "it is scored on, as the paper selects too: a little better than on new examples, most so where scores jump about."
+)
 DIRECTIONS = {"increasing": "rising", "decreasing": "falling"}
 QUESTION = re.compile(r"^\*\*The question\.\*\*\s*(.+?)(?:\n\s*\n|\Z)", re.DOTALL | re.MULTILINE)
 
 
-def build_page(table: Table, judgements: Sequence[Judgement], scale: str) -> dict[str, Any]:
+def build_page(table: Table, judgements: Sequence[Judgement], scale: str, looks: Sequence[Look] = ()) -> dict[str, Any]:
     """Everything the templates show."""
     axis, experiment = _axis(judgements), table.experiment
     split = experiment.split  # the paper's; ours are always on the labelled sets, or on held-out text
@@ -52,7 +58,7 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str) -> dic
     reading = {
         "experiment": experiment,
         "family": max((one.family for one in judgements), default=0),
-        "is_selected": any(run.facts.get("num_evaluations", 0) > 1 for run in table.runs.finetune),
+        "selection": SELECTION * any(run.facts.get("num_evaluations", 0) > 1 for run in table.runs.finetune),
         "has_forecasts": any(one.needs for one in judgements),
     }
     (interval_words,) = _lines("interval.txt.j2", seeds)
@@ -70,12 +76,14 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str) -> dic
         "synthetic": table.runs.synthetic,
         "setup": _setup(table),
         "runs": _run_counts(table),
-        "summary": summarise(judgements),
+        "summary": (summary := summarise(judgements)),
         "verdicts": [
-            {"kind": verdict.split()[0], "text": summarise([one for one in judgements if one.verdict == verdict])}
-            for verdict in VERDICTS
-            if any(one.verdict == verdict for one in judgements)
+            {"kind": KINDS.get(word := text.split()[1], word), "text": text}
+            for text in summary.split(", ")
+            if judgements
         ],
+        "looks": f"{len(looks)} ({', '.join(one.time[:10] for one in looks)})" if looks else "",
+        "selection": reading["selection"],
         "interval": interval_words,
         "reading": _lines("reading.txt.j2", reading),
         "units": in_units(PERCENT, {one.heading: one.unit for one in table.with_results}),
@@ -114,7 +122,7 @@ def _judgement_pages(judgements: Sequence[Judgement], table: Table, axis: float)
                 "corrected": probability(one.corrected),
                 "basis": found.basis if found and found.basis != _basis(table) else "",
                 "marks": _marks(one, axis) if unit_of(one) == POINTS else {},
-                "verdict": one.verdict,
+                "verdict": one.word,
                 "kind": one.verdict.split()[0],
                 "needs": one.needs,
                 "needs_short": seeds if one.needs and one.verdict != ONE_SEED else "",  # for a narrow page
@@ -181,7 +189,7 @@ def differences(table: Table) -> list[dict[str, str]]:
                 "unit": POINTS if one.unit == PERCENT else one.unit,
                 "interval": interval(link.difference, one.decimals),
                 "p": probability(correction.corrected.get(link.key)),
-                "note": "; ".join(filter(None, (link.barred, link.copies, link.lengths, basis))),
+                "note": "; ".join(filter(None, (link.barred, link.copies, link.lengths, link.below, basis))),
             }
         )
     return found
@@ -300,7 +308,7 @@ def _cell(row: str, column: DataColumn, table: Table) -> dict[str, Any]:
     # A row without an arm of its own has no pre-training to report, which is not a lack.
     is_lacking = column.task or cell.missing
     seeds = {f"{first}/{second}" if second else f"seed {first}": one for (first, second), one in cell.scores.items()}
-    notes = [cell.note]  # what sets it apart from the others
+    notes = [cell.note, "below its floor" * bool(table.below_floor(row, column))]  # what sets it apart from the others
     if found and cell.missing:
         notes.append(f"{len(cell.scores)} of {len(cell.scores) + len(cell.missing)} runs")
     if found and found.basis != _basis(table) and not cell.is_collapsed:

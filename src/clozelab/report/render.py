@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import base64
 import csv
+import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -26,7 +28,7 @@ from clozelab.suggestions import DASH, in_units
 from clozelab.verdicts.accounts import arm_labels, encoder_sizes, find_lines, rows_by_size
 from clozelab.verdicts.comparability import sweep_table
 from clozelab.verdicts.experiment import Experiment
-from clozelab.verdicts.judging import Judgement, judge
+from clozelab.verdicts.judging import Judgement, look_at
 from clozelab.verdicts.points import find_races
 from clozelab.verdicts.table import Table, build_table, is_scored, stand_in_for
 
@@ -38,6 +40,7 @@ RESULT_FIELDS = (
     "collapsed", "status", "tokens", "tokens_per_second", "seconds", "commit", "local_changes", "fingerprint", "folder",
 )  # fmt: skip
 """What each holds is in docs/runs.md."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_results(path: Path, table: Table, scale: str) -> None:
@@ -70,7 +73,16 @@ def write_results(path: Path, table: Table, scale: str) -> None:
             for line in _pretraining(run, table) if run.stage == "pretrain" else _finetuning(run, table):
                 # Ten digits: more of a score is the noise of its arithmetic.
                 shown = {key: f"{one:.10g}" if isinstance(one, float) else one for key, one in (common | line).items()}
-                writer.writerow({key: "" if one is None else one for key, one in shown.items()})
+                writer.writerow({key: "" if one is None else _cell_text(one) for key, one in shown.items()})
+
+
+def _cell_text(value: object) -> str:
+    """As a spreadsheet shows it: a text that it would take for a formula begins with an apostrophe."""
+    text = str(value)
+    with suppress(ValueError):
+        float(text)
+        return text
+    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def _pretraining(run: Record, table: Table) -> Iterator[dict[str, Any]]:
@@ -141,14 +153,24 @@ def write_sweep_report(root: Path, folder: Path) -> Report:
 
 def write_table(table: Table, folder: Path, *, scale: str) -> Report:
     """Judge a table and write its page, plots and results.csv."""
-    judgements = judge(table)
+    judgements, looks, unkept = look_at(table)
     folder.mkdir(parents=True, exist_ok=True)
-    page = build_page(table, judgements, scale)
+    page = build_page(table, judgements, scale, looks)
+    page["problems"] |= {"Looks": [unkept]} if unkept else {}
     page["plots"] = _plots(table, folder)
-    for name in ("report.md", "report.html"):
-        (folder / name).write_text(templates().get_template(f"{name}.j2").render(page), encoding="utf-8")
+    for name, said in (("report.md", without_html(page)), ("report.html", page)):
+        (folder / name).write_text(templates().get_template(f"{name}.j2").render(said), encoding="utf-8")
     write_results(folder / "results.csv", table, scale)
     return Report(folder, table, judgements, page)
+
+
+def without_html(value: Any) -> Any:
+    """Texts, wherever they are, with `<` in words where a reader of Markdown would take it for HTML."""
+    if isinstance(value, Mapping):
+        return {key: without_html(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_html(one) for one in value]
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", value) if isinstance(value, str) else value
 
 
 def _plots(table: Table, folder: Path) -> dict[str, dict[str, str]]:
@@ -247,7 +269,9 @@ def _score_tables(page: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 caption = f"{caption} {page['setup']}. {page['interval'].capitalize()}."
                 caption = f"Synthetic data ({page['synthetic']}). {caption}" if page["synthetic"] else caption
             widths = [(one, one["has_paper"] + one["has_ours"]) for one in headings]
-            yield {"caption": caption, "widths": widths, "rows": rows}
+            warnings = [f"{heading}: {line}" for heading, lines in page["problems"].items() for line in lines]
+            below = [page["selection"], *warnings] if any(one["has_ours"] for one in headings) else []
+            yield {"caption": caption, "widths": widths, "rows": rows, "below": list(filter(None, below))}
 
 
 def _cell(cell: Mapping[str, str], heading: Mapping[str, Any]) -> dict[str, Any]:

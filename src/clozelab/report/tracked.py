@@ -118,7 +118,7 @@ def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str
     with (report.folder / "results.csv").open(newline="", encoding="utf-8") as file:
         columns, *rows = list(csv.reader(file))
     tracker.log_table("results", columns, rows)
-    tracker.summarise({f"claim {number}": one.verdict for number, one in enumerate(report.judgements, 1)})
+    tracker.summarise({f"claim {number}": one.word for number, one in enumerate(report.judgements, 1)})
     tracker.close()
 
 

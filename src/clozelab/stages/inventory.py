@@ -290,7 +290,7 @@ def list_all(words: Sequence[str]) -> int:
         raise ValueError(f"runs_dir={values['runs_dir']}: there is no such folder")
     from clozelab.planning.steps import runs_root  # with what judges: not for a list of folders
     from clozelab.verdicts.experiment import list_experiments, load_experiment
-    from clozelab.verdicts.judging import judge, summarise
+    from clozelab.verdicts.judging import look_at, summarise
     from clozelab.verdicts.table import build_table
 
     console = make_console()
@@ -303,9 +303,10 @@ def list_all(words: Sequence[str]) -> int:
             found = find(place)
             if found.runs:
                 planned = sum(len(one.jobs or ()) for one in read_launches(place).values()) or len(found.runs)
-                done = f"{sum(run.is_complete for run in found.runs)} of {planned} runs"
-                verdicts = summarise(judge(build_table(experiment, found)))
-                below.append(Text.assemble((place.name, "cyan"), f": {done}; {verdicts}"))
+                count = sum(run.is_complete for run in found.runs)
+                # Verdicts are a look, which nobody takes by listing what still runs.
+                verdicts = f"; {summarise(look_at(build_table(experiment, found))[0])}" if count >= planned else ""
+                below.append(Text.assemble((place.name, "cyan"), f": {count} of {planned} runs{verdicts}"))
         for line in (line for text in below for line in text.wrap(console, console.width - len(INDENT))):
             line.rstrip()  # rich's own Padding fills every line up to the console's width
             console.print(Text.assemble(INDENT, line), soft_wrap=True)

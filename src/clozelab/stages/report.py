@@ -33,7 +33,7 @@ STYLES = {"holds": "green", "fails": "red", "inconclusive": "yellow", "not": "di
 PADDING = 2
 TEXTS = {"arm": 0, "row": 0, "column": 0, "verdict": len("inconclusive"), "claim": len("left-to-right"), "judged on": 0}
 """Columns that are no numbers, and the least width of each."""
-MOST_LINES = {"Collapsed": 3}
+MOST_LINES = {"Collapsed": 3, "Below the floor": 3}
 """Of a kind of trouble that small encoders may have in every cell of a row."""
 
 
@@ -89,7 +89,8 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
     if page["synthetic"]:
         console.print("[bold yellow]Synthetic data: encoders were trained or scored on generated text.[/]")
     console.print(f"[bold]{escape(page['title'])}[/] ({escape(page['scale'])})")
-    console.print(escape(f"{page['setup']}\n{page['runs']}; {page['interval']}"), style="dim", highlight=False)
+    looks = f"; looks: {page['looks']}" if page["looks"] else ""
+    console.print(escape(f"{page['setup']}\n{page['runs']}{looks}; {page['interval']}"), style="dim", highlight=False)
     for group in page["groups"]:
         if any(heading["has_ours"] for heading in group["headings"]):
             console.print(f"\n[bold]{escape(group['title'])}[/]")

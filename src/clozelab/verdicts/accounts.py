@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clozelab.suggestions import DASH, distinct, duration, percent, rough
+from clozelab.suggestions import DASH, distinct, duration, listed, percent, rough
 from clozelab.training.measuring import read_rows
 from clozelab.verdicts.comparability import inconsistencies
 from clozelab.verdicts.experiment import Experiment, Row
@@ -196,6 +196,7 @@ def problems(table: Table) -> dict[str, list[str]]:
         "Missing": missing,
         "Not complete": [f"{run.place} ({run.status}){': ' if run.problem else ''}{run.problem}" for run in pending],
         "Collapsed": collapsed,
+        "Below the floor": _below(table),
         "Left out": [f"{count} runs of row {row}, which paper.yaml does not have" for row, count in strangers.items()],
         "Unreadable": [line.replace(f"{runs.root}/", "") for line in runs.damaged],
     }
@@ -235,6 +236,18 @@ def _same_fraction(run: Record) -> float:
     return float(token.get("same_fraction") or 0.0)
 
 
+def _below(table: Table) -> list[str]:
+    """Rows that lie below their own floor, and those that a method without any encoder beats."""
+    cells = [(row, column) for column in table.with_results for row in table.rows]
+    lines = [said for row, column in cells if (said := table.below_floor(row, column))]
+    for column in (one for one in table.with_results if one.baseline):
+        name, best = column.baseline or ("", 0.0)
+        mine = [(table.experiment.label(row), table.cells[row, column.key].estimate) for row in table.rows]
+        less = [label for label, own in mine if own and own.mean < best]
+        lines += [f"{listed(less)} below the surface baseline of {column.heading} ({name}: {best:.1f})"] if less else []
+    return lines
+
+
 def _gaps(table: Table) -> tuple[list[str], list[str]]:
     """(a line for each row with missing runs, a line for each cell with collapsed ones)."""
     missing, collapsed = [], []
@@ -252,7 +265,7 @@ def _gaps(table: Table) -> tuple[list[str], list[str]]:
                 without = percent(cell.without_collapsed) if cell.without_collapsed else "none left"
                 collapsed.append(
                     f"{row.label} on {column.heading}: {cell.num_collapsed} of {len(cell.scores)} runs give one answer "
-                    f"to every example; mean with them {mean}, without them {without}"
+                    f"to (nearly) every example; mean with them {mean}, without them {without}"
                 )
         missing += [f"{row.label} on {'; '.join(gaps)}"] if gaps else []
     return missing, collapsed

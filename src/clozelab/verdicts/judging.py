@@ -2,16 +2,20 @@
 
 A claim rests on one difference between rows or on several (its links). A link is decided by Student's t over
 pre-training seeds, after Holm's correction for every difference that the table's claims rest on. One pre-training seed
-cannot tell an arm from its luck: such a claim stays open. Last: the smallest difference that seeds can show.
+cannot tell an arm from its luck: such a claim stays open. Every look at other seeds is noted beside the runs: what is
+decided after seeds were added is exploratory (decision 15). Last: the smallest difference that seeds can show.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import takewhile
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from clozelab.metrics.statistics import (
     MOST_SEEDS,
@@ -22,16 +26,17 @@ from clozelab.metrics.statistics import (
 )
 from clozelab.verdicts.examples import compare_examples
 from clozelab.verdicts.experiment import ALL_COLUMNS, AVERAGES, FALLING, ORDER, SPREAD, Claim, Experiment
-from clozelab.verdicts.links import Case, Correction, Link, correct, find_cases
+from clozelab.verdicts.links import SIGNIFICANCE, Case, Correction, Link, correct, find_cases
 from clozelab.verdicts.table import DataColumn, Table, build_table
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
 
 HOLDS, FAILS, INCONCLUSIVE = "holds", "fails", "inconclusive"
-ONE_SEED, NOT_COMPARABLE = "inconclusive (one seed)", "not comparable"
-VERDICTS = (HOLDS, FAILS, INCONCLUSIVE, ONE_SEED, NOT_COMPARABLE)
-SIGNIFICANCE = 0.05
+ONE_SEED, BELOW_FLOOR, NOT_COMPARABLE = "inconclusive (one seed)", "inconclusive (below its floor)", "not comparable"
+VERDICTS = (HOLDS, FAILS, INCONCLUSIVE, ONE_SEED, BELOW_FLOOR, NOT_COMPARABLE)
+EXPLORATORY = " (exploratory)"
+LOOKS_FILE = "looks.jsonl"
 ASSUMED_SD = 1.0
 """Points, of the difference of two arms over pre-training seeds, where no finished run says more."""
 
@@ -53,32 +58,84 @@ class Judgement:
     needs: str = ""  # the same in words; empty where more seeds are not what is lacking
     family: int = 0  # differences that are tested together
     paper_size: float | None = None  # the paper's difference, where ours may be held against its size
+    seeds: Mapping[str, str] = field(default_factory=dict)  # tested difference -> the seeds that it is over
+    is_exploratory: bool = False  # decided after an earlier look at other seeds
+
+    @property
+    def word(self) -> str:
+        return f"{self.verdict}{EXPLORATORY}" if self.is_exploratory else self.verdict
 
 
-def judge(table: Table) -> list[Judgement]:
-    """Every claim on every data set that speaks for its column; at least one judgement a claim."""
+class Look(NamedTuple):
+    """One time that claims were judged: the seeds of every tested difference, and the verdicts."""
+
+    time: str
+    seeds: Mapping[str, str]
+    verdicts: Mapping[str, str]  # claim, and what it is judged on -> verdict
+
+
+def look_at(table: Table) -> tuple[list[Judgement], list[Look], str]:
+    """Judge a table and note the look beside its runs: (judgements, looks so far, why this one could not be noted).
+
+    The same seeds again are no new look. A line that cannot be read stands for a look at seeds that nobody knows.
+    """
+    path, looks = table.runs.root / LOOKS_FILE, list[Look]()
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    for line in filter(None, text.splitlines()):
+        try:
+            looks.append(Look(**json.loads(line)))
+        except (TypeError, ValueError):
+            looks.append(Look("unreadable", {}, {}))
+    judgements = judge(table, looks)
+    seeds = {key: one for judgement in judgements for key, one in judgement.seeds.items()}
+    if not seeds or any(one.seeds == seeds for one in looks):
+        return judgements, looks, ""
+    verdicts = {f"{one.claim.text} ({one.judged_on})": one.verdict for one in judgements}
+    looks.append(Look(datetime.now(UTC).isoformat(timespec="seconds"), seeds, verdicts))
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write("\n" * (text[-1:] not in ("", "\n")) + json.dumps(looks[-1]._asdict()) + "\n")
+    except OSError as error:
+        return judgements, looks, f"this look could not be noted ({error}): a later one will not know of it"
+    return judgements, looks, ""
+
+
+def judge(table: Table, looks: Sequence[Look] = ()) -> list[Judgement]:
+    """Every claim on every data set that speaks for its column; at least one judgement a claim.
+
+    `looks`: those that were taken of the table. Only those before the first one at these seeds count against it.
+    """
     cases = [case for claim in table.experiment.claims for case in find_cases(claim, table)]
     correction = correct(link for case in cases for link in case.links)
-    return [_judgement(case, correction, table) for case in cases]
+    seeds = {link.key: link.seeds for case in cases for link in case.links if link.is_tested}
+    before = list(takewhile(lambda look: look.seeds != seeds, looks))
+    return [_judgement(case, correction, table, before) for case in cases]
 
 
 def summarise(judgements: Sequence[Judgement]) -> str:
     """The verdicts counted: "2 hold, 1 fails, 3 inconclusive"."""
-    return _counted([one.verdict for one in judgements], VERDICTS) or "no claims"
+    order = [f"{verdict}{more}" for verdict in VERDICTS for more in ("", EXPLORATORY)]
+    return _counted([one.word for one in judgements], order) or "no claims"
 
 
 def _counted(verdicts: Sequence[str], order: Sequence[str]) -> str:
     counts = {verdict: verdicts.count(verdict) for verdict in order if verdict in verdicts}
-    plural = {verdict: verdict.removesuffix("s") if verdict in (HOLDS, FAILS) else verdict for verdict in counts}
+    plural = {verdict: verdict.replace(HOLDS, "hold").replace(FAILS, "fail") for verdict in counts}
     return ", ".join(f"{count} {plural[verdict] if count > 1 else verdict}" for verdict, count in counts.items())
 
 
-def _judgement(case: Case, correction: Correction, table: Table) -> Judgement:
+def _judgement(case: Case, correction: Correction, table: Table, before: Sequence[Look]) -> Judgement:
     verdicts = [link_verdict(link, case.claim, correction.corrected.get(link.key)) for link in case.links]
     verdict, weakest = _conjunction(case, verdicts), _weakest(case, verdicts)
     count, needs = _needs(case, verdicts, verdict, correction)
     is_on_all = case.claim.column == ALL_COLUMNS
     notes = _notes_on_all(case, verdicts) if is_on_all else _notes(case, verdicts, verdict, weakest, correction, table)
+    seeds = {link.key: link.seeds for link in case.links if link.is_tested}
+    earlier = [(look, key) for look in before for key, now in seeds.items() if look.seeds.get(key, now) != now]
+    if earlier:
+        look, key = earlier[0]
+        verdict_then = look.verdicts.get(f"{case.claim.text} ({case.judged_on})", "another claim")
+        notes.insert(0, f"seeds were added after a look at {look.seeds[key]} ({look.time[:10]}: {verdict_then})")
     return Judgement(
         claim=case.claim,
         column=case.column,
@@ -93,6 +150,8 @@ def _judgement(case: Case, correction: Correction, table: Table) -> Judgement:
         needs=needs,
         family=len(correction.corrected),
         paper_size=None if _why_no_size(case, table) else case.claim.paper_delta,
+        seeds=seeds,
+        is_exploratory=bool(earlier) and verdict in (HOLDS, FAILS),
     )
 
 
@@ -105,6 +164,8 @@ def link_verdict(link: Link, claim: Claim, corrected: float | None) -> str:
     # A row that answers the same whatever it reads has measured nothing, however small its spread.
     if not link.is_tested or corrected is None or corrected >= SIGNIFICANCE:
         return INCONCLUSIVE
+    if link.below:
+        return BELOW_FLOOR
     return HOLDS if _supports(link, claim) else FAILS
 
 
@@ -123,8 +184,8 @@ def _conjunction(case: Case, verdicts: Sequence[str]) -> str:
         return FAILS
     if not spoken or is_barred:
         return NOT_COMPARABLE
-    if ONE_SEED in spoken:
-        return ONE_SEED
+    if open_one := next((one for one in (ONE_SEED, BELOW_FLOOR) if one in spoken), ""):
+        return open_one
     is_whole = len(spoken) == len(verdicts) and not case.silent
     return HOLDS if is_whole and set(spoken) == {HOLDS} else INCONCLUSIVE
 
@@ -149,19 +210,20 @@ def _needs(case: Case, verdicts: Sequence[str], verdict: str, correction: Correc
     if verdict == ONE_SEED:
         return None, "needs 2 or more pre-training seeds"
     open_links = [link for link, one in zip(case.links, verdicts, strict=True) if one == INCONCLUSIVE]
-    is_stuck = any(link.copies or link.is_collapsed or link.rests_on_collapsed for link in open_links)
+    is_stuck = any(link.copies or link.is_collapsed or link.rests_on_collapsed or link.below for link in open_links)
     if verdict != INCONCLUSIVE or not open_links or case.silent or NOT_COMPARABLE in verdicts or is_stuck:
         return None, ""
-    # A test may fail its correction because of its rank; the next seed cannot make it fewer than there are.
-    counts = [1 + max(link.difference.count for link in open_links if link.difference)]
-    for link in open_links:
-        confidence = 1.0 - SIGNIFICANCE / correction.factors.get(link.key, 1)  # no spread yet: not one of the tests
-        for found in filter(None, (link.difference, link.healthy)):
-            count = seeds_needed(found.mean - link.point_for(found), found.sd or 0.0, confidence)
-            if count is None:
-                return None, f"more than {MOST_SEEDS} pre-training seeds at this difference and spread"
-            counts.append(count)
-    return max(counts), f"about {max(counts)} pre-training seeds would decide at this difference and spread"
+    # Holm's step that surely comes: any later one waits for those before it, which may fail. One link that goes the
+    # other way is enough to fail; to hold, all have to be found.
+    confidence = 1.0 - SIGNIFICANCE / max(1, correction.num_open)
+    against = [link.effects for link in open_links if not _supports(link, case.claim)]
+    ways = against or [[effect for link in case.links for effect in link.effects]]
+    counts = [count for effects in ways if (count := seeds_needed(effects, confidence)) is not None]
+    if not counts:
+        return None, f"more than {MOST_SEEDS} pre-training seeds at this difference and spread"
+    # The next seed cannot make it fewer than there are.
+    count = max(min(counts), 1 + max(link.difference.count for link in open_links if link.difference))
+    return count, f"with {count} pre-training seeds 4 of 5 repetitions decide, at this difference and spread"
 
 
 def _notes(
@@ -238,13 +300,8 @@ def _cautions(link: Link, table: Table) -> list[str]:
         notes.append("the same difference for every seed: no spread to judge it by, as may happen on few examples")
     if found is not None and not found.is_balanced:
         notes.append("pre-training seeds have unequally many runs and weigh the same")
-    notes.append(link.lengths)
-    floors = {row.name: row.floor for row in table.experiment.rows}
-    pairs = [(table.cells[row, column.key].estimate, table.cells[floor, column.key].estimate)
-             for _, row, column in link.terms if column.tasks and (floor := floors[row]) is not None]  # fmt: skip
-    if pairs and all(own and floor and own.mean <= floor.mean for own, floor in pairs):
-        notes.append("neither row is above the no-pre-training floor")
-    return notes
+    below = f"below its floor: {link.below}; such a row decides nothing about what pre-training gives"
+    return [*notes, link.lengths, below if link.below else ""]
 
 
 def family_size(experiment: Experiment) -> int:

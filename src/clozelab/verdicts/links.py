@@ -12,6 +12,7 @@ from clozelab.verdicts.comparability import copied_seeds, why_not
 from clozelab.verdicts.experiment import ALL_COLUMNS, SPREAD, Claim, Column
 from clozelab.verdicts.table import DataColumn, Table, speakers
 
+SIGNIFICANCE = 0.05
 Term = tuple[float, str, DataColumn]
 """(factor, row, column): a link's difference is the sum of factor x cell."""
 
@@ -31,13 +32,16 @@ class Link:
     has_collapsed: bool = False  # some run behind it gave one answer to everything
     healthy: Estimate | None = None  # the difference over the runs that did not, where some did
     lengths: str = ""  # to what its cells' texts were cut, where that is not the same
+    below: str = ""  # which of its rows lie below their floor, unless it is the difference from that floor
+    seeds: str = ""  # pre-training and fine-tuning seeds that all its cells have
 
     @property
-    def key(self) -> tuple[object, ...]:
+    def key(self) -> str:
         """The same for two links that test the same thing, also with the rows exchanged."""
-        there = frozenset((factor, row, column.key) for factor, row, column in self.terms)
-        back = frozenset((-factor, row, key) for factor, row, key in there)
-        return frozenset((there, back)), self.margin
+        there = [(factor, row, column.key) for factor, row, column in self.terms]
+        back = [(-factor, row, key) for factor, row, key in there]
+        terms = min(sorted(there), sorted(back))
+        return " ".join(f"{factor:+g} {row} on {key}" for factor, row, key in terms) + f" within {self.margin:g}"
 
     @property
     def is_tested(self) -> bool:
@@ -62,6 +66,19 @@ class Link:
         return math.copysign(self.margin, found.mean)
 
     @property
+    def effects(self) -> list[float]:
+        """How far the mean lies from what a test has to exclude (within a margin both ends), in standard deviations.
+
+        Of the means with and without collapsed runs, the nearer one.
+        """
+        found: list[list[float]] = []
+        for one in (self.difference, self.healthy):
+            size, sd = (abs(one.mean), one.sd or 0.0) if one else (0.0, 0.0)
+            gaps = [self.margin - size, self.margin + size] if size < self.margin else [size - self.margin]
+            found += [[gap / sd if sd else math.inf for gap in gaps]] if one else []
+        return min(found, key=min, default=[])
+
+    @property
     def rests_on_collapsed(self) -> bool:
         """Without the runs that collapsed there is no interval over pre-training seeds, or a mean on the other side."""
         if self.difference is None or not self.has_collapsed:
@@ -84,10 +101,10 @@ class Link:
 
 @dataclass(frozen=True)
 class Correction:
-    """Holm's correction of one table: key of a link -> its p-value, and how much stricter its test has become."""
+    """Holm's correction of one table: key of a link -> its p-value; and the step of the first test that is open."""
 
-    corrected: Mapping[tuple[object, ...], float]
-    factors: Mapping[tuple[object, ...], int]
+    corrected: Mapping[str, float]
+    num_open: int
 
 
 @dataclass(frozen=True)
@@ -104,8 +121,8 @@ class Case:
 def correct(links: Iterable[Link]) -> Correction:
     """Holm's correction over all different links that are tested."""
     known = {link.key: p for link in links if (p := link.p) is not None}
-    factors = {key: len(known) - rank for rank, key in enumerate(sorted(known, key=known.__getitem__))}
-    return Correction(dict(zip(known, holm(list(known.values())), strict=True)), factors)
+    corrected = holm(list(known.values()))
+    return Correction(dict(zip(known, corrected, strict=True)), sum(p >= SIGNIFICANCE for p in corrected))
 
 
 def find_cases(claim: Claim, table: Table) -> list[Case]:
@@ -193,6 +210,10 @@ def _link(terms: tuple[Term, ...], table: Table, name: str = "", margin: float =
     cells = [table.cells[row, column.key] for _, row, column in terms]
     sides = [(factor, label(row), column, cell) for (factor, row, column), cell in zip(terms, cells, strict=True)]
     difference = contrast([(factor, cell.scores) for factor, _, _, cell in sides])
+    common = set.intersection(*(set(cell.scores) for cell in cells))
+    rows = {row for _, row, _ in terms}
+    floors = {one.name: one.floor for one in table.experiment.rows}
+    below = [table.below_floor(row, column) for _, row, column in terms if floors[row] not in rows]
     has_collapsed = any(cell.num_collapsed for cell in cells)
     empty = [(row, column, cell) for _, row, column, cell in sides if not cell.scores]
     unscored = [
@@ -219,6 +240,8 @@ def _link(terms: tuple[Term, ...], table: Table, name: str = "", margin: float =
         has_collapsed=has_collapsed,
         healthy=contrast([(factor, cell.healthy) for factor, _, _, cell in sides]) if has_collapsed else None,
         lengths=f"texts cut to {' against '.join(lengths)} tokens" if all(lengths) and len(lengths) > 1 else "",
+        below="; ".join(dict.fromkeys(filter(None, below))),
+        seeds="/".join(" ".join(map(str, sorted(set(kind)))) for kind in zip(*common, strict=True)),
     )
 
 

@@ -37,7 +37,7 @@ class Lead:
     @property
     def side(self) -> int:
         """The sign where the interval (also without collapsed runs) over pre-training seeds excludes zero; else 0."""
-        if not self.link.is_tested or self.link.rests_on_collapsed:
+        if not self.link.is_tested or self.link.rests_on_collapsed or self.link.below:
             return 0
         found = [self.difference, *filter(None, [self.link.healthy])]
         if all(one.low is not None and one.low > 0.0 for one in found):
@@ -138,7 +138,7 @@ def race_page(race: Race, table: Table) -> dict[str, Any]:
         found, link = lead.difference, lead.link
         rows = (race.first.rows[lead.fraction], race.second.rows[lead.fraction])
         means = [percent(table.cells[row, column.key].estimate, column.decimals) for row in rows]
-        notes = [link.barred, link.copies, link.lengths]
+        notes = [link.barred, link.copies, link.lengths, link.below]
         notes += [found.basis] if found.basis != PRETRAINING_SEEDS else []
         notes += ["every run of one arm collapsed" if link.is_collapsed else link.without_collapsed(column.decimals)]
         points.append(

@@ -128,6 +128,22 @@ class Table:
     def has_results(self, column: DataColumn) -> bool:
         return any(self.cells[row, column.key].scores for row in self.rows)
 
+    def below_floor(self, row: str, column: DataColumn) -> str:
+        """The floor that a row with pre-training lies below on a data set, in words; empty where it does not.
+
+        It is the row of the same head on random weights; where that has no score, always the most frequent label.
+        """
+        about = next(one for one in self.experiment.rows if one.name == row)
+        own = self.cells[row, column.key].estimate
+        if about.arm is None or own is None or not column.tasks:
+            return ""
+        floor = self.cells[about.floor, column.key].estimate if about.floor else None
+        least = floor.mean if floor else column.majority
+        what = "the same head on random weights" if floor else "one fixed answer"
+        if least is None or own.mean >= least:
+            return ""
+        return f"{about.label} has {own.mean:.1f} on {column.heading}, where {what} has {least:.1f}"
+
     def paper_value(self, row: str, column: DataColumn) -> float | None:
         """The paper's number; None where it has none, and for any data set but its own."""
         return self.experiment.printed(row, column.column.name) if column.is_paper and column.column else None

@@ -1,0 +1,204 @@
+"""How often the real judge is wrong where seeds are added after a look, and how often its forecasts come true.
+
+Run it at the top of a checkout: `python benchmarks/looks.py [--tables N] [--cases N]`. It draws the scores of whole
+tables, judges them as `clozelab report` does, follows the report's own forecasts, and prints two Markdown tables.
+docs/results/2026-11-22-looks-and-forecasts.md has a run of it.
+
+A table has pairs of rows and one claim a pair. Both rows of a pair share what a seed does to them; their difference
+varies by one point (a standard deviation) from seed to seed. One fine-tuning seed each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from clozelab.runs.find import Runs
+from clozelab.runs.record import Record, Score
+from clozelab.verdicts.experiment import Experiment, load_experiment
+from clozelab.verdicts.judging import FAILS, HOLDS, INCONCLUSIVE, Judgement, judge
+from clozelab.verdicts.table import build_table
+
+Differences = NDArray[np.float64]
+"""[claims, seeds]: second row of a pair less the first."""
+FIRST = 3
+LONGEST = 30
+"""Seeds that a simulated reader has at most."""
+METRIC = "validation/accuracy"
+
+
+def make_experiment(folder: Path, claims: int) -> Experiment:
+    """Claim i: row `b<i>` is above row `a<i>`."""
+    rows = [{"row": f"{side}{i}", "arm": f"{side}{i}", "floor": None} for i in range(claims) for side in "ab"]
+    said = {
+        "columns": [{"name": "task", "task": "task", "metric": METRIC}],
+        "arms": {row["row"]: {} for row in rows},
+        "rows": rows,
+        "claims": [
+            {"text": f"claim {i}", "compare": [f"b{i}", f"a{i}", "task"], "direction": "higher"} for i in range(claims)
+        ],
+        "matched_by": "none",
+    }
+    folder.mkdir()
+    (folder / "paper.yaml").write_text(json.dumps(said))
+    return load_experiment(folder)
+
+
+def judged(experiment: Experiment, differences: Differences, seeds: int) -> list[Judgement]:
+    """What the project says of the first so many seeds of a table."""
+    draw = np.random.default_rng(0)
+    records = []
+    for i, mine in enumerate(differences):
+        for seed, gap in enumerate(mine[:seeds], 1):
+            base = 70.0 + draw.normal()
+            records += [record(f"a{i}", seed, base), record(f"b{i}", seed, base + float(gap))]
+    return judge(build_table(experiment, Runs(Path("none"), records)))
+
+
+def record(row: str, seed: int, score: float) -> Record:
+    """A complete run's record; not validated, since there are many."""
+    config = {"row": row, "task": {"name": "task"}, "pretrain_seed": seed, "seed": 1}
+    return Record.model_construct(
+        status="complete", stage="finetune", scale="", fingerprint="f", results_version=0, config=config, inputs={},
+        metric=METRIC, scores={METRIC: Score(unit="percent", better="higher", value=score)}, folder=Path("none"),
+    )  # fmt: skip
+
+
+def is_false(judgements: Sequence[Judgement]) -> bool:
+    """Of a table without any true difference."""
+    return any(one.verdict in (HOLDS, FAILS) for one in judgements)
+
+
+def half_power(one: Judgement, level: float) -> int | None:
+    """The forecast that reports gave before: the seeds at which an interval of this mean and spread excludes zero."""
+    found = one.difference
+    if found is None or not found.sd:
+        return None
+    sizes = range(found.count + 1, LONGEST + 1)
+    return next((n for n in sizes if found.sd * stats.t.ppf(1 - level / 2, n - 1) < abs(found.mean) * n**0.5), None)
+
+
+def former(judgements: Sequence[Judgement]) -> list[int]:
+    """Former forecasts of all open claims: each at the step of Holm's that its rank had."""
+    order = sorted(judgements, key=lambda one: 1.0 if one.p is None else one.p)
+    found = [half_power(one, 0.05 / (len(order) - i)) for i, one in enumerate(order) if one.verdict == INCONCLUSIVE]
+    return [count for count in found if count]
+
+
+def present(judgements: Sequence[Judgement]) -> list[int]:
+    """Forecasts of all open claims, as the report says them."""
+    return [one.decisive_seeds for one in judgements if one.decisive_seeds and one.decisive_seeds <= LONGEST]
+
+
+def looks(
+    experiment: Experiment, differences: Differences, forecast: Callable[[Sequence[Judgement]], list[int]], most: int
+) -> Iterator[list[Judgement]]:
+    """What somebody sees who adds seeds up to the nearest forecast and looks again, as long as there is one."""
+    seeds = FIRST
+    for _ in range(most):
+        yield (found := judged(experiment, differences, seeds))
+        nearest = min(forecast(found), default=0)
+        if nearest <= seeds:
+            return
+        seeds = nearest
+
+
+def one_more(judgements: Sequence[Judgement]) -> list[int]:
+    """Not a forecast: a seed more whatever the page says, up to ten."""
+    count = max((one.difference.count for one in judgements if one.difference), default=0)
+    return [count + 1] if count < 10 else []
+
+
+def false_verdicts(tables: int, sizes: Sequence[int], folder: Path) -> None:
+    print(f"### False verdicts in {tables} tables without any true difference\n")
+    print("| claims | what is done | one look | all looks | looks a table |")
+    print("|--:|---|--:|--:|--:|")
+    ways = {
+        f"{FIRST} seeds, then the nearest forecast (as it was), once": (former, 2),
+        "the same, until nothing is forecast": (former, 9),
+        f"{FIRST} seeds, then the nearest forecast (as it is), once": (present, 2),
+        "the same, until nothing is forecast ": (present, 9),
+        f"a seed more from {FIRST} to 10, looking each time": (one_more, 9),
+    }
+    for claims in sizes:
+        experiment = make_experiment(folder / f"null-{claims}", claims)
+        for name, (forecast, most) in ways.items():
+            draw, count = np.random.default_rng(claims), Counter[str]()
+            for _ in range(tables):
+                # A look sees the differences that the last one saw, and more.
+                seen = list(looks(experiment, draw.normal(size=(claims, LONGEST)), forecast, most))
+                count["first"] += is_false(seen[0])
+                count["any"] += any(map(is_false, seen))
+                count["looks"] += len(seen)
+            first, ever = (f"{100 * count[key] / tables:.1f} %" for key in ("first", "any"))
+            print(f"| {claims} | {name.strip()} | {first} | {ever} | {count['looks'] / tables:.2f} |", flush=True)
+
+
+def forecasts(cases: int, sizes: Sequence[int], folder: Path) -> None:
+    print(f"\n### Forecasts that came true, of up to {cases} a line\n")
+    print("| claims | true difference, sd | seeds so far | forecasts | median forecast | new seeds, at the mean and "
+          "spread that were seen: as it was | as it is | new seeds, at the truth: as it was | as it is |")  # fmt: skip
+    print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for claims in sizes:
+        experiment = make_experiment(folder / f"power-{claims}", claims)
+        for truth in (0.5, 1.0, 2.0):
+            for pilot in (3, 5):
+                print(forecast_line(experiment, claims, truth, pilot, cases), flush=True)
+
+
+def forecast_line(experiment: Experiment, claims: int, truth: float, pilot: int, cases: int) -> str:
+    draw, made = np.random.default_rng(claims), list[int]()
+    true = Counter[str]()
+    tried = Counter[str]()
+    for _ in range(8 * cases // claims):
+        if len(made) >= cases:
+            break
+        seen = draw.normal(truth, 1.0, size=(claims, pilot))
+        found = judged(experiment, seen, pilot)
+        rank = {one.claim.text: i for i, one in enumerate(sorted(found, key=lambda one: one.p or 0.0))}
+        for i, one in enumerate(found):
+            if one.verdict != INCONCLUSIVE:
+                continue
+            before = half_power(one, 0.05 / (claims - rank[one.claim.text]))
+            after = one.decisive_seeds if one.decisive_seeds and one.decisive_seeds <= LONGEST else None
+            made += [after] if after else []
+            for name, count in (("was", before), ("is", after)):
+                if count is None:
+                    continue
+                tried[name] += 1
+                noise = draw.normal(size=(claims, count))
+                again = seen.mean(1, keepdims=True) + seen.std(1, ddof=1, keepdims=True) * noise
+                true[f"{name} seen"] += judged(experiment, again, count)[i].verdict in (HOLDS, FAILS)
+                true[f"{name} truth"] += judged(experiment, truth + noise, count)[i].verdict in (HOLDS, FAILS)
+    shares = [
+        f"{100 * true[f'{name} {world}'] / tried[name]:.0f} %" if tried[name] else "-"
+        for world in ("seen", "truth")
+        for name in ("was", "is")
+    ]
+    middle = f"{np.median(made):.0f}" if made else "-"
+    return f"| {claims} | {truth:g} | {pilot} | {len(made)} | {middle} | {' | '.join(shares)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=int, default=1000, help="without any true difference, a line; 0: none")
+    parser.add_argument("--cases", type=int, default=400, help="forecasts, a line; 0: none")
+    parser.add_argument("--claims", type=int, nargs="+", default=[1, 9], help="of a table")
+    said = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if said.tables:
+            false_verdicts(said.tables, said.claims, Path(folder))
+        if said.cases:
+            forecasts(said.cases, said.claims, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

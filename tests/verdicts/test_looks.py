@@ -1,0 +1,201 @@
+"""Every look at other seeds is noted beside the runs, and what is decided after seeds were added is exploratory."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy import stats
+
+from clozelab.report.render import Report, write_latex, write_report
+from clozelab.stages.inventory import list_all
+from clozelab.stages.report import print_page
+from clozelab.verdicts.experiment import find_experiment, load_experiment
+from clozelab.verdicts.judging import FAILS, HOLDS, INCONCLUSIVE, LOOKS_FILE, ONE_SEED, Judgement, look_at
+
+FILE = importlib.util.spec_from_file_location("looks", Path(__file__).parents[2] / "benchmarks" / "looks.py")
+assert FILE is not None and FILE.loader is not None
+simulation = importlib.util.module_from_spec(FILE)
+FILE.loader.exec_module(simulation)
+MEANS = {("mlm", "mrpc"): 80.0, ("ltr", "mrpc"): 70.0, ("mlm_nsp", "mrpc"): 80.0}
+
+
+@pytest.fixture(autouse=True)
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
+
+
+def written(root: Path, target: str = "report") -> Report:
+    experiment = load_experiment(find_experiment("table5_pretraining_tasks"))
+    return write_report(experiment, root, root / target, scale="demo")
+
+
+def claim(report: Report) -> Judgement:
+    return next(one for one in report.judgements if one.claim.id == "ltr_hurts_mrpc")
+
+
+def add_seed(root: Path, writers: Any, seed: int) -> None:
+    for arm in ("mlm_nsp", "mlm", "ltr"):
+        if not (root / "pretrain" / arm / f"seed-{seed}").exists():
+            writers.pretrain(root, arm, seed)
+    for (row, task), mean in MEANS.items():
+        for restart in (1, 2):
+            writers.finetune(root, row, task, (seed, restart), mean + 0.3 * (seed % 3) * (row == "ltr") + 0.1 * restart)
+
+
+def noted(root: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (root / LOOKS_FILE).read_text().splitlines()]
+
+
+def test_a_verdict_after_seeds_were_added_is_exploratory(make_runs: Callable[..., Path], writers: Any) -> None:
+    root = make_runs(MEANS)
+    first = written(root)
+    assert claim(first).verdict == HOLDS and not claim(first).is_exploratory
+    (look,) = noted(root)
+    assert look["verdicts"]["left-to-right costs MRPC (MRPC)"] == HOLDS
+    assert set(look["seeds"].values()) == {"1 2 3/1 2"} and first.page["looks"].startswith("1 (")
+    add_seed(root, writers, 4)
+    second = written(root)
+    assert claim(second).verdict == HOLDS and claim(second).is_exploratory
+    assert claim(second).word == "holds (exploratory)"
+    assert claim(second).note.startswith(f"seeds were added after a look at 1 2 3/1 2 ({look['time'][:10]}: holds)")
+    md, html = ((second.folder / f"report.{kind}").read_text() for kind in ("md", "html"))
+    assert "| **holds (exploratory)** | left-to-right costs MRPC" in md and "- **Looks:** 2 (" in md
+    assert '<span class="badge holds exploratory">holds (exploratory)</span>' in html and "Looks:</strong> 2 (" in html
+    assert "1 holds (exploratory)" in second.page["summary"]
+    tex = write_latex(second.page, second.folder / "report.tex").read_text()
+    assert "holds (exploratory)" in tex and "Looks: 2 (" in tex
+    console = Console(width=160, file=io.StringIO())
+    print_page(second.page, console)
+    assert "(exploratory)" in console.file.getvalue() and "looks: 2 (" in console.file.getvalue()
+
+
+def test_the_same_data_again_is_no_new_look(make_runs: Callable[..., Path], writers: Any) -> None:
+    root = make_runs(MEANS)
+    for _ in range(3):
+        assert not claim(written(root)).is_exploratory
+    assert len(noted(root)) == 1
+    add_seed(root, writers, 4)
+    # The note lies beside the runs: another report folder, or none, does not begin the count anew.
+    shutil.rmtree(root / "report")
+    assert all(claim(written(root, target)).is_exploratory for target in ("report", "elsewhere", "report"))
+    assert len(noted(root)) == 2
+    # The data of the first look are what they were then.
+    for path in root.glob("*/*/*seed-4"):
+        shutil.rmtree(path)
+    assert not claim(written(root)).is_exploratory and len(noted(root)) == 2
+
+
+def test_a_gap_that_is_filled_is_no_new_look(make_runs: Callable[..., Path], writers: Any) -> None:
+    """A job that failed and ran later adds no seed."""
+    root = make_runs(MEANS)
+    gap = root / "finetune/mlm/pretrain-seed-2/mrpc/seed-1"
+    shutil.move(gap, root.parent / "aside")
+    assert claim(written(root)).difference.num_runs == 5  # type: ignore[union-attr]
+    shutil.move(root.parent / "aside", gap)
+    assert not claim(written(root)).is_exploratory and len(noted(root)) == 1
+
+
+def test_one_seed_is_no_look(make_runs: Callable[..., Path], writers: Any) -> None:
+    """It decides nothing whatever it shows, so a test that follows is the first."""
+    root = make_runs(MEANS, pretrain_seeds=(1,))
+    report = written(root)
+    assert claim(report).verdict == ONE_SEED and not report.page["looks"] and not (root / LOOKS_FILE).exists()
+    for seed in (2, 3, 4):
+        add_seed(root, writers, seed)
+    assert claim(written(root)).word == HOLDS
+
+
+def test_other_claims_are_not_touched(make_runs: Callable[..., Path], writers: Any) -> None:
+    """Seeds of one column alone: the claims about another were looked at once."""
+    root = make_runs(MEANS | {("ltr_bilstm", "squad_v1"): 80.0, ("ltr", "squad_v1"): 70.0})
+    written(root)
+    add_seed(root, writers, 4)
+    found = {one.claim.id: one.word for one in written(root).judgements}
+    assert found["bilstm_helps_squad"] == HOLDS and found["ltr_hurts_mrpc"] == "holds (exploratory)"
+
+
+def test_a_damaged_line_counts_as_a_look(make_runs: Callable[..., Path], writers: Any) -> None:
+    root = make_runs(MEANS)
+    written(root)
+    text = (root / LOOKS_FILE).read_text()
+    (root / LOOKS_FILE).write_text(text + text[: len(text) // 2])
+    add_seed(root, writers, 4)
+    report = written(root)
+    assert claim(report).is_exploratory and report.page["looks"].startswith("3 (")
+    assert "unreadable" in report.page["looks"]
+    assert written(root).page["looks"] == report.page["looks"], "the look was noted on a line of its own"
+
+
+def test_a_look_that_cannot_be_noted_is_said(make_runs: Callable[..., Path]) -> None:
+    root = make_runs(MEANS)
+    (root / LOOKS_FILE).mkdir()
+    assert "could not be noted" in written(root).page["problems"]["Looks"][0]
+
+
+def test_a_list_of_experiments_looks_too(
+    make_runs: Callable[..., Path], writers: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But not before all runs are there: to list what still runs is no look."""
+    root = make_runs(MEANS)
+    words = [f"runs_dir={root.parents[1]}"]
+    writers.finetune(root, "ltr", "mrpc", (3, 9), 0.0, status="failed")
+    assert list_all(words) == 0 and not (root / LOOKS_FILE).exists()
+    assert "27 of 28 runs\n" in capsys.readouterr().out
+    shutil.rmtree(root / "finetune/ltr/pretrain-seed-3/mrpc/seed-9")
+    assert list_all(words) == 0 and len(noted(root)) == 1
+    add_seed(root, writers, 4)
+    capsys.readouterr()
+    assert list_all(words) == 0
+    assert "1 holds (exploratory)" in " ".join(capsys.readouterr().out.split())
+
+
+# Simulated, through the real judge. benchmarks/looks.py has the longer run that docs/results publishes.
+
+
+def test_seeds_that_are_added_after_a_look_bring_false_verdicts(tmp_path: Path) -> None:
+    """Why such verdicts are called exploratory: one look keeps to 5 %, looking at every seed does not."""
+    experiment, draw, tables = simulation.make_experiment(tmp_path / "null", 1), np.random.default_rng(1), 100
+    seen = [
+        list(simulation.looks(experiment, draw.normal(size=(1, 10)), simulation.one_more, 9)) for _ in range(tables)
+    ]
+    first, ever = (
+        sum(simulation.is_false(one[0]) for one in seen),
+        sum(any(map(simulation.is_false, one)) for one in seen),
+    )
+    assert first <= stats.binom.ppf(0.995, tables, 0.05) < ever
+
+
+@pytest.mark.parametrize(("claims", "mean", "sd"), [(1, 1.0, 1.0), (4, 1.5, 1.2)])
+def test_four_of_five_repetitions_decide_at_the_forecast(tmp_path: Path, claims: int, mean: float, sd: float) -> None:
+    """Half of them did at the former forecast."""
+    experiment, draw, cases = simulation.make_experiment(tmp_path / "power", claims), np.random.default_rng(2), 120
+    shape = np.array([-1.0, 0.0, 1.0])
+    seen = np.tile(mean + sd * shape, (claims, 1)) + 1e-6 * draw.normal(size=(claims, 3))
+    found = simulation.judged(experiment, seen, 3)
+    assert {one.verdict for one in found} == {INCONCLUSIVE}
+
+    def decided(count: int) -> float:
+        drawn = (simulation.judged(experiment, draw.normal(mean, sd, (claims, count)), count) for _ in range(cases))
+        return float(np.mean([one.verdict in (HOLDS, FAILS) for table in drawn for one in table]))
+
+    (count,) = {one.decisive_seeds for one in found}
+    assert count is not None
+    assert decided(count) >= 0.75 and decided(min(simulation.former(found))) < 0.7
+
+
+def test_a_look_changes_no_judgement_but_its_name(make_runs: Callable[..., Path]) -> None:
+    from clozelab.runs.find import find
+    from clozelab.verdicts.judging import judge
+    from clozelab.verdicts.table import build_table
+
+    table = build_table(load_experiment(find_experiment("table5_pretraining_tasks")), find(make_runs(MEANS)))
+    assert judge(table) == look_at(table)[0]
