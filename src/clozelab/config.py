@@ -143,8 +143,9 @@ def _sentence(mistake: ErrorDetails, plain: Any) -> str:
 parsed = functools.cache(grammar_parser.parse)
 
 
+@functools.cache
 def register() -> None:
-    """Make the root schemas and the resolvers known to Hydra; calling it twice is harmless."""
+    """Make the root schemas and the resolvers known to Hydra, once."""
     from hydra.core.config_store import ConfigStore  # lazy: the schema alone does not need Hydra
 
     for stage, schema in SCHEMAS.items():

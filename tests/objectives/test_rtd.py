@@ -81,7 +81,8 @@ def reference(models: dict[str, EncoderWithHeads], batch: dict[str, Any], seed: 
     text = masked.flatten().clone()
     text[asked] = labels
     filled = text.clone()
-    filled[asked] = torch.multinomial(logits.detach().softmax(-1), 1)[:, 0]
+    below = logits.detach().double().softmax(-1).cumsum(-1) <= torch.rand(len(asked), 1)
+    filled[asked] = below.sum(-1)  # the first word up to which the probabilities exceed the number drawn
     found = discriminator(filled.view(NUM, SLOTS), real.long(), types).logits
     is_new = (filled != text).view(NUM, SLOTS).float()
     losses.append(F.binary_cross_entropy_with_logits(found[real], is_new[real]))

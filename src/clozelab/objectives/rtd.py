@@ -113,8 +113,15 @@ class ReplacedTokenDetection(MaskedLanguageModel):
 
     @torch.no_grad()
     def draw(self, generator: EncoderWithHeads, hidden: Tensor) -> Tensor:
-        """A word for each state [P, H], by the generator's probabilities; int64 [P]."""
-        head = generator.heads["lm"]
-        parts = hidden.split(max(1, SAMPLED_LOGITS // generator.encoder.config.vocab_size))
-        drawn = [torch.multinomial(head(part).float().softmax(-1), 1).squeeze(1) for part in parts]
-        return torch.cat(drawn)
+        """A word for each state [P, H], by the generator's probabilities; int64 [P].
+
+        By one random number a state: the first word up to which the probabilities add up to more. A multinomial of
+        torch's draws one for each word, which took four fifths of a step on a CPU.
+        """
+        head, drawn = generator.heads["lm"], []
+        for part in hidden.split(max(1, SAMPLED_LOGITS // generator.encoder.config.vocab_size)):
+            logits = head(part).float()
+            reached = logits.sub_(logits.amax(-1, keepdim=True)).exp_().cumsum(-1)  # [p, V]
+            asked = torch.rand(len(part), 1, device=part.device) * reached[:, -1:]
+            drawn.append(torch.searchsorted(reached, asked, right=True).squeeze(1))
+        return torch.cat(drawn).clamp_(max=generator.encoder.config.vocab_size - 1)

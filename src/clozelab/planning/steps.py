@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
+from omegaconf import DictConfig
 
 from clozelab.launch.experiments import SWEEPS as SWEEPS
 from clozelab.launch.experiments import ExperimentSource, sweeps_in
@@ -53,7 +54,7 @@ class Step:
     @property
     def root(self) -> tuple[Path, str]:
         """(folder of the runs at the scale, the scale's name)."""
-        return runs_root(self.folder, self.overrides, self.config_name)
+        return root_of(self.sweep.master)
 
 
 def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
@@ -76,7 +77,7 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
     steps = [Step(verb, name, folder, tuple(shared[verb])) for verb, name in names.items()]
     if "pretrain" in names:
         # The corpus that the sweep trains on, whether the scale, the experiment or the user chose it.
-        chosen = compose(names["pretrain"], shared["pretrain"], folder=folder, sweep=True).hydra.runtime.choices
+        chosen = steps[0].sweep.master.hydra.runtime.choices
         steps.insert(0, Step("prepare", "prepare", None, (f"corpus={chosen.corpus}", *shared["prepare"])))
     return steps
 
@@ -84,40 +85,48 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
 def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -> dict[str, list[str]]:
     """Stage -> its overrides."""
     shared: dict[str, list[str]] = {stage: [] for stage in STAGES}
-    for word in words:
-        bare = word.lstrip("+~")
-        stage, dot, rest = bare.partition(".")
-        is_addressed = bool(dot) and stage in STAGES
-        said = word[: len(word) - len(bare)] + rest if is_addressed else word
+    meant = [_addressed(word) for word in words]
+    # Mostly a stage takes them all, and then there is no need to try each.
+    theirs = {stage: [said for asked, said in meant if stage in asked] for stage in STAGES}
+    takes_all = {stage for stage, said in theirs.items() if said and _refusal(stage, names, folder, said) is None}
+    for word, (asked, said) in zip(words, meant, strict=True):
         refused: dict[str, Exception] = {}
-        asked = (stage,) if is_addressed else STAGES
         for one in asked:
-            if (error := _refusal(one, names, folder, said, shared[one])) is None:
+            error = None if one in takes_all else _refusal(one, names, folder, [*shared[one], said])
+            if error is None:
                 shared[one].append(said)
             else:
                 refused[one] = error
         if len(refused) == len(asked):
             # The sweeps have all keys that prepare has, and more: the last one's refusal says most.
-            last = stage if is_addressed else next(reversed(names))
+            last = asked[0] if len(asked) == 1 else next(reversed(names))
             why = explain(refused[last], last, config_name=names.get(last), folder=folder if last in names else None)
-            raise ValueError(f"{word}: {why}" if is_addressed else f"no stage takes {word!r}: {why}")
+            raise ValueError(f"{word}: {why}" if len(asked) == 1 else f"no stage takes {word!r}: {why}")
     return shared
 
 
-def _refusal(stage: str, names: dict[str, str], folder: Path, word: str, before: Sequence[str]) -> Exception | None:
-    """Why a stage does not take an override after the ones before it; None where it does."""
+def _addressed(word: str) -> tuple[tuple[str, ...], str]:
+    """(the stages that an override is for, what it says to them): `finetune.task=mrpc` is `task=mrpc` for one."""
+    bare = word.lstrip("+~")
+    stage, dot, rest = bare.partition(".")
+    return ((stage,), word[: len(word) - len(bare)] + rest) if dot and stage in STAGES else (STAGES, word)
+
+
+def _refusal(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]) -> Exception | None:
+    """Why a stage does not take the last of these overrides, or one of all; None where it takes them."""
     if stage not in names and (stage in SWEEPS or "pretrain" not in names):
         return ValueError(f"there is nothing to {stage} here")
     name, where = (names[stage], folder) if stage in names else (stage, None)
     try:
-        parsed = OverridesParser.create().parse_override(word)
-        if stage == "prepare" and parsed.is_sweep_override():
-            return ValueError("prepare runs once; it takes no list of values")
-        if parsed.is_sweep_override() and parsed.value_type not in ENUMERABLE:
-            key = parsed.get_key_element()
-            return None if key in known_keys(name, where) else ValueError(f"{stage} has no key {key!r}")
+        for parsed in OverridesParser.create().parse_overrides(list(words)):
+            if stage == "prepare" and parsed.is_sweep_override():
+                return ValueError("prepare runs once; it takes no list of values")
+            if parsed.is_sweep_override() and parsed.value_type not in ENUMERABLE:
+                key = parsed.get_key_element()
+                if key not in known_keys(name, where):
+                    return ValueError(f"{stage} has no key {key!r}")
         # A master configuration leaves lists of values out: try the first of each.
-        compose(name, [_first(one) for one in (*before, word)], folder=where, sweep=stage in SWEEPS)
+        compose(name, [_first(word) for word in words], folder=where, sweep=stage in SWEEPS)
     except CONFIGURATION_ERRORS as error:
         return error
     return None
@@ -146,7 +155,11 @@ def runs_root(folder: Path | None, overrides: Sequence[str], config_name: str | 
     ValueError: an override is wrong.
     """
     name = config_name or next(iter(sweeps_of(folder or Path()).values()))
-    composed = compose(name, list(overrides), folder=folder, sweep=True)
-    with hydra_config(composed):
-        scale = str(composed.scale.name)
-        return Path(str(composed.runs_dir)) / str(composed.experiment) / scale, scale
+    return root_of(compose(name, list(overrides), folder=folder, sweep=True))
+
+
+def root_of(master: DictConfig) -> tuple[Path, str]:
+    """(folder of the runs at the scale, the scale's name) of a sweep's master configuration."""
+    with hydra_config(master):
+        scale = str(master.scale.name)
+        return Path(str(master.runs_dir)) / str(master.experiment) / scale, scale
