@@ -13,6 +13,7 @@ A delta is spelt as on the command line: a dotted key with its value, a group of
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -128,6 +129,14 @@ def _config(delta: Mapping[str, Any], place: Path) -> dict[str, Any]:
     return {"defaults": [*before, "_self_", *after], **plain}
 
 
+PARSED: dict[tuple[Any, ...], ConfigResult] = {}
+
+
+def copied(value: Any) -> Any:
+    """A copy, in a fifth of the time that OmegaConf's own takes."""
+    return pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+
 class ExperimentSource(FileConfigSource):
     """Hydra's source of YAML files, which also knows what an experiment's paper.yaml holds inline."""
 
@@ -151,10 +160,21 @@ class ExperimentSource(FileConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         if super().is_config(config_path) or config_path not in self.inline:
-            return super().load_config(config_path)
+            return self._read(config_path)
         package = "_global_" if "/" in config_path else None
         config = OmegaConf.create(self.inline[config_path])
         return ConfigResult(self.provider, f"file://{self.path}", config, {"package": package})
+
+    def _read(self, config_path: str) -> ConfigResult:
+        """A file, parsed once as long as nobody writes it: YAML takes a third of the time to compose."""
+        file = Path(self.path) / self._normalize_file_name(config_path)
+        if not file.is_file():
+            return super().load_config(config_path)  # which says what is missing
+        key = (self.provider, file, file.stat().st_ino, file.stat().st_ctime_ns)
+        if key not in PARSED:
+            PARSED[key] = super().load_config(config_path)
+        found: ConfigResult = copied(PARSED[key])
+        return found
 
 
 def sweeps_in(place: Path) -> dict[str, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import pickle
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from clozelab import config as schema
 from clozelab.launch import experiments
-from clozelab.launch.experiments import KINDS
+from clozelab.launch.experiments import KINDS, copied
 from clozelab.runs.fingerprint import no_value
 from clozelab.schema import SCHEMAS
 from clozelab.suggestions import CONF_DIR, nearest
@@ -180,11 +179,6 @@ def refuse_repeated(jobs: Iterable[tuple[str, ...]]) -> None:
         if twice := next((word for word in job if word not in forced.values() and key_of(word) in forced), None):
             key = key_of(twice)
             raise ValueError(f"{forced[key]} stands beside the sweep's own {twice}: write {key}= to replace its values")
-
-
-def copied(value: Any) -> Any:
-    """A copy, in a fifth of the time that OmegaConf's own takes."""
-    return pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
 
 class ReadOnce(CachingConfigRepository):
