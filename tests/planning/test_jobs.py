@@ -8,16 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from clozelab.corpus.instances import FullSentences
 from clozelab.datamodules.files import Preview
 from clozelab.metrics.statistics import smallest_detectable_difference
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
+from clozelab.objectives.objective import Objective
 from clozelab.planning import timing
 from clozelab.planning.cost import TaskFiles, divide, makespan, with_speeds
-from clozelab.planning.jobs import ADAM_COPIES, Arm, Request, Sample, Speed
+from clozelab.planning.jobs import ADAM_COPIES, Arm, Request, Sample, Speed, made_up_corpus
 from clozelab.planning.steps import make_steps
 from clozelab.planning.timing import measured_speeds
 from clozelab.stages.plan import main, parse_budget
@@ -63,6 +66,18 @@ def test_tokens_and_flops_by_hand(demo: list[Arm]) -> None:
     ltr = next(arm for arm in demo if arm.name == "ltr")
     assert ltr.flops > arm.flops and ltr.tokens == arm.tokens
     assert arm.electra_flops != arm.flops
+
+
+def test_tokens_of_a_prepared_corpus_are_those_of_its_instances(demo: list[Arm]) -> None:
+    """Whole sentences leave an instance partly empty: counted over all of them, not full ones."""
+    corpus = made_up_corpus(2048)
+    token = next(arm for arm in demo if arm.name == "mlm").objective.token
+    arm = replace(demo[1], corpus=replace(corpus, folder=Path("prepared")), objectives=(), objective=Objective(
+        input=FullSentences(), token=token, pair=None))  # fmt: skip
+    instances = arm.objective.bind(corpus.train, corpus.ids, 64)
+    lengths = arm.objective.arrays(instances, 3, 0, np.arange(len(instances)))["lengths"]
+    assert arm.phase_tokens[0] == pytest.approx(2200 * 16 * lengths.mean(), rel=0.02)
+    assert arm.phase_tokens[0] < 0.95 * 2200 * 16 * 64 and arm.flops < 0.96 * replace(arm, corpus=corpus).flops
 
 
 def test_the_papers_recipe_costs_what_is_published(tmp_path: Path) -> None:
