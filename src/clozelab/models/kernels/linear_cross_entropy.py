@@ -25,7 +25,8 @@ ACCELERATOR_CHUNK_LOGITS = 1 << 27
 CACHED_LOGITS = 1 << 19
 """Logits in one softmax block: 2 MB as fp32, what stays in a core's cache."""
 IGNORED_LABEL = -100
-_SMALLEST = 1e-37
+SURE_PROB = 1e-30
+"""A smaller probability is not read from the softmax, whose fp32 ends there: its logarithm comes from the logits."""
 
 
 @dataclass(frozen=True)
@@ -137,33 +138,38 @@ def _softmax_blocks(logits: Tensor, labels: Tensor, sums: _Sums) -> None:
         probs = torch.softmax(block, dim=-1, dtype=torch.float32)
         target_probs = probs.gather(1, targets)  # [rows, 1]
         probs.scatter_(1, targets, target_probs - 1.0)
-        losses = target_probs.clamp_min(_SMALLEST).log_().squeeze(1)
-        correct = _is_correct(probs, target_probs, targets)
+        log_probs, correct = _scored(block, probs, target_probs, targets)
         if not all_valid:
             probs.mul_(valid[rows, None])
-            losses, correct = losses * valid[rows], correct & valid[rows]
-        sums.loss -= losses.sum()
+            log_probs, correct = log_probs * valid[rows], correct & valid[rows]
+        sums.loss -= log_probs.sum()
         sums.num_correct += correct.sum()
         if any(sums.wanted):
             block.copy_(probs)
 
 
-def _is_correct(others: Tensor, target_probs: Tensor, targets: Tensor) -> Tensor:
-    """bool [rows]: the argmax is the target, the first one winning a tie as in torch.argmax.
+def _scored(logits: Tensor, others: Tensor, target_probs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """fp32 [rows]: the target's log-probability; bool [rows]: it is the argmax, of a tie the first, as torch.argmax.
 
     others [rows, V]: probabilities with the target's made negative; target_probs, targets [rows, 1]. Half-precision
     logits tie often: counting every tie as correct would flatter the accuracy. On the CPU an argmax costs ten times a
-    maximum, so only tied rows pay for it.
+    maximum, so only tied rows pay for it; elsewhere nothing waits for the device.
     """
+    log_probs = target_probs.log()
     if not _on_cpu(others):
         best, index = others.max(dim=-1, keepdim=True)
-        return ((target_probs > best) | ((target_probs == best) & (targets < index))).squeeze(1)
+        # Where the target is nearly impossible, `best` is the largest of all.
+        from_logits = logits.gather(1, targets).float() - logits.gather(1, index).float() + best.log()
+        log_probs = torch.where(target_probs < SURE_PROB, from_logits, log_probs)
+        return log_probs.squeeze(1), ((target_probs > best) | ((target_probs == best) & (targets < index))).squeeze(1)
     best = others.amax(dim=-1, keepdim=True)
     correct = (target_probs > best).squeeze(1)
-    tied = (target_probs == best).squeeze(1).nonzero().squeeze(1)
+    tied, rare = (is_so.nonzero()[:, 0] for is_so in (target_probs == best, target_probs < SURE_PROB))
     if tied.numel():
         correct[tied] = targets[tied, 0] < others[tied].argmax(dim=-1)
-    return correct
+    if rare.numel():
+        log_probs[rare] = logits[rare].float().log_softmax(dim=-1).gather(1, targets[rare])
+    return log_probs.squeeze(1), correct
 
 
 def _multiply_out(grad_logits: Tensor, hidden: Tensor, weight: Tensor, sums: _Sums, rows: slice) -> None:
