@@ -161,9 +161,10 @@ def test_transformers_loads_what_we_save(is_causal, tmp_path, tiny, token_batch)
         )
         loader = transformers.AutoModel if architecture == "BertModel" else getattr(transformers, architecture)
         model, info = loader.from_pretrained(folder, output_loading_info=True)
-        assert type(model).__name__ == architecture == model.config.architectures[0]
         # Their classes would pool the first token of a causal encoder: its folder is of a type that they do not know.
         is_hidden = is_causal and bool({"nsp", "classification"} & set(names))
+        assert type(model).__name__ == architecture == model.config.architectures[0].removeprefix("Clozelab")
+        assert is_hidden == model.config.architectures[0].startswith("Clozelab")
         assert read_config_dict(folder)["model_type"] == ("clozelab_bert" if is_hidden else "bert")
         if is_hidden:
             with pytest.raises(ValueError, match="clozelab_bert"):

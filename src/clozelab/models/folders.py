@@ -52,9 +52,7 @@ def save_encoder_folder(
     """
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    family = encoder.config.family
-    architecture = family.architecture(heads, encoder.config.is_causal)
-    config = {"architectures": [architecture], **family.to_hf(encoder.config, heads), **extra_config}
+    config = {**encoder.config.family.to_hf(encoder.config, heads), **extra_config}
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         (temporary / CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -103,22 +101,12 @@ def load_encoder(folder: Path | str, *, initialisation: str = "pretrained", seed
 
 
 def load_head(folder: Path | str, kind: str, module: nn.Module) -> None:
-    """Fills `module` with the folder's head of this kind.
-
-    ValueError for a missing or misshapen tensor, and for a vocabulary projection with weights of its own: `module`
-    would share the word embeddings' instead.
-    """
+    """Fills `module` with the folder's head of this kind; ValueError for a missing, misshapen or untied tensor."""
     folder = Path(folder)
     family, stored = read_config(folder).family, read_tensors(folder)
     own = {family.head_name(kind, name): value for name, value in _head_state(module).items()}
     if kind == "lm":
-        decoder, words = f"{family.decoder}.weight", "embeddings.word_embeddings.weight"
-        projection, tied = stored.get(decoder), stored.get(family.prefix + words, stored.get(words))
-        if projection is not None and (tied is None or not torch.equal(projection, tied)):
-            raise ValueError(
-                f"{folder}: {decoder} is not the word embeddings: this {family.class_name}'s vocabulary projection was "
-                "trained apart (tie_word_embeddings false), and heads here share the embeddings; leave that head out"
-            )
+        refuse_untied(folder, stored)
         bias = family.head_name("lm", "bias")  # some files have it at the decoder alone
         stored = {name.replace(f"{family.decoder}.bias", bias): value for name, value in stored.items()} | stored
     found = {name: stored[name] for name in own if name in stored}
@@ -126,6 +114,19 @@ def load_head(folder: Path | str, kind: str, module: nn.Module) -> None:
     with torch.no_grad():
         for name, value in own.items():
             value.copy_(found[name])
+
+
+def refuse_untied(folder: Path | str, stored: Mapping[str, Tensor] | None = None) -> None:
+    """ValueError where a folder's vocabulary projection is not its word embeddings: heads here share them."""
+    family, stored = read_config(folder).family, stored or read_tensors(folder)
+    decoder, words = f"{family.decoder}.weight", "embeddings.word_embeddings.weight"
+    projection, tied = stored.get(decoder), stored.get(family.prefix + words, stored.get(words))
+    if projection is not None and (tied is None or not torch.equal(projection, tied)):
+        raise ValueError(
+            f"{folder}: {decoder} is not the word embeddings: this {family.class_name}'s vocabulary projection was "
+            "trained apart (tie_word_embeddings false), and heads here share the embeddings; save the encoder alone "
+            "(transformers.AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER), and copy the tokenizer's files)"
+        )
 
 
 def read_config(folder: Path | str) -> EncoderConfig:

@@ -50,7 +50,7 @@ class Albert(Family):
             raise ValueError(
                 f"config.json: inner_group_num is {values['inner_group_num']}; only groups of one layer can be read"
             )
-        return super().read(values)
+        return super().read({**values, "is_decoder": False})  # theirs never look at it
 
 
 FAMILY = Albert()

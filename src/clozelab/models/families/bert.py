@@ -4,8 +4,9 @@ A family is told to others in three ways: which parts its encoders have (`parts`
 (`encoder_name`, `head_name`), and how it spells a configuration (`spell`, `read`). A further member of the BERT family
 is a subclass in a file of its own, named as its model_type in Hugging Face's config.json.
 
-Unusual: a configuration that Hugging Face's classes of the family cannot express (rotary positions, a causal ALBERT) is
-written with model_type `clozelab_...`, so that no library loads it as something else; what differs stands beside it.
+Unusual: what Hugging Face's classes of the family would compute otherwise (rotary positions, a causal ALBERT, a pooled
+head on a causal encoder, a BiLSTM) is written with model_type and architecture of ours, so that no library loads it as
+something else; what differs stands beside it.
 
 Heads by kind: lm, nsp, sop (sentence order), rtd (replaced tokens), classification, tags, choices, spans.
 """
@@ -30,8 +31,8 @@ from clozelab.models.heads import (
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
 
-OWN_TYPE = "clozelab_"
-"""Before the model_type of what other libraries would misread."""
+OWN_TYPE, OWN_CLASS = "clozelab_", "Clozelab"
+"""Before the model_type and the architecture of what other libraries would misread."""
 OWN_KEY = "clozelab_encoder"
 """Fields of the configuration that the family's config.json has no key for."""
 PLAIN_KEYS = (
@@ -124,7 +125,7 @@ class Family:
         return SequenceClassificationHead(config, num_labels, input_size, generator)
 
     def architecture(self, kinds: Collection[str], is_causal: bool = False) -> str:
-        """The class of transformers that reads a folder with these heads."""
+        """The class of transformers that holds these heads."""
         fitting = [suffix for needed, suffix in (*TASKS, *self.pretraining) if needed <= set(kinds)]
         suffix = (fitting or ["Model"])[0]
         return self.class_name + (self.causal_lm if is_causal and suffix == "ForMaskedLM" else suffix)
@@ -157,14 +158,16 @@ class Family:
 
     def to_hf(self, config: EncoderConfig, kinds: Collection[str] = ()) -> dict[str, Any]:
         """The content of config.json for an encoder with heads of these kinds; transformers keeps unknown keys."""
-        values = self.spell(config)
+        values, architecture = self.spell(config), self.architecture(kinds, config.is_causal)
         understood = EncoderConfig(**self.read(values)).to_dict()
         different = {name: value for name, value in config.to_dict().items() if value != understood[name]}
-        # Their classes always have token types, and pool the first token, which sees only itself under a causal mask.
-        is_misread = not config.type_vocab_size or (config.is_causal and bool(POOLED_KINDS & set(kinds)))
-        if different or is_misread:
+        # Their classes always have token types, leave out a BiLSTM, and pool the first token, which sees only itself
+        # under a causal mask.
+        is_misread = not config.type_vocab_size or not set(kinds) <= set(COMMON_HEADS)
+        if different or is_misread or (config.is_causal and POOLED_KINDS & set(kinds)):
+            architecture = OWN_CLASS + architecture
             values |= {"model_type": OWN_TYPE + self.model_type, OWN_KEY: different}
-        return values
+        return values | {"architectures": [architecture]}
 
     def from_hf(self, values: Mapping[str, Any]) -> EncoderConfig:
         """Reads config.json's content; ValueError for a feature that the family does not have."""
