@@ -45,8 +45,8 @@ TEXTS = {
 }
 
 
-def read(layout: TableFormat, path: Path, labels: str = "required") -> TextExamples:
-    return layout.read(path, labels)
+def read(layout: TableFormat, path: Path, has_labels: bool = True) -> TextExamples:
+    return layout.read(path, has_labels)
 
 
 def task(name: str, *overrides: str) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def test_glue(hub: Any, tmp_path: Path, name: str) -> None:
             data["test_id_column"] if is_test else data["id_column"],
             None if is_test else data["columns"],
         )
-        found = read(layout, folder / file, "optional" if is_test else "required")
+        found = read(layout, folder / file, not is_test)
         expected = splits[place if "/" not in place else "test_matched"]
         assert found.num_bad_rows == 0 and found.ids == [str(i) for i in range(7)]
         assert found.texts == list(zip(*(expected[column] for column in columns), strict=True))
@@ -204,7 +204,7 @@ def test_swag(hub: Any, tmp_path: Path) -> None:
         writer.writerows([str(i), *values] for i, values in enumerate(zip(*row.values(), strict=True)))
     expected = layout.read(tmp_path / "official.csv")
     assert layout.read(folder / "swag/train.csv") == expected
-    test = layout.read(folder / "swag/test.csv", "unread")
+    test = layout.read(folder / "swag/test.csv", has_labels=False)
     assert (test.texts, test.ids) == (expected.texts, expected.ids)
     assert "label" not in (folder / "swag/test.csv").read_text().split("\n")[0]
 

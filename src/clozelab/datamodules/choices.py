@@ -46,12 +46,12 @@ class ChoiceFormat:
         """The endings' numbers."""
         return [str(number) for number in range(len(self.ending_columns))]
 
-    def read(self, path: Path, labels: str = "required") -> TextExamples:
+    def read(self, path: Path, has_labels: bool = True) -> TextExamples:
         """One file: texts are the context and its endings, each with the start; otherwise as TableFormat.read."""
         starts = [self.start_column] if self.start_column else []
         columns, first = [self.context_column, *starts, *self.ending_columns], 1 + len(starts)
         table = TableFormat(columns, self.label_column, None, self.columns, self.file_format)
-        found = table.read(path, labels, names=self.label_names)
+        found = table.read(path, has_labels, names=self.label_names)
         found.texts = [
             (texts[0], *(" ".join([*texts[1:first], ending]).strip() for ending in texts[first:]))
             for texts in found.texts
@@ -115,7 +115,7 @@ class ChoiceDataModule(FinetuningDataModule):
 
     def _read(self, path: Path, role: str) -> TextExamples:
         """What of a file is for training, validation or test: there are folds where one file is both of the first."""
-        found = self.layout.read(path, "unread" if role == "test" else "required")
+        found = self.layout.read(path, has_labels=role != "test")
         if self.folds is None or role == "test":
             return found
         held_out = [fold_of(context, self.folds) == self.held_out_fold for context, *_ in found.texts]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -34,6 +35,7 @@ from clozelab.datamodules.files import Arrays, Facts, Preview, Scores, TaskPrevi
 from clozelab.datamodules.finetuning import FinetuningDataModule
 from clozelab.metrics import glue
 
+log = logging.getLogger(__name__)
 TABLE_FORMATS = ("auto", "tsv", "csv", "jsonl")
 Record = dict[str, str] | str  # one row of a table: its values by column; or, of a damaged one, what is wrong with it
 
@@ -66,7 +68,7 @@ class TextExamples:
 
 @dataclass(frozen=True)
 class TableFormat:
-    """Where a task's texts and labels stand in a table.
+    """Where a task's texts and labels stand in a table; columns are found by name, in any order, among any others.
 
     tsv: tabs alone, a quotation mark is a character like any other (GLUE). csv: quoted where needed. jsonl: an object a
     line; a value that is no text stands as JSON writes it, null as a missing one. auto: by the file's name.
@@ -74,28 +76,29 @@ class TableFormat:
 
     text_columns: Sequence[str]
     label_column: str
-    id_column: str | None = None  # None: the row's number is its id
-    columns: Sequence[str] | None = None  # names for a tsv or csv file without a header; None: the file names them
+    id_column: str | None = None  # None, or a file without it: the row's number is its id
+    columns: Sequence[str] | None = None  # names for a tsv or csv file whose first line does not name the text columns
     file_format: str = "auto"
 
     def read(
-        self, path: Path, labels: str = "required", *, names: Sequence[str] | None = None, are_numbers: bool = False
+        self, path: Path, has_labels: bool = True, *, names: Sequence[str] | None = None, are_numbers: bool = False
     ) -> TextExamples:
-        """Read one file, whose `labels` are required | optional (it may come without their column) | unread.
+        """Read one file; of a test file without its labels, whether it `has_labels` or not.
 
         They are numbers, or of `names` (None: any); a wrong one is never skipped. ValueError names the file (and line)
         of a missing column, a wrong label, or more than 1 % damaged rows.
         """
         columns, records = self._records(path)
-        wanted = [*self.text_columns, *([self.id_column] if self.id_column else [])]
-        needed = [*wanted, *([self.label_column] if labels == "required" else [])]
-        if missing := [name for name in needed if name not in columns]:
+        wanted = [*self.text_columns, *([self.label_column] if has_labels else [])]
+        if missing := [name for name in wanted if name not in columns]:
             raise ValueError(
                 f"{path} has no column {', '.join(map(repr, missing))}; its columns are {columns}"
                 + (" (a test file without labels can only be predicted)" if missing == [self.label_column] else "")
             )
-        has_labels = labels != "unread" and self.label_column in columns
-        wanted += [self.label_column] if has_labels else []
+        id_column = self.id_column if self.id_column in columns else None
+        if self.id_column != id_column:
+            log.warning("%s has no column %r: its rows are numbered from 0", path, self.id_column)
+        wanted += [id_column] if id_column else []
         examples, bad, row = TextExamples(labels=[] if has_labels else None), [], -1
         for row, (number, record) in enumerate(records):
             if not isinstance(record, str) and (lacks := [name for name in wanted if name not in record]):
@@ -109,7 +112,7 @@ class TableFormat:
                     raise ValueError(f"{path}:{number}: label {label!r} is not a number; this task predicts one")
                 if names is not None and not are_numbers and label not in names:
                     raise ValueError(f"{path}:{number}: label {label!r} is not one of the known labels {list(names)}")
-            examples.ids.append(record[self.id_column] if self.id_column else str(row))
+            examples.ids.append(record[id_column] if id_column else str(row))
             examples.texts.append(tuple(record[name] for name in self.text_columns))
         refuse_wrong_file(path, bad, row + 1, f"the columns {columns}")
         examples.num_bad_rows = len(bad)
@@ -131,12 +134,12 @@ class TableFormat:
             return list(first), chain([(number, first)], objects)
         tsv = ((number, None if line is None else line.split("\t")) for number, line in text_lines(path))
         lines = _csv_fields(path) if file_format == "csv" else tsv
-        names = self.columns
+        number, names = next(lines, (0, None))
+        if self.columns and number and not set(self.text_columns) <= set(names or ()):
+            lines, names = chain([(number, names)], lines), list(self.columns)
         if names is None:
-            number, names = next(lines, (0, None))
-            if names is None:
-                wrong = f":{number}: the header is not UTF-8 text" if number else " is empty; expected a header line"
-                raise ValueError(f"{path}{wrong}")
+            wrong = f":{number}: the header is not UTF-8 text" if number else " is empty; expected a header line"
+            raise ValueError(f"{path}{wrong}")
 
         def record(fields: list[str] | None) -> Record:
             if fields is None:
@@ -242,11 +245,7 @@ class LabelledDataModule(FinetuningDataModule):
     ) -> None:
         super().__init__(**common)
         self.layout = TableFormat(list(text_columns), label_column, id_column, columns and list(columns), file_format)
-        # Test files, whose labels are optional, have a header even where the others have none.
-        self.layouts = {
-            "required": self.layout,
-            "optional": replace(self.layout, id_column=test_id_column, columns=None),
-        }
+        self.test_layout = replace(self.layout, id_column=test_id_column)
         self.labels = [str(label) for label in labels] if labels is not None else None
         self.numeric_labels = numeric_labels
         if len(text_columns) not in (1, 2):
@@ -281,16 +280,16 @@ class LabelledDataModule(FinetuningDataModule):
         return super().splits() + [(name, self.extra_paths[name], split) for name, split in extra]
 
     def read_test(self, path: Path) -> tuple[Sequences, LabelledSplit]:
-        split = self._load(path, self.train.label_names, None, "optional")
+        split = self._load(path, self.train.label_names, None, has_labels=False)
         return split.sequences, split
 
     def _load(
-        self, path: Path, names: Sequence[str] | None, max_examples: int | None, labels: str = "required"
+        self, path: Path, names: Sequence[str] | None, max_examples: int | None, has_labels: bool = True
     ) -> LabelledSplit:
-        """One split. `names` None: the sorted labels of the file; `labels`: "optional" for a test file."""
+        """One split. `names` None: the sorted labels of the file."""
 
         def build() -> tuple[Arrays, Facts]:
-            examples = self._read(path, names, labels)
+            examples = self._read(path, names, has_labels)
             known = [] if self.numeric_labels else list(names or sorted(set(examples.labels or [])))
             chosen = examples.select(subset(len(examples), max_examples))
             texts = [list(part) for part in zip(*chosen.texts, strict=True)]
@@ -312,8 +311,9 @@ class LabelledDataModule(FinetuningDataModule):
             facts = {"label_names": known, "num_available": len(examples), "num_bad_rows": examples.num_bad_rows}
             return arrays | sequences.arrays(), facts | {"counts": sequences.cut_counts() | counts}
 
+        layout = asdict(self.layout if has_labels else self.test_layout)
         settings = {
-            "layout": [asdict(self.layouts[labels]), self.numeric_labels, names and list(names), labels],
+            "layout": [layout, self.numeric_labels, names and list(names), has_labels],
             "max_examples": max_examples,
             "window_stride": self.windows and self.windows[0],
         }
@@ -322,9 +322,10 @@ class LabelledDataModule(FinetuningDataModule):
         _, pooling = self.windows or (0, "mean")
         return LabelledSplit(*kept, **facts, window_offsets=arrays.get("window_offsets"), pooling=pooling)
 
-    def _read(self, path: Path, names: Sequence[str] | None = None, labels: str = "required") -> TextExamples:
+    def _read(self, path: Path, names: Sequence[str] | None = None, has_labels: bool = True) -> TextExamples:
         """Of any label unless `names` are given: which of them belong there is for a preview's reader to say."""
-        return self.layouts[labels].read(path, labels, names=names, are_numbers=self.numeric_labels)
+        layout = self.layout if has_labels else self.test_layout
+        return layout.read(path, has_labels, names=names, are_numbers=self.numeric_labels)
 
     def compute_baselines(self) -> Scores:
         """Bag of words."""
