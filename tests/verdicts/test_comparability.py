@@ -407,6 +407,15 @@ def test_encoders_that_are_not_one_a_seed_are_named(experiment: Experiment, root
     assert len(lines) == 2 and "finetune/mlm/pretrain-seed-2/mrpc/seed-1" in lines[0]
 
 
+def test_rows_with_another_number_of_token_types_are_named(experiment: Experiment, root: Path) -> None:
+    """An encoder that never met a second segment gives pairs one: no bar to a claim, and no secret."""
+    change(root, "finetune/*/*/*/*", facts__data={"token_types": 2})
+    assert unequal(experiment, root) == []
+    change(root, "finetune/ltr/*/*/*", facts__data={"token_types": 1})
+    (line,) = unequal(experiment, root)
+    assert "differ in the token types of a pair: " in line and "1 (" in line and "2 (" in line
+
+
 def test_texts_cut_to_other_lengths_are_named_and_failed_runs_are_not(experiment: Experiment, root: Path) -> None:
     change(root, "finetune/*/*/*/*", facts__data={"max_seq_length": 384})
     change(root, "finetune/ltr/pretrain-seed-1/*/seed-1", facts__data={"max_seq_length": 64})

@@ -256,8 +256,11 @@ def _unequal(what: str, runs: Sequence[Record], free: frozenset[str]) -> list[st
     for run in runs:
         same = [one for one in named[run.name] if seeds_of(one) == seeds_of(run)]
         known[run.folder] = settings(run) | (_rates(same) if len(same) > 1 else {})
-        if length := (run.facts.get("data") or {}).get("max_seq_length"):  # the encoder's, which no setting says
+        data = run.facts.get("data") or {}  # what the encoder decides, which no setting says
+        if length := data.get("max_seq_length"):
             known[run.folder]["the length that texts are cut to"] = f"{length} tokens"
+        if number := data.get("token_types"):
+            known[run.folder]["the token types of a pair"] = str(number)
     for key in sorted({key for mine in known.values() for key in mine}):
         for run in runs:
             owner = run.name if is_within(key, own[run.name]) else ""
