@@ -222,6 +222,7 @@ class StageConfig:
     optimizer: dict[str, Any] = MISSING
     schedule: dict[str, Any] = MISSING
     gradient_clip_norm: Annotated[float, Field(ge=0)] = MISSING  # 0: gradients are not cut
+    max_unknown_share: Annotated[float, Field(ge=0, le=1), NEUTRAL] = MISSING  # of [UNK] in a text; more is refused
     logger: Annotated[dict[str, Any] | None, NEUTRAL] = None
 
 
@@ -231,6 +232,7 @@ class PrepareConfig:
     data_dir: str = MISSING
     cache_dir: str = MISSING
     runs_dir: str = MISSING  # only a sweep's logs lie there; here so that one list of paths suits every stage
+    max_unknown_share: Annotated[float, Field(ge=0, le=1)] = MISSING
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
@@ -325,6 +327,8 @@ class FinetuneConfig(StageConfig):
     initialisation: Annotated[str, one_of("pretrained", "random")] = MISSING
     """random: the no-pre-training floor, of the same shape and vocabulary, with fresh weights."""
     head: str = MISSING
+    token_types: Annotated[str, one_of("auto", "one", "two")] = MISSING
+    """Of pairs. auto: as many as the encoder was trained with, by its folder (tokenizer_config.json)."""
     task: TaskConfig = field(default_factory=TaskConfig)
     learning_rate: Annotated[Positive, IDENTITY] = MISSING
     epochs: Positive = MISSING

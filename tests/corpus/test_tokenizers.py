@@ -247,6 +247,22 @@ def test_transformers_loads_the_files(tmp_path: Path, wordpiece: WordPieceTokeni
     assert theirs("the", "cat")["token_type_ids"] == [0, 0, 0, 1, 1]
 
 
+def test_a_tokenizer_of_one_token_type_says_so_in_its_files(tmp_path: Path, wordpiece: WordPieceTokenizer) -> None:
+    """Here and in transformers, whose models then take type 0 throughout; the ids are the same."""
+    for number in ("one", "two"):
+        folder = tmp_path / number
+        folder.mkdir()
+        for name, content in wordpiece.with_token_types(number).files().items():
+            (folder / name).write_bytes(content)
+        found = read_tokenizer(folder)
+        assert found.has_token_types == (number == "two") and found.fingerprint == wordpiece.fingerprint
+        assert found.files() == {path.name: path.read_bytes() for path in folder.iterdir()}
+        theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(str(folder))
+        assert ("token_type_ids" in theirs("the", "cat")) == (number == "two")
+        assert read_tokenizer(folder).with_token_types("two").has_token_types
+    assert wordpiece.with_token_types("auto").has_token_types and wordpiece.has_token_types, "a copy has changed"
+
+
 transformers = pytest.importorskip("transformers")
 
 TEXTS = [

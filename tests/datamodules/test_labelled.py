@@ -8,6 +8,7 @@ import io
 import json
 import string
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,9 +28,9 @@ SINGLE = TableFormat(["sentence"], "label")
 
 
 def read_table_of(
-    path: Path, layout: TableFormat, names: list[str] | None = None, labels: str = "required"
+    path: Path, layout: TableFormat, names: list[str] | None = None, has_labels: bool = True
 ) -> TextExamples:
-    return layout.read(path, labels, names=names)
+    return layout.read(path, has_labels, names=names)
 
 
 def write_table(folder: Path, content: str | bytes) -> Path:
@@ -88,9 +89,32 @@ def test_unknown_label_names_line_and_known_labels(tmp_path: Path) -> None:
 
 def test_missing_label_column_only_for_prediction(tmp_path: Path) -> None:
     path = write_table(tmp_path, "index\tsentence\n0\ta\n")
-    assert read_table_of(path, SINGLE, ["1"], "optional").labels is None
+    assert read_table_of(path, SINGLE, ["1"], has_labels=False).labels is None
     with pytest.raises(ValueError, match=r"no column 'label'.*can only be predicted"):
         read_table_of(path, SINGLE, ["1"])
+
+
+CODAH_LIKE = TableFormat(["sentence"], "label", "index", ["source", "label", "mark", "sentence"])
+
+
+@pytest.mark.parametrize(
+    ("content", "ids"),
+    [
+        ("gj04\t-1\t\tOne.\ngj04\tmaybe\t*\tTwo.\n", ["0", "1"]),  # as the training file: no header
+        ("index\tsentence\n7\tOne.\n9\tTwo.\n", ["7", "9"]),  # the benchmark's own
+        ("sentence\tmark\tlabel\nOne.\t\t?\nTwo.\t\t?\n", ["0", "1"]),  # another order, and labels that are none
+    ],
+)
+def test_a_test_file_may_have_labels_a_header_or_neither(tmp_path: Path, content: str, ids: list[str]) -> None:
+    """Its labels are not used, so they are not read either; a header is a first line that names the texts."""
+    found = read_table_of(write_table(tmp_path, content), CODAH_LIKE, ["0", "1"], has_labels=False)
+    assert (found.texts, found.ids, found.labels) == ([("One.",), ("Two.",)], ids, None)
+
+
+def test_a_file_without_its_column_of_names_is_numbered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = read_table_of(write_table(tmp_path, "s2\ts1\tlabel\nb\ta\tyes\nd\tc\tno\n"), PAIRS, ["yes", "no"])
+    assert (found.ids, found.texts, found.labels) == (["0", "1"], [("a", "b"), ("c", "d")], ["yes", "no"])
+    assert "has no column 'index': its rows are numbered from 0" in caplog.text
 
 
 def test_missing_text_column_names_those_found(tmp_path: Path) -> None:
@@ -446,6 +470,57 @@ def test_test_files(make: Callable[..., LabelledDataModule], tmp_path: Path) -> 
     data.setup()
     with pytest.raises(ValueError, match="1 damaged rows; predictions must be made for every row"):
         data.load_test()
+
+
+def test_labels_of_a_test_file_are_not_used(make: Callable[..., LabelledDataModule], tmp_path: Path) -> None:
+    """The validation file may be predicted as it is, and so may a file whose labels are the hub's -1."""
+    (tmp_path / "hub.tsv").write_text("label\tsentence\n-1\tgood\n-1\tbad\n")
+    data = make(test_files={"dev": "dev.tsv", "hub": "hub.tsv"}, test_id_column="index")
+    data.setup()
+    found = {name: split for name, (_, split) in data.load_test().items()}
+    assert found["hub"].labels.tolist() == [-1, -1] and found["hub"].ids.tolist() == ["0", "1"]
+    assert np.array_equal(found["dev"].sequences.input_ids, data.validation.sequences.input_ids)
+
+
+def test_a_text_of_unknown_words_is_refused_and_a_limit_lets_it_pass(
+    make: Callable[..., LabelledDataModule], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The share is that of the file's own tokens: two of 100 rows, then 46 of 50, with one [UNK] each."""
+    data = make()
+    data.setup()
+    assert data.facts["unknown_shares"] == {"training": 0, "validation": 0} and "[UNK]" not in caplog.text
+    for unknown, count in ((2, 100), (46, 50)):
+        rows = [f"{'жук' if i < unknown else 'good'}\t{i % 2}" for i in range(count)]
+        (tmp_path / "dev.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+        data = make()
+        if unknown < 25:
+            data.setup()
+            assert "2.0% of the tokens of task toy, validation file, are [UNK]" in caplog.text
+            continue
+        with pytest.raises(
+            ValueError, match=r"92\.0% of the tokens of task toy, validation file, .*max_unknown_share=0\.5"
+        ):
+            data.setup()
+        data = make()
+        data.inputs = replace(data.inputs, max_unknown_share=0.95)
+        data.setup()
+        assert data.facts["unknown_shares"]["validation"] == 0.92
+
+
+def test_pairs_of_one_token_type(tmp_path: Path, tokenizer: WordPieceTokenizer) -> None:
+    """Ids and texts stay; both texts have type 0, the cache keeps them apart, and saved files say it to others."""
+    (tmp_path / "x.tsv").write_text("text\tother\tlabel\nthe cat\tthe dog\tyes\na dog\tthe cat\tno\n")
+    two, one = (
+        module(tmp_path, tokenizer.with_token_types(number), text_columns=["text", "other"])
+        for number in ("two", "one")
+    )
+    for data in (two, one):
+        data.setup()
+    assert np.array_equal(two.train_sequences.input_ids, one.train_sequences.input_ids)  # type: ignore[attr-defined]
+    types = [data.train_sequences.gather(np.array([0, 1]))["token_type_ids"] for data in (two, one)]
+    assert types[0].sum() == 6 and types[1].sum() == 0
+    assert (two.facts["token_types"], one.facts["token_types"]) == (2, 1)
+    assert two.fingerprint != one.fingerprint and two.source_fingerprint == one.source_fingerprint
 
 
 def test_cut_rows_are_said_aloud(make: Callable[..., LabelledDataModule], caplog: pytest.LogCaptureFixture) -> None:

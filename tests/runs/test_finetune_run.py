@@ -262,6 +262,44 @@ def test_saved_model_predicts_the_same_in_transformers(finetune: Any) -> None:
     assert np.abs(logits.numpy()[:, None] - ours[None]).max(-1).min(1).max() < 1e-4
 
 
+def test_a_saved_left_to_right_classifier_is_refused_elsewhere(
+    finetune: Any, save_encoder: Any, tmp_path: Path
+) -> None:
+    """Theirs would pool [CLS], which sees nothing but itself: 88.4 % here was 50.5 % there, without a warning."""
+    transformers = pytest.importorskip("transformers")
+    save_encoder(tmp_path / "ltr", TOKENIZER, is_causal=True, **SHAPE)
+    folder = finetune(f"encoder={tmp_path / 'ltr'}", "save_model=true")
+    assert read(folder, "scores.json")["scores"]["validation/accuracy"] > 0.9
+    assert read(folder / "model", "config.json")["architectures"] == ["ClozelabBertForSequenceClassification"]
+    for load in (transformers.AutoModelForSequenceClassification, transformers.AutoModel):
+        with pytest.raises(ValueError, match="clozelab_bert"):
+            load.from_pretrained(folder / "model")
+    again = finetune(f"encoder={folder / 'model'}", "epochs=0.2", name="again")  # ours reads it
+    assert read(again, "run.json")["status"] == "complete"
+
+
+def test_text_of_unknown_words_is_refused_before_the_first_step(finetune: Any, tmp_path: Path) -> None:
+    path = tmp_path / "data/glue/SST-2/train.tsv"
+    path.parent.mkdir(parents=True)
+    for name in ("train", "dev"):
+        rows = [f"{'жук ' * 12}{(GOOD if i % 2 else BAD)[i % 3]}\t{i % 2}" for i in range(60)]
+        path.with_name(f"{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+    words = [f"data_dir={tmp_path / 'data'}", "epochs=0.2"]
+    with pytest.raises(ValueError, match=r"92\.3% of the tokens of task sst2, training file, are \[UNK\]"):
+        finetune(*words)
+    assert not (tmp_path / "run").exists()
+    facts = read(finetune(*words, "max_unknown_share=0.95"), "run.json")["facts"]["data"]
+    assert facts["unknown_shares"] == {"training": 0.9231, "validation": 0.9231}
+
+
+def test_test_files_in_the_tasks_own_layout(finetune: Any, world: Path) -> None:
+    """The validation file itself, labels and all: the very predictions that were scored."""
+    only = ["~task.data.test_files.SST-2", "+task.data.test_files.dev=glue/SST-2/dev.tsv"]
+    folder = finetune("predict_test=true", *only)
+    lines = (folder / "test_predictions/dev.tsv").read_text().splitlines()[1:]
+    assert [line.split("\t") for line in lines] == [[row["id"], row["prediction"]] for row in predictions(folder)]
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

@@ -21,11 +21,13 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from clozelab import config
+from clozelab.cli import main
 from clozelab.launch import plugins
 from clozelab.models.folders import load_encoder
+from clozelab.modules.results import open_tokenizer
 from clozelab.stages import pretrain
 from clozelab.suggestions import CONF_DIR
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
@@ -309,6 +311,34 @@ def test_ltr_encoder_remembers_its_mask(workplace: Path, tmp_path: Path) -> None
     assert json.loads((tmp_path / "run" / "encoder" / "config.json").read_text())["is_decoder"] is True
 
 
+@pytest.mark.parametrize("layout", ["full_sentences", "segment_pairs"])
+def test_an_encoder_that_never_saw_a_second_segment_says_so(workplace: Path, tmp_path: Path, layout: str) -> None:
+    """Its token type 1 is as it was drawn: pairs of a task have type 0 throughout, unless the user wants the other."""
+    phases = "[{seq_length: 16, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
+    changes = {"objective": "mlm", "objective/input": layout, "phases": phases}
+    run_here(workplace, tmp_path / "run", **changes)
+    encoder = tmp_path / "run" / "encoder"
+    assert open_tokenizer(encoder).has_token_types == (layout == "segment_pairs")
+    assert open_tokenizer(encoder, "two").has_token_types and not open_tokenizer(encoder, "one").has_token_types
+    # What an earlier run has trained stays trained.
+    run_here(workplace, tmp_path / "on", encoder=encoder, **changes | {"objective/input": "full_sentences"})
+    assert open_tokenizer(tmp_path / "on" / "encoder").has_token_types == (layout == "segment_pairs")
+
+
+def test_an_untied_encoder_is_refused_before_the_folder_is_taken(
+    workplace: Path, whole_run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(whole_run / "encoder", tmp_path / "untied")
+    (tmp_path / "untied" / "checksums.json").unlink()
+    stored = load_file(tmp_path / "untied" / "model.safetensors")
+    decoder = "cls.predictions.decoder.weight"
+    stored[decoder] = stored["bert.embeddings.word_embeddings.weight"] + 1e-3
+    save_file(stored, tmp_path / "untied" / "model.safetensors")
+    with pytest.raises(ValueError, match=rf"{decoder} is not the word embeddings.*save the encoder alone"):
+        run_here(workplace, tmp_path / "run", encoder=tmp_path / "untied")
+    assert not (tmp_path / "run").exists()
+
+
 def test_rows_longer_than_the_model_are_refused_before_anything_slow(workplace: Path, tmp_path: Path) -> None:
     phases = "[{seq_length: 65, steps: 2, global_batch_size: 4, micro_batch_size: 4}]"
     with pytest.raises(ValueError, match=r"seq_length is 65.*64 positions"):
@@ -353,9 +383,9 @@ def test_a_corpus_that_gives_no_rows_leaves_no_run_behind(workplace: Path, tmp_p
 LONG = "[{seq_length: 16, steps: 250, global_batch_size: 4, micro_batch_size: 4}]"
 
 
-def stop_from_outside(words: list[str], run_dir: Path) -> int:
+def stop_from_outside(words: list[str], run_dir: Path, cwd: Path | None = None) -> int:
     """Start a job, send SIGTERM once it trains; returns its exit status."""
-    process = subprocess.Popen(words, env=environment(), stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(words, env=environment(), stderr=subprocess.DEVNULL, cwd=cwd)
     deadline = time.monotonic() + 120
     while not (run_dir / "metrics.csv").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -394,6 +424,53 @@ def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path, strategy: s
     assert done.returncode == 0 and state(run_dir)["status"] == "complete"
     steps = [step for step, key, _ in rows(run_dir) if key == "train/loss"]
     assert steps == list(range(1, 251))
+
+
+@pytest.mark.parametrize("strategy", ["", pytest.param("fsdp", marks=pytest.mark.slow)])
+def test_a_checkpoint_becomes_a_folder_by_one_command(
+    workplace: Path, tmp_path: Path, strategy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a stopped run, sharded or not: the very weights, in the usual layout; at the end the run's own folder."""
+    changes: dict[str, Any] = {"phases": LONG, "validation.interval_steps": 100}
+    if strategy:
+        changes |= {"trainer": strategy, "trainer.accelerator": "cpu", "position_growth": GROWTH[strategy]}
+    words, run_dir = command(workplace, Path("run"), **changes), tmp_path / "run"  # a relative path, as people write
+    assert stop_from_outside(words, run_dir, cwd=tmp_path) == 143
+    assert main(["export", str(run_dir)]) == 0
+    saved = load_checkpoint(run_dir / "checkpoints" / "last.ckpt")
+    folder = run_dir / "encoders" / f"step-{saved['global_step']}"
+    assert capsys.readouterr().out.splitlines()[-1] == str(folder) and 0 < saved["global_step"] < 250
+    prefix = "model.models.encoder.encoder."
+    theirs = {
+        name.removeprefix(prefix): value for name, value in saved["state_dict"].items() if name.startswith(prefix)
+    }
+    ours = load_encoder(folder).state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    transformers = pytest.importorskip("transformers")
+    _, info = transformers.AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"] and not info["mismatched_keys"]
+    done = subprocess.run(words, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert main(["export", str(run_dir), str(tmp_path / "last")]) == 0
+    for name in ("model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / "last" / name).read_bytes() == (run_dir / "encoder" / name).read_bytes(), name
+    config, own = (
+        json.loads((place / "config.json").read_text()) for place in (tmp_path / "last", run_dir / "encoder")
+    )
+    assert config["clozelab"].pop("step") == 250 and config == own
+
+
+def test_only_a_run_of_its_own_checkpoint_is_exported(
+    workplace: Path, whole_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(whole_run, tmp_path / "run")
+    record = state(tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record | {"fingerprint": "0" * 64}))
+    assert main(["export", str(tmp_path / "run")]) == 1
+    assert "is of another run than the run.json above it" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    assert main(["export", str(tmp_path / "run")]) == 1
+    assert "is no pre-training run with a checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

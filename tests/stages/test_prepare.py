@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS
 from clozelab.schema import CorpusConfig, TokenizerConfig
 from clozelab.stages.prepare import main, prepared_corpus
 
@@ -18,6 +19,7 @@ def config(folder: Path, vocab_size: int = 200, **corpus: Any) -> DictConfig:
     values = {
         "data_dir": str(folder / "data"),
         "cache_dir": str(folder / "cache"),
+        "max_unknown_share": 0.5,
         "tokenizer": {"kind": "wordpiece", "vocab_size": vocab_size, "lowercase": True},
         "corpus": {
             "name": "small",
@@ -67,6 +69,32 @@ def test_a_byte_that_has_changed_is_found(tmp_path: Path) -> None:
     prepared_corpus(config(tmp_path))
     with pytest.raises(ValueError, match=r"tokens.* has changed since it was written; delete .* and run the prepare"):
         main(config(tmp_path))
+
+
+def test_a_text_that_the_vocabulary_does_not_know(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Warned of whenever the corpus is opened; too much is refused, and a limit lets it pass.
+
+    The beginning of the text is known, so that only its tokens as a whole show how much is not.
+    """
+    monkeypatch.setattr("clozelab.corpus.prepare.FIT_CHARACTERS", 500)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "a", "cat", "sat", "on", "mat", "."]))
+    known = ["\n".join(["a cat sat on a mat."] * (10 + index)) for index in range(40)]  # 8,260 tokens
+    for lines, share in ((0, 0.0), (1, 0.05), (50, 0.71)):
+        odd = ["\n".join(["жук " * (10 + index)] * lines) for index in range(20) if lines]
+        (tmp_path / "data/one.txt").write_text("\n\n".join([*known, *odd]))
+        cfg = config(tmp_path, validation_fraction=0.5)
+        cfg.tokenizer.vocab_file = "vocab.txt"
+        if share > 0.5:
+            with pytest.raises(ValueError, match=r"7\d\.\d% of the tokens of corpus small .*max_unknown_share=0\.5"):
+                prepared_corpus(cfg)
+            cfg.max_unknown_share = 1.0
+        for _ in range(2):  # prepared, and found
+            caplog.clear()
+            assert prepared_corpus(cfg).manifest["unknown_fraction"] == pytest.approx(share, abs=0.01)
+            assert ("% of the tokens of corpus small are [UNK]" in caplog.text) == (share > 0)
 
 
 def test_a_missing_value_is_an_error(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from clozelab.checks.corpus import NGRAM, NgramIndex, ngram_hashes
-from clozelab.checks.subject import ERROR, PROBE_SEED, WARNING, Finding, deviation, finding, share
+from clozelab.checks.subject import ERROR, OK, PROBE_SEED, WARNING, Finding, deviation, finding, share
 from clozelab.corpus.packing import I64, PackedInstances
 from clozelab.corpus.random import instance_indices
 from clozelab.models.cost import parameter_count
@@ -60,6 +60,9 @@ def check_schedule(arm: Arm) -> Iterator[Finding]:
         (fraction > MAX_WARMUP_FRACTION, WARNING, "the warm-up takes much of the training", "0.01 to 0.1 is usual"),
         (needed > arm.tokens, WARNING, plateau, "a rule of thumb: more steps, or a phase of 32 or 64 tokens first"),
     )  # fmt: skip
+    if arm.corpus.ids.has_token_types and all(one.input.num_segments == 1 for one in arm.of_phases):
+        what = f"{arm.name}: instances have no second segment, so fine-tuning gives both texts of a pair token type 0"
+        yield Finding("token types", OK, what, "token type 1 is never trained", "finetune token_types=two uses it")
 
 
 def sampled(arm: Arm) -> PackedInstances:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clozelab.checks.subject import ERROR, WARNING, Finding, finding, share
+from clozelab.corpus.encoding import WARNED_UNKNOWN_SHARE
 from clozelab.corpus.shards import TokenShards
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ MAX_SEARCHED_TOKENS = 400_000_000
 """About five seconds of one core; of a larger corpus evenly spread blocks are searched."""
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _FILTER_BITS = 22
-MAX_UNKNOWN, MANY_UNKNOWN = 0.01, 0.2
-"""Shares of [UNK] that are a warning and an error; a vocabulary made for a text leaves far less unknown."""
+MANY_UNKNOWN = 0.2
+"""The share of [UNK] that is an error here, before anybody has waited for anything."""
 MAX_DUPLICATE_DOCUMENTS, MANY_DUPLICATE_DOCUMENTS = 0.01, 0.2
 MAX_DUPLICATE_SENTENCES = 0.3
 MAX_OVERLAP, MANY_OVERLAP = 0.05, 0.5
@@ -54,7 +55,7 @@ def unknown_tokens(name: str, unknown: int, tokens: int) -> Finding:
     part, figure = unknown / max(1, tokens), share(unknown, tokens) + " [UNK]"
     level = ERROR if part > MANY_UNKNOWN else WARNING
     remedy = "does the vocabulary fit language and case? See tokenizer.lowercase and tokenizer.vocab_file"
-    many = (part > MAX_UNKNOWN, level, "many tokens are [UNK]", remedy)
+    many = (part > WARNED_UNKNOWN_SHARE, level, "many tokens are [UNK]", remedy)
     return finding("unknown tokens", name, "the vocabulary knows the text", figure, many)
 
 

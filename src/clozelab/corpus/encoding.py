@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from tokenizers import AddedToken
@@ -26,6 +28,21 @@ TEXTS_PER_BATCH = 8192
 WORDS_PER_CALL = 512
 SURROGATES = re.compile("[\ud800-\udfff]")
 """The library refuses them."""
+MAX_UNKNOWN_SHARE, WARNED_UNKNOWN_SHARE = 0.5, 0.01
+"""A vocabulary made for a text leaves far less than a hundredth unknown."""
+log = logging.getLogger(__name__)
+
+
+def refuse_unknown(text: str, unknown: float, max_unknown_share: float = MAX_UNKNOWN_SHARE) -> None:
+    """Warn of a text whose share `unknown` of [UNK] is not small; ValueError where it is above the limit."""
+    said = f"{unknown:.1%} of the tokens of {text} are [UNK]: does the vocabulary fit its language and case?"
+    if unknown > max_unknown_share:
+        raise ValueError(
+            f"{said} Take text or a vocabulary that fit each other (more than max_unknown_share={max_unknown_share:g} "
+            "is refused; a larger share lets it pass)"
+        )
+    if unknown > WARNED_UNKNOWN_SHARE:
+        log.warning(said)
 
 
 class Tokenizer(ABC):
@@ -38,7 +55,7 @@ class Tokenizer(ABC):
     """Entries without which no text can be encoded."""
     pair_separators: ClassVar[int]
     """Separators between the two texts of a pair: [CLS] A [SEP] B [SEP], or <s> A </s></s> B </s>."""
-    has_token_types: ClassVar[bool]
+    has_token_types: bool
     """Whether the second text of a pair has token type 1."""
     _end_of_text: ClassVar[str]
     """Stands behind each text in a batch's list of words; no word of this kind is equal to it."""
@@ -85,6 +102,13 @@ class Tokenizer(ABC):
     def _aligned(self, texts: Sequence[str]) -> tuple[Library, list[str]]:
         """What gives character ranges, and the texts for it: as long as those given."""
         return self._library, [SURROGATES.sub("\ufffd", text) for text in texts]
+
+    def with_token_types(self, number: str) -> Self:
+        """The same for pairs of `one` token type, or of `two` where its kind has them; `auto`: itself."""
+        other = copy(self)
+        if number != "auto":
+            other.has_token_types = number == "two" and type(self).has_token_types
+        return other
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of all texts one after the other, int32 [T], and each text's number of ids, int64 [len(texts)]."""

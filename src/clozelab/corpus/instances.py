@@ -73,9 +73,10 @@ class Instances(ABC):
 
 
 class InputFormat:
-    """How instances are laid out; `has_pairs`: they carry a next_sentence_label."""
+    """How instances are laid out; `has_pairs`: they carry a next_sentence_label; `num_segments`, 1 or 2: of each."""
 
     has_pairs: ClassVar[bool] = False
+    num_segments: ClassVar[int] = 2
     instances: ClassVar[type[Instances]]
 
     def bind(self, shards: TokenShards, ids: SpecialIds, seq_length: int) -> Instances:
@@ -324,6 +325,7 @@ class FullSentences(InputFormat):
     A sentence longer than the window is cut into windows of its own.
     """
 
+    num_segments = 1
     instances = WindowInstances
 
 

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from clozelab.corpus.documents import Document, SplitRule, TextSample, read_documents
+from clozelab.corpus.encoding import MAX_UNKNOWN_SHARE
 from clozelab.corpus.files import CorpusCounts, Source, TextFile, check_head, file_facts, find_files
 from clozelab.corpus.shards import (
     FORMAT_VERSION,
@@ -43,14 +44,11 @@ VOCABULARY_SAMPLE_CHARACTERS = 64_000_000
 BATCH_CHARACTERS = 1_000_000
 FIT_CHARACTERS = 200_000
 """Text at the beginning of the corpus on which a given vocabulary is tried before anything slow."""
-MAX_UNKNOWN_FRACTION = 0.5
 MAX_MEAN_SENTENCE_CHARACTERS = 300
 """Prose has 100 to 150; beyond this, the lines of a text file are paragraphs."""
-WARNED_UNKNOWN_FRACTION = 0.01
-"""A vocabulary made for a text leaves far less than this unknown."""
 
 
-def prepare_corpus(**arguments: Any) -> Path:
+def prepare_corpus(*, max_unknown_share: float = MAX_UNKNOWN_SHARE, **arguments: Any) -> Path:
     """Prepares a corpus unless the cache has it, and returns its folder, `cache_dir/corpora/<name>-<hash>`.
 
     Args:
@@ -58,11 +56,14 @@ def prepare_corpus(**arguments: Any) -> Path:
         data_dir, cache_dir: where files are read and written.
         tokenizer: TokenizerSettings, its kind and rules; where it names no vocabulary, one is learnt.
         validation_fraction: share of the documents, by hash of their text, that goes to validation.
+        max_unknown_share: share of [UNK] above which a given vocabulary is refused before anything slow.
 
     ValueError: no files, a binary or damaged file, too many unusable rows, fewer than two documents, a vocabulary that
     does not fit the text, a cache folder that cannot be written.
     """
     folder, settings, files, given = _plan(**arguments)
+    if given is not None and not folder.exists():
+        _check_fit(given, files, max_unknown_share)
     # One process at a time per folder; the others wait and then find it prepared.
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
@@ -147,8 +148,6 @@ def _write_corpus(
     name: str,
     wanted: TokenizerSettings,
 ) -> None:
-    if given is not None:
-        _check_fit(given, files)
     split = SplitRule(settings["validation_fraction"])
     counts, sample = _survey(files, split, learn=given is None)
     tokenizer = given or wanted.learn(sample)
@@ -168,8 +167,6 @@ def _write_corpus(
             raise ValueError(f"corpus {name} is too small: its {side} documents hold no tokens")
     tokens = sum(writer.num_tokens for writer in writers.values())
     unknown = sum(int(writer.token_counts[tokenizer.unk_id]) for writer in writers.values()) / tokens
-    if unknown > WARNED_UNKNOWN_FRACTION:
-        log.warning("%.1f %% of the tokens are [UNK]: does the vocabulary fit the text and its case?", 100 * unknown)
     facts = {side: writer.facts for side, writer in writers.items()}
     checksums = {f"{side}/{file}": entry for side in SPLITS for file, entry in facts[side]["files"].items()}
     for path in [folder / side / SHARDS_FILE for side in SPLITS] + sorted((folder / "tokenizer").iterdir()):
@@ -194,16 +191,15 @@ def _write_corpus(
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _check_fit(given: Tokenizer, files: Sequence[TextFile]) -> None:
+def _check_fit(given: Tokenizer, files: Sequence[TextFile], max_unknown_share: float) -> None:
     """ValueError where a given vocabulary does not know most of the text's beginning."""
     beginning = next(_batches(read_documents(files, CorpusCounts()), FIT_CHARACTERS), [])
     ids, _ = given.encode_flat([sentence for document in beginning for sentence in document.sentences])
-    unknown = float((ids == given.unk_id).mean()) if len(ids) else 0.0
-    if unknown > MAX_UNKNOWN_FRACTION:
+    if len(ids) and (unknown := float((ids == given.unk_id).mean())) > max_unknown_share:
         raise ValueError(
             f"tokenizer.vocab_file does not fit the corpus: {unknown:.0%} of the tokens at its beginning are [UNK]. "
-            f"Give the vocabulary of this language and case (tokenizer.lowercase is {given.lowercase}), or leave "
-            "vocab_file empty to learn one"
+            f"Give the vocabulary of this language and case (tokenizer.lowercase is {given.lowercase}), leave "
+            "vocab_file empty to learn one, or raise max_unknown_share"
         )
 
 

@@ -118,10 +118,11 @@ class WordPieceTokenizer(Tokenizer):
     def files(self) -> dict[str, bytes]:
         processor = processors.TemplateProcessing(
             single="[CLS]:0 $A:0 [SEP]:0",
-            pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+            pair="[CLS]:0 $A:0 [SEP]:0 $B:{0} [SEP]:{0}".format(int(self.has_token_types)),
             special_tokens=[("[CLS]", self.cls_id), ("[SEP]", self.sep_id)],
         )
-        rules = {"do_lower_case": self.lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
+        rules: dict[str, Any] = {"do_lower_case": self.lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
+        rules |= {} if self.has_token_types else {"model_input_names": ["input_ids", "attention_mask"]}
         exported = self._exported(self._rules(), processor, tokenizer_class="BertTokenizer", **rules)
         return {"vocab.txt": "".join(f"{token}\n" for token in self.vocabulary).encode(), **exported}
 
@@ -377,7 +378,8 @@ def read_tokenizer(folder: str | Path) -> Tokenizer:
     folder = Path(folder)
     model = (json_or_empty(folder / "tokenizer.json").get("model") or {}).get("type")
     if (folder / "vocab.txt").is_file() or model == "WordPiece":
-        return WordPieceTokenizer._from_folder(folder)
+        names = json_or_empty(folder / "tokenizer_config.json").get("model_input_names") or ("token_type_ids",)
+        return WordPieceTokenizer._from_folder(folder).with_token_types("two" if "token_type_ids" in names else "one")
     if (folder / "vocab.json").is_file() or model == "BPE":
         return ByteBpeTokenizer._from_folder(folder)
     raise ValueError(

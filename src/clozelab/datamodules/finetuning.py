@@ -21,6 +21,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from clozelab.corpus.encoding import MAX_UNKNOWN_SHARE, refuse_unknown
 from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.tokenizers import Tokenizer
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 Batch = dict[str, Any]
 VERSION = 4  # raised when the same files give other arrays or baselines: older cache folders are then not found
+SAMPLED_SEQUENCES = 2000  # of a split, evenly spread, in which [UNK] are counted
 CUTS = {  # counts of a split that mean lost text, in words
     "truncated_sequences": "sequences are longer than max_seq_length={max_seq_length} and were cut",
     "truncated_tokens": "tokens were lost with them",
@@ -62,6 +64,7 @@ class TaskInputs:
     tokenizer: Tokenizer
     max_positions: int
     encoder: EncoderSource | None = None  # only what computes features needs it
+    max_unknown_share: float = MAX_UNKNOWN_SHARE  # of [UNK] in a split
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class FinetuningDataModule(LightningDataModule):
         self.max_seq_length = min(max_seq_length, inputs.max_positions)
         self.evaluation_tokens, self.test_files = evaluation_tokens, dict(test_files or {})
         self.train_path, self.validation_path = self.require(train_file), self.require(validation_file)
+        self.unknown_shares: dict[str, float] = {}  # of [UNK] in the splits that were read
 
     @property
     @abstractmethod
@@ -117,7 +121,8 @@ class FinetuningDataModule(LightningDataModule):
     @property
     def tokenization(self) -> dict[str, Any]:
         """What the encoder adds: the other part of what the sequences are made from."""
-        return {"tokenizer": self.inputs.tokenizer.fingerprint, "max_seq_length": self.max_seq_length}
+        types = {} if self.inputs.tokenizer.has_token_types else {"token_types": 1}
+        return {"tokenizer": self.inputs.tokenizer.fingerprint, "max_seq_length": self.max_seq_length, **types}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -154,6 +159,7 @@ class FinetuningDataModule(LightningDataModule):
     def facts(self) -> dict[str, Any]:
         """Counts worth keeping with a run: examples, skipped rows, cut lengths."""
         found = {"max_seq_length": self.max_seq_length, "train_examples_available": self.train.num_available}
+        found["unknown_shares"], found["token_types"] = self.unknown_shares, 1 + self.inputs.tokenizer.has_token_types
         found["bad_rows"] = self.train.num_bad_rows + self.validation.num_bad_rows
         for name, split in (("train", self.train), ("validation", self.validation)):
             found |= {f"{name}_examples": len(split), f"{name}_counts": split.counts}
@@ -166,7 +172,7 @@ class FinetuningDataModule(LightningDataModule):
             for name, path, split in self.splits():
                 if split.num_bad_rows:  # a score is over the others
                     log.warning("%s: %d damaged row(s) of %s left out", self.inputs.name, split.num_bad_rows, path)
-                self._say_what_is_cut(name, split.counts)
+                self._say_what_is_lost(name, split)
             log.info("%s: %s", self.inputs.name, self.facts)
 
     @abstractmethod
@@ -231,7 +237,7 @@ class FinetuningDataModule(LightningDataModule):
         """The test sets by name, as `read_test` gives them; a damaged row is an error here."""
         found = {name: self.read_test(path) for name, path in self._test_paths().items()}
         for name, (_, split) in found.items():
-            self._say_what_is_cut(name, split.counts)
+            self._say_what_is_lost(name, split)
             if split.num_bad_rows:
                 raise ValueError(
                     f"{self.test_files[name]}: {split.num_bad_rows} damaged rows; predictions must be made for every "
@@ -243,11 +249,17 @@ class FinetuningDataModule(LightningDataModule):
     def read_test(self, path: Path) -> tuple[Sequences, Any]:
         """One test file, after `setup`: its sequences for batches, and the split as the task's module wants it."""
 
-    def _say_what_is_cut(self, name: str, counts: Mapping[str, Any]) -> None:
-        """Warn of text that did not fit into the sequences of a split."""
-        if lost := [f"{counts[key]} {text}" for key, text in CUTS.items() if counts.get(key)]:
+    def _say_what_is_lost(self, name: str, split: Any) -> None:
+        """Warn of text that did not fit into the sequences of a split, or is [UNK] there; ValueError for too much."""
+        if lost := [f"{split.counts[key]} {text}" for key, text in CUTS.items() if split.counts.get(key)]:
             message = ", ".join(lost).format(max_seq_length=self.max_seq_length)
             log.warning("%s, %s: %s", self.inputs.name, name, message)
+        sequences, tokenizer = getattr(split, "features", split).sequences, self.inputs.tokenizer
+        sampled = np.linspace(0, len(sequences) - 1, min(len(sequences), SAMPLED_SEQUENCES)).astype(np.int64)
+        ids = sequences.gather(sampled)["input_ids"]
+        unknown = (ids == tokenizer.unk_id).sum() / max(1, (~np.isin(ids, (tokenizer.cls_id, tokenizer.sep_id))).sum())
+        self.unknown_shares[name] = round(float(unknown), 4)
+        refuse_unknown(f"task {self.inputs.name}, {name} file,", float(unknown), self.inputs.max_unknown_share)
 
     def _test_paths(self) -> dict[str, Path]:
         if not self.test_files:

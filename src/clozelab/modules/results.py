@@ -54,11 +54,11 @@ def write_test_predictions(folder: Path, files: Mapping[str, Iterable[str]]) -> 
         _write(folder / "test_predictions" / name, lines)
 
 
-def save_model(folder: Path, module: FineTuning, encoder_folder: Path, **facts: Any) -> None:
+def save_model(folder: Path, module: FineTuning, encoder_folder: Path, tokenizer: Tokenizer, **facts: Any) -> None:
     """Write the best checkpoint as a model folder in the Hugging Face layout, label names included.
 
-    Tokenizer and what the encoder folder remembers come along, `facts` (task, head) are added to it. A BiLSTM head has
-    no class in that layout: its tensors lie below `bilstm.`.
+    What the encoder folder remembers comes along, `facts` (task, head) are added to it. A BiLSTM head has no class in
+    that layout: its tensors lie below `bilstm.`.
     """
     module.restore_best()
     is_regression = getattr(module.validation, "is_regression", False)
@@ -66,8 +66,8 @@ def save_model(folder: Path, module: FineTuning, encoder_folder: Path, **facts: 
     if names := ["LABEL_0"] if is_regression else getattr(module.validation, "label_names", None):
         extra |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
     extra["clozelab"] = read_config_dict(encoder_folder).get("clozelab", {}) | facts
-    tokenizer = read_tokenizer(encoder_folder).files()
-    save_encoder_folder(folder, module.encoder, heads=module.heads(), tokenizer_files=tokenizer, extra_config=extra)
+    files = tokenizer.files()
+    save_encoder_folder(folder, module.encoder, heads=module.heads(), tokenizer_files=files, extra_config=extra)
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
@@ -82,9 +82,16 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 MAX_PADDED_ENTRIES = 127  # some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary
 
 
-def open_tokenizer(folder: Path) -> Tokenizer:
-    """The folder's tokenizer. Raises ValueError when it is not the one that the encoder was made with."""
-    tokenizer = read_tokenizer(folder)
+def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
+    """The folder's tokenizer, of as many token types as asked for.
+
+    ValueError when it is not the one that the encoder was made with.
+    """
+    tokenizer = read_tokenizer(folder).with_token_types(token_types)
+    if type(tokenizer).has_token_types and not tokenizer.has_token_types:
+        log.info(
+            "%s: both texts of a pair have token type 0 (never trained with a second one, or token_types=one)", folder
+        )
     rows, entries = read_config(folder).vocab_size, tokenizer.vocab_size
     made_with = read_config_dict(folder).get("clozelab", {}).get("tokenizer_fingerprint")
     if entries > rows or rows - entries > MAX_PADDED_ENTRIES:

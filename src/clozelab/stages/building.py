@@ -21,18 +21,20 @@ from clozelab.config import check_config, kept_step, total_steps
 from clozelab.corpus.generated import known_loss
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
 from clozelab.launch.sweep import phase_objectives
+from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
-from clozelab.models.folders import CONFIG_FILE, load_encoder, load_head, read_config, read_config_dict, read_tensors
 from clozelab.modules.finetuning import check_metric
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_lengths
 from clozelab.modules.results import open_tokenizer
 from clozelab.objectives.objective import Objective
 from clozelab.report.tracked import tracked_job, tracker_nodes
 from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder
+from clozelab.runs.record import Record
 from clozelab.runs.store import Run
 from clozelab.targets import check_targets, locate
 from clozelab.training.callbacks import check_position_growth
@@ -85,7 +87,7 @@ def build_pretraining_module(
         plain: Any = OmegaConf.to_container(cfg, resolve=True)
         encoder = Encoder(encoder_config(plain, SpecialIds.of(corpus.tokenizer), objectives[-1]))
     else:
-        encoder = load_encoder(cfg.encoder, seed=cfg.seed)
+        encoder = folders.load_encoder(cfg.encoder, seed=cfg.seed)
     module = PretrainingModule(
         encoder,
         objectives,
@@ -134,19 +136,30 @@ def require_own_vocabulary(cfg: DictConfig, corpus: PreparedCorpus) -> dict[str,
     return {"encoder": encoder_fingerprint(folder)}
 
 
+def encoder_tokenizer(cfg: DictConfig, corpus: PreparedCorpus, objectives: Sequence[Objective]) -> Tokenizer:
+    """What the encoder's folder gets: without token type 1 where neither this run nor a given encoder's has trained it.
+
+    Fine-tuning then gives both texts of a pair the type that was trained, here and in transformers.
+    """
+    has_segments = any(objective.input.num_segments > 1 for objective in objectives)
+    if has_segments or (cfg.encoder is not None and open_tokenizer(cfg.encoder).has_token_types):
+        return corpus.tokenizer
+    return corpus.tokenizer.with_token_types("one")
+
+
 def _take_heads(model: PretrainingModel, folder: Path) -> None:
     """Fill the heads that a folder has; of further models, all that the folder of their name beside it has."""
     for name, part in model.parts.items():
         place = folder if name == "encoder" else folder.with_name(name)
         stored: Collection[str] = ()
-        if (place / CONFIG_FILE).is_file():
-            stored = read_tensors(place)
+        if (place / folders.CONFIG_FILE).is_file():
+            stored = folders.read_tensors(place)
             if name != "encoder":
-                part.encoder.load_state_dict(load_encoder(place).state_dict())
+                part.encoder.load_state_dict(folders.load_encoder(place).state_dict())
         family = part.encoder.config.family
         for kind, head in part.heads.items():
             if any(family.head_name(kind, tensor) in stored for tensor in head.state_dict()):
-                load_head(place, kind, head)
+                folders.load_head(place, kind, head)
             else:
                 log.info("%s has no %s head of the %s: it starts from fresh weights", place, kind, name)
 
@@ -166,7 +179,9 @@ def corpus_facts(
     return facts | ({"known_loss": known} if known else {})
 
 
-def provenance(plain: dict[str, Any], run: Run, corpus: PreparedCorpus, *, step: int | None = None) -> dict[str, Any]:
+def provenance(
+    plain: dict[str, Any], record: Record, corpus: PreparedCorpus, *, step: int | None = None
+) -> dict[str, Any]:
     """What a pre-trained encoder folder remembers of its making; encoders are given away, so no secrets.
 
     Args:
@@ -175,11 +190,11 @@ def provenance(plain: dict[str, Any], run: Run, corpus: PreparedCorpus, *, step:
     """
     begins = accumulate((phase["steps"] for phase in plain["phases"][:-1]), initial=0)
     begun = [phase for phase, first in zip(plain["phases"], begins, strict=True) if step is None or first < step]
-    before = read_config_dict(plain["encoder"]).get("clozelab", {}) if plain["encoder"] else {}
+    before = folders.read_config_dict(plain["encoder"]).get("clozelab", {}) if plain["encoder"] else {}
     return {
         **({} if step is None else {"step": step}),
-        **{key: run.content.config[key] for key in ("experiment", "arm", "seed", "objective", "phases")},
-        "run_fingerprint": run.fingerprint,
+        **{key: record.config[key] for key in ("experiment", "arm", "seed", "objective", "phases")},
+        "run_fingerprint": record.fingerprint,
         "corpus_fingerprint": corpus.fingerprint,
         "tokenizer_fingerprint": corpus.tokenizer.fingerprint,
         "trained_seq_lengths": sorted(
@@ -198,7 +213,8 @@ def check_pretraining(cfg: DictConfig, plain: dict[str, Any], hardware: Hardware
     if trainer.gradient_checkpointing and hardware.strategy == "fsdp":
         raise ValueError("trainer.gradient_checkpointing=true does not work with trainer=fsdp yet: choose one of them")
     if cfg.encoder is not None:
-        positions = read_config(require_encoder(cfg.encoder)).max_position_embeddings
+        positions = folders.read_config(require_encoder(cfg.encoder)).max_position_embeddings
+        folders.refuse_untied(cfg.encoder)
     check_lengths(plain["phases"], plain["validation"], positions, hardware.world_size)
     check_position_growth(cfg.position_growth, plain["phases"], hardware.strategy)
     EncoderConfig(**plain["model"], **plain["architecture"], vocab_size=1)
@@ -232,7 +248,7 @@ def check_fraction(folder: Path, fraction: float) -> None:
     """ValueError for an encoder that was not kept after this fraction of its own run, by what its folder says."""
     if fraction == 1.0:
         return
-    made = read_config_dict(folder).get("clozelab", {})
+    made = folders.read_config_dict(folder).get("clozelab", {})
     step, phases = made.get("step"), made.get("phases")
     if step is None or not phases:
         raise ValueError(

@@ -57,7 +57,8 @@ def main(cfg: DictConfig) -> None:
     files = hub_files(HubSource.of(settings), cache) if cfg.hub else Path(cfg.data_dir)
     places, limit = (files, cache), max_positions(folder)
     source = EncoderSource(name, load, hardware.device)
-    task = TaskInputs(cfg.task.name, *places, open_tokenizer(folder), limit, source)
+    tokenizer = open_tokenizer(folder, cfg.token_types)
+    task = TaskInputs(cfg.task.name, *places, tokenizer, limit, source, cfg.max_unknown_share)
     data = build_task_data(cfg, task, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers)
     inputs |= {"task_files": data.source_fingerprint, "task_data": data.fingerprint}
     inputs |= {"test_data": data.require_test_files()} if cfg.predict_test else {}
@@ -98,7 +99,7 @@ def main(cfg: DictConfig) -> None:
                     write_test_predictions(run.dir, module.prediction_files(test, split, parts))
             if run.is_leader:
                 if cfg.save_model:
-                    save_model(run.dir / "model", module, folder, task=cfg.task.name, head=cfg.head)
+                    save_model(run.dir / "model", module, folder, tokenizer, task=cfg.task.name, head=cfg.head)
                 kept = {key: result[key] for key in KEPT_RESULTS}
                 run.complete(result, data=data.facts, num_evaluations=len(module.history), **kept, **module.facts())
                 shutil.rmtree(last.parent, ignore_errors=True)

@@ -8,6 +8,7 @@ from typing import Any, cast
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from clozelab.corpus.encoding import refuse_unknown
 from clozelab.corpus.files import Source
 from clozelab.corpus.prepare import find_prepared_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
@@ -39,8 +40,9 @@ def prepared_corpus(cfg: Any, *, verify: str = "sizes") -> PreparedCorpus:
     settings, generator = _settings(cfg)
     if generator:
         instantiate(generator)(output_dir=cfg.data_dir)
-    folder = prepare_corpus(**settings)
-    return PreparedCorpus.open(folder, verify)
+    corpus = PreparedCorpus.open(prepare_corpus(max_unknown_share=cfg.max_unknown_share, **settings), verify)
+    refuse_unknown(f"corpus {cfg.corpus.name}", corpus.manifest["unknown_fraction"], cfg.max_unknown_share)
+    return corpus
 
 
 def find_corpus(cfg: Any) -> Path | None:

@@ -25,6 +25,7 @@ from clozelab.stages.building import (
     check_pretraining,
     check_trackers,
     corpus_facts,
+    encoder_tokenizer,
     hardware_of,
     provenance,
     require_own_vocabulary,
@@ -100,6 +101,7 @@ def main(cfg: DictConfig) -> None:
     # All that can be wrong is found before the run folder is taken: a failed run of wrong settings would keep it.
     data.setup("fit")
     inputs = {"corpus": corpus.fingerprint} | require_own_vocabulary(cfg, corpus)
+    tokenizer = encoder_tokenizer(cfg, corpus, objectives)
     share_equal_run(cfg, inputs)
     scores = {key: Score.of(key, are_shares=True) for key in SCORES}
     claimed = Run.claim(cfg.run_dir, stage="pretrain", config=cfg, inputs=inputs, scores=scores, metric=SCORES[0])
@@ -117,7 +119,7 @@ def main(cfg: DictConfig) -> None:
 
         def save_encoder(step: int | None = None) -> None:
             folder = run.dir / ("encoder" if step is None else f"encoders/step-{step}")
-            module.save_encoder(folder, corpus.tokenizer.files(), provenance(plain, run, corpus, step=step))
+            module.save_encoder(folder, tokenizer.files(), provenance(plain, run.content, corpus, step=step))
 
         last = run.dir / "checkpoints" / "last.ckpt"
         callbacks = [
