@@ -258,6 +258,38 @@ def test_complete_run_is_left_alone(workplace: Path, whole_run: Path) -> None:
     assert (whole_run / "run.json").read_bytes() == before
 
 
+@pytest.mark.parametrize("what", ["flipped", "cut", "missing", "other vocabulary"])
+def test_a_damaged_corpus_is_named_before_the_first_step(
+    workplace: Path, whole_run: Path, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A byte that was changed in place is refused; what the cache can see by sizes it prepares again, and says so."""
+    cache = shutil.copytree(workplace / "cache", tmp_path / "cache")
+    (tokens,) = cache.glob("corpora/*/train/tokens-00000.bin")
+    content, vocabulary = tokens.read_bytes(), tokens.parents[1] / "tokenizer" / "vocab.txt"
+    if what == "missing":
+        tokens.unlink()
+    elif what == "other vocabulary":
+        vocabulary.write_text(vocabulary.read_text().replace("\na\n", "\nq\n", 1))
+    else:
+        half = len(content) // 2
+        tokens.write_bytes(
+            content[:half] + (bytes([content[half] ^ 1]) + content[half + 1 :] if what == "flipped" else b"")
+        )
+    if what == "flipped":
+        assert len(tokens.read_bytes()) == len(content)
+        with pytest.raises(ValueError, match=rf"{tokens} has changed since it was written; delete the prepared corpus"):
+            run_here(workplace, tmp_path / "run", cache_dir=cache)
+        assert not (tmp_path / "run").exists()
+        shutil.rmtree(tokens.parents[1])
+        run_here(workplace, tmp_path / "run", cache_dir=cache)  # as the message says
+    else:
+        run_here(workplace, tmp_path / "run", cache_dir=cache)
+        path = vocabulary.parent if what == "other vocabulary" else tokens
+        assert f"{path}" in caplog.text and "preparing it again" in caplog.text
+    assert tokens.read_bytes() == content
+    assert state(tmp_path / "run")["inputs"] == state(whole_run)["inputs"]
+
+
 def test_encoders_on_the_way_are_kept_and_change_nothing(
     workplace: Path, whole_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ from clozelab.stages.building import (
 from clozelab.stages.prepare import prepared_corpus
 from clozelab.targets import check_targets
 from clozelab.training.callbacks import KeepEncoders, PositionGrowth, growth_steps
+from clozelab.training.host import process_rank
 from clozelab.training.runtime import largest_that_fits, try_step
 from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
@@ -94,7 +95,7 @@ def main(cfg: DictConfig) -> None:
     check_pretraining(cfg, plain, hardware)
     check_trackers(cfg)
     steps_to_keep = kept_steps(cfg)
-    corpus = prepared_corpus(cfg)
+    corpus = prepared_corpus(cfg, verify="sizes" if process_rank() else "full")  # every byte, once a run
     validation = {f"validation_{key}": plain["validation"][key] for key in ("instances", "seq_length")}
     how = {"phases": plain["phases"], "seed": cfg.seed, "num_workers": cfg.trainer.num_workers}
     data = CorpusDataModule(corpus, objectives, **how, **validation)
