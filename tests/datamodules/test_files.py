@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import threading
+import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,9 @@ from clozelab.datamodules.files import (
     refuse_wrong_file,
     require_file,
     text_lines,
+    whole_sha256,
 )
+from clozelab.datamodules.labelled import TableFormat
 
 
 def test_missing_file_says_what_to_do(tmp_path: Path) -> None:
@@ -186,3 +191,64 @@ def test_who_comes_later_waits(tmp_path: Path) -> None:
     thread.join()
     assert order == ["first", "second"]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_row_that_is_cut_at_the_end_of_the_file_is_no_dirt(tmp_path: Path, end: str) -> None:
+    """One damaged row of many is forgiven; not where the file ends in the middle of it."""
+    path = tmp_path / "train.tsv"
+    path.write_text("text\tlabel\n" + "the film\t1\n" * 500 + f"the fi{end}")
+    table = TableFormat(["text"], "label")
+    if end:
+        assert table.read(path).num_bad_rows == 1  # the control
+    else:
+        with pytest.raises(ValueError, match=r"train\.tsv:502: 1 fields, expected 2: .* it was cut; fetch it again"):
+            table.read(path)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.25, 0.99, 0.03])
+def test_half_a_file_is_told_from_another_one(tmp_path: Path, share: float) -> None:
+    """Cut at the end of a line it looks whole; the note of the first reading knows how it went on."""
+    path, cache = tmp_path / "train.tsv", tmp_path / "cache"
+    lines = [f"the film number {number}\t{number % 2}\n" for number in range(400)]
+    path.write_text("".join(lines))
+    whole = whole_sha256(path, cache)
+    assert whole == file_sha256(path) == whole_sha256(path, cache)
+    path.write_text("".join(lines[: int(share * len(lines))]))
+    for _ in range(2):
+        with pytest.raises(
+            ValueError, match=r"train\.tsv is only the beginning, .* fetch it again, or delete (.*)\.json"
+        ):
+            whole_sha256(path, cache)
+    path.write_text("".join(lines))
+    assert whole_sha256(path, cache) == whole
+    path.write_text("".join(lines[200:]))  # shorter, and not the beginning
+    assert whole_sha256(path, cache) == file_sha256(path)
+    path.write_text("".join(lines))  # longer: there may be more data every day
+    assert whole_sha256(path, cache) == whole
+    path.write_text("".join(lines[:200]))
+    next((cache / "files").iterdir()).unlink()  # as the message says
+    assert whole_sha256(path, cache) == file_sha256(path)
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_a_file_that_unpacks_without_end_is_refused(tmp_path: Path, suffix: str) -> None:
+    path, line = tmp_path / f"x.txt.{suffix}", b"a word " * 1000 + b"\n"
+    packer: Any = zlib.compressobj(9, wbits=31) if suffix == "gz" else zstandard.ZstdCompressor().compressobj()
+    with path.open("wb") as file:
+        for _ in range(30):
+            file.write(packer.compress(line * 150))
+        file.write(packer.flush())
+    assert 200 * path.stat().st_size < 30 * 150 * len(line) < 40e6
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=rf"{path.name} unpacks to over [\d,]+ bytes, as no text does: leave it out"):
+        for _ in text_lines(path):
+            pass
+    assert tracemalloc.get_traced_memory()[1] < 100e6
+    tracemalloc.stop()
+
+
+def test_a_small_file_may_repeat_itself(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt.gz"
+    path.write_bytes(gzip.compress(b"a line\n" * 1_000_000))
+    assert sum(1 for _ in text_lines(path)) == 1_000_000

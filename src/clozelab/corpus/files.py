@@ -25,6 +25,7 @@ JSONL_SUFFIXES = (".jsonl", ".ndjson")
 TEXT_SUFFIXES = (".txt", ".text", "")
 """What a folder is searched for besides jsonl; a file or glob may have any suffix."""
 CHUNK_BYTES = 2**20
+MAX_EXPANSION, MIN_BOMB_BYTES = 200, 2**24  # a packed file may become so many times larger, or so large
 SNIFFED_BYTES = 8192
 """A NUL byte among the first ones means a binary file; a later one, a bad row."""
 MAX_BAD_FRACTION = 0.01
@@ -208,7 +209,11 @@ def _chunks(path: Path, raw: BinaryIO) -> Iterator[bytes]:
     try:
         stream = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
         chunks = _zstd_chunks(raw) if path.suffix == ".zst" else iter(lambda: stream.read(CHUNK_BYTES), b"")
+        size, limit = 0, max(MIN_BOMB_BYTES, MAX_EXPANSION * path.stat().st_size)
         for number, chunk in enumerate(chunks):
+            size += len(chunk)
+            if path.suffix in COMPRESSIONS and size > limit:
+                raise ValueError(f"{path} unpacks to over {limit:,} bytes, as no text does: leave it out, or unpack it")
             if number == 0 and b"\0" in chunk[:SNIFFED_BYTES]:
                 raise ValueError(f"{path} is binary (or UTF-16): UTF-8 text was expected")
             yield chunk
@@ -219,13 +224,16 @@ def _chunks(path: Path, raw: BinaryIO) -> Iterator[bytes]:
 def _zstd_chunks(raw: BinaryIO) -> Iterator[bytes]:
     """Decompressed chunks of all frames. The library's own reader ends a cut-off file in silence; this does not."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
-    frame = None
-    while data := raw.read(CHUNK_BYTES // 8):
+    frame, text = None, b""
+    while data := raw.read(CHUNK_BYTES // 256):  # 4 KiB unpack to 128 MiB at most
         while data:
             frame = frame or decompressor.decompressobj()
-            if chunk := frame.decompress(data):
-                yield chunk
+            text += frame.decompress(data)
             data = frame.unused_data if frame.eof else b""
             frame = None if frame.eof else frame
+        if len(text) >= CHUNK_BYTES // 8:
+            yield text
+            text = b""
+    yield from [text] if text else []
     if frame is not None:
         raise EOFError("the compressed stream ends early")
