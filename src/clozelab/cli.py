@@ -13,6 +13,7 @@ import select
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -215,6 +216,8 @@ def _job(verb: str, cfg: DictConfig) -> int:
     from clozelab.launch.processes import die_with_first_rank
     from clozelab.runs.find import is_done
     from clozelab.runs.fingerprint import require_encoder
+    from clozelab.runs.record import read_record
+    from clozelab.runs.store import accept_other_code
     from clozelab.targets import check_targets
     from clozelab.training.host import import_torchmetrics_quickly, tune_allocator
 
@@ -224,6 +227,7 @@ def _job(verb: str, cfg: DictConfig) -> int:
     if verb in ("pretrain", "finetune"):
         check_overrides(cfg)
         if is_done(cfg.run_dir, stage=verb, config=cfg):
+            accept_other_code([read_record(Path(cfg.run_dir))], cfg.reuse)
             print(f"complete already: {cfg.run_dir}")
             return 0
     if verb == "finetune":

@@ -224,6 +224,9 @@ class StageConfig:
     gradient_clip_norm: Annotated[float, Field(ge=0)] = MISSING  # 0: gradients are not cut
     max_unknown_share: Annotated[float, Field(ge=0, le=1), NEUTRAL] = MISSING  # of [UNK] in a text; more is refused
     logger: Annotated[dict[str, Any] | None, NEUTRAL] = None
+    reuse: Annotated[str, one_of("ask", "same_code", "any"), NEUTRAL] = MISSING
+    """Of a run that other code has made. ask: a question in a terminal, else a warning, and never shared with another
+    experiment. same_code: it is refused. any: it is taken, and shared, with a warning."""
 
 
 @dataclass

@@ -38,7 +38,7 @@ SHAPE = {
     "initializer_range": 0.1,
     "trained_seq_lengths": [32, 72],
 }
-RUN_FILES = {"config.yaml", "log.txt", "metrics.csv", "predictions.jsonl", "run.json", "scores.json"}
+RUN_FILES = {".run.json.copy", "config.yaml", "log.txt", "metrics.csv", "predictions.jsonl", "run.json", "scores.json"}
 
 
 @pytest.fixture(scope="module")

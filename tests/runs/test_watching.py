@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +128,20 @@ def test_a_run_that_has_looked_is_settled_again(tmp_path: Path) -> None:
     with Run.claim(tmp_path / "run", stage="pretrain", config=cfg, inputs={}) as run:
         assert run.is_complete
     assert is_done(tmp_path / "run", stage="pretrain", config=cfg)
+
+
+@pytest.mark.parametrize("how", ["in place", "another file"])
+def test_an_edit_that_keeps_size_and_time_is_seen(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("one.")
+    cfg = config(tmp_path, corpus={"sources": [{"name": "mine", "path": "text.txt"}]})
+    finish(tmp_path / "run", cfg)
+    assert is_done(tmp_path / "run", stage="pretrain", config=cfg)  # the control
+    before = path.stat()
+    time.sleep(0.02)  # a file system counts in ticks of up to 10 ms
+    if how == "another file":
+        path.rename(tmp_path / "old")
+    path.write_text("two.")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert not is_done(tmp_path / "run", stage="pretrain", config=cfg)

@@ -19,7 +19,7 @@ from clozelab.config import check_config, scaled_phases
 from clozelab.launch.sweep import Sweep, hydra_config
 from clozelab.runs.find import find_equal_run, is_done, is_record_of
 from clozelab.runs.fingerprint import are_untouched
-from clozelab.runs.record import JobName, read_delta, read_record
+from clozelab.runs.record import DAMAGED, JobName, read_delta, read_record
 from clozelab.terminal import key_of
 
 LIKELY_SHARED = "shared?"
@@ -37,7 +37,7 @@ class PlannedJob(NamedTuple):
     """new | conflict (a run of other settings is there, and the job will be refused) | shared (new, and an equal run of
     another experiment will be taken) | shared? (will be, if the files it read are still the same) | complete (nothing
     it was made from can have changed) | running | interrupted | failed | check (complete, but perhaps of other
-    inputs)."""
+    inputs, or of code that must not be) | damaged (its record cannot be read: the job itself will say so)."""
     source: str = ""
     """Folder of the run that is, or will be, shared."""
 
@@ -76,7 +76,10 @@ def with_own_folders(planned: Iterable[PlannedJob]) -> Iterator[PlannedJob]:
 def job_status(stage: str, config: DictConfig, run_dir: str) -> tuple[str, str]:
     """(the status of a PlannedJob, the run it shares)."""
     folder = Path(run_dir)
-    record = read_record(folder)
+    try:
+        record = read_record(folder)
+    except ValueError:
+        return DAMAGED, ""
     if record is None:
         if stage != "pretrain" or not (source := find_equal_run(config)):
             return "new", ""

@@ -26,7 +26,8 @@ from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folder
 from clozelab.launch.processes import ForkServer, Job, ProcessPool, Stopped
 from clozelab.launch.sweep import JobComposer, hydra_config, refuse_repeated
 from clozelab.runs.fingerprint import redacted, redacted_words
-from clozelab.runs.record import read_record
+from clozelab.runs.record import DAMAGED, read_record
+from clozelab.runs.store import accept_other_code
 from clozelab.runs.upkeep import write_launch
 from clozelab.terminal import key_of
 from clozelab.training.host import usable_cores
@@ -139,6 +140,9 @@ class SweepLauncher(Launcher):
                 self.get_ready(composed[-1], len(job_overrides))
         refuse_repeated(plan.overrides for plan in planned)
         planned = list(with_own_folders(planned))
+        if planned and (reuse := str(composed[0].get("reuse"))) != "same_code":  # there each job refuses its own
+            places = [Path(one.run_dir) for one in planned if one.run_dir and one.status not in (DAMAGED, "conflict")]
+            accept_other_code(map(read_record, places), reuse)
         jobs = [self._job(plan, index) for index, plan in enumerate(planned, initial_job_idx)]
         console = Console(stderr=True)
         if initial_job_idx == 0 and planned:
@@ -275,9 +279,12 @@ def _doubt(jobs: Sequence[Job], planned: Sequence[PlannedJob]) -> None:
     """An exit status of 0 is not enough: the run folder has to say that the run is complete."""
     for job, plan in zip(jobs, planned, strict=True):
         if job.state == "complete" and plan.run_dir:
-            record = read_record(Path(plan.run_dir))
-            if record is None or not record.is_complete:
+            try:
+                record = read_record(Path(plan.run_dir))
                 status = "nothing" if record is None else record.status
+            except ValueError as error:
+                status = str(error)
+            if status != "complete":
                 job.state, job.message = "failed", f"ended with exit status 0, but its run folder says {status}"
 
 

@@ -6,6 +6,7 @@ from hydra.core.plugins import Plugins
 
 from clozelab import config
 from clozelab.launch.processes import die_with_parent
+from clozelab.runs.fingerprint import code_of_results
 from clozelab.training.host import host_facts
 
 # What reaches the whole group is the launcher's to handle; where it ends, for whatever reason, so do we at once.
@@ -16,3 +17,4 @@ die_with_parent(signal.SIGKILL)
 config.register()
 Plugins.instance()  # looks for all that are installed
 host_facts()  # a job runs the code that is loaded now, whatever is checked out when it records its commit
+code_of_results()

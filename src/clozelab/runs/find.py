@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from clozelab.config import kept_step, total_steps
-from clozelab.runs.fingerprint import RESULTS_VERSIONS, are_untouched, encoder_fingerprint
+from clozelab.runs.fingerprint import RESULTS_VERSIONS, are_untouched, code_hash, encoder_fingerprint
 from clozelab.runs.record import (
     CONFIG_FILE,
     DAMAGED,
@@ -30,7 +30,7 @@ from clozelab.runs.record import (
     read_record,
 )
 from clozelab.suggestions import hint
-from clozelab.training.host import PROC_LOCKS, Held, holder, holders
+from clozelab.training.host import PROC_LOCKS, Held, holder, holders, host_facts
 
 PLACES = re.compile(
     r"/(?P<experiment>[^/]+)/(?P<scale>[^/]+)/(?P<stage>pretrain|finetune)"
@@ -50,11 +50,12 @@ class Runs:
 
     @cached_property
     def runs(self) -> list[Record]:
-        """Those that count: readable, and the first of two folders that are called the same."""
+        """Those that count: readable and, of folders that are called the same, the one that was made where it lies."""
         found: dict[tuple[Any, ...], Record] = {}
         for one in self.records:
-            if one.status != DAMAGED:
-                found.setdefault(_identity(one), one)
+            name = _identity(one)
+            if one.status != DAMAGED and (name not in found or _at_home(one) > _at_home(found[name])):
+                found[name] = one
         return list(found.values())
 
     @cached_property
@@ -72,10 +73,16 @@ class Runs:
         return [
             f"{one.folder}: {one.problem}"
             if one.status == DAMAGED
-            else f"{one.folder}: the same run as {first[_identity(one)]}, perhaps a copy; not counted"
+            else f"{one.folder}: the same run as {first[_identity(one)]}, a copy by its place; not counted"
             for one in self.records
             if one.status == DAMAGED or first[_identity(one)] != one.folder
         ]
+
+    @property
+    def lost(self) -> list[str]:
+        """Every complete pre-training without its curve."""
+        gone = (one.folder for one in self.pretrain if one.is_complete and not (one.folder / "metrics.csv").is_file())
+        return [f"{folder}: its metrics.csv is gone, so it is in no plot; its scores count" for folder in gone]
 
     @property
     def synthetic(self) -> str | None:
@@ -86,6 +93,11 @@ class Runs:
 def _identity(one: Record) -> tuple[Any, ...]:
     """What a run is called in a table, which takes the best of several learning rates."""
     return one.experiment, one.scale, one.stage, *one.job_name, one.learning_rate
+
+
+def _at_home(one: Record) -> int:
+    """How many names on the way to its folder are those of the place where it was made, from the last one on."""
+    return len(os.path.commonprefix([one.folder.resolve().parts[::-1], Path(one.home).parts[::-1]]))  # noqa: RUF071
 
 
 def find(root: Path) -> Runs:
@@ -172,13 +184,23 @@ def is_done(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
         record = read_record(folder)
         if record is None or not record.is_complete or not is_record_of(record, stage=stage, config=config):
             return False
-        if not are_untouched(config, record.watched):
+        if not are_untouched(config, record.watched) or (config.get("reuse") == "same_code" and other_code(record)):
             return False
     except ValueError:
         return False
     if stage == "finetune":
         return (folder / "scores.json").is_file()
     return (record.shared is None or shared_run_is_there(record)) and not missing_encoders(config, folder)
+
+
+def other_code(record: Record | None) -> str:
+    """What to say of a run that other code has made than would make it now; empty where nothing that counts differs."""
+    if record is None or record.code == (digest := code_hash(record.stage, record.config)):
+        return ""
+    sides = (record.code, record.git and record.git.model_dump()), (digest, host_facts()["git"])
+    gits = (f"commit {git['commit'][:10]}{', changed' * git['dirty']}" if git else "no commit" for _, git in sides)
+    made, now = (f"{code[:10] or 'unknown'} ({git})" for (code, _), git in zip(sides, gits, strict=True))
+    return f"{record.folder} was made by other code: {made}, now {now}"
 
 
 def kept_steps(config: DictConfig) -> list[int]:
@@ -209,11 +231,13 @@ def trained_by(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in NAMES}
 
 
-def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None) -> Record | None:
+def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None, anyhow: bool = False) -> Record | None:
     """A complete run of another experiment that trained just this by itself, with every encoder that is needed of it.
 
     `inputs`: fingerprints of what it reads; None where they are not known yet, and the answer is only likely.
+    `anyhow`: whatever code has made it, as with reuse=any.
     """
+    anyhow |= config.get("reuse") == "any"
     if not config.get("share_runs"):
         return None
     mine = trained_by(plain_config(config))
@@ -228,7 +252,7 @@ def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None) 
         is_current = theirs.shared is None and theirs.results_version == RESULTS_VERSIONS["pretrain"]
         is_equal = trained_by(theirs.config) == mine and inputs in (None, theirs.inputs)
         has_encoders = (folder / "encoder/model.safetensors").is_file() and not missing_encoders(config, folder)
-        if is_current and is_equal and has_encoders:
+        if is_current and is_equal and has_encoders and (anyhow or not other_code(theirs)):
             return theirs
     return None
 

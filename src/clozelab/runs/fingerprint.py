@@ -6,6 +6,7 @@ run.json, config.yaml and what a tracker is told. Patterns cannot know every sec
 
 from __future__ import annotations
 
+import ast
 import glob
 import hashlib
 import json
@@ -13,6 +14,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +184,59 @@ def encoder_fingerprint(folder: str | Path) -> str:
     return digest(hashes)
 
 
+ROOMS = ("corpus", "datamodules", "metrics", "models", "modules", "objectives", "optim", "stages", "training")
+WATCHERS = ("host.py", "measuring.py", "tracking.py")  # they watch a training, and change nothing in it
+
+
+def code_hash(stage: str, config: Mapping[str, Any]) -> str:
+    """The code that makes a run: its stage, the `_target_`s of its configuration, and what these import.
+
+    Comments, docstrings and line endings count for nothing; nor do the rooms that plan, launch, record and judge.
+    """
+    code, found, said = code_of_results(), dict[str, str](), flatten(dict(config))
+    left = [f"stages.{stage}", f"models.families.{said.get('architecture.model_type')}"]
+    left += [str(one) for key, one in said.items() if key.endswith("_target_")]
+    while left:
+        name = left.pop().removeprefix("clozelab.")
+        while name and name not in code:
+            name = name.rpartition(".")[0]  # from what a module holds to the module
+        if name and name not in found:
+            found[name], imported = code[name]
+            left += imported if name == f"stages.{stage}" or not name.startswith("stages.") else ()  # not for both
+    return digest(found)
+
+
+@cache
+def code_of_results() -> dict[str, tuple[str, list[str]]]:
+    """Module -> a hash of what it says, and all that it imports; read once: later edits are not this process's."""
+    package = Path(__file__).resolve().parents[1]
+    files = (path for room in ROOMS for path in (package / room).rglob("*.py") if path.name not in WATCHERS)
+    return {".".join(path.relative_to(package).with_suffix("").parts): _said_and_imported(path) for path in files}
+
+
+def _said_and_imported(path: Path) -> tuple[str, list[str]]:
+    words, imported = list[str](), list[str]()
+
+    def say(node: Any) -> None:
+        if isinstance(node, ast.ImportFrom):
+            imported.extend(f"{node.module}.{one.name}" for one in node.names)
+        if isinstance(node, ast.AST):
+            words.append(type(node).__name__)
+            for name, value in ast.iter_fields(node):
+                if value is not None and value != []:  # which versions of Python have more or less of
+                    words.append(name)
+                    say(value)
+        elif isinstance(node, list):
+            for one in node:
+                if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)):  # a docstring
+                    say(one)
+        else:
+            words.append(repr(node))
+
+    say(ast.parse(path.read_bytes()))
+    return hashlib.sha256("\n".join(words).encode()).hexdigest(), imported
+
+
 def flatten(value: Any, where: str = "") -> dict[str, Any]:
     """Nested mappings and lists as one mapping of dotted keys; empty ones have none."""
     if not isinstance(value, dict | list):
@@ -196,21 +251,21 @@ UNWATCHED = "(not all files can be watched)"
 """Stands in for the files where they are too many or not to be found: then only the run itself can say more."""
 
 
-def watched_files(config: DictConfig) -> dict[str, tuple[int, int]]:
-    """Size and time of every file that the configuration names: {path: (bytes, nanoseconds)}."""
-    found: dict[str, tuple[int, int]] = {}
+def watched_files(config: DictConfig) -> dict[str, tuple[int, ...]]:
+    """Of every file that the configuration names: bytes, inode, times of its content and (not to be set) any change."""
+    found: dict[str, tuple[int, ...]] = {}
     try:
         for path in _named_files(config):
             status = path.stat()
-            found[str(path)] = (status.st_size, status.st_mtime_ns)
+            found[str(path)] = (status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
             if len(found) > MAX_WATCHED_FILES:
-                return {UNWATCHED: (-1, -1)}
+                return {UNWATCHED: (-1,)}
     except (OSError, RuntimeError, ValueError):  # no such source, nobody's "~", no pattern, a file that just went
-        return {UNWATCHED: (-1, -1)}
+        return {UNWATCHED: (-1,)}
     return dict(sorted(found.items()))
 
 
-def are_untouched(config: DictConfig, before: Mapping[str, tuple[int, int]]) -> bool:
+def are_untouched(config: DictConfig, before: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether the configuration's files are surely those that a run's record names, as they were then."""
     return UNWATCHED not in (watched := watched_files(config)) and before == watched
 

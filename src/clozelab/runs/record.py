@@ -6,10 +6,12 @@ Written when a run folder is claimed. One type for writing and for reading; a fi
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from itertools import product
@@ -23,6 +25,7 @@ from clozelab.runs.fingerprint import canonical, flatten, redacted, redacted_wor
 from clozelab.training.measuring import read_rows
 
 RUN_FILE, CONFIG_FILE, LOG_FILE, LOCK_FILE = "run.json", "config.yaml", "log.txt", ".lock"
+COPY_FILE = ".run.json.copy"  # of run.json, for when that is damaged
 BUSY_STATUS = os.EX_TEMPFAIL  # exit status of a command whose run folder another process holds: try again later
 DAMAGED, KILLED = "damaged", "killed"
 STATUSES = ("complete", "running", KILLED, "interrupted", "failed", DAMAGED)
@@ -110,9 +113,10 @@ class Record(BaseModel):
     scores: dict[str, Score] = {}
     fingerprint: str
     results_version: int
+    home: str = ""  # the folder that it was made in, below runs_dir; a copy lies elsewhere
     config: dict[str, Any]  # resolved, without what cannot change a result; secrets as hashes
     inputs: dict[str, str]  # name -> checksum of everything that was read
-    watched: dict[str, tuple[int, int]]
+    watched: dict[str, tuple[int, ...]]  # files -> what tells whether they were touched
     started: str
     finished: str | None = None
     seconds: float = 0.0
@@ -120,10 +124,12 @@ class Record(BaseModel):
     error: str | None = None
     facts: dict[str, Any] = {}
     process: Process | None = None
+    code: str = ""  # hash of what computes it (fingerprint.code_hash), of the last session
+    environment: dict[str, str] = {}  # what else decides the last digits: Python, torch, numpy, tokenizers, kernels
     versions: dict[str, str] = {}
     git: Git | None = None
     host: dict[str, Any] = {}
-    earlier_sessions: list[dict[str, Any]] = []  # each other commit, set of versions and machine that trained it, once
+    earlier_sessions: list[dict[str, Any]] = []  # each other code, set of versions and machine that trained it, once
     shared: Shared | None = None
 
     folder: Path = Field(default=Path(), exclude=True)
@@ -231,13 +237,18 @@ def command_line(words: Sequence[str], started_in: str) -> str:
 
 
 def read_record(folder: Path) -> Record | None:
-    """The record of a run folder; None where there is none, ValueError where it is not a run's of this version."""
+    """The record of a run folder, or its copy where that is damaged, which the next write makes the record again; None
+    where there is none, ValueError where neither is a run's of this version."""
     path = folder / RUN_FILE
     try:
         record = Record.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError as error:
+        with suppress(OSError, ValidationError):
+            found = Record.model_validate_json((folder / COPY_FILE).read_bytes())
+            logging.getLogger(__name__).warning("%s is damaged; its copy %s is read instead", path, COPY_FILE)
+            return found.model_copy(update={"folder": folder})
         first = error.errors()[0]
         wrong = f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}"
         raise ValueError(
@@ -249,8 +260,9 @@ def read_record(folder: Path) -> Record | None:
 
 
 def write_record(record: Record) -> None:
-    """Write run.json in the record's folder."""
-    write_json(record.folder / RUN_FILE, record.model_dump())
+    """Write run.json in the record's folder, and its copy."""
+    for name in (COPY_FILE, RUN_FILE):
+        write_json(record.folder / name, record.model_dump())
 
 
 def write_json(path: Path, value: Any) -> None:

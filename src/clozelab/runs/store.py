@@ -14,9 +14,10 @@ import logging
 import os
 import platform
 import signal
+import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -25,8 +26,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
-from clozelab.runs.find import find_equal_run, shared_run_is_there
-from clozelab.runs.fingerprint import RESULTS_VERSIONS, UNWATCHED, digest, encoder_fingerprint, watched_files
+from clozelab.runs.find import find_equal_run, other_code, shared_run_is_there
+from clozelab.runs.fingerprint import RESULTS_VERSIONS, UNWATCHED, code_hash, digest, encoder_fingerprint, watched_files
 from clozelab.runs.record import (
     BUSY_STATUS,
     CONFIG_FILE,
@@ -50,7 +51,7 @@ from clozelab.training.host import host_facts, process_rank
 LEFT_BY_RUNS = ("checkpoints", "encoder", "encoders", "metrics.csv", "scores.json")
 LINKED = ("encoder", "encoders", "metrics.csv")
 OF_THE_TRAINING = ("status", "started", "finished", "seconds", "sessions", "facts", "process", "versions", "git",
-                   "host", "earlier_sessions")  # fmt: skip
+                   "host", "earlier_sessions", "code", "environment")  # fmt: skip
 """What a record that shares an equal run has from that run's."""
 FOLLOWER_WAIT_SECONDS = 120.0
 
@@ -114,6 +115,7 @@ class Run:
                     "Give this run another folder (run_dir=..., or experiment=... for a whole experiment), "
                     "or remove the folder to run it again."
                 )
+            accept_other_code([old], str(config.get("reuse")))
             if old is not None and old.is_complete:
                 if old.watched != fresh.watched and UNWATCHED not in fresh.watched:
                     old.watched = fresh.watched  # the same inputs, with other times or in another place
@@ -123,10 +125,12 @@ class Run:
                 _refuse_leftovers(folder)
             else:  # an unfinished session of the same run
                 fresh.seconds, fresh.facts, fresh.started = old.seconds, old.facts, old.started
-                fresh.sessions, made_by = old.sessions + 1, {"git", "versions", "host"}
+                fresh.sessions, made_by = old.sessions + 1, {"code", "environment", "git", "versions", "host"}
                 for one in (*old.earlier_sessions, old.model_dump(include=made_by)):
                     if one not in fresh.earlier_sessions and one != fresh.model_dump(include=made_by):
                         fresh.earlier_sessions.append(one)
+                if (folder / "checkpoints").is_dir() and not (folder / "metrics.csv").is_file():
+                    logger.warning("%s has lost its metrics.csv: its curve begins where the run goes on", folder)
             (folder / CONFIG_FILE).write_text(shown_config(config), encoding="utf-8")
             run = cls(fresh, lock=lock, is_resumed=old is not None)
             run._log = logging.FileHandler(folder / LOG_FILE, encoding="utf-8")
@@ -226,6 +230,20 @@ def _follow(folder: Path, fresh: Record) -> Record:
     return found
 
 
+def accept_other_code(records: Iterable[Record | None], reuse: str) -> None:
+    """Say of runs that other code has made that they are taken; RunConflictError where they must not be. In a terminal
+    reuse=ask asks; elsewhere nobody could answer, and what has been trained is not thrown away."""
+    if not (found := [said for one in records if (said := other_code(one))]):
+        return
+    said = found[0] + (f"; so were {len(found) - 1} more" if found[1:] else "")
+    is_asked = reuse == "ask" and sys.stdin.isatty() and sys.stderr.isatty()
+    if is_asked:
+        print(f"{said}. Go on with what it has made? [y/N] ", end="", file=sys.stderr, flush=True)
+    if reuse == "same_code" or (is_asked and sys.stdin.readline().strip().lower() not in ("y", "yes")):
+        raise RunConflictError(f"{said}; remove the folder to train again, give run_dir another name, or say reuse=any")
+    logger.warning("%s; it is taken as it is (reuse=same_code refuses such runs)", said)
+
+
 def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
     """Make the run's folder the record of an equal run elsewhere, if there is one and the folder holds no run yet.
 
@@ -241,6 +259,8 @@ def share_equal_run(config: DictConfig, inputs: Mapping[str, str]) -> None:
         raise ValueError(f"{was}; remove the folder to train here")
     theirs = find_equal_run(config, inputs) if record is None else None
     if theirs is None:
+        if record is None and (other := find_equal_run(config, inputs, anyhow=True)):
+            logger.warning("%s; so it is not shared (reuse=any would share it)", other_code(other))
         return
     lock = _lock(folder)
     try:
@@ -268,6 +288,7 @@ def new_record(
 ) -> Record:
     """The record of a run that begins now; ValueError where a mandatory value of the configuration is missing."""
     plain, version = plain_config(config), RESULTS_VERSIONS[stage]
+    place, runs_dir = folder.resolve(), Path(str(config.get("runs_dir") or "")).resolve()
     return Record(
         status="running",
         stage=stage,
@@ -276,12 +297,14 @@ def new_record(
         scores=dict(scores),
         fingerprint=digest({"config": plain, "inputs": dict(inputs), "results_version": version}),
         results_version=version,
+        home=(place.relative_to(runs_dir) if place.is_relative_to(runs_dir) else Path(place.name)).as_posix(),
         **what_was_said(),
         config=plain,
         inputs=dict(inputs),
         watched=watched_files(config),
         started=now(),
         process=Process(pid=os.getpid(), host=platform.node()),
+        code=code_hash(stage, plain),
         **host_facts(),
         folder=folder,
     )

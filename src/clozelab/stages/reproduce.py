@@ -18,6 +18,8 @@ from rich.markup import escape
 from clozelab.launch.jobs import LIKELY_SHARED, names_of, planned_jobs
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, STOPPED
 from clozelab.planning.steps import SWEEPS, Step, make_steps
+from clozelab.runs.find import find
+from clozelab.runs.store import accept_other_code
 from clozelab.runs.upkeep import write_launch
 from clozelab.stages.report import judge
 from clozelab.terminal import parse, wants_help
@@ -52,6 +54,7 @@ def main(words: Sequence[str]) -> int:
     write_launch(last.root[0], ["reproduce", *words], {stage: jobs.get(stage, []) for stage in SWEEPS})
     if all_complete(steps):
         console.print("every run is complete", style="dim")
+        accept_other_code(find(last.root[0]).runs, "any")
     else:
         if "skip-doctor" not in said.flags:
             before = sum(not step.is_sweep for step in steps)

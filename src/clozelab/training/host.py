@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("clozelab", "torch", "lightning", "hydra-core", "omegaconf", "numpy", "tokenizers", "safetensors")
+KERNELS = {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16"}  # what torch chooses its code by
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # parameter numbers of mallopt(3), from malloc.h
 OPTIONAL_OF_TORCHMETRICS = ("_MATPLOTLIB_", "_SCIENCEPLOT_", "_TRANSFORMERS_")
 
 
 @cache
 def host_facts() -> dict[str, Any]:
-    """{"versions": ..., "git": {"commit", "dirty"} or None, "host": {"cpu", "cores", "platform", "gpus"}}."""
+    """Versions, git {"commit", "dirty"} or None, host {"cpu", "cores", "platform", "gpus"}; environment: what of these
+    decides the last digits of a result."""
     found = {name: next(iter(metadata.distributions(name=name)), None) for name in PACKAGES}  # as import does
     installed = {name: one.version for name, one in found.items() if one is not None}
     gpus = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
@@ -30,7 +32,10 @@ def host_facts() -> dict[str, Any]:
     # Installed into an environment inside somebody's repository, the code is not part of that repository.
     is_ours = commit is not None and _output(*git, "ls-files", "--error-unmatch", here) is not None
     dirty = bool(is_ours and _output(*git, "status", "--porcelain", "--untracked-files=no"))
+    numeric = {name: installed[name] for name in ("torch", "numpy", "tokenizers") if name in installed}
+    kernels = " ".join([platform.machine(), *sorted(KERNELS & cpu_flags()), *sorted({*(gpus or "").splitlines()})])
     return {
+        "environment": {"python": platform.python_version().rpartition(".")[0], "kernels": kernels, **numeric},
         "versions": {"python": platform.python_version(), **installed},
         "git": {"commit": commit, "dirty": dirty} if is_ours else None,
         "host": {

@@ -198,7 +198,7 @@ def problems(table: Table) -> dict[str, list[str]]:
         "Collapsed": collapsed,
         "Below the floor": _below(table),
         "Left out": [f"{count} runs of row {row}, which paper.yaml does not have" for row, count in strangers.items()],
-        "Unreadable": [line.replace(f"{runs.root}/", "") for line in runs.damaged],
+        "Unreadable": [line.replace(f"{runs.root}/", "") for line in [*runs.damaged, *runs.lost]],
     }
     return {heading: list(lines) for heading, lines in found.items() if lines}
 

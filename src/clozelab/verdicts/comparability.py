@@ -45,7 +45,7 @@ TOLERANCE = 0.02
 SHOWN = 3
 ANSWERS = ("predictions*.json*", "nbest_predictions.json", "null_odds.json")
 NO_DIFFERENCE = (
-    *("seed", "pretrain_seed", "task", "experiment", "hydra", "trainer", "logger", "hub", "share_runs"),
+    *("seed", "pretrain_seed", "task", "experiment", "hydra", "trainer", "logger", "hub", "share_runs", "reuse"),
     *("runs_dir", "run_dir", "data_dir", "cache_dir", "encoder", "save_model", "predict_test"),
 )
 """What overrides say that makes no other row: seeds, columns, places and machines."""

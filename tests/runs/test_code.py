@@ -1,0 +1,307 @@
+"""The code that made a run is part of its record, and is asked about before the run is used again."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from clozelab.launch.jobs import job_status
+from clozelab.runs import fingerprint
+from clozelab.runs.find import find_equal_run, is_done
+from clozelab.runs.fingerprint import code_hash, code_of_results
+from clozelab.runs.record import read_record
+from clozelab.runs.store import Run, RunConflictError, accept_other_code, share_equal_run
+from clozelab.stages import reproduce
+
+PACKAGE = Path(fingerprint.__file__).resolve().parents[1]
+TARGETS: dict[str, Any] = {
+    "objective": {"token": {"_target_": "clozelab.objectives.mlm.MaskedLanguageModel"}, "pair": None},
+    "architecture": {"block": {"_target_": "clozelab.models.encoder.PostNorm"}},
+    "optimizer": {"_target_": "clozelab.optim.adamw.build_adamw"},
+    "task": {"module": {"_target_": "clozelab.modules.classification.SequenceClassification"}},
+}
+PRETRAINING = {key: value for key, value in TARGETS.items() if key != "task"}
+FINETUNING = {key: value for key, value in TARGETS.items() if key != "objective"}
+COMMENTS = (
+    ("a comment", lambda text: "# something new\n" + text),
+    ("a docstring", lambda text: text.replace('"""', '"""Said otherwise. ', 1)),
+    ("Windows' line endings", lambda text: text.replace("\n", "\r\n")),
+    ("empty lines", lambda text: text.replace("\n\n\n", "\n\n\n\n\n")),
+)
+
+
+@pytest.fixture
+def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[bool, bool]]:
+    """edit(module, change) -> whether that changes the code of a pre-training, and of a fine-tuning."""
+
+    def run(module: str, change: Callable[[str], str] = lambda text: text + "\nNEW = 1\n") -> tuple[bool, bool]:
+        before = code_hash("pretrain", PRETRAINING), code_hash("finetune", FINETUNING)
+        file = tmp_path / "edited.py"
+        text = (PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+        new = change(text)
+        assert new != text
+        file.write_bytes(new.encode())
+        known = dict(code_of_results())
+        if module in known:
+            known[module] = fingerprint._said_and_imported(file)
+        with monkeypatch.context() as patch:
+            patch.setattr(fingerprint, "code_of_results", lambda: known)
+            after = code_hash("pretrain", PRETRAINING), code_hash("finetune", FINETUNING)
+        return before[0] != after[0], before[1] != after[1]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("module", "of_pretraining", "of_finetuning"),
+    [
+        ("objectives.mlm", True, False),
+        ("objectives.rtd", False, False),  # no target of either
+        ("modules.pretraining", True, False),
+        ("modules.classification", False, True),
+        ("modules.spans", False, False),
+        ("datamodules.corpus", True, False),
+        ("corpus.packing", True, False),
+        ("corpus.random", True, True),
+        ("models.attention", True, True),
+        ("models.layers", True, True),
+        ("optim.adamw", True, True),
+        ("training.checkpoints", True, True),
+        ("stages.building", True, True),
+        ("stages.pretrain", True, False),
+        ("metrics.glue", False, True),
+        ("training.tracking", False, False),
+        ("report.page", False, False),
+        ("verdicts.judging", False, False),
+        ("runs.store", False, False),
+        ("launch.launcher", False, False),
+    ],
+)
+def test_what_a_run_imports_when_it_trains_counts(
+    edit: Callable[..., tuple[bool, bool]], module: str, of_pretraining: bool, of_finetuning: bool
+) -> None:
+    assert edit(module) == (of_pretraining, of_finetuning)
+
+
+@pytest.mark.parametrize("what", [name for name, _ in COMMENTS])
+def test_what_only_reads_otherwise_does_not_count(edit: Callable[..., tuple[bool, bool]], what: str) -> None:
+    assert edit("objectives.mlm", dict(COMMENTS)[what]) == (False, False)
+    assert edit("objectives.mlm") == (True, False)  # the control
+
+
+def test_every_module_that_the_trainings_classes_load_counts() -> None:
+    """By what Python itself has loaded, in a process of its own."""
+    wanted = ["modules.pretraining", "datamodules.corpus", "objectives.mlm", "optim.adamw", "training.trainer"]
+    script = f"import sys, importlib\nfor name in {wanted}: importlib.import_module('clozelab.' + name)\n"
+    script += "print(*sorted(name for name in sys.modules if name.startswith('clozelab.')))"
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    loaded = {name.removeprefix("clozelab.") for name in said.split()} & code_of_results().keys()
+    assert {"models.encoder", "corpus.instances", "objectives.objective"} < loaded
+    before, known = code_hash("pretrain", PRETRAINING), code_of_results()
+    unseen = []
+    for name in loaded - {"corpus", "models", "modules", "objectives", "optim", "training", "datamodules"}:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fingerprint, "code_of_results", lambda name=name: known | {name: ("other", known[name][1])})
+            unseen += [name] if code_hash("pretrain", PRETRAINING) == before else []
+    assert not [name for name in unseen if not name.endswith("__init__")]
+
+
+def test_an_installed_copy_is_the_same_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = code_hash("pretrain", PRETRAINING)
+    copy = shutil.copytree(PACKAGE, tmp_path / "site-packages" / "clozelab")
+    monkeypatch.setattr(fingerprint, "__file__", str(copy / "runs" / "fingerprint.py"))
+    monkeypatch.setattr(fingerprint, "code_of_results", code_of_results.__wrapped__)
+    assert code_hash("pretrain", PRETRAINING) == here
+    mlm = copy / "objectives" / "mlm.py"
+    mlm.write_text(mlm.read_text() + "\nNEW = 1\n")
+    assert code_hash("pretrain", PRETRAINING) != here
+
+
+# Runs of other code
+
+
+def configuration(runs: Path, experiment: str = "first", reuse: str = "ask") -> DictConfig:
+    settings = {"experiment": experiment, "arm": "mlm", "seed": 1, "scale": {"name": "tiny"}, "reuse": reuse}
+    place = runs / experiment / "tiny" / "pretrain" / "mlm" / "seed-1"
+    places = {"runs_dir": str(runs), "run_dir": str(place), "data_dir": str(runs), "share_runs": True}
+    return OmegaConf.create(settings | places | {"phases": [{"steps": 8}], "keep_encoders": []} | PRETRAINING)
+
+
+def claim(config: DictConfig) -> Run:
+    return Run.claim(config.run_dir, stage="pretrain", config=config, inputs={"corpus": "c"})
+
+
+def train(config: DictConfig) -> None:
+    with claim(config) as run:
+        (run.dir / "encoder").mkdir()
+        for name in ("config.json", "model.safetensors"):
+            (run.dir / "encoder" / name).write_text("{}")
+        run.complete()
+
+
+@pytest.fixture
+def other_mlm(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Call it, and objectives/mlm.py says something else from now on."""
+
+    def change() -> None:
+        known = code_of_results()
+        changed = known | {"objectives.mlm": ("masks half of the tokens", known["objectives.mlm"][1])}
+        monkeypatch.setattr(fingerprint, "code_of_results", lambda: changed)
+
+    return change
+
+
+def test_a_record_says_by_which_code_and_in_which_environment_it_was_made(tmp_path: Path) -> None:
+    train(configuration(tmp_path))
+    record = read_record(Path(configuration(tmp_path).run_dir))
+    assert record is not None and record.code == code_hash("pretrain", record.config) and len(record.code) == 64
+    assert record.home == "first/tiny/pretrain/mlm/seed-1"
+    assert record.environment["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert {"torch", "numpy", "tokenizers", "kernels"} < record.environment.keys()
+    assert "transformers" not in record.environment
+
+
+def test_a_complete_run_of_other_code_is_said_once_and_taken(
+    tmp_path: Path, other_mlm: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = configuration(tmp_path)
+    train(config)
+    caplog.clear()
+    with claim(config) as run:
+        assert run.is_complete and not caplog.messages  # the control
+    made = read_record(Path(config.run_dir)).code  # type: ignore[union-attr]
+    other_mlm()
+    assert is_done(config.run_dir, stage="pretrain", config=config)
+    with claim(config) as run:
+        assert run.is_complete
+    (said,) = caplog.messages
+    now = code_hash("pretrain", run.content.config)
+    assert config.run_dir in said and made[:10] in said and now[:10] in said and "reuse=same_code" in said
+    assert read_record(Path(config.run_dir)).code == made  # type: ignore[union-attr]
+
+
+def test_same_code_refuses_it_and_any_takes_it(tmp_path: Path, other_mlm: Callable[[], None]) -> None:
+    strict, free = (configuration(tmp_path, reuse=reuse) for reuse in ("same_code", "any"))
+    train(strict)
+    assert is_done(strict.run_dir, stage="pretrain", config=strict)
+    other_mlm()
+    assert not is_done(strict.run_dir, stage="pretrain", config=strict)
+    assert job_status("pretrain", strict, strict.run_dir)[0] == "check"  # the job runs, and says why it cannot
+    with pytest.raises(RunConflictError, match=r"made by other code: \w{10} .*, now \w{10} .*remove the folder"):
+        claim(strict)
+    with claim(free) as run:
+        assert run.is_complete
+
+
+@pytest.mark.parametrize("answer", ["y\n", "n\n", "\n"])
+def test_in_a_terminal_it_is_asked(
+    tmp_path: Path,
+    other_mlm: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answer: str,
+) -> None:
+    config = configuration(tmp_path)
+    train(config)
+    record = read_record(Path(config.run_dir))
+    other_mlm()
+    terminal = io.StringIO(answer)
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdin", terminal)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    if answer == "y\n":
+        accept_other_code([None, record, record], "ask")
+    else:
+        with pytest.raises(RunConflictError, match="so were 1 more"):
+            accept_other_code([None, record, record], "ask")
+    assert capsys.readouterr().err.count("[y/N]") == 1
+
+
+def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
+    tmp_path: Path, other_mlm: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = configuration(tmp_path)
+    with pytest.raises(KeyboardInterrupt), claim(config):
+        raise KeyboardInterrupt
+    first = read_record(Path(config.run_dir)).code  # type: ignore[union-attr]
+    other_mlm()
+    with claim(config) as run:
+        run.complete()
+    assert sum("made by other code" in one for one in caplog.messages) == 1
+    record = read_record(Path(config.run_dir))
+    assert record is not None and record.code != first
+    assert [one["code"] for one in record.earlier_sessions] == [first]
+
+
+def test_another_experiment_does_not_share_it_unless_told(
+    tmp_path: Path, other_mlm: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    train(configuration(tmp_path))
+    other, free = configuration(tmp_path, "second"), configuration(tmp_path, "second", reuse="any")
+    assert find_equal_run(other, {"corpus": "c"})  # the control
+    first = read_record(Path(configuration(tmp_path).run_dir)).code  # type: ignore[union-attr]
+    other_mlm()
+    assert job_status("pretrain", other, other.run_dir) == ("new", "")
+    share_equal_run(other, {"corpus": "c"})
+    assert not Path(other.run_dir).exists()
+    assert "first/tiny/pretrain/mlm/seed-1 was made by other code" in caplog.text and "reuse=any" in caplog.text
+    share_equal_run(free, {"corpus": "c"})
+    record = read_record(Path(free.run_dir))
+    assert record is not None and record.shared is not None and record.code == first  # of what was trained
+
+
+def test_a_reproduction_that_finds_everything_complete_says_it_too(
+    tmp_path: Path, other_mlm: Callable[[], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(configuration(tmp_path))
+    step = SimpleNamespace(is_sweep=False, root=(tmp_path / "first" / "tiny", ""), overrides=(), config_name="")
+    nothing = {"find_experiment": Path, "make_steps": lambda *_: [step], "all_complete": lambda _: True}
+    for name, stand_in in (nothing | {"judge": lambda *_: None}).items():
+        monkeypatch.setattr(reproduce, name, stand_in)
+    assert reproduce.main(["first"]) == 0 and "other code" not in caplog.text
+    other_mlm()
+    assert reproduce.main(["first"]) == 0 and caplog.text.count("made by other code") == 1
+
+
+@pytest.mark.slow
+def test_a_sweep_says_it_in_one_line(tmp_path: Path) -> None:
+    """From the command line, with a package whose mlm.py was edited between two launches of the same sweep."""
+    draw = "\n\n".join("\n".join(f"a b c d e {word}." for word in "fghij") for _ in range(40))
+    (tmp_path / "text.txt").write_text(draw + "\n")
+    source = shutil.copytree(PACKAGE, tmp_path / "src" / "clozelab")
+    for name in ("conf", "experiments"):
+        shutil.copytree(PACKAGE.parents[1] / name, tmp_path / name)
+    shutil.copytree(PACKAGE.parent / "microworld", tmp_path / "src" / "microworld")
+    words = ["corpus=text", "corpus.sources.0.path=text.txt", f"data_dir={tmp_path}", f"cache_dir={tmp_path / 'cache'}"]
+    words += ["corpus.validation_fraction=0.2", "tokenizer.vocab_size=60", "objective=mlm", "validation.seq_length=16"]
+    words += ["phases=[{seq_length: 16, steps: 1, global_batch_size: 2, micro_batch_size: 2}]", "seed=1,2,3"]
+    words += [f"runs_dir={tmp_path / 'runs'}", "validation.instances=4", "model.num_hidden_layers=1"]
+    told = os.environ | {"PYTHONPATH": str(source.parent), "CLOZELAB_SKIP_DOCTOR": "1"}
+
+    def sweep(*more: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "clozelab", "pretrain", "-m", *words, *more]
+        done = subprocess.run(command, env=told, cwd=tmp_path, capture_output=True, text=True, timeout=500)
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+    status, text = sweep()
+    assert status == 0 and "3 complete" in text, text
+    assert "other code" not in sweep()[1]
+    (source / "objectives" / "mlm.py").write_text((source / "objectives" / "mlm.py").read_text() + "\nNEW = 1\n")
+    status, text = sweep()
+    assert status == 0 and "3 skipped" in text and text.count("made by other code") == 1, text
+    assert "so were 2 more" in text
+    status, text = sweep("reuse=same_code")
+    assert status == 1 and "3 failed" in text, text
+    records = [json.loads(path.read_text()) for path in (tmp_path / "runs").rglob("run.json")]
+    assert {one["sessions"] for one in records} == {1}

@@ -1,0 +1,160 @@
+"""Copies of run folders, damaged records, lost curves: named, passed over or read from a copy, nothing in silence."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from clozelab.launch.jobs import PlannedJob, job_status, with_own_folders
+from clozelab.launch.launcher import _doubt
+from clozelab.launch.processes import Job
+from clozelab.runs.find import find, is_done
+from clozelab.runs.record import COPY_FILE, RUN_FILE, Score, read_record
+from clozelab.runs.store import Run
+from clozelab.verdicts.accounts import problems
+from clozelab.verdicts.experiment import load_experiment
+from clozelab.verdicts.table import build_table
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def configuration(runs: Path, seed: int = 1, **changes: Any) -> DictConfig:
+    place = runs / "exp" / "tiny" / "pretrain" / "mlm" / f"seed-{seed}"
+    settings = {"experiment": "exp", "arm": "mlm", "seed": seed, "scale": {"name": "tiny"}, "phases": [{"steps": 8}]}
+    places = {"runs_dir": str(runs), "run_dir": str(place), "data_dir": str(runs)}
+    return OmegaConf.create(settings | places | changes)
+
+
+def claim(config: DictConfig) -> Run:
+    scores = {"validation/loss": Score.of("validation/loss", are_shares=True)}
+    return Run.claim(config.run_dir, stage="pretrain", config=config, scores=scores, metric="validation/loss")
+
+
+def train(config: DictConfig, loss: float = 4.0) -> Path:
+    with claim(config) as run:
+        (run.dir / "metrics.csv").write_text(f"step,tokens,seconds,key,value\n8,80,1.0,validation/loss,{loss}\n")
+        run.complete({"scores": {"validation/loss": loss}})
+    return Path(config.run_dir)
+
+
+# Copies
+
+
+@pytest.mark.parametrize("name", ["seed-0", "a copy of seed-1", "seed-1 (copy)", "seed-9/seed-1", "../a/mlm/seed-1"])
+def test_a_stray_copy_does_not_take_the_place_of_the_run(tmp_path: Path, name: str) -> None:
+    """Whichever sorts first; its score was altered, so that one can see which of them counts."""
+    folder = train(configuration(tmp_path))
+    copy = Path(os.path.normpath(folder.parent / name))
+    shutil.copytree(folder, copy)
+    state = json.loads((copy / RUN_FILE).read_text())
+    state["scores"]["validation/loss"]["value"] = 1.0
+    (copy / RUN_FILE).write_text(json.dumps(state))
+    runs = find(tmp_path / "exp" / "tiny")
+    (counted,) = runs.pretrain
+    assert counted.folder == folder and counted.score == 4.0
+    (said,) = runs.damaged
+    assert said.startswith(f"{copy}: the same run as {folder}, a copy by its place; not counted")
+
+
+def test_a_copy_alone_counts(tmp_path: Path) -> None:
+    """Whoever moves or renames his folders has not lost them."""
+    folder = train(configuration(tmp_path))
+    folder.rename(folder.with_name("elsewhere"))
+    runs = find(tmp_path)
+    assert [one.folder.name for one in runs.pretrain] == ["elsewhere"] and not runs.damaged
+    shutil.move(tmp_path / "exp", tmp_path / "deep" / "er")
+    assert [one.score for one in find(tmp_path).pretrain] == [4.0]
+
+
+# Damaged records
+
+
+def damage(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    path.write_bytes({"cut": content[: len(content) // 2], "emptied": b"", "zeros": bytes(len(content))}[how])
+
+
+@pytest.mark.parametrize("how", ["cut", "emptied", "zeros"])
+def test_a_damaged_record_is_read_from_its_copy(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    config = configuration(tmp_path)
+    folder = train(config)
+    before = read_record(folder)
+    damage(folder / RUN_FILE, how)
+    assert read_record(folder) == before
+    assert f"{folder / RUN_FILE} is damaged" in caplog.text
+    assert is_done(folder, stage="pretrain", config=config)
+    assert [one.status for one in find(tmp_path).records] == ["complete"]
+
+
+@pytest.mark.parametrize("how", ["cut", "emptied", "zeros"])
+def test_a_begun_run_with_a_damaged_record_goes_on_and_gets_it_back(tmp_path: Path, how: str) -> None:
+    config = configuration(tmp_path)
+    with pytest.raises(KeyboardInterrupt), claim(config) as run:
+        run.record(precision="bf16-mixed", micro_batch_sizes=[4])
+        raise KeyboardInterrupt
+    damage(run.dir / RUN_FILE, how)
+    with claim(config) as again:
+        assert again.is_resumed and again.facts == {"precision": "bf16-mixed", "micro_batch_sizes": [4]}
+        again.complete()
+    state = json.loads((run.dir / RUN_FILE).read_text())
+    assert state["sessions"] == 2 and state == json.loads((run.dir / COPY_FILE).read_text())
+
+
+def test_without_a_record_the_copy_is_none(tmp_path: Path) -> None:
+    """Whoever removes run.json wants the run gone."""
+    folder = train(configuration(tmp_path))
+    (folder / RUN_FILE).unlink()
+    assert read_record(folder) is None
+
+
+def test_a_record_without_a_copy_fails_its_own_job_alone(tmp_path: Path) -> None:
+    """A sweep is planned, and the job of that folder says what to remove."""
+    configs = [configuration(tmp_path, seed) for seed in (1, 2, 3)]
+    for config in configs[:2]:
+        train(config)
+    damage(Path(configs[0].run_dir) / RUN_FILE, "cut")
+    (Path(configs[0].run_dir) / COPY_FILE).unlink()
+    states = [job_status("pretrain", config, config.run_dir)[0] for config in configs]
+    assert states == ["damaged", "complete", "new"]
+    planned = [PlannedJob((), config.run_dir, state) for config, state in zip(configs, states, strict=True)]
+    assert [*with_own_folders(planned)] == planned
+    with pytest.raises(ValueError, match=r"seed-1/run\.json is damaged.*remove the folder to run again"):
+        claim(configs[0])
+    jobs = [Job(config.run_dir, [], tmp_path / "log", state="complete") for config in configs[:2]]
+    _doubt(jobs, planned[:2])
+    assert [job.state for job in jobs] == ["failed", "complete"] and "run.json is damaged" in jobs[0].message
+
+
+# Lost curves
+
+
+def test_a_lost_curve_is_named_on_the_page(make_runs: Callable[..., Path]) -> None:
+    root = make_runs({("mlm", "mrpc"): 80.0, ("ltr", "mrpc"): 70.0})
+    experiment = load_experiment(ROOT / "experiments" / "table5_pretraining_tasks")
+    assert "Unreadable" not in problems(build_table(experiment, find(root)))
+    (root / "pretrain/mlm/seed-2/metrics.csv").unlink()
+    (line,) = problems(build_table(experiment, find(root)))["Unreadable"]
+    assert line.startswith("pretrain/mlm/seed-2: its metrics.csv is gone")
+
+
+def test_a_lost_curve_is_named_before_a_run_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = configuration(tmp_path)
+    with pytest.raises(KeyboardInterrupt), claim(config) as run:
+        (run.dir / "checkpoints").mkdir()
+        (run.dir / "metrics.csv").touch()
+        raise KeyboardInterrupt
+    with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt), claim(config):
+        raise KeyboardInterrupt
+    assert not caplog.messages  # the control
+    (run.dir / "metrics.csv").unlink()
+    with claim(config) as run:
+        run.complete()
+    assert f"{run.dir} has lost its metrics.csv" in caplog.text
