@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clozelab.training.stopping import Interrupted, begin, die_with_first_rank, interrupt, taken_signals
+
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
@@ -79,9 +81,11 @@ Examples:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one verb; returns the exit status (0 done, 1 failed, 2 wrong usage, 75 folder in use, 130 interrupted)."""
+    """Run one verb; returns the exit status: 0, 1 failed, 2 usage, 75 folder in use, 85 max_time, 124 hung, 128 + n."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    return _guarded(lambda: _run(words), words[0] if words else "")
+    begin()
+    with taken_signals(interrupt):
+        return _guarded(lambda: _run(words), words[0] if words else "")
 
 
 def _run(words: list[str]) -> int:
@@ -113,9 +117,9 @@ def _guarded(action: Callable[[], int], verb: str) -> int:
         status = action()
         sys.stdout.flush()  # at exit a broken pipe would be a message of the interpreter's
         return status
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted) as stopped:
         print("\ninterrupted; the same command goes on where it was", file=sys.stderr)
-        return 130
+        return getattr(stopped, "code", 130)
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return 141  # as a process that SIGPIPE ends
@@ -213,7 +217,6 @@ def _job(verb: str, cfg: DictConfig) -> int:
     """One job in this process: skip what is complete, before torch is imported."""
     from clozelab.config import check_config
     from clozelab.launch.jobs import check_overrides
-    from clozelab.launch.processes import die_with_first_rank
     from clozelab.runs.find import is_done
     from clozelab.runs.fingerprint import require_encoder
     from clozelab.runs.record import read_record

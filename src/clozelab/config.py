@@ -137,7 +137,7 @@ def _sentence(mistake: ErrorDetails, plain: Any) -> str:
         near = nearest(value, choices)
         meant = f"; did you mean {near!r}?" if near else ""
         return f"{key} is {value!r}: choose one of {', '.join(choices)}{meant}"
-    return f"{key} is {value}: {mistake['msg'].replace('Input should', 'it must')}"
+    return f"{key} is {value}: {mistake['msg'].removeprefix('Value error, ').replace('Input should', 'it must')}"
 
 
 parsed = functools.cache(grammar_parser.parse)

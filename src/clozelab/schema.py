@@ -17,6 +17,8 @@ from omegaconf import MISSING
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from clozelab.training.stopping import seconds_of
+
 
 class Meaning(NamedTuple):
     """What a difference in a key means for two runs; with `option`, only while that key is set."""
@@ -204,6 +206,10 @@ class TrainerConfig:
     """Pre-training: compute activations twice instead of keeping them; less memory, a third more work."""
     micro_batch: Annotated[str, one_of("as_configured", "auto"), NEUTRAL] = MISSING
     """Pre-training, auto: halve phases.*.micro_batch_size until a step fits; the choice is recorded and kept."""
+    hang_seconds: Annotated[Positive | None, NEUTRAL] = MISSING  # nothing moved: a training ends with its stacks
+    grace_seconds: Annotated[Positive | None, NEUTRAL] = MISSING  # nothing moved after a signal: it ends unsaved
+    max_time: Annotated[str | None, AfterValidator(seconds_of), NEUTRAL] = MISSING
+    """[DAYS-]HH:MM:SS of a process, after which it saves and ends with status 85."""
 
 
 @dataclass

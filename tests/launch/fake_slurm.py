@@ -1,8 +1,9 @@
 """The five commands of Slurm that submitit uses, for one machine: sbatch, srun, sacct, scontrol requeue, scancel.
 
 Called by the name of the command (see the fixture in test_slurm_launcher.py). FAKE_SLURM is the folder with its state:
-ID.json holds a job's options, ID.state its state, ID.pids its tasks. As in Slurm a signal reaches all processes of a
-task, a batch script and its children have SLURM_PROCID=0, and only srun sets SLURM_STEP_NUM_TASKS.
+ID.json holds a job's options, ID.state its state, ID.pids its tasks, ID.N.place where its task N stood. As in Slurm a
+signal reaches all processes of a task, a batch script and its children have SLURM_PROCID=0, only srun sets
+SLURM_STEP_NUM_TASKS, and tasks fill one node after the other. Nodes are addresses of this machine: 127.0.0.[1-2].
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ def sbatch(words: list[str]) -> int:
     (STATE / f"{number}.json").write_text(json.dumps(options))
     (STATE / f"{number}.sh").write_text(text)
     (STATE / f"{number}.state").write_text("PENDING")
+    if os.environ.get("FAKE_SLURM_ONLY") == "sbatch":  # for a look at what is handed over
+        print(f"Submitted batch job {number}")
+        return 0
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     subprocess.Popen([sys.executable, __file__, "run", str(number)], start_new_session=True, **quiet)
     print(f"Submitted batch job {number}")
@@ -39,8 +43,11 @@ def run(words: list[str]) -> int:
     step = {
         "SLURM_JOB_ID": number, "SLURM_JOB_NAME": options["job-name"], "SLURM_NTASKS": str(int(nodes) * int(each)),
         "SLURM_NTASKS_PER_NODE": each, "SLURM_JOB_NUM_NODES": nodes, "SLURM_PROCID": "0", "SLURM_NODEID": "0",
-        "SLURM_LOCALID": "0", "SLURM_NODELIST": "localhost", "SLURM_JOB_NODELIST": "localhost",
+        "SLURM_LOCALID": "0", "SLURM_NNODES": nodes,
     }  # fmt: skip
+    step |= dict.fromkeys(
+        ("SLURM_NODELIST", "SLURM_JOB_NODELIST"), f"127.0.0.[1-{nodes}]" if nodes > "1" else "localhost"
+    )
     while True:
         state.write_text("RUNNING")
         with (STATE / f"{number}.out").open("ab") as output:
@@ -57,9 +64,12 @@ def srun(words: list[str]) -> int:
     output = next(words[at + 1] for at, word in enumerate(words) if word == "--output")
     command = words[next(at for at, word in enumerate(words) if "python" in word) :]
     number, tasks = os.environ["SLURM_JOB_ID"], int(os.environ["SLURM_NTASKS"])
+    each = int(os.environ["SLURM_NTASKS_PER_NODE"])
     started = []
     for rank in range(tasks):
-        place = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_STEP_NUM_TASKS": str(tasks)}
+        place = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank % each), "SLURM_STEP_NUM_TASKS": str(tasks)}
+        place |= {"SLURM_NODEID": str(rank // each)}
+        (STATE / f"{number}.{rank}.place").write_text(json.dumps(place | {"words": words}))
         with Path(output.replace("%j", number).replace("%t", str(rank))).open("ab") as log:
             environment = os.environ | place
             started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from omegaconf import DictConfig
+from rich.console import Console
 
+from clozelab.launch import launcher
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, look_before
 from clozelab.launch.sweep import compose
 from clozelab.planning.steps import Step
-from clozelab.stages.reproduce import run_step
+from clozelab.stages import reproduce
 from clozelab.suggestions import EXPERIMENTS_DIR
 
 JOB = ("objective=mlm", "seed=1")
@@ -30,12 +29,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def answer(monkeypatch: pytest.MonkeyPatch, status: int) -> list[list[str]]:
     asked: list[list[str]] = []
 
-    def run(command: list[str], **_: Any) -> SimpleNamespace:
-        assert command[:4] == [sys.executable, "-m", "clozelab", "doctor"]
-        asked.append(command[4:])
-        return SimpleNamespace(returncode=status)
+    def run(words: Sequence[str]) -> int:
+        assert words[0] == "doctor"
+        asked.append([*words[1:]])
+        return status
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(launcher, "run_verb", run)
     return asked
 
 
@@ -97,32 +96,35 @@ def test_an_error_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         look_before("pretrain", sweep("seed=1,2,3,4"), JOB, 4)
 
 
-@pytest.mark.parametrize("status", [130, 143, -2, -15])
+@pytest.mark.parametrize("status", [129, 130, 138, 140, 143])
 def test_stopped_meanwhile(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     monkeypatch.delenv(SKIP_DOCTOR)
     answer(monkeypatch, status)
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as caught:
         look_before("pretrain", sweep("seed=1,2,3,4"), JOB, 4)
+    assert caught.value.code == status
 
 
 def test_a_killed_pre_flight_is_no_wish_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SKIP_DOCTOR)
-    answer(monkeypatch, -9)
+    answer(monkeypatch, 137)
     with pytest.raises(ValueError, match=f"killed by signal 9 .*set {SKIP_DOCTOR}=1"):
         look_before("pretrain", sweep("seed=1,2,3,4"), JOB, 4)
 
 
 def test_reproduce_says_that_it_has_looked(monkeypatch: pytest.MonkeyPatch) -> None:
     environments: list[dict[str, str]] = []
-
-    class Process:
-        def __init__(self, _command: list[str], **options: Any) -> None:
-            environments.append(options["env"])
-
-        def wait(self) -> int:
-            return 0
-
     monkeypatch.delenv(SKIP_DOCTOR)
-    monkeypatch.setattr(subprocess, "Popen", Process)
-    assert run_step(Step("prepare", "prepare", None, ())) == 0
-    assert environments[0][SKIP_DOCTOR] == REPRODUCING
+    monkeypatch.setattr(reproduce, "run_verb", lambda words, **said: environments.append(said) or 0)
+    assert reproduce.run_steps([Step("prepare", "prepare", None, ())], Console(quiet=True)) == (0, False)
+    assert environments == [{SKIP_DOCTOR: REPRODUCING}]
+
+
+@pytest.mark.parametrize(("status", "goes_on"), [(0, True), (1, True), (85, False), (137, False), (138, False)])
+def test_which_ends_of_a_sweep_end_the_reproduction(
+    monkeypatch: pytest.MonkeyPatch, status: int, goes_on: bool
+) -> None:
+    """A job that failed does not; a stop does, also one by trainer.max_time, and a sweep that was killed."""
+    monkeypatch.setattr(reproduce, "run_verb", lambda words, **_: status)
+    steps = [Step("pretrain", "sweep_pretrain", None, ()), Step("finetune", "sweep_finetune", None, ())]
+    assert reproduce.run_steps(steps, Console(quiet=True)) == (status, not goes_on)

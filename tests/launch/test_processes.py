@@ -16,8 +16,9 @@ import pytest
 from rich.console import Console
 
 from clozelab.launch import processes
-from clozelab.launch.processes import ForkServer, Job, ProcessPool, Stopped, failure_message
+from clozelab.launch.processes import ForkServer, Job, ProcessPool, failure_message
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
+from clozelab.training.stopping import OUT_OF_TIME, Interrupted
 
 
 def job(folder: Path, name: str, script: str, **environment: str) -> Job:
@@ -92,7 +93,7 @@ def test_a_held_job_does_not_keep_a_stopped_launch(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=send)
     thread.start()
-    with pytest.raises(Stopped):
+    with pytest.raises(Interrupted):
         pool([busy]).run()
     thread.join()
     assert busy.state == "held"
@@ -106,7 +107,7 @@ def test_at_most_so_many_at_a_time(tmp_path: Path) -> None:
     assert {one.log.read_text().strip() for one in jobs} == {"0"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_signal_stops_everything(tmp_path: Path, number: int) -> None:
     script = 'trap "echo saved; exit 143" TERM; echo ready; while :; do sleep 0.05; done'
     jobs = [job(tmp_path, "one", script), job(tmp_path, "two", script), job(tmp_path, "three", script)]
@@ -119,9 +120,10 @@ def test_signal_stops_everything(tmp_path: Path, number: int) -> None:
 
     thread = threading.Thread(target=send)
     thread.start()
-    with pytest.raises(Stopped):
+    with pytest.raises(Interrupted) as caught:
         pool(jobs).run()
     thread.join()
+    assert caught.value.code == 128 + number
     assert [one.state for one in jobs] == ["stopped", "stopped", "waiting"]
     assert all("saved" in one.log.read_text() for one in jobs[:2])
     assert all(one.process is not None and one.process.poll() is not None for one in jobs[:2])
@@ -137,22 +139,28 @@ def test_a_job_that_does_not_listen_is_killed(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=send)
     thread.start()
-    with pytest.raises(Stopped):
+    with pytest.raises(Interrupted):
         pool([deaf], grace=0.3).run()
     thread.join()
     assert deaf.state == "stopped" and deaf.process is not None and deaf.process.returncode == -signal.SIGKILL
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux's")
+def test_a_job_that_is_out_of_its_time_is_stopped_and_did_not_fail(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "late", f"echo saved; exit {OUT_OF_TIME}"), job(tmp_path, "good", "exit 0")]
+    pool(jobs).run()
+    assert [one.state for one in jobs] == ["stopped", "complete"]
+
+
 def test_jobs_die_with_a_killed_parent(tmp_path: Path) -> None:
     import subprocess
 
+    code = "import os, time; from clozelab.training.stopping import begin; begin(); print(os.getpid()); time.sleep(60)"
     script = f"""
-import io
+import io, sys
 from pathlib import Path
 from rich.console import Console
 from clozelab.launch.processes import Job, ProcessPool
-job = Job("x", ["/bin/sh", "-c", "echo $$; exec sleep 60"], Path({str(tmp_path / "log")!r}))
+job = Job("x", [sys.executable, "-uc", {code!r}], Path({str(tmp_path / "log")!r}))
 ProcessPool([job], at_once=1, grace_seconds=1, console=Console(file=io.StringIO())).run()
 """
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
@@ -169,16 +177,15 @@ ProcessPool([job], at_once=1, grace_seconds=1, console=Console(file=io.StringIO(
     assert not _is_running(child)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux's")
 def test_a_job_that_is_forked_as_its_launcher_is_killed_does_not_begin(tmp_path: Path) -> None:
-    """The launcher dies before the job has asked for its death signal; without the kill the same job does begin."""
+    """The launcher dies before the job has taken hold of it; without the kill the same job does begin."""
     import subprocess
 
     (tmp_path / "slow_start.py").write_text(
         "import time\nfrom pathlib import Path\nfrom clozelab.launch import processes\n"
-        "def late(before=processes.die_with_parent):\n"
-        f"    Path({str(tmp_path / 'forked')!r}).touch()\n    time.sleep(1.0)\n    before()\n"
-        "processes.die_with_parent = late\n"
+        "def late(pipe, before=processes.stop_with):\n"
+        f"    Path({str(tmp_path / 'forked')!r}).touch()\n    time.sleep(1.0)\n    before(pipe)\n"
+        "processes.stop_with = late\n"
         "def main(words):\n    Path(words[0]).touch()\n    return 0\n"
     )
     script = (

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -20,7 +21,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from clozelab.launch import sweep
-from clozelab.launch.clusters import SlurmLauncher, job_resources
+from clozelab.launch.clusters import RemoteJob, SlurmLauncher, job_resources
+from clozelab.launch.processes import Job
 
 needs_submitit = pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="the extra slurm is missing")
 SRC = Path(__file__).parents[2] / "src"
@@ -56,6 +58,7 @@ def test_a_job_asks_for_what_it_trains_on(overrides: list[str], expected: dict[s
     parameters, config = settings("slurm", *overrides)
     asked = job_resources(parameters, config, "slurm")
     always = {"time": 1440, "cpus_per_task": 8, "signal_delay_s": 180, "additional_parameters": {}}
+    always |= {"srun_args": ["--cpus-per-task=8"]}
     assert asked == always | expected
 
 
@@ -68,6 +71,36 @@ def test_submitit_takes_every_resource_that_can_be_asked_for() -> None:
     asked = job_resources(parameters, config, "slurm")
     assert {"partition", "account", "qos", "constraint", "setup", "mem"} <= asked.keys()
     assert asked.keys() <= _get_default_parameters().keys()
+
+
+@needs_submitit
+def test_what_is_handed_to_slurm_for_two_nodes(
+    tmp_path: Path, slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch script, line by line. srun of Slurm 22.05 and later gives a task one core unless it is told more."""
+    for name, value in (slurm | {"FAKE_SLURM_ONLY": "sbatch"}).items():
+        monkeypatch.setenv(name, value)
+    parameters, config = settings("slurm", "trainer=ddp", "trainer.devices=4", "trainer.num_nodes=2")
+    launcher = SlurmLauncher("slurm", 1, 1.0, 60.0, max_num_timeout=3, **parameters)
+    launcher.folder = tmp_path / "handed"
+    job = Job("one", [], tmp_path / "one.log", words=["pretrain", "seed=1"], folder="runs/one")
+    launcher._hand_over(job, RemoteJob(job, 8, 60.0, is_alone=False), job_resources(parameters, config, "slurm"))
+    (script,) = Path(slurm["FAKE_SLURM"]).glob("*.sh")
+    lines = script.read_text().splitlines()
+    asked = dict(line.removeprefix("#SBATCH --").split("=", 1) for line in lines if line.startswith("#SBATCH"))
+    assert (asked["nodes"], asked["ntasks-per-node"], asked["gpus-per-node"], asked["cpus-per-task"]) == (
+        "2",
+        "4",
+        "4",
+        "8",
+    )
+    assert (asked["time"], asked["signal"], asked["open-mode"]) == ("1440", "USR2@180", "append")
+    (srun,) = [line for line in lines if line.startswith("srun")]
+    assert "--cpus-per-task=8" in srun.split() and f"{launcher.folder}/%j" in srun and "submitit.core._submit" in srun
+    notes = json.loads((launcher.folder / "handed_over.json").read_text())
+    assert notes["runs/one"] | {"time": 0} == {
+        "job_id": script.stem, "tasks": 8, "words": ["pretrain", "seed=1"], "time": 0,
+    }  # fmt: skip
 
 
 def test_one_machine_is_one_machine() -> None:
@@ -202,6 +235,93 @@ def test_a_job_of_two_ranks_out_of_time_goes_on(corpus: Path, tmp_path: Path, sl
     assert (asked["nodes"], asked["ntasks-per-node"], asked["cpus-per-task"]) == ("1", "2", "1")
     assert asked["signal"] == "USR2@180" and "gpus-per-node" not in asked
     assert len(list(state.glob("*.json"))) == 1
+
+
+@needs_submitit
+@pytest.mark.slow
+def test_two_nodes_are_one_training_and_come_back_after_sigusr1(
+    corpus: Path, tmp_path: Path, slurm: dict[str, str]
+) -> None:
+    """Two "nodes" of this machine, one task each: the losses are those of one process, also over the requeue."""
+    still = ("model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0")
+    runs, state = tmp_path / "runs", Path(slurm["FAKE_SLURM"])
+    words = pretraining(corpus, runs, *SLURM, *DDP[:2], "trainer.devices=1", "trainer.num_nodes=2", *still, steps=250)
+    launcher = start(words, SUBMITIT_PREEMPT_SIGNAL="USR1", **slurm)
+    run_dir = runs / "adhoc/demo/pretrain/mlm_nsp/seed-1"
+    wait_for(run_dir / "metrics.csv", launcher)
+    number = next(state.glob("*.pids")).stem
+    with socket.create_connection(("127.0.0.1", 15000 + int(number[-4:])), timeout=10):
+        pass  # the first node's name, and the job's port: rank 0 listens there
+    subprocess.run(["scancel", number, "--signal", "USR1"], env=environment(**slurm), check=True)
+    assert "1 complete" in said(launcher, 0)
+    record = states(runs)["mlm_nsp/seed-1"]
+    assert (record["status"], record["sessions"]) == ("complete", 2)
+    asked = json.loads((state / f"{number}.json").read_text())
+    assert (asked["nodes"], asked["ntasks-per-node"], asked["signal"]) == ("2", "1", "USR1@180")
+    places = [json.loads((state / f"{number}.{rank}.place").read_text()) for rank in (0, 1)]
+    assert [(one["SLURM_NODEID"], one["SLURM_LOCALID"]) for one in places] == [("0", "0"), ("1", "0")]
+    one = pretraining(corpus, tmp_path / "one", *still, "trainer.threads=1", steps=250)
+    assert "1 complete" in said(start(one), 0)
+    ours, theirs = (losses(place / "adhoc/demo/pretrain/mlm_nsp/seed-1") for place in (runs, tmp_path / "one"))
+    assert list(ours) == list(theirs) == list(range(1, 251))
+    assert list(ours.values()) == pytest.approx(list(theirs.values()), abs=1e-5, rel=1e-5)
+
+
+BATCH_SCRIPT = """#!/bin/bash
+#SBATCH --job-name=plain
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+srun --output {output} {python} -m clozelab {words}
+status=$?
+echo "status $status"
+if [ $status -eq 85 -o $status -eq 138 ]; then scontrol requeue $SLURM_JOB_ID; fi
+"""
+"""As docs/clusters.md shows it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", ["SIGUSR1", "max_time"])
+def test_a_batch_script_of_ones_own_is_put_in_line_again(
+    corpus: Path, tmp_path: Path, slurm: dict[str, str], stop: str
+) -> None:
+    """srun alone on two "nodes", without our launcher: a warning, or trainer.max_time, and the script requeues."""
+    state, run_dir = Path(slurm["FAKE_SLURM"]), tmp_path / "run"
+    words = [word for word in pretraining(corpus, tmp_path, *DDP[:2], steps=250)[3:] if word != "-m"]
+    words += ["trainer.devices=1", "trainer.num_nodes=2", f"run_dir={run_dir}", "checkpoint_interval_steps=1"]
+    if stop == "max_time":  # by the clock only the first time: nobody but the test changes a job between two starts
+        words += ["trainer.max_time=$(test -e stopped && echo null || echo 00:00:00; touch stopped)"]
+    script = tmp_path / "script.sh"
+    text = BATCH_SCRIPT.format(output=tmp_path / "%j.%t.out", python=sys.executable, words=quoted(words))
+    script.write_text(text)
+    done = subprocess.run(
+        ["sbatch", str(script)], env=environment(**slurm), cwd=tmp_path, capture_output=True, text=True
+    )
+    number = done.stdout.split()[-1]
+    deadline = time.monotonic() + 300
+    if stop == "SIGUSR1":
+        while not (run_dir / "metrics.csv").exists():
+            assert time.monotonic() < deadline, (tmp_path / f"{number}.0.out").read_text()
+            time.sleep(0.05)
+        subprocess.run(["scancel", number, "--signal", "USR1"], env=environment(**slurm), check=True)
+    while (state / f"{number}.state").read_text() in ("PENDING", "RUNNING"):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    output = (state / f"{number}.out").read_text()
+    assert [line for line in output.splitlines() if line.startswith("status")] == [
+        "status 138" if stop == "SIGUSR1" else "status 85", "status 0",
+    ], output + (tmp_path / f"{number}.0.out").read_text()  # fmt: skip
+    assert json.loads((run_dir / "run.json").read_text())["sessions"] == 2
+    assert trained_steps(run_dir) == list(range(1, 251))
+
+
+def quoted(words: list[str]) -> str:
+    """For a shell, with its $(...) left in."""
+    return " ".join(f'"{word}"' for word in words)
+
+
+def losses(folder: Path) -> dict[int, float]:
+    with (folder / "metrics.csv").open(newline="") as stream:
+        return {int(row["step"]): float(row["value"]) for row in csv.DictReader(stream) if row["key"] == "train/loss"}
 
 
 @needs_submitit

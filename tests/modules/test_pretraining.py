@@ -26,6 +26,7 @@ from clozelab.objectives.objective import LossTerm, build_models
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
 from clozelab.training.callbacks import TrainingInterruptedError
+from clozelab.training.stopping import Watch
 from clozelab.training.tracking import MetricsCsv
 from clozelab.training.trainer import build_trainer, choose_hardware, stage_callbacks
 
@@ -124,6 +125,7 @@ class ToyRun:
             "rate": 0.01,
             "warmup": 0.0,
             "clip": 1.0,
+            "max_time": None,
         } | kwargs
         self.trainer: Trainer
         self.module: PretrainingModule
@@ -146,13 +148,16 @@ class ToyRun:
             matmul_ceiling=1e9,
         )
         last = self.folder / "checkpoints" / "last.ckpt"
+        self.watch = Watch(max_time=self.options["max_time"])
         self.trainer = build_trainer(
             hardware,
             max_steps=TOTAL,
             validation_interval_steps=self.options["validation"],
             callbacks=[
                 *extra,
-                *stage_callbacks(last, self.options["interval"], fingerprint="0" * 64, progress_bar=False),
+                *stage_callbacks(
+                    last, self.options["interval"], fingerprint="0" * 64, progress_bar=False, watch=self.watch
+                ),
             ],
             loggers=[MetricsCsv(self.folder)],
             folder=self.folder,
@@ -273,14 +278,35 @@ def test_sums_of_a_checkpoint_follow_the_module_to_its_device(tmp_path: Path) ->
     assert {sums.device.type for sums in run.module._train_sums.values()} == {"meta"}
 
 
-def test_ctrl_c_saves_and_stops_too(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGINT)  # a shell's background jobs start with it ignored
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2"])
+def test_ctrl_c_and_other_signals_save_and_stop_too(tmp_path: Path, name: str) -> None:
+    number = signal.Signals[name]
+    before = signal.getsignal(number)  # a shell's background jobs start with SIGINT ignored
     run = ToyRun(tmp_path)
     with pytest.raises(TrainingInterruptedError) as caught:
-        run.fit(StopAfter(2, signal.SIGINT))
-    assert caught.value.code == 130
+        run.fit(StopAfter(2, number))
+    assert caught.value.code == 128 + number and str(caught.value).startswith(f"stopped by {name} after step 2")
     assert (tmp_path / "checkpoints" / "last.ckpt").exists()
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before
+
+
+def test_a_run_whose_time_is_over_saves_and_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    whole, parts = ToyRun(tmp_path / "whole"), ToyRun(tmp_path / "parts", max_time="00:00:00")
+    whole.fit()
+    for step in range(1, TOTAL):
+        with pytest.raises(TrainingInterruptedError, match=f"stopped by trainer.max_time after step {step};") as caught:
+            parts.fit()
+        assert caught.value.code == 85
+    parts.fit()
+    assert_same_bits(whole.module, parts.module)
+
+
+def test_each_part_of_a_step_and_of_a_validation_is_a_beat(tmp_path: Path) -> None:
+    """A step of three micro-batches may take nearly three times hang_seconds."""
+    run = ToyRun(tmp_path, micro=2, validation=TOTAL)
+    run.fit()
+    assert run.watch.beats == 1 + TOTAL * (1 + 3) + 2 * 2
+    assert not run.watch.is_training
 
 
 class CrashAt(Callback):

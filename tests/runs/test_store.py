@@ -14,8 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 from clozelab.runs.find import is_done
 from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical, encoder_fingerprint
 from clozelab.runs.record import read_record
-from clozelab.runs.store import Interrupted, Run, RunBusyError, RunConflictError
+from clozelab.runs.store import Run, RunBusyError, RunConflictError
 from clozelab.training.host import process_rank
+from clozelab.training.stopping import Interrupted
 
 
 def config(**changes: Any) -> DictConfig:
@@ -102,12 +103,13 @@ def test_interruptions_are_not_failures(tmp_path: Path, error: BaseException) ->
     assert state is not None and state.status == "interrupted"
 
 
-def test_sigterm_marks_and_restores(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Interrupted), claim(tmp_path):
-        os.kill(os.getpid(), signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_marks_and_restores(tmp_path: Path, number: int) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted) as caught, claim(tmp_path):
+        os.kill(os.getpid(), number)
         signal.pause()
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before and caught.value.code == 128 + number
     state = read_record(tmp_path)
     assert state is not None and state.status == "interrupted"
 

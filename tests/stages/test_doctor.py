@@ -236,14 +236,14 @@ def test_reproduce_stops_at_an_error(
 ) -> None:
     verbs: list[str] = []
 
-    def run(step: reproduce.Step) -> int:
-        verbs.append(step.verb)
-        if step.verb == "doctor":
-            assert step.words()[:2] == ["doctor", str(EXPERIMENT)] and "scale=demo" in step.words()
+    def run(words: list[str], **_: str) -> int:
+        verbs.append(words[0])
+        if words[0] == "doctor":
+            assert words[1] == str(EXPERIMENT) and "scale=demo" in words
             return status
-        return 130 if step.verb == "pretrain" else 0  # as far as this test goes
+        return 130 if words[0] == "pretrain" else 0  # as far as this test goes
 
-    monkeypatch.setattr(reproduce, "run_step", run)
+    monkeypatch.setattr(reproduce, "run_verb", run)
     assert reproduce.main([str(EXPERIMENT), "scale=demo", *places, *option]) == (130 if ran[-1] == "pretrain" else 1)
     assert verbs == ran
 

@@ -68,6 +68,22 @@ def test_who_starts_the_ranks_under_slurm(
     assert getattr(environment, "auto_requeue", False) is False
 
 
+def test_ranks_of_two_nodes_meet_at_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the third of four tasks reads: two nodes with two tasks each, in Slurm's short form of names."""
+    place = {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "2", "SLURM_STEP_NUM_TASKS": "4"}
+    place |= {"SLURM_PROCID": "2", "SLURM_LOCALID": "0", "SLURM_NODEID": "1", "SLURM_NODELIST": "gpu-[07-08]"}
+    slurm(monkeypatch, STEP | place | {"SLURM_JOB_ID": "1234567"})
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")  # so that what Lightning writes there is taken back
+        monkeypatch.delenv(name)
+    environment = cluster_environment(2, 2)
+    assert environment is not None
+    environment.validate_settings(num_devices=2, num_nodes=2)
+    assert (environment.main_address, environment.main_port) == ("gpu-07", 15000 + 4567)
+    ranks = (environment.global_rank(), environment.node_rank(), environment.local_rank(), environment.world_size())
+    assert ranks == (2, 1, 0, 4)
+
+
 @pytest.mark.parametrize(
     ("variables", "devices", "num_nodes"),
     [

@@ -26,9 +26,10 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from clozelab.launch.launcher import THREAD_VARIABLES, SweepLauncher, require_positive
-from clozelab.launch.processes import Job, ProcessPool, RemoteProcess, die_with_parent
+from clozelab.launch.processes import Job, ProcessPool, RemoteProcess
 from clozelab.runs.record import write_json
 from clozelab.training.host import process_rank, usable_cores
+from clozelab.training.stopping import die_with_parent
 
 POLL_SECONDS = 0.2
 UNKNOWN_SECONDS = 300.0
@@ -235,6 +236,8 @@ def job_resources(parameters: Mapping[str, Any], config: DictConfig, cluster: st
         # Under srun Lightning takes its ranks from Slurm's tasks: one for each device.
         resources = {"time": minutes, "nodes": nodes, "ntasks_per_node": devices, "gpus_per_node": gpus or None}
         resources |= {"mem": f"{memory}GB" if memory else None, **asked}
+        # Since Slurm 22.05 srun's tasks have one core each unless srun is told it too.
+        resources["srun_args"] = [f"--cpus-per-task={asked['cpus_per_task']}"] if asked["cpus_per_task"] else None
     return {key: value for key, value in resources.items() if value is not None}
 
 

@@ -7,8 +7,6 @@ along. Here are what all launchers share and the one for this machine; clusters.
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 from abc import abstractmethod
 from collections import Counter
@@ -23,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folders
-from clozelab.launch.processes import ForkServer, Job, ProcessPool, Stopped
+from clozelab.launch.processes import ForkServer, Job, ProcessPool, run_verb
 from clozelab.launch.sweep import JobComposer, hydra_config, refuse_repeated
 from clozelab.runs.fingerprint import redacted, redacted_words
 from clozelab.runs.record import DAMAGED, read_record
@@ -31,6 +29,7 @@ from clozelab.runs.store import accept_other_code
 from clozelab.runs.upkeep import write_launch
 from clozelab.terminal import key_of
 from clozelab.training.host import usable_cores
+from clozelab.training.stopping import OUT_OF_TIME, STOPPED, Interrupted
 
 SKIP_DOCTOR = "CLOZELAB_SKIP_DOCTOR"
 """In the environment: sweeps begin without it. `clozelab reproduce`, which has its own, says so to its sweeps."""
@@ -38,8 +37,6 @@ REPRODUCING = "reproduce"
 """Its value there then: the jobs are noted as those of the whole reproduction already."""
 FEW_JOBS = 3
 """So many are sooner run than looked at."""
-STOPPED = (130, 143)
-"""Exit statuses of a process that was asked to stop, by a signal that it has taken."""
 LOOKED_AT = ("pretrain", "finetune")
 PASSED_ON = ("hydra.searchpath", "hydra.sweeper.params", "hydra/launcher")
 """Of Hydra's own keys, what decides which jobs there are and where they run."""
@@ -64,14 +61,13 @@ def look_before(verb: str, config: DictConfig, first_job: Sequence[str], num_lef
         words = [*config.hydra.overrides.task, *own]
     else:
         words = [*first_job, *(word for word in own if "sweeper" not in key_of(word)), "hydra.sweeper.params=null"]
-    command = [sys.executable, "-m", "clozelab", "doctor", verb, *configuration_words(config), *words]
-    status = subprocess.run(command, check=False).returncode
-    if -status in (signal.SIGINT, signal.SIGTERM) or status in STOPPED:
-        raise SystemExit(130)
+    status = run_verb(["doctor", verb, *configuration_words(config), *words])
+    if status in STOPPED:
+        raise SystemExit(status)
     if status:
-        killed = f"was killed by signal {-status} (9: out of memory, as a rule)"
+        killed = f"was killed by signal {status - 128} (9: out of memory, as a rule)"
         raise ValueError(
-            f"the pre-flight {killed if status < 0 else 'has found an error'}, nothing was started; mend it, or set "
+            f"the pre-flight {killed if status > 128 else 'has found an error'}, nothing was started; mend it, or set "
             f"{SKIP_DOCTOR}=1 to go on anyway"
         )
 
@@ -120,7 +116,7 @@ class SweepLauncher(Launcher):
 
     @abstractmethod
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
-        """Run every waiting job to its end; `composed` are the jobs' configurations. Raises Stopped on a signal."""
+        """Run every waiting job to its end; `composed` are the jobs' configurations. Raises Interrupted."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.context, self.config = hydra_context, config
@@ -149,16 +145,16 @@ class SweepLauncher(Launcher):
             self._note_launch(composed)
             left = sum(plan.status != "complete" for plan in planned)
             look_before(self.verb, self.config, planned[0].overrides, left)
-        is_stopped = False
+        status = 0
         try:
             self.run_jobs(jobs, composed, console)
-        except Stopped:
-            is_stopped = True
+        except Interrupted as stopped:
+            status = stopped.code
         _doubt(jobs, planned)
         _summary(jobs, console)
-        if is_stopped:
-            console.print(self.stopped_words)
-            raise SystemExit(130)
+        if status or any(job.state == "stopped" for job in jobs):
+            console.print(self.stopped_words if status else "out of trainer.max_time; the same command goes on")
+            raise SystemExit(status or OUT_OF_TIME)
         if composed and self.track is not None:
             self._show_sweep(self.track, jobs, planned, composed[0], console)
         failed = sum(job.state == "failed" for job in jobs)

@@ -5,13 +5,13 @@ import signal
 from hydra.core.plugins import Plugins
 
 from clozelab import config
-from clozelab.launch.processes import die_with_parent
 from clozelab.runs.fingerprint import code_of_results
 from clozelab.training.host import host_facts
+from clozelab.training.stopping import SIGNALS, die_with_parent
 
 # What reaches the whole group is the launcher's to handle; where it ends, for whatever reason, so do we at once.
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for number in SIGNALS:
+    signal.signal(number, signal.SIG_IGN)
 die_with_parent(signal.SIGKILL)
 
 config.register()

@@ -1,7 +1,7 @@
 """A pool of operating-system processes: some at a time, a live table, and a clean stop.
 
 Each job has a session of its own, so Ctrl-C reaches only us and we stop the jobs: SIGTERM to the whole group, time to
-save, then SIGKILL. On Linux a job also dies with us if we are killed outright. A job whose folder another launch works
+save, then SIGKILL. A job also stops when we are killed outright. A job whose folder another launch works
 in is held: the others go first, and it is looked at again until it is free.
 
 A job that is one CPU process may be forked from the standard library's fork server with torch loaded: milliseconds
@@ -10,7 +10,6 @@ instead of seconds. That server runs no tensor operation, so no thread pool exis
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import multiprocessing
 import os
@@ -19,13 +18,12 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -34,10 +32,10 @@ from rich.table import Table
 
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
 from clozelab.training.host import holder
+from clozelab.training.stopping import OUT_OF_TIME, SIGNALS, bound_to_us, interrupt, stop_with, taken_signals
 
 POLL_SECONDS = 0.02
 REDRAW_SECONDS = 0.5
-SAME_SIGNAL_SECONDS = 1.0
 LOOK_AGAIN_SECONDS = 2.0
 TRY_AGAIN_SECONDS = 30.0
 """Where this machine does not list who holds the folder, and only a new process can find out."""
@@ -46,31 +44,14 @@ SHOWN_LINES = 8
 """Of one job's error."""
 STYLES = {"running": "cyan", "complete": "green", "skipped": "green dim", "failed": "bold red"}
 STYLES |= dict.fromkeys(("stopped", "held", "left"), "yellow")
-PR_SET_PDEATHSIG = 1
-TERMINATED = 128 + signal.SIGTERM
-"""Exit status of what SIGTERM ends, as a shell says it."""
-FIRST_RANK = "CLOZELAB_FIRST_RANK"
-"""Environment variable: process id of a job's first rank on this machine, for those that it starts."""
 
 
-def die_with_parent(number: int = signal.SIGTERM) -> None:
-    """Ask Linux for a signal when the process that started this one ends. One that has ended already sends none."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-
-
-def die_with_first_rank() -> None:
-    """In a rank that Lightning (or torchrun) has started: end with the first, which it would wait for half an hour.
-
-    Killed, not asked: only the first one has anything to save.
-    """
-    if os.environ.get("LOCAL_RANK", "0") in ("", "0"):
-        os.environ[FIRST_RANK] = str(os.getpid())
-        return
-    die_with_parent(signal.SIGKILL)
-    first = os.environ.get(FIRST_RANK)
-    if first is not None and sys.platform.startswith("linux") and os.getppid() != int(first):
-        sys.exit(1)  # it ended before we could ask
+def run_verb(words: Sequence[str], **environment: str) -> int:
+    """Exit status of `clozelab WORDS`, 128 + n where signal n has ended it or come to us; it stops when we end."""
+    process = subprocess.Popen([sys.executable, "-m", "clozelab", *words], **bound_to_us(environment))
+    with taken_signals(lambda number: process.send_signal(number)) as came:
+        status = process.wait()
+    return 128 + came[0] if came else status if status >= 0 else 128 - status
 
 
 class ForkedProcess:
@@ -113,17 +94,14 @@ class ForkServer:
 def _run_forked(module: str, words: list[str], log: str) -> None:
     """In the forked process: a session of its own, output to the log, then the job."""
     os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
     # Give back this job's handle on the server, which otherwise outlives a killed launcher as long as its jobs do.
     server: Any = getattr(forkserver, "_forkserver", None)
     if (handle := getattr(server, "_forkserver_alive_fd", None)) is not None:
         os.close(handle)
         server._forkserver_alive_fd = server._forkserver_address = None
-    die_with_parent()
-    launcher = multiprocessing.parent_process()
-    if launcher is not None and not launcher.is_alive():
-        sys.exit(TERMINATED)  # killed between our fork and the line above: nobody would ever stop us
+    stop_with(multiprocessing.parent_process().sentinel)  # type: ignore[union-attr]  # the launcher's end of a pipe
     Path(log).write_bytes(b"")
     with Path(log).open("ab") as output:
         os.dup2(output.fileno(), 1)
@@ -194,10 +172,6 @@ class Job:
     started: float = 0.0
 
 
-class Stopped(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM reached the pool; its jobs are stopped."""
-
-
 class ProcessPool:
     """Runs jobs, at most `at_once` at a time; a job that fails does not stop the others."""
 
@@ -209,11 +183,11 @@ class ProcessPool:
         self.at_once, self.grace_seconds = at_once, grace_seconds
 
     def run(self) -> None:
-        """Run every waiting job to its end. Raises Stopped after a signal, once every job has been stopped."""
+        """Run every waiting job to its end. Raises Interrupted after a signal, once every job has been stopped."""
         drawn = float("-inf")
         # The table is refreshed by hand and seldom: no second thread while we fork, and the cores are the jobs'.
         shows = Live(self._table(), console=self.console, auto_refresh=False, transient=True)
-        with _counted_signals() as signals, shows if self.console.is_terminal else nullcontext() as live:
+        with taken_signals() as signals, shows if self.console.is_terminal else nullcontext() as live:
             try:
                 while not signals:
                     self._collect()
@@ -227,7 +201,7 @@ class ProcessPool:
             finally:
                 self._stop_all(signals)
         if signals:
-            raise Stopped
+            interrupt(signals[0])
 
     def _start_some(self) -> None:
         for job in self.jobs:
@@ -272,12 +246,12 @@ class ProcessPool:
             if status == BUSY_STATUS and job.start is None:
                 self._hold(job, TRY_AGAIN_SECONDS, "another process works in its folder")
             elif status is not None:
-                job.state = "complete" if status == 0 else "failed"
+                job.state = {0: "complete", OUT_OF_TIME: "stopped"}.get(status, "failed")
                 reason = getattr(job.process, "reason", "")
                 job.message = "" if status == 0 else reason or failure_message(job.log, status)
                 self._say(job)
 
-    def _stop_all(self, signals: list[float]) -> None:
+    def _stop_all(self, signals: Sequence[int]) -> None:
         """Stop what runs, if anything does; a second signal ends the wait."""
         self._collect()
         running = [(job, job.process) for job in self.jobs if job.state == "running" and job.process is not None]
@@ -351,39 +325,9 @@ def _signal(processes: Sequence[AnyProcess], number: int) -> None:
 
 
 def _fresh(job: Job) -> subprocess.Popen[bytes]:
-    launcher = os.getpid()
-
-    def die_with_launcher() -> None:
-        die_with_parent()
-        if os.getppid() != launcher:  # it is gone already
-            os._exit(TERMINATED)
-
     job.log.write_bytes(b"")
     with job.log.open("ab") as output:  # appended: two launches that start one job share its log for a moment
         return subprocess.Popen(
             job.command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            env=os.environ | job.environment, start_new_session=True, preexec_fn=die_with_launcher,
+            start_new_session=True, **bound_to_us(job.environment),
         )  # fmt: skip
-
-
-@contextmanager
-def _counted_signals() -> Iterator[list[float]]:
-    """SIGINT and SIGTERM are noted here, not raised: an exception in the middle of a start would lose its process.
-
-    One that reaches us twice, by our group and passed on by `clozelab reproduce`, is noted once.
-    """
-    received: list[float] = []
-
-    def note(_number: int, _frame: FrameType | None) -> None:
-        if not received or time.monotonic() - received[-1] >= SAME_SIGNAL_SECONDS:
-            received.append(time.monotonic())
-
-    try:
-        before = [(number, signal.signal(number, note)) for number in (signal.SIGINT, signal.SIGTERM)]
-    except ValueError:  # not in the main thread: whoever is there handles signals
-        before = []
-    try:
-        yield received
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)

@@ -285,7 +285,7 @@ def build_finetuning_trainer(
 ) -> Trainer:
     """A Trainer that evaluates at each end of a (short) epoch and asks the data module for the next stretch.
 
-    `callbacks`: checkpoint, fingerprint and progress_bar, as stage_callbacks takes them.
+    `callbacks`: checkpoint, fingerprint, progress_bar and watch, as stage_callbacks takes them.
     """
     common = stage_callbacks(interval_steps=CHECKPOINT_INTERVAL_STEPS, least_seconds=CHECKPOINT_SECONDS, **callbacks)
     return build_trainer(

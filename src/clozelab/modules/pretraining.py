@@ -29,6 +29,7 @@ from clozelab.modules.base import TrainingModule
 from clozelab.objectives.objective import LossTerm, Objective, TorchBatch, build_models
 from clozelab.training.checkpoints import seed_forward
 from clozelab.training.runtime import uncompiled
+from clozelab.training.stopping import TERMINATED
 
 log = logging.getLogger(__name__)
 
@@ -170,8 +171,8 @@ class PretrainingModule(TrainingModule):
             alone = alone.pin_memory() if self.device.type == "cuda" else alone
             return alone.to(self.device, non_blocking=self.device.type == "cuda")
         reduced = self._sum_over_ranks(torch.tensor([*totals, requested], dtype=torch.float64, device=self.device))
-        # Every rank that got the signal adds its number: any sum above zero is a stop.
-        self.stop_agreed = requested or (15 if reduced[-1] > 0 else 0)
+        # Every rank that is asked to stop adds its exit status: any sum above zero is a stop.
+        self.stop_agreed = requested or (TERMINATED if reduced[-1] > 0 else 0)
         return reduced[:-1].float()
 
     def _gradient_sync(self, is_last: bool) -> AbstractContextManager[Any]:

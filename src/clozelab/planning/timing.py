@@ -46,6 +46,7 @@ from clozelab.runs.record import write_json
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import TOKENS_KEY
 from clozelab.training.runtime import matmul_ceiling
+from clozelab.training.stopping import die_with_parent
 from clozelab.training.trainer import Hardware, build_trainer, choose_hardware
 
 HOST = ("cpu", "cores", "gpus")
@@ -166,6 +167,7 @@ def _speed(answers: Sequence[Mapping[str, Any]], request: Request, threads: int)
 
 def main() -> int:
     """Answer every request; returns the exit status."""
+    die_with_parent()
     for request in json.load(sys.stdin):
         try:
             found = answer(request, choose_hardware(**request["hardware"]))

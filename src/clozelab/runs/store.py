@@ -13,14 +13,12 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import signal
 import sys
 import time
 import traceback
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -47,6 +45,7 @@ from clozelab.runs.record import (
     write_record,
 )
 from clozelab.training.host import host_facts, process_rank
+from clozelab.training.stopping import Watch, interrupt, taken_signals
 
 LEFT_BY_RUNS = ("checkpoints", "encoder", "encoders", "metrics.csv", "scores.json")
 LINKED = ("encoder", "encoders", "metrics.csv")
@@ -68,14 +67,10 @@ class RunBusyError(ValueError):
     exit_status = BUSY_STATUS
 
 
-class Interrupted(KeyboardInterrupt):
-    """SIGTERM, turned into an exception so that the run folder can be marked."""
-
-
 class Run:
     """An owned run folder, and in `content` what run.json says; use as a context manager around the work."""
 
-    def __init__(self, content: Record, *, lock: FileLock | None, is_resumed: bool) -> None:
+    def __init__(self, content: Record, *, lock: FileLock | None, is_resumed: bool, watch: Watch | None = None) -> None:
         self.dir, self.content = content.folder, content
         self.facts, self.fingerprint = content.facts, content.fingerprint
         self.is_complete = content.is_complete  # the very same run has finished here before: nothing is to be done
@@ -83,7 +78,7 @@ class Run:
         self.is_leader = lock is not None  # this process writes; False on ranks above 0
         self._lock = lock
         self._log: logging.Handler | None = None
-        self._sigterm: Any = None
+        self.watch, self._inside = watch or Watch(), ExitStack()
         self._seconds_before, self._started = content.seconds, time.monotonic()
 
     @classmethod
@@ -104,8 +99,11 @@ class Run:
         """
         folder = Path(run_dir)
         fresh = new_record(folder, stage, config, inputs or {}, scores or {}, metric)
+        watch = Watch(
+            *(OmegaConf.select(config, f"trainer.{key}") for key in ("hang_seconds", "grace_seconds", "max_time"))
+        )
         if process_rank() > 0:
-            return cls(_follow(folder, fresh), lock=None, is_resumed=False)
+            return cls(_follow(folder, fresh), lock=None, is_resumed=False, watch=watch)
         lock = _lock(folder)
         try:
             old = read_record(folder)
@@ -132,7 +130,7 @@ class Run:
                 if (folder / "checkpoints").is_dir() and not (folder / "metrics.csv").is_file():
                     logger.warning("%s has lost its metrics.csv: its curve begins where the run goes on", folder)
             (folder / CONFIG_FILE).write_text(shown_config(config), encoding="utf-8")
-            run = cls(fresh, lock=lock, is_resumed=old is not None)
+            run = cls(fresh, lock=lock, is_resumed=old is not None, watch=watch)
             run._log = logging.FileHandler(folder / LOG_FILE, encoding="utf-8")
             run._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
             run._write()
@@ -157,22 +155,23 @@ class Run:
         logger.info("complete: %s", self.dir)
 
     def __enter__(self) -> Run:
-        def stop(_number: int, _frame: FrameType | None) -> None:
-            raise Interrupted("SIGTERM")
-
         if self._log is not None:
             logging.getLogger().addHandler(self._log)
-            with suppress(ValueError):  # not in the main thread: SIGTERM keeps its handler
-                self._sigterm = signal.signal(signal.SIGTERM, stop)
+        if not self.is_complete:
+            self._inside.enter_context(taken_signals(interrupt))
+            self._inside.enter_context(self.watch.on(self.dir / LOG_FILE if self.is_leader else None, self._leave))
         return self
 
+    def _leave(self, status: str, error: str) -> None:
+        self.content.status, self.content.error, self.content.finished = status, error, now()
+        self._write()
+
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
-        if self._sigterm is not None:
-            signal.signal(signal.SIGTERM, self._sigterm)
+        self._inside.close()
         try:
             if self.is_leader and self.content.status == "running":
                 self.content.status, self.content.finished = "failed", now()
-                # Lightning turns Ctrl-C into SystemExit and SIGTERM into an exception of its own.
+                # Lightning turns SIGTERM into an exception of its own.
                 if isinstance(error, KeyboardInterrupt | SystemExit) or type(error).__name__ == "SIGTERMException":
                     self.content.status = "interrupted"
                 elif error is None:

@@ -86,7 +86,7 @@ def main(cfg: DictConfig) -> None:
         name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
         with tracked(build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:
             said = {"checkpoint": last, "fingerprint": run.fingerprint, "progress_bar": cfg.trainer.progress_bar}
-            trainer = build_finetuning_trainer(hardware, module, loggers, run.dir, **said)
+            trainer = build_finetuning_trainer(hardware, module, loggers, run.dir, watch=run.watch, **said)
             trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.exists() else None)
             if run.is_leader:
                 result = write_results(run.dir, module, about)

@@ -130,6 +130,7 @@ def main(cfg: DictConfig) -> None:
                 cfg.checkpoint_interval_steps,
                 fingerprint=run.fingerprint,
                 progress_bar=cfg.trainer.progress_bar,
+                watch=run.watch,
             ),
             PositionGrowth(growth_steps(cfg.phases) if cfg.position_growth == "tile" else {}),
         ]

@@ -5,10 +5,6 @@ Each step is a process of its own, so it can be stopped and started again at any
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 
@@ -16,13 +12,15 @@ from rich.console import Console
 from rich.markup import escape
 
 from clozelab.launch.jobs import LIKELY_SHARED, names_of, planned_jobs
-from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR, STOPPED
+from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR
+from clozelab.launch.processes import run_verb
 from clozelab.planning.steps import SWEEPS, Step, make_steps
 from clozelab.runs.find import find
 from clozelab.runs.store import accept_other_code
 from clozelab.runs.upkeep import write_launch
 from clozelab.stages.report import judge
 from clozelab.terminal import parse, wants_help
+from clozelab.training.stopping import STOPPED
 from clozelab.verdicts.experiment import find_experiment
 
 HELP = """clozelab reproduce EXPERIMENT [scale=NAME] [name=value ...] [--dry-run]
@@ -77,26 +75,11 @@ def run_steps(steps: Sequence[Step], console: Console) -> tuple[int, bool]:
     failed = False
     for number, step in enumerate(steps, 1):
         console.rule(escape(f"{number} of {len(steps) + 1}: clozelab {' '.join(step.words())}"), align="left")
-        status = run_step(step)
-        if status < 0 or status in STOPPED or (status and not step.is_sweep):
-            return (status if status > 0 else 128 - status), True
+        status = run_verb(step.words(), **{SKIP_DOCTOR: REPRODUCING})
+        if status > 128 or status in STOPPED or (status and not step.is_sweep):
+            return status, True
         failed |= status != 0
     return int(failed), False
-
-
-def run_step(step: Step) -> int:
-    """Run one step to its end and return its status; a signal to us is passed on, and it gets to stop cleanly."""
-    environment = os.environ | {SKIP_DOCTOR: REPRODUCING}
-    process = subprocess.Popen([sys.executable, "-m", "clozelab", *step.words()], env=environment)
-    before = signal.signal(signal.SIGTERM, lambda number, _frame: process.send_signal(number))
-    try:
-        while True:
-            try:
-                return process.wait()
-            except KeyboardInterrupt:  # the terminal has sent it to the step as well
-                continue
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def dry_run(steps: Sequence[Step]) -> int:

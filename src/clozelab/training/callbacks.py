@@ -1,7 +1,7 @@
 """Callbacks of the training stages: checkpoints, a graceful stop, progress, one configuration, kept encoders.
 
 What happens behind an optimizer step happens after its validation, where one is due, so that a resumed run never misses
-one. A stop (SIGTERM, Ctrl-C) takes effect at the end of an optimizer step, on all ranks at the same one.
+one. A stop (by a signal, or by the clock) takes effect at the end of an optimizer step, on all ranks at the same one.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import accumulate
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from clozelab.training.checkpoints import validation_is_due
+from clozelab.training.stopping import OUT_OF_TIME, TERMINATED, Watch, interrupt, taken_signals
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
 
@@ -30,15 +30,14 @@ log = logging.getLogger(__name__)
 
 
 class TrainingInterruptedError(SystemExit):
-    """Training stopped on a signal after saving its checkpoint; `code` is 128 + the signal's number."""
+    """Training stopped after saving its checkpoint; `code` is 128 + the signal's number, or OUT_OF_TIME."""
 
-    def __init__(self, signal_number: int, step: int) -> None:
-        super().__init__(128 + signal_number)
-        self.signal_number, self.step = signal_number, step
+    def __init__(self, code: int, step: int) -> None:
+        super().__init__(code)
+        self.step, self.by = step, "trainer.max_time" if code == OUT_OF_TIME else signal.Signals(code - 128).name
 
     def __str__(self) -> str:
-        name = signal.Signals(self.signal_number).name
-        return f"stopped by {name} after step {self.step}; start the same command again to go on"
+        return f"stopped by {self.by} after step {self.step}; start the same command again to go on"
 
 
 def leave_quietly_unless_first(trainer: Trainer) -> None:
@@ -65,45 +64,53 @@ class AfterStep(Callback):
 
 
 class GracefulStop(AfterStep):
-    """SIGTERM and Ctrl-C ask for a stop; a second Ctrl-C does not wait. Lightning alone exits 0 without a checkpoint.
+    """Signals and trainer.max_time ask for a stop; a second Ctrl-C does not wait. Lightning alone exits 0, unsaved.
 
-    Under manual optimisation the module itself calls `stop_requested` (0 or a signal's number) and sets `stop_agreed`
-    once all ranks know. Stands behind LastCheckpoint in the list of callbacks.
+    Under manual optimisation the module itself calls `stop_requested` (0 or an exit status) and sets `stop_agreed` once
+    all ranks know. Stands behind LastCheckpoint in the list of callbacks. `watch` gets a beat from each part of a step
+    and each validation batch.
     """
 
-    def __init__(self) -> None:
-        self.requested = 0
-        self._previous: dict[int, Any] = {}
+    def __init__(self, watch: Watch) -> None:
+        self.watch, self.requested, self._signals = watch, 0, ExitStack()
+
+    def _request(self, number: int) -> None:
+        if number == signal.SIGINT and self.requested:
+            interrupt(number)
+        self.requested = 128 + number
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        def request(number: int, _frame: FrameType | None) -> None:
-            if number == signal.SIGINT and self.requested:
-                raise KeyboardInterrupt
-            self.requested = number
-
         # Not earlier: Lightning installs a handler of its own between on_fit_start and here.
-        if threading.current_thread() is threading.main_thread():
-            self._previous = {one: signal.signal(one, request) for one in (signal.SIGTERM, signal.SIGINT)}
+        self._signals.enter_context(taken_signals(self._request))
         pl_module.stop_requested = lambda: self.requested  # type: ignore[assignment]
+        self._beat()
+        self.watch.is_training = True
+
+    def _beat(self, *_: Any, **__: Any) -> None:
+        self.watch.beats += 1
+
+    on_before_backward = on_validation_batch_start = on_validation_batch_end = on_predict_batch_end = _beat
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+        self._beat()
+        if self.watch.time_is_over and trainer.is_global_zero:
+            self.requested = self.requested or OUT_OF_TIME
         if pl_module.automatic_optimization:
             agreed = trainer.strategy.reduce_boolean_decision(self.requested != 0, all=False)
-            pl_module.stop_agreed = (self.requested or int(signal.SIGTERM)) if agreed else 0  # type: ignore[assignment]
+            pl_module.stop_agreed = (self.requested or TERMINATED) if agreed else 0  # type: ignore[assignment]
 
     def after_step(self, trainer: Trainer, module: LightningModule) -> None:
-        signal_number = int(getattr(module, "stop_agreed", 0))
-        if not signal_number or trainer.global_step == trainer.max_steps:
+        status = int(getattr(module, "stop_agreed", 0))
+        if not status or trainer.global_step == trainer.max_steps:
             return
         leave_quietly_unless_first(trainer)
-        interruption = TrainingInterruptedError(signal_number, trainer.global_step)
+        interruption = TrainingInterruptedError(status, trainer.global_step)
         log.warning("%s", interruption)
         raise interruption
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        self._previous = {}
+        self.watch.is_training = False
+        self._signals.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self.teardown(trainer, pl_module, "fit")

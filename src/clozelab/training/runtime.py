@@ -21,6 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from clozelab.training.host import cpu_flags
+from clozelab.training.stopping import be_a_data_worker
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +182,7 @@ def batch_loader(batches: IterableDataset[Any], num_workers: int = 0, trainer: T
     """A loader of what are batches already, prefetched and pinned where the trainer's device is a GPU."""
     # Forked workers share the memory maps and what was found in them; elsewhere they open and find it again.
     method = "fork" if num_workers and "fork" in multiprocessing.get_all_start_methods() else None
-    workers: Any = {"num_workers": num_workers, "multiprocessing_context": method}
+    workers: Any = {"num_workers": num_workers, "multiprocessing_context": method, "worker_init_fn": be_a_data_worker}
     loader = DataLoader(batches, batch_size=None, collate_fn=_same, **workers)
     return Prefetched(loader, pinned) if device_type(trainer) == "cuda" else loader
 

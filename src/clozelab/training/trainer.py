@@ -28,6 +28,7 @@ from clozelab.training.runtime import (
     use_deterministic_algorithms,
     use_onednn_fp32,
 )
+from clozelab.training.stopping import Watch
 
 log = logging.getLogger(__name__)
 
@@ -210,12 +211,13 @@ def build_trainer(
 
 
 def stage_callbacks(
-    checkpoint: Path, interval_steps: int, least_seconds: float = 0.0, *, fingerprint: str, progress_bar: bool
-) -> list[Callback]:
+    checkpoint: Path, interval_steps: int, least_seconds: float = 0.0, *, fingerprint: str, progress_bar: bool,
+    watch: Watch | None = None,
+) -> list[Callback]:  # fmt: skip
     """The callbacks of every stage, in the order they need."""
     return [
         SameConfig(fingerprint),
         TrainingProgress(progress_bar),
         LastCheckpoint(checkpoint, interval_steps, least_seconds),
-        GracefulStop(),
+        GracefulStop(watch or Watch()),
     ]
