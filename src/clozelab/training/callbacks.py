@@ -108,12 +108,12 @@ class GracefulStop(AfterStep):
         log.warning("%s", interruption)
         raise interruption
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.watch.is_training = False
         self._signals.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self.teardown(trainer, pl_module, "fit")
+        self.on_train_end(trainer, pl_module)
 
 
 class LastCheckpoint(AfterStep):
