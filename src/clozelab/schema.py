@@ -7,6 +7,7 @@ their ranges (config.check_config).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, is_dataclass
@@ -17,7 +18,15 @@ from omegaconf import MISSING
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from clozelab.training.stopping import seconds_of
+
+def seconds_of(time_limit: str | None) -> float:
+    """Of a time limit as Slurm writes it; without end for None. ValueError for any other text."""
+    if time_limit is None:
+        return math.inf
+    if (found := re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)", time_limit)) is None:
+        raise ValueError("write it as '02:30:00', with days as '1-02:30:00'")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 class Meaning(NamedTuple):

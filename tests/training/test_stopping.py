@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from clozelab.training.stopping import SIGNALS, STOPPED, Watch, seconds_of, taken_signals
+from clozelab.schema import seconds_of
+from clozelab.training.stopping import SIGNALS, STOPPED, Watch, taken_signals
 
 SRC = str(Path(__file__).parents[2] / "src")
 NAMES = [number.name for number in SIGNALS]
@@ -163,6 +164,7 @@ def test_a_verb_whose_starter_has_gone_does_not_begin(tmp_path: Path) -> None:
 WATCHED = """
 import ctypes, sys, time
 from pathlib import Path
+from clozelab.schema import seconds_of
 from clozelab.training.stopping import Watch, taken_signals
 
 def leave(status, said):

@@ -10,7 +10,6 @@ import ctypes
 import faulthandler
 import math
 import os
-import re
 import select
 import signal
 import sys
@@ -136,16 +135,6 @@ def be_a_data_worker(_number: int) -> None:
     die_with_parent(signal.SIGKILL)
 
 
-def seconds_of(time_limit: str | None) -> float:
-    """Of a time limit as Slurm writes it; without end for None. ValueError for any other text."""
-    if time_limit is None:
-        return math.inf
-    if (found := re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)", time_limit)) is None:
-        raise ValueError("write it as '02:30:00', with days as '1-02:30:00'")
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-
-
 @dataclass
 class Watch:
     """Ends this process where it cannot end itself: a training without a beat, or a signal that nothing follows.
@@ -162,6 +151,8 @@ class Watch:
 
     @property
     def time_is_over(self) -> bool:
+        from clozelab.schema import seconds_of  # lazy: a command line stops by signals before it needs the schema
+
         return time.monotonic() - _began >= seconds_of(self.max_time)
 
     @contextmanager
