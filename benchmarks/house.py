@@ -17,7 +17,7 @@ SOURCE = Path("src")
 PACKAGE = "clozelab"
 SMALL, LARGE = 60, 400
 LIMITS = {"lines": 26_000, "modules": 119, "small": 12, "depth": 8, "verdicts": 15, "pretrain": 75}
-"""What the house may be at most. Its foundation had 24,500 lines in 115 modules; each large feature since may add 1,500."""
+"""At most; the foundation had 24,500 lines in 115 modules, and each large feature since may add 1,500."""
 
 
 def imports(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str | None]]:
