@@ -35,6 +35,7 @@ PLAIN_VERBS = {
     "runs": "every run folder: status, score, time",
     "compare": "two runs: what differs, how they learnt, a paired test on the same examples",
     "explain-cell": "the runs behind a cell of an experiment's table, and the commands that make them",
+    "export": "the encoder of an unfinished run, from its checkpoint",
     "gc": "what could be deleted: checkpoints of complete runs, leftovers, unused cache",
     "submit": "the submission zip of a benchmark from runs with predict_test=true",
     "list": "experiments with their status",
@@ -42,6 +43,7 @@ PLAIN_VERBS = {
 }
 PLACES = {verb: f"inventory.{verb}" for verb in ("runs", "status", "gc", "show")}
 PLACES |= {"list": "inventory.list_all", "doctor": "plan.doctor", "explain-cell": "explain_cell.main"}
+PLACES["export"] = "submit.export"
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of its name."""
 HYDRA_HELP = {
     "prepare": """\
