@@ -204,6 +204,17 @@ def test_what_follows_from_a_setting_may_differ_with_it(experiment: Experiment, 
     assert found.verdict == NOT_COMPARABLE and "pre-trained with model.hidden_size 256 against 128" in found.note
 
 
+def test_another_tokenizer_brings_another_corpus_of_the_same_text(experiment: Experiment, root: Path) -> None:
+    """As family's arms; without a tokenizer of its own, an arm on another corpus is another protocol."""
+    for arm, kind in (("mlm", "wordpiece"), ("ltr", "byte_bpe")):
+        change(root, f"pretrain/{arm}/*", arm_delta={"tokenizer.kind": kind}, inputs__corpus=f"{kind}'s shards")
+        change(root, f"pretrain/{arm}/*", config__tokenizer={"kind": kind})
+    assert mrpc(experiment, root).verdict == HOLDS and unequal(experiment, root) == []
+    for arm in ("mlm", "ltr"):
+        change(root, f"pretrain/{arm}/*", arm_delta={}, config__tokenizer={"kind": "wordpiece"})
+    assert "input corpus" in mrpc(experiment, root).note
+
+
 def test_what_the_shipped_configuration_derives() -> None:
     found = derived()
     assert {"task.always.epochs", "task.epochs"} < set(found["epochs"])
