@@ -150,7 +150,7 @@ def test_values_of_json_that_are_no_texts(tmp_path: Path) -> None:
     """Numbers and truths are labels as JSON writes them; a null text is a damaged row, and so is a broken line."""
     good = [{"s": "a", "label": 1}, {"s": "b", "label": True}, {"s": "c", "label": 2.5}] * 100
     lines = [json.dumps(line) for line in good]
-    (tmp_path / "x.jsonl").write_text("\n".join([*lines, '{"s": null, "label": 1}', '{"s": "torn', "[]"]))
+    (tmp_path / "x.jsonl").write_text("\n".join([*lines, '{"s": null, "label": 1}', '{"s": "torn', "[]\n"]))
     found = read_table_of(tmp_path / "x.jsonl", TableFormat(["s"], "label"))
     assert (found.labels or [])[:3] == ["1", "true", "2.5"] and found.num_bad_rows == 3
     with pytest.raises(ValueError, match=r"no column 'text'; its columns are \['s', 'label'\]"):
