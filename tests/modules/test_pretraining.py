@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 import signal
 from functools import partial
@@ -125,7 +126,7 @@ class ToyRun:
             "rate": 0.01,
             "warmup": 0.0,
             "clip": 1.0,
-            "max_time": None,
+            "max_seconds": math.inf,
         } | kwargs
         self.trainer: Trainer
         self.module: PretrainingModule
@@ -148,7 +149,7 @@ class ToyRun:
             matmul_ceiling=1e9,
         )
         last = self.folder / "checkpoints" / "last.ckpt"
-        self.watch = Watch(max_time=self.options["max_time"])
+        self.watch = Watch(max_seconds=self.options["max_seconds"])
         self.trainer = build_trainer(
             hardware,
             max_steps=TOTAL,
@@ -291,7 +292,7 @@ def test_ctrl_c_and_other_signals_save_and_stop_too(tmp_path: Path, name: str) -
 
 
 def test_a_run_whose_time_is_over_saves_and_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    whole, parts = ToyRun(tmp_path / "whole"), ToyRun(tmp_path / "parts", max_time="00:00:00")
+    whole, parts = ToyRun(tmp_path / "whole"), ToyRun(tmp_path / "parts", max_seconds=0.0)
     whole.fit()
     for step in range(1, TOTAL):
         with pytest.raises(TrainingInterruptedError, match=f"stopped by trainer.max_time after step {step};") as caught:

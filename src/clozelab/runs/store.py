@@ -44,6 +44,7 @@ from clozelab.runs.record import (
     what_was_said,
     write_record,
 )
+from clozelab.schema import seconds_of
 from clozelab.training.host import host_facts, process_rank
 from clozelab.training.stopping import Watch, interrupt, taken_signals
 
@@ -100,7 +101,9 @@ class Run:
         folder = Path(run_dir)
         fresh = new_record(folder, stage, config, inputs or {}, scores or {}, metric)
         watch = Watch(
-            *(OmegaConf.select(config, f"trainer.{key}") for key in ("hang_seconds", "grace_seconds", "max_time"))
+            OmegaConf.select(config, "trainer.hang_seconds"),
+            OmegaConf.select(config, "trainer.grace_seconds"),
+            seconds_of(OmegaConf.select(config, "trainer.max_time")),
         )
         if process_rank() > 0:
             return cls(_follow(folder, fresh), lock=None, is_resumed=False, watch=watch)

@@ -145,15 +145,13 @@ class Watch:
 
     hang_seconds: float | None = None  # between two beats of a training (GracefulStop says of what); None: any
     grace_seconds: float | None = None  # without a beat after a signal
-    max_time: str | None = None  # of the process, after which a training saves and stops
+    max_seconds: float = math.inf  # of the process, after which a training saves and stops
     is_training: bool = False
     beats: int = 0
 
     @property
     def time_is_over(self) -> bool:
-        from clozelab.schema import seconds_of  # lazy: a command line stops by signals before it needs the schema
-
-        return time.monotonic() - _began >= seconds_of(self.max_time)
+        return time.monotonic() - _began >= self.max_seconds
 
     @contextmanager
     def on(self, log: Path | None, leave: Callable[[str, str], None]) -> Iterator[None]:
