@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import string
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -50,6 +51,13 @@ def shared_dir() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real data not available: {folder} is not a folder (set CLOZELAB_SHARED)")
     return folder
+
+
+def pytest_configure() -> None:
+    """What is ignored where the tests are started (nohup, a job in the background) would stay so in each process."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

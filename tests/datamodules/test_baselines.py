@@ -38,7 +38,7 @@ def make(tmp_path: Path) -> Make:
 
     def build(task: str, *words: str, limit: int | None = None, data_dir: Path = tmp_path) -> FinetuningDataModule:
         config = sweep.compose("finetune", [f"task={task}", f"data_dir={data_dir}", *words])
-        inputs = TaskInputs(task, data_dir, tmp_path / "cache", TOKENIZER, 64)
+        inputs = TaskInputs(task, data_dir, tmp_path / "cache", TOKENIZER, 64, max_unknown_share=1.0)  # knows letters
         plan = TrainingPlan(8, 1, 1, limit, 1, 0)
         with sweep.hydra_config(config):
             data = instantiate(config.task.data, _convert_="all")(inputs=inputs, plan=plan)
