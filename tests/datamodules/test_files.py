@@ -64,8 +64,9 @@ def test_damaged_zstd_file(tmp_path: Path) -> None:
         list(text_lines(tmp_path / "x.zst"))
 
 
-def test_wrong_files_are_refused_and_rare_damage_is_not() -> None:
-    path = Path("x.tsv")
+def test_wrong_files_are_refused_and_rare_damage_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "x.tsv"
+    path.write_text("a whole row\n")
     refuse_wrong_file(path, ["x.tsv:3: short"], 100, "two columns")
     with pytest.raises(ValueError, match=r"x.tsv:3: short\n  2 of 199 rows do not fit two columns"):
         refuse_wrong_file(path, ["x.tsv:3: short"] * 2, 199, "two columns")
