@@ -151,12 +151,11 @@ def seeds_needed(
         power: share of the experiments in which all intervals exclude their points.
         most: largest number that is tried.
     """
-    shifts = np.minimum(effects, LARGEST_EFFECT)
-
-    def failing(n: int) -> float:
-        return float(stats.nct.cdf(_quantile(n, confidence), n - 1, shifts * np.sqrt(n)).sum())
-
-    return next((n for n in range(2, most + 1) if failing(n) <= 1.0 - power), None)
+    seeds = np.arange(2, most + 1)
+    quantiles = stats.t.ppf((1.0 + confidence) / 2.0, df=seeds - 1)
+    shifts = np.outer(np.minimum(effects, LARGEST_EFFECT), np.sqrt(seeds))  # [effects, numbers of seeds]
+    enough = seeds[stats.nct.cdf(quantiles, seeds - 1, shifts).sum(axis=0) <= 1.0 - power]
+    return int(enough[0]) if len(enough) else None
 
 
 def smallest_detectable_difference(sd: float, n: int, confidence: float = CONFIDENCE, power: float = POWER) -> float:

@@ -6,6 +6,7 @@ such a key, and one that no stage has is refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,16 +14,19 @@ from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from clozelab.launch.experiments import SWEEPS as SWEEPS
 from clozelab.launch.experiments import ExperimentSource, sweeps_in
 from clozelab.launch.jobs import GIVEN_ROW
 from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, compose, explain, hydra_config, known_keys
+from clozelab.terminal import key_of
 
 STAGES = ("prepare", *SWEEPS)
 ENUMERABLE = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)
 """Lists of values that are known without a sweeper; glob() and interval() are not."""
+PLAIN = re.compile(r"[\w.]+=")
+"""An override that can only change what is there."""
 
 
 @dataclass(frozen=True)
@@ -84,25 +88,59 @@ def make_steps(folder: Path, words: Sequence[str]) -> list[Step]:
 
 def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -> dict[str, list[str]]:
     """Stage -> its overrides."""
-    shared: dict[str, list[str]] = {stage: [] for stage in STAGES}
     meant = [_addressed(word) for word in words]
-    # Mostly a stage takes them all, and then there is no need to try each.
-    theirs = {stage: [said for asked, said in meant if stage in asked] for stage in STAGES}
-    takes_all = {stage for stage, said in theirs.items() if said and _refusal(stage, names, folder, said) is None}
+    shared: dict[str, list[str]] = {}
+    for stage in STAGES:
+        theirs = [said for asked, said in meant if stage in asked]
+        shared[stage] = _taken(stage, names, folder, theirs) if theirs else []
     for word, (asked, said) in zip(words, meant, strict=True):
-        refused: dict[str, Exception] = {}
-        for one in asked:
-            error = None if one in takes_all else _refusal(one, names, folder, [*shared[one], said])
-            if error is None:
-                shared[one].append(said)
-            else:
-                refused[one] = error
-        if len(refused) == len(asked):
+        if not any(said in shared[one] for one in asked):
             # The sweeps have all keys that prepare has, and more: the last one's refusal says most.
             last = asked[0] if len(asked) == 1 else next(reversed(names))
-            why = explain(refused[last], last, config_name=names.get(last), folder=folder if last in names else None)
+            where = folder if last in names else None
+            refused = _composed(last, names, folder, [*shared[last], said])
+            assert isinstance(refused, Exception)
+            why = explain(refused, last, config_name=names.get(last), folder=where)
             raise ValueError(f"{word}: {why}" if len(asked) == 1 else f"no stage takes {word!r}: {why}")
     return shared
+
+
+def _taken(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]) -> list[str]:
+    """Those of some overrides that a stage takes.
+
+    To compose takes half a second, so they are not tried one by one: mostly a stage takes them all. Else those whose
+    key is there are tried together, and a plain key that is not there after them is no key of the stage.
+    """
+    if isinstance(_composed(stage, names, folder, words), DictConfig):
+        return list(words)
+    usual = _composed(stage, names, folder, [])
+    if isinstance(usual, Exception):
+        return []
+    known = [word for word in words if _has(usual, key_of(word))]
+    whole = _composed(stage, names, folder, known)
+    if isinstance(whole, DictConfig):
+        words = [word for word in words if word in known or not PLAIN.match(word) or _has(whole, key_of(word))]
+        if words == known:
+            return known
+    taken: list[str] = []
+    for word in words:
+        if isinstance(_composed(stage, names, folder, [*taken, word]), DictConfig):
+            taken.append(word)
+    return taken
+
+
+def _has(config: DictConfig, key: str) -> bool:
+    """Whether a dotted key, or a group of conf/, is there; what a reference stands for counts as there."""
+    node = OmegaConf.to_container(config, resolve=False)
+    for part in key.partition("@")[0].replace("/", ".").split("."):
+        if isinstance(node, list):
+            node = dict(zip(map(str, range(len(node))), node, strict=True))
+        if not isinstance(node, dict):
+            return isinstance(node, str) and "${" in node
+        if part not in node:
+            return False
+        node = node[part]
+    return True
 
 
 def _addressed(word: str) -> tuple[tuple[str, ...], str]:
@@ -112,8 +150,8 @@ def _addressed(word: str) -> tuple[tuple[str, ...], str]:
     return ((stage,), word[: len(word) - len(bare)] + rest) if dot and stage in STAGES else (STAGES, word)
 
 
-def _refusal(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]) -> Exception | None:
-    """Why a stage does not take the last of these overrides, or one of all; None where it takes them."""
+def _composed(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]) -> DictConfig | Exception:
+    """A stage's configuration with some overrides, or why it does not take the last of them, or one of all."""
     if stage not in names and (stage in SWEEPS or "pretrain" not in names):
         return ValueError(f"there is nothing to {stage} here")
     name, where = (names[stage], folder) if stage in names else (stage, None)
@@ -126,10 +164,9 @@ def _refusal(stage: str, names: dict[str, str], folder: Path, words: Sequence[st
                 if key not in known_keys(name, where):
                     return ValueError(f"{stage} has no key {key!r}")
         # A master configuration leaves lists of values out: try the first of each.
-        compose(name, [_first(word) for word in words], folder=where, sweep=stage in SWEEPS)
+        return compose(name, [_first(word) for word in words], folder=where, sweep=stage in SWEEPS)
     except CONFIGURATION_ERRORS as error:
         return error
-    return None
 
 
 def _first(word: str) -> str:

@@ -209,8 +209,8 @@ def _rates(runs: Sequence[Record]) -> dict[str, str]:
 def _difference(how: str, first: Sequence[Record], second: Sequence[Record], free: Iterable[str]) -> str:
     """In words, what two rows' settings differ in for some seeds that both have: a difference is paired by seed."""
     mine, theirs = (
-        {seeds: _joined(same) | _rates(runs) for seeds, same in grouped(runs, seeds_of).items()}
-        for runs in (first, second)
+        {seeds: _joined(same) | rates for seeds, same in grouped(runs, seeds_of).items()}
+        for runs, rates in ((first, _rates(first)), (second, _rates(second)))
     )
     found: dict[str, list[tuple[str, str]]] = {}
     for seeds in sorted(mine.keys() & theirs.keys()):

@@ -173,9 +173,10 @@ def build_table(experiment: Experiment, runs: Runs) -> Table:
     firsts = sorted({run.pretrain_seed for run in mine} | {run.seed for run in runs.pretrain})
     expected = [(first, second) for first in firsts for second in sorted({run.seed for run in mine})]
 
+    scored = grouped(filter(is_scored, mine), lambda run: (run.name, run.task))
+
     def cell_of(row: str, column: DataColumn) -> Cell:
-        tuned = [run for run in mine if (run.name, run.task) == (row, column.task) and is_scored(run)]
-        chosen, note = _best_learning_rate(tuned)
+        chosen, note = _best_learning_rate(scored.get((row, column.task), []))
         return _cell(chosen, column.metric, expected, note)
 
     columns = list(_data_columns(experiment, mine, worlds))
