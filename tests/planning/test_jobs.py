@@ -239,9 +239,9 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     with pytest.raises(ValueError, match="matched_by=epochs"):
         main([*words, "budget=20min", "matched_by=epochs"])
     with pytest.raises(ValueError, match="fine-tuning alone takes"):
-        main([*words, "budget=1s"])
+        main([*words, "finetune.row=mlm", "pretrain.arm=mlm", "budget=1s"])
     with pytest.raises(ValueError, match="did you mean 'seed'"):
-        main([*words, "sed=3"])
+        main([*words[:1], "sed=3"])
 
 
 @pytest.mark.slow

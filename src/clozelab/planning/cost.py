@@ -44,7 +44,6 @@ ALIKE = {
 """Settings in which a run has to be equal to take as long."""
 DONE = ("complete", "check", "shared", "shared?")
 """Of a planned job; `check` is complete, and most likely of the same inputs."""
-MATCHINGS = ("steps", "tokens", "flops", "time")
 CHARACTERS_A_TOKEN = 4.2
 """Of English prose in a vocabulary of thousands of word pieces, special tokens included."""
 
@@ -260,8 +259,8 @@ def with_speeds(
     return replace(costing, arms=timed["pretrain"], tasks=timed["finetune"], problems=tuple(problems))
 
 
-def affordable(costing: Costing, budget_seconds: float, matched_by: str | None) -> dict[str, pandas.DataFrame]:
-    """What every arm gets of a budget for the whole experiment, by each way to match arms (or the one asked for).
+def affordable(costing: Costing, budget_seconds: float, matchings: Iterable[str]) -> dict[str, pandas.DataFrame]:
+    """What every arm gets of a budget for the whole experiment, by each of these ways to match arms.
 
     ValueError: fine-tuning alone takes longer, or there is no speed.
     """
@@ -273,12 +272,11 @@ def affordable(costing: Costing, budget_seconds: float, matched_by: str | None) 
         raise ValueError(
             f"fine-tuning alone takes about {duration(finetune)}: fewer tasks or seeds, or a larger budget"
         )
-    names = [matched_by] if matched_by else MATCHINGS
-    return {name: divide(costing.arms, left, costing.pools["pretrain"].at_once, name) for name in names}
+    return {name: divide(costing.arms, left, costing.pools["pretrain"].at_once, name) for name in matchings}
 
 
 def divide(arms: Sequence[Arm], wall_seconds: float, at_once: int, matched_by: str) -> pandas.DataFrame:
-    """What a run of each arm gets of some wall time with so many jobs at a time, one of MATCHINGS being equal.
+    """What a run of each arm gets of some wall time, so many jobs at a time, at equal steps, tokens, flops or time.
 
     Returns:
         A line an arm: its steps, tokens, flops and seconds; `factor` times its planned run; and the `steps_factor` that

@@ -59,6 +59,7 @@ sweep. A sweep (-m) of more than three jobs runs it by itself; CLOZELAB_SKIP_DOC
 Exit status: 0, or 1 where a finding is an error."""
 
 Table = tuple[list[Heading], list[list[str]]]
+MATCHINGS = ("steps", "tokens", "flops", "time")
 
 
 def main(words: Sequence[str]) -> int:
@@ -72,19 +73,19 @@ def main(words: Sequence[str]) -> int:
     matched_by = said.values.get("matched_by")
     if matched_by and budget is None:
         raise ValueError(f"matched_by={matched_by} divides a budget among the arms: say budget=TIME too")
+    if matched_by and matched_by not in MATCHINGS:
+        raise ValueError(f"matched_by={matched_by}: arms can be matched by {', '.join(MATCHINGS)}")
     folder = find_experiment(said.names[0])
     steps = make_steps(folder, said.overrides)
     if "dry-run" in said.flags:
         from clozelab.stages.reproduce import dry_run
 
         return dry_run(steps)
-    from clozelab.planning.cost import MATCHINGS, affordable, with_speeds
+    from clozelab.planning.cost import affordable, with_speeds
     from clozelab.runs.find import find
     from clozelab.stages.subject import Corpora, analyse
     from clozelab.verdicts.judging import describe
 
-    if matched_by and matched_by not in MATCHINGS:
-        raise ValueError(f"matched_by={matched_by}: arms can be matched by {', '.join(MATCHINGS)}")
     step = next(step for step in steps if step.is_sweep)
     root, _ = step.root
     runs, console, progress = find(root), make_console(), Console(stderr=True)
@@ -96,7 +97,7 @@ def main(words: Sequence[str]) -> int:
     flops = sum(shape.count * (shape.flops or 0.0) for shape in found.shapes)
     for line in (f"all runs: {flops:.3g} FLOPs", disk(found, found.room(root, steps)), *sums(found)):
         say(console, line)
-    shares = {} if budget is None else affordable(found, budget, matched_by)
+    shares = {} if budget is None else affordable(found, budget, [matched_by] if matched_by else MATCHINGS)
     for name, part in shares.items():
         console.print(make_table(*share_table(name, part), console.width))
     say(console, describe(load_experiment(folder), runs, found.num_seeds))
