@@ -190,7 +190,7 @@ def write_pretrain(
         "tokens_per_second": 60_000.0,
         "mfu": 0.41,
         "parameters": 1_527_680,
-        "unigram_entropy": 6.2,
+        "unigram_loss": 6.2,
         "validation/loss": 4.4,
     } | (known or {})
     write_run(folder, "pretrain", config, status, **facts)

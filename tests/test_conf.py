@@ -181,6 +181,21 @@ def test_finetuning_values_come_from_the_scale_or_else_the_task() -> None:
     assert fallback(None, 2) == 2 and fallback(0, 2) == 0 and fallback() is None
 
 
+@pytest.mark.parametrize(
+    ("scale", "scope"),
+    [("demo", "source"), ("laptop", "source"), ("gpu30", "corpus"), ("gpu_day", "corpus"), ("paper", "corpus")],
+)
+def test_where_random_segments_come_from_is_the_scales(scale: str, scope: str) -> None:
+    """Also of an objective that a phase names; an arm says otherwise in one word."""
+    phases = "phases=[{seq_length:32,steps:1,global_batch_size:1,micro_batch_size:1,objective:ltr}]"
+    config = composed("pretrain", f"scale={scale}", phases, "arm=any", "run_dir=anywhere")
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict) and plain["objective"]["input"]["negative_scope"] == scope
+    assert [one["input"]["negative_scope"] for one in sweep.phase_objectives(plain)] == [scope]
+    changed = composed("pretrain", f"scale={scale}", "objective.input.negative_scope=corpus")
+    assert changed.objective.input.negative_scope == "corpus"
+
+
 def test_no_group_file_names_a_machine() -> None:
     for path in CONF_DIR.rglob("*.yaml"):
         absolute = re.findall(r"""(?:^|[\s"'=:\[,])(/\w+/\S*)""", path.read_text())

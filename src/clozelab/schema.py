@@ -113,6 +113,8 @@ class ScalePretrainConfig:
     validation_seq_length: int = MISSING
     checkpoint_interval_steps: int = MISSING
     dupe_factor: int | None = None  # static masking in so many copies of each instance; None: a new mask every epoch
+    negative_scope: Annotated[str, one_of("corpus", "source")] = MISSING
+    """Where a random second segment comes from: the whole corpus (the paper's), or the first one's own source."""
     keep_encoders: list[float] = MISSING
     """Fractions of the steps after which experiments about the course of training keep the encoder."""
     seeds: str = MISSING  # comma-separated, as a Hydra sweep wants them
@@ -181,6 +183,7 @@ class CorpusConfig:
     generator: dict[str, Any] | None = None
     """A node with `_target_` that writes the sources' files below data_dir first (embedded corpora)."""
     validation_fraction: Share = MISSING
+    """Of each source's text, held out in stretches of some 16,000 characters; a shorter document is one stretch."""
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -209,6 +210,21 @@ def test_lengths_that_betray_the_label(subject: Subject, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(PairInstances, "pack", betray)
     assert caught(subject) == {"pairs"}
+
+
+def test_sources_that_tell_the_label(subject: Subject, corpus: Corpus, make: Make) -> None:
+    """Half of the random segments come from the other source, unless each is drawn inside its own."""
+    sources = (np.arange(corpus.train.num_documents) % 2).astype(np.uint8)
+    mixed = replace(
+        corpus, train=replace(corpus.train, document_source=sources, source_names=("a", "b")), _instances={}
+    )
+    changed = with_corpus(subject, make, mixed)
+    told = [one for one in examine(changed) if one.level == WARNING]
+    assert {one.check for one in told} == {"pairs"} and "of one source is right for 7" in told[0].what
+    inside = [replace(arm, objective=copy(arm.objective)) for arm in changed.arms]
+    for arm in inside:
+        arm.objective.input = SegmentPairs(0.5, "source")
+    assert {one.level for one in examine(replace(changed, arms=inside))} == {OK}
 
 
 def repeated(shards: TokenShards, times: int) -> TokenShards:

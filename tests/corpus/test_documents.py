@@ -7,6 +7,7 @@ import json
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import zstandard
 from clozelab.corpus.documents import (
     MAX_DOCUMENT_CHARACTERS,
     MAX_SENTENCE_CHARACTERS,
+    STRETCH_CHARACTERS,
     Document,
     SeenHashes,
     SplitRule,
@@ -23,6 +25,7 @@ from clozelab.corpus.documents import (
     hash_of,
     read_documents,
     split_paragraph,
+    stretches,
 )
 from clozelab.corpus.files import CorpusCounts, Source, check_head, find_files
 
@@ -297,22 +300,83 @@ def test_the_sample_is_not_the_held_out_documents() -> None:
     sample, rule = TextSample(max_characters=8_000), SplitRule(0.1)
     for document in documents:
         sample.add(document)
-        rule.observe(document.hash)
+        rule.observe(document)
     rule.settle()
     taken = sample.texts()
     assert len(taken) > 200
-    assert 0.03 < sum(rule.is_validation(hash_of(text)) for text in taken) / len(taken) < 0.2
+    assert 0.03 < sum(rule.held_out(Document(0, [text], 0))[0] for text in taken) / len(taken) < 0.2
 
 
-@pytest.mark.parametrize(("fraction", "expected"), [(0.1, None), (1e-9, 1), (1 - 1e-9, 199)])
-def test_the_split_follows_the_hash_and_leaves_no_side_empty(fraction: float, expected: int | None) -> None:
-    hashes = [document.hash for document in make_documents(200)]
+@pytest.mark.parametrize(("fraction", "expected"), [(0.1, 20), (1e-9, 1), (1 - 1e-9, 199)])
+def test_the_split_follows_the_hash_and_leaves_no_side_empty(fraction: float, expected: int) -> None:
+    documents = make_documents(200)
+    for order in (documents, documents[::-1]):
+        sides = settled(fraction, order)
+        assert all(len(set(side)) == 1 for side in sides.values()), "short documents lie on one side"
+        held_out = {number for number, side in sides.items() if side[0]}
+        assert len(held_out) == expected
+        lowest = sorted(documents, key=lambda one: hash_of("\n".join(one.sentences)))[:expected]
+        assert held_out == {one.hash for one in lowest}
+
+
+def settled(fraction: float, documents: Sequence[Document]) -> dict[int, list[bool]]:
+    """Hash of each document -> which of its sentences are held out."""
     rule = SplitRule(fraction)
-    for value in hashes:
-        rule.observe(value)
+    for document in documents:
+        rule.observe(document)
     rule.settle()
-    validation = sum(map(rule.is_validation, hashes))
-    assert validation == expected or (expected is None and 8 <= validation <= 36)
+    return {document.hash: rule.held_out(document) for document in documents}
+
+
+def make_book(source: int, name: str, characters: int) -> Document:
+    sentences = [f"{name} tells sentence {n} of many." for n in range(characters // 35)]
+    return Document(source, sentences, hash_of(name))
+
+
+def test_every_source_gives_its_share_and_no_book_more_than_its_own() -> None:
+    """Whole documents, as it was before, would be five books or none."""
+    articles = [make_book(0, f"Article {n}", 3_000) for n in range(300)]
+    books = [make_book(1, f"Book {n}", size) for n, size in enumerate((2_000_000, 900_000, 500_000, 300_000, 200_000))]
+    sides = settled(0.05, [*articles, *books])
+
+    def held_out(documents: Sequence[Document]) -> int:
+        pairs = [
+            (sentence, is_out)
+            for one in documents
+            for sentence, is_out in zip(one.sentences, sides[one.hash], strict=True)
+        ]
+        return sum(len(sentence) for sentence, is_out in pairs if is_out)
+
+    for documents in (articles, books):
+        wanted = 0.05 * sum(one.num_characters for one in documents)
+        assert abs(held_out(documents) - wanted) < STRETCH_CHARACTERS
+    largest = held_out(books[:1]) / held_out(books)
+    assert abs(largest - books[0].num_characters / sum(one.num_characters for one in books)) < 0.25
+    assert all(not all(sides[book.hash]) for book in books), "every book is trained on, too"
+
+
+def test_stretches_are_even_bounded_and_whole_documents_where_those_are_short() -> None:
+    document = make_book(0, "Book", 100_000)
+    found = stretches(document.sentences)
+    sizes = [characters for _, characters, _ in found]
+    assert len(found) == -(-document.num_characters // STRETCH_CHARACTERS)
+    assert max(sizes) - min(sizes) < 100 and max(sizes) <= STRETCH_CHARACTERS + 100
+    assert sum(sizes) == document.num_characters and found[-1][0] == len(document.sentences)
+    first = 0
+    for end, characters, stretch in found:
+        part = document.sentences[first:end]
+        assert (sum(map(len, part)), hash_of("\n".join(part))) == (characters, stretch)
+        first = end
+    short = ["One sentence.", "And another."]
+    assert stretches(short) == [(2, 25, hash_of("One sentence.\nAnd another."))]
+
+
+def test_a_source_of_one_stretch_is_trained_on_unless_all_are() -> None:
+    one, two = Document(0, ["Alone."], 1), Document(1, ["Alone too."], 2)
+    many = [Document(2, [f"One of many, {n}."], 10 + n) for n in range(10)]
+    sides = settled(0.3, [one, two, *many])
+    assert (sides[1], sides[2], sum(sides[10 + n][0] for n in range(10))) == ([False], [False], 3)
+    assert sorted(settled(0.3, [one, two]).values()) == [[False], [True]]
 
 
 def test_validation_fraction_is_checked() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from clozelab.corpus import instances as segments
-from clozelab.corpus.instances import FullSentences, PairInstances, SegmentPairs
+from clozelab.corpus.instances import FullSentences, PairInstances, SegmentPairs, source_rule
 from clozelab.corpus.packing import PackedInstances, SpecialIds
 from clozelab.corpus.shards import TokenShards
 
@@ -118,7 +118,47 @@ def test_negative_scope(shards: TokenShards, ids: SpecialIds) -> None:
         rows = every_row(SegmentPairs(1.0, scope).bind(shards, ids, 32))[0]
         other = shards.document_source[document_of(shards, cuts(rows).b_start)]
         assert (other != rows.source).any() == crosses
+        assert (other == rows.b_source).all()
         assert rows.next_sentence_label.mean() > 0.97
+
+
+@pytest.mark.parametrize(("scope", "expected"), [("corpus", 0.75), ("source", 0.5)])
+def test_what_the_sources_alone_tell(make_shards: MakeShards, ids: SpecialIds, scope: str, expected: float) -> None:
+    """Two sources of one size: over the corpus, half of the random segments are of the other one."""
+    shards = make_shards([[9] * 20] * 100, sources=[number % 2 for number in range(100)])
+    rows = every_row(SegmentPairs(0.5, scope).bind(shards, ids, 32), epochs=5)
+    label = np.concatenate([one.next_sentence_label for one in rows])
+    one_source = np.concatenate([one.source == one.b_source for one in rows])
+    assert source_rule(label, one_source) == pytest.approx(max((one_source == (label == 0)).mean(), 0.5), abs=0.02)
+    assert source_rule(label, one_source) == pytest.approx(expected, abs=0.02)
+
+
+def test_a_source_of_one_document_draws_from_the_others(make_shards: MakeShards, ids: SpecialIds) -> None:
+    shards = make_shards([[5] * 40, [6] * 40, [7] * 40, [8] * 40, [9]], sources=[0, 0, 0, 1, 1])
+    instances = SegmentPairs(1.0, "source").bind(shards, ids, 32)
+    assert instances.lonely_sources == ["books"]
+    drawn: set[int] = set()
+    for rows in every_row(instances, epochs=9):
+        other, is_random = document_of(shards, cuts(rows).b_start), rows.next_sentence_label == 1
+        assert is_random.mean() > 0.8
+        drawn |= set(other[is_random & (rows.source == 1)].tolist())
+        assert (rows.b_source[is_random & (rows.source == 0)] == 0).all()
+    assert drawn == {0, 1, 2}
+    assert SegmentPairs(1.0, "corpus").bind(shards, ids, 32).lonely_sources == []
+
+
+@pytest.mark.parametrize("scope", ["corpus", "source"])
+def test_parts_of_one_document_are_no_random_next_segments(
+    make_shards: MakeShards, ids: SpecialIds, scope: str
+) -> None:
+    """A stretch was held out of documents 0 and 1, which leaves two parts of each."""
+    shards = replace(make_shards([[5] * 40] * 5), document_origin=np.array([7, 7, 8, 8, 9]))
+    for rows in every_row(SegmentPairs(1.0, scope).bind(shards, ids, 32), epochs=5):
+        origins = [shards.document_origin[document_of(shards, at)] for at in (cuts(rows).a_start, cuts(rows).b_start)]
+        assert rows.next_sentence_label.mean() > 0.8
+        assert (origins[0] != origins[1])[rows.next_sentence_label == 1].all()
+    with pytest.raises(ValueError, match="single document"):
+        SegmentPairs(0.5, scope).bind(replace(shards, document_origin=np.zeros(5)), ids, 32)
 
 
 def test_the_other_document_is_drawn_in_proportion_to_length(make_shards: MakeShards, ids: SpecialIds) -> None:
@@ -206,8 +246,6 @@ def test_clear_errors(make_shards: MakeShards, ids: SpecialIds) -> None:
     with pytest.raises(ValueError, match="single document"):
         pairs.bind(make_shards([[3, 3, 3], [4]]), ids, 32)
     assert len(SegmentPairs(0.0, "corpus").bind(make_shards([[3, 3, 3]]), ids, 32)) == 1
-    with pytest.raises(ValueError, match="source 'books'"):
-        SegmentPairs(0.5, "source").bind(make_shards([[3, 3], [4, 4], [5, 5]], sources=[0, 0, 1]), ids, 32)
     with pytest.raises(ValueError, match="no text"):
         FullSentences().bind(make_shards([]), ids, 32)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import resource
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from clozelab.corpus import prepare
 from clozelab.corpus.files import Source
 from clozelab.corpus.prepare import prepare_corpus
-from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus.shards import PreparedCorpus, TokenShards
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, TokenizerSettings
 
 NOUNS = ["cat", "dog", "house", "river", "mountain", "song"]
@@ -92,6 +93,43 @@ def test_one_corpus_has_one_result(tmp_path: Path, data: Path, monkeypatch: pyte
     assert first.name == second.name
     assert files_of(first) == files_of(second)
     assert str(tmp_path) not in (second / "manifest.json").read_text()
+
+
+def test_long_documents_are_held_out_in_stretches(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every source gives its share, no book lies on one side, and nothing joins text across a cut."""
+    monkeypatch.setattr("clozelab.corpus.documents.STRETCH_CHARACTERS", 400)
+    books = [[f"Book {NOUNS[book]} says line {line}." for line in range(300)] for book in range(4)]
+    (data / "two.txt").write_text("\n\n".join("\n".join(book) for book in books))
+    corpus = PreparedCorpus.open(run(tmp_path, validation_fraction=0.1))
+    position = {
+        tuple(ids.tolist()): (60 + number, line)
+        for number, book in enumerate(books)
+        for line, ids in enumerate(corpus.tokenizer.encode_batch(book))
+    }
+    shares, seen = {}, []
+    for name in ("train", "validation"):
+        split = getattr(corpus, name)
+        parts = [position_of(split, number, position) for number in range(split.num_documents)]
+        lines = [part for source, part in zip(split.document_source, parts, strict=True) if source == 1]
+        for origin, part in zip(split.document_origin[split.document_source == 1], lines, strict=True):
+            assert {document for document, _ in part} == {origin}
+            assert [line for _, line in part] == list(range(part[0][1], part[-1][1] + 1)), "without a gap"
+        seen += [place for part in lines for place in part]
+        tokens = np.diff(split.sentence_offsets[split.document_offsets])
+        shares[name] = np.bincount(split.document_source, weights=tokens)
+        assert len({document for part in lines for document, _ in part}) == 4 or name == "validation"
+        assert len(lines) > 3, "of several places"
+        assert name == "train" or max(map(len, lines)) <= 3 * 16, "a stretch is some 15 lines"
+    assert sorted(seen) == sorted(position.values()), "all text, each line once"
+    total = shares["train"] + shares["validation"]
+    assert (abs(shares["validation"] / total - 0.1) < 0.02).all(), "of each source a tenth"
+
+
+def position_of(split: TokenShards, number: int, position: dict[tuple[int, ...], Any]) -> list[Any]:
+    """Where each sentence of a document stands in the text; None where it is not looked for."""
+    low, high = split.document_offsets[number : number + 2]
+    ranges = pairwise(split.sentence_offsets[low : high + 1])
+    return [position.get(tuple(split.tokens[start:end].tolist())) for start, end in ranges]
 
 
 def test_the_cache_is_used_and_addressed_by_content(

@@ -16,7 +16,8 @@ def write(folder: Path, documents: list[list[list[int]]], vocab_size: int = 100,
     with ShardWriter(folder, vocab_size=vocab_size, source_names=["one", "two"], **options) as writer:
         for index, document in enumerate(documents):
             lengths = np.array([len(sentence) for sentence in document])
-            writer.add(np.concatenate(document), lengths, np.array([len(document)]), np.array([index % 2]))
+            about = [np.array([value]) for value in (len(document), index % 2, index // 3)]
+            writer.add(np.concatenate(document), lengths, *about)
     return TokenShards.open(folder)
 
 
@@ -39,6 +40,7 @@ def test_reads_what_was_written(tmp_path: Path, documents: list, max_shard_token
     assert shards.tokens[:].tolist() == flat.tolist()
     assert (shards.num_documents, shards.source_names) == (20, ("one", "two"))
     assert shards.document_source.tolist() == [0, 1] * 10
+    assert shards.document_origin is not None and shards.document_origin.tolist() == [i // 3 for i in range(20)]
     rebuilt = [
         [
             shards.tokens[shards.sentence_offsets[s] : shards.sentence_offsets[s + 1]].tolist()
@@ -86,7 +88,7 @@ def test_fingerprint_names_the_content(tmp_path: Path, documents: list) -> None:
 
 def test_an_unfinished_folder_does_not_open(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), ShardWriter(tmp_path, vocab_size=9, source_names=["one"]) as writer:
-        writer.add(np.array([1, 2]), np.array([2]), np.array([1]), np.array([0]))
+        writer.add(np.array([1, 2]), np.array([2]), np.array([1]), np.array([0]), np.array([0]))
         raise KeyboardInterrupt
     with pytest.raises(ValueError, match=r"shards.json is missing; run the prepare stage"):
         TokenShards.open(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -217,6 +218,30 @@ def test_fewer_held_out_rows_than_asked_for(make: Callable[..., CorpusDataModule
     module = make(validation_instances=10**6)
     total = sum(batch["layout"].batch_size for batch in module.val_dataloader())
     assert total == len(module.instances("validation", 24))
+
+
+def test_held_out_labels_are_what_the_loss_is_over(make: Callable[..., CorpusDataModule], corpus: Any) -> None:
+    """All that is predicted of all instances, but for [SEP], whose place a left-to-right model can count out."""
+    data = make(Objective(input=SegmentPairs(0.5, "corpus"), token=LeftToRight(weight=1.0), pair=None))
+    batches = list(data.val_dataloader())
+    asked = np.concatenate([batch["prediction_labels"].numpy() for batch in batches])
+    sep = corpus.tokenizer.sep_id
+    assert {batch["sep_id"] for batch in batches} == {sep}
+    assert (asked == sep).sum() == 2 * sum(batch["layout"].batch_size for batch in batches)
+    assert data.held_out_labels().tolist() == asked[asked != sep].tolist()
+
+
+def test_what_the_sources_tell_is_said_before_training(
+    make: Callable[..., CorpusDataModule], corpus: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        make().setup("fit")
+    found = [float(one) for one in re.findall(r"whether both segments are of one source tells ([\d.]+) %", caplog.text)]
+    assert len(found) == 4 - 1 and all(60 < one < 90 for one in found), "two lengths of training, one of validation"
+    caplog.clear()
+    corpus.train = replace(corpus.train, document_source=np.array([0] * 19 + [1], dtype=np.uint8))
+    make(Objective(input=SegmentPairs(0.5, "source"), token=MLM, pair=NextSentencePrediction(weight=1.0))).setup("fit")
+    assert "source books has a single document to make pairs of" in caplog.text
 
 
 def test_documents_that_spoil_next_sentence_prediction_are_told(

@@ -419,6 +419,7 @@ def test_pooler_is_frozen_without_a_pair_objective(tmp_path: Path) -> None:
 def test_names_of_validation_metrics() -> None:
     sums = {"mlm_loss": [20.0, 10.0], "mlm_accuracy": [3.0, 10.0], "nsp_loss": [2.0, 4.0], "nsp_accuracy": [3.0, 4.0]}
     sums |= {"nsp_accuracy/wiki": [1.0, 2.0], "nsp_accuracy/none": [0.0, 0.0]}
+    sums |= {"mlm_loss/wiki": [6.0, 4.0], "mlm_sep_loss": [1.0, 2.0], "mlm_sep_accuracy": [0.0, 0.0]}
     metrics = validation_metrics(sums, "mlm")
     assert metrics == {
         "validation/loss": 2.0,
@@ -427,7 +428,21 @@ def test_names_of_validation_metrics() -> None:
         "validation/nsp_loss": 0.5,
         "validation/nsp_accuracy": 0.75,
         "validation/nsp_accuracy/wiki": 0.5,
+        "validation/loss/wiki": 1.5,
+        "validation/sep_loss": 0.5,
     }
+
+
+def test_an_accuracy_below_what_the_sources_tell_is_shown_beside_it() -> None:
+    """70 of 100 pairs right, but 30 of them are of two sources: inside one it is a guess, and the sources tell 80."""
+    sums = {"nsp_accuracy": [70.0, 100.0], "nsp_one_source/next": [30.0, 50.0], "nsp_one_source/random": [8.0, 20.0]}
+    metrics = validation_metrics({"mlm_loss": [2.0, 1.0], **sums}, "mlm")
+    assert metrics["validation/nsp_accuracy"] == 0.7
+    assert metrics["validation/nsp_source_rule"] == pytest.approx(0.8)
+    assert metrics["validation/nsp_accuracy_one_source"] == pytest.approx((30 / 50 + 8 / 20) / 2)
+    assert not any("one_source/" in name for name in metrics)
+    sums["nsp_one_source/random"] = [0.0, 0.0]
+    assert "validation/nsp_accuracy_one_source" not in validation_metrics({"mlm_loss": [2.0, 1.0], **sums}, "mlm")
 
 
 @pytest.mark.parametrize(

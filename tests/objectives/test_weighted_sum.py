@@ -30,6 +30,7 @@ def test_batch_keys_and_types(shards: TokenShards, ids: SpecialIds, mlm_nsp: Obj
         "token_type_ids": 160,
         "position_ids": 160,
         "source": 5,
+        "b_source": 5,
         "next_sentence_label": 5,
     }
     assert all(value.dtype == torch.int64 for value in batch.values())
@@ -83,11 +84,59 @@ def test_pair_terms_by_source(
     encoder = make_encoder(False)
     batch = to_torch(mlm_nsp.arrays(mlm_nsp.bind(shards, ids, 32), 1, 0, np.arange(12)))
     models = build_models(encoder, [mlm_nsp])
-    terms = mlm_nsp.terms(models, {**batch, "source_names": ("wiki", "books", "empty")})
-    assert [term.name for term in terms] == ["mlm", "nsp"] and not terms[0].figures
+    terms = mlm_nsp.terms(models, {**batch, "source_names": ("wiki", "books", "empty"), "sep_id": ids.sep})
+    assert [term.name for term in terms] == ["mlm", "nsp"]
     parts = [terms[1].figures[f"nsp_accuracy/{name}"] for name in ("wiki", "books", "empty")]
     assert [int(count) for _, count in parts] == [*np.bincount(batch["source"].numpy()).tolist(), 0]
     assert sum(int(correct) for correct, _ in parts) == int(terms[1].num_correct)
+    # Inside one source: counted again from each pair's own answer, one pair a batch.
+    expected = dict.fromkeys((0, 1), (0, 0))
+    for number in range(12):
+        alone = to_torch(mlm_nsp.arrays(mlm_nsp.bind(shards, ids, 32), 1, 0, np.array([number])))
+        label, is_right = int(alone["next_sentence_label"]), int(mlm_nsp.terms(models, alone)[1].num_correct)
+        if alone["source"] == alone["b_source"]:
+            expected[label] = (expected[label][0] + is_right, expected[label][1] + 1)
+    found = [terms[1].figures[f"nsp_one_source/{kind}"] for kind in ("next", "random")]
+    assert [tuple(map(int, one)) for one in found] == list(expected.values())
+    assert 0 < expected[1][1] < int(batch["next_sentence_label"].sum()), "some random segments are of the other source"
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_held_out_losses_by_source_and_separators_apart(
+    shards: TokenShards, ids: SpecialIds, make_mlm: MakeMlm, make_encoder: Callable[..., Encoder], is_causal: bool
+) -> None:
+    """Against each prediction's own cross-entropy, from whole logits; its source is that of its own document."""
+    token = LeftToRight(weight=1.0) if is_causal else make_mlm()
+    objective = Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=None)
+    models, instances = build_models(make_encoder(is_causal), [objective]), objective.bind(shards, ids, 32)
+    batch = to_torch(objective.arrays(instances, 1, 0, np.arange(12)))
+    (plain,) = objective.terms(models, batch)
+    validation = {**batch, "source_names": ("wiki", "books"), "sep_id": ids.sep}
+    (term,) = objective.terms(models, validation)
+    logits, labels = token.predictions(models, batch)["encoder"], batch["prediction_labels"]
+    each = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+    is_sep = labels == ids.sep
+    assert bool(is_sep.any()) == is_causal
+    assert float(term.loss_sum) == pytest.approx(float(each[~is_sep].sum()), rel=1e-5)
+    assert term.count == int((~is_sep).sum()) and int(term.num_correct) == int(
+        (logits.argmax(-1) == labels)[~is_sep].sum()
+    )
+    sep = f"{token.name}_sep_loss"
+    assert float(term.figures[sep][0]) == pytest.approx(float(each[is_sep].sum()), rel=1e-5)
+    assert float(term.loss_sum + term.figures[sep][0]) == pytest.approx(float(plain.loss_sum), rel=1e-5)
+    packed = instances.pack(1, 0, np.arange(12))
+    slot, instance = batch["prediction_positions"].numpy() % 32, batch["prediction_positions"].numpy() // 32
+    assert packed.a_length is not None and packed.source is not None and packed.b_source is not None
+    source = np.where(slot >= packed.a_length[instance] + 2, packed.b_source[instance], packed.source[instance])
+    for number, name in enumerate(("wiki", "books")):
+        mine = torch.from_numpy(source == number) & ~is_sep
+        total, count = term.figures[f"{token.name}_loss/{name}"]
+        assert int(count) == int(mine.sum()) > 0
+        assert float(total) == pytest.approx(float(each[mine].sum()), rel=1e-5)
+    for names in (("wiki",), tuple(map(str, range(21)))):
+        (alone,) = objective.terms(models, validation | {"source_names": names})
+        assert not any("/" in name for name in alone.figures)
+        assert float(alone.loss_sum) == pytest.approx(float(term.loss_sum), rel=1e-5)
 
 
 def test_heads_and_their_names(mlm_nsp: Objective, make_encoder: Callable[..., Encoder]) -> None:

@@ -29,7 +29,7 @@ WORLD = {
     "corpus.generator.validation_examples": 40,
     "corpus.generator.entropy_documents": 0,
     "tokenizer.vocab_size": 500,
-    "corpus.validation_fraction": 0.2,
+    "corpus.validation_fraction": 0.14,  # of its text: the three documents that 0.2 of the hashes were
 }
 RUN = {
     "trainer.precision": "32-true",

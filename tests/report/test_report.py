@@ -285,14 +285,40 @@ def test_only_the_exception_is_noted(make_runs: Callable[..., Path], writers: An
 def test_what_pretraining_has_not_learnt_is_said(make_runs: Callable[..., Path]) -> None:
     root = make_runs({("mlm_nsp", "mrpc"): 70.0, ("mlm", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
     assert "Not learnt" not in written(root).page["problems"]
-    for arm, facts in (("mlm_nsp", {"validation/nsp_accuracy": 0.53}), ("mlm", {"validation/loss": 6.1})):
+    told = {"nsp_accuracy": 0.7, "nsp_source_rule": 0.769, "nsp_accuracy_one_source": 0.554}
+    pairs = {f"validation/{key}": value for key, value in told.items()}
+    for arm, facts in (("mlm_nsp", pairs), ("mlm", {"validation/loss": 6.1})):
         for path in root.glob(f"pretrain/{arm}/*/run.json"):
             state = json.loads(path.read_text())
             state["facts"] |= facts
             path.write_text(json.dumps(state))
-    pairs, plateau = written(root).page["problems"]["Not learnt"]
-    assert pairs.startswith("MLM & NSP (mlm_nsp): next-sentence prediction is right for 53.0% of held-out pairs")
+    page = written(root).page
+    said, plateau = page["problems"]["Not learnt"]
+    assert said.startswith(
+        "MLM & NSP (mlm_nsp): next-sentence prediction is right for 70.0% of held-out pairs, where asking for their "
+        "sources alone is right for 76.9%, and for 55.4% inside one source"
+    )
+    (arm,) = (one for one in page["arms"] if "mlm_nsp" in one["label"])
+    assert (arm["nsp"], arm["nsp_rule"], arm["nsp_inside"]) == ("70.0%", "76.9%", "55.4%")
+    assert "| 70.0% | 76.9% | 55.4% |" in texts(written(root))["report.md"]
     assert plateau.startswith("No NSP (mlm): a held-out loss of 6.10 nats") and "where 6.20 takes no context" in plateau
+
+
+@pytest.mark.usefixtures("without_plots")
+@pytest.mark.parametrize(
+    ("accuracy", "rule", "inside", "is_learnt"),
+    [(0.70, 0.769, 0.60, False), (0.78, 0.769, 0.60, True), (0.78, 0.769, 0.53, False), (0.58, 0.51, 0.58, True)],
+)
+def test_learnt_is_above_the_sources_and_inside_one(
+    make_runs: Callable[..., Path], accuracy: float, rule: float, inside: float, is_learnt: bool
+) -> None:
+    root = make_runs({("mlm_nsp", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
+    for path in root.glob("pretrain/mlm_nsp/*/run.json"):
+        state = json.loads(path.read_text())
+        state["facts"]["validation/nsp_accuracy"], state["facts"]["validation/nsp_source_rule"] = accuracy, rule
+        state["facts"]["validation/nsp_accuracy_one_source"] = inside
+        path.write_text(json.dumps(state))
+    assert ("Not learnt" not in written(root).page["problems"]) == is_learnt
 
 
 @pytest.mark.usefixtures("without_plots")

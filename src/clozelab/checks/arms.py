@@ -23,6 +23,7 @@ from torch import Tensor
 
 from clozelab.checks.corpus import NGRAM, NgramIndex, ngram_hashes
 from clozelab.checks.subject import ERROR, OK, PROBE_SEED, WARNING, Finding, deviation, finding, share
+from clozelab.corpus.instances import source_rule
 from clozelab.corpus.packing import I64, PackedInstances
 from clozelab.corpus.random import instance_indices
 from clozelab.models.cost import parameter_count
@@ -118,6 +119,7 @@ class PairSample:
     a_length: I64
     b_length: I64
     is_short: np.ndarray  # padded at its end
+    one_source: np.ndarray | None  # both segments are of one; None: they always are
     num_fallbacks: int
     a_hash: np.ndarray  # the n-gram that A ends with; 0 where a segment is too short for one
     b_hash: np.ndarray  # the n-gram that B begins with
@@ -137,7 +139,8 @@ def sample_pairs(arm: Arm) -> PairSample | None:
         a_hash[usable] = ngram_hashes(ids[number, a_end - NGRAM + slot])[:, 0]
         b_hash[usable] = ngram_hashes(ids[number, a_end + arm.corpus.ids.pair_separators + slot])[:, 0]
     is_short = packed.lengths < packed.width
-    return PairSample(label, a_length, b_length, is_short, packed.num_fallbacks, a_hash, b_hash)
+    one_source = None if packed.b_source is None else packed.source == packed.b_source
+    return PairSample(label, a_length, b_length, is_short, one_source, packed.num_fallbacks, a_hash, b_hash)
 
 
 def check_pairs(arm: Arm, sample: PairSample | None = None, index: NgramIndex | None = None) -> Iterator[Finding]:
@@ -149,6 +152,9 @@ def check_pairs(arm: Arm, sample: PairSample | None = None, index: NgramIndex | 
     wanted = float(getattr(arm.objective.input, "random_next_prob", 0.5))  # half of the pairs are swapped
     rate, (accuracy, chance) = float(label.mean()), length_rule(sample)
     figure = f"{share(label.sum(), number)} random; lengths alone guess {accuracy:.1%} (chance {chance:.1%})"
+    by_source = chance if sample.one_source is None else source_rule(label, sample.one_source)
+    if sample.one_source is not None:
+        figure += f"; their sources alone tell {by_source:.1%}"
     torn = strange = 0
     if index is not None:
         a_at, b_at = index.only_position(sample.a_hash), index.only_position(sample.b_hash)
@@ -164,6 +170,8 @@ def check_pairs(arm: Arm, sample: PairSample | None = None, index: NgramIndex | 
     is_off = abs(rate - wanted) > deviation(wanted, number) + MAX_FALLBACK_FRACTION * wanted
     many_fallbacks = sample.num_fallbacks > MAX_FALLBACK_FRACTION * (label.sum() + sample.num_fallbacks)
     lost = f"{sample.num_fallbacks} random next segments were not found in another document"
+    told = f"asking whether both segments are of one source is right for {by_source:.1%} of the pairs"
+    own = "learnt means above that; objective.input.negative_scope=source draws a random B from A's own source"
     other = "random pairs are of one document" if pair.is_of_other_document else "swapped pairs are not swapped"
     yield finding(
         "pairs", arm.name, "pairs are what their labels say, lengths tell nothing", figure,
@@ -172,6 +180,7 @@ def check_pairs(arm: Arm, sample: PairSample | None = None, index: NgramIndex | 
         (bool(many_fallbacks), WARNING, lost, "add documents, or cut very long ones"),
         (torn > 0, ERROR, f"{torn} pairs labelled 'is next' do not follow in the text", remedy),
         (strange > 0, ERROR, f"{strange} {other}", remedy),
+        (by_source > chance + deviation(0.5, number), WARNING, told, own),
     )  # fmt: skip
 
 

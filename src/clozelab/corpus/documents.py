@@ -1,7 +1,7 @@
 """Documents of a corpus: cleaning, sentence splitting, duplicates, and the side of the train/validation split.
 
 Unusual: everything here is a pure function of the files, streamed document by document, and is run twice: once to
-survey, once to write. Memory does not grow with the corpus but for 8 bytes a document (to find duplicates).
+survey, once to write. Memory does not grow with the corpus but for 20 bytes a document: to find duplicates, to split.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import html
 import re
+from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from typing import BinaryIO
 
 import numpy as np
@@ -31,6 +32,8 @@ MAX_PIECE_CHARACTERS = 8000
 """What the splitter sees at once: a quotation mark that is left open would swallow the rest."""
 MAX_DOCUMENT_CHARACTERS = 4_000_000
 """A text file without blank lines becomes several documents of this size instead of one that fills the memory."""
+STRETCH_CHARACTERS = 16_000
+"""What the split takes to one side as a whole: some 4,000 tokens, seven of the longest instances."""
 
 _TAG_NAMES = (
     "a|abbr|b|big|blockquote|br|center|cite|code|dd|del|dfn|div|dl|dt|em|font|gallery|h[1-6]|hr|i|id|imagemap|includeonly|ins|kbd|"
@@ -65,7 +68,7 @@ class Document:
     source: int
     sentences: list[str]
     hash: int
-    """Of the text: names the document in the split, wherever the file lies."""
+    """Of the text."""
 
     @property
     def num_characters(self) -> int:
@@ -205,7 +208,7 @@ class TextSample:
 
     BLOCK_SENTENCES = 32
     SALT = "vocabulary\n"
-    """A short document is one block: by its plain hash the sample would be the held-out documents, see SplitRule."""
+    """A short document is one block: by its plain hash the sample would be the held-out text, see SplitRule."""
 
     def __init__(self, max_characters: int) -> None:
         self.max_characters = max_characters
@@ -229,22 +232,55 @@ class TextSample:
         return [block for _, block in self._blocks]
 
 
+def stretches(sentences: Sequence[str]) -> list[tuple[int, int, int]]:
+    """(end, characters, hash) of a document's stretches: as few and as even ones as STRETCH_CHARACTERS allow."""
+    ends = np.cumsum([len(sentence) for sentence in sentences])
+    number = (ends - 1) * -(-ends[-1] // STRETCH_CHARACTERS) // ends[-1]
+    cuts = [*(np.flatnonzero(np.diff(number)) + 1).tolist(), len(sentences)]
+    return [
+        (end, int(ends[end - 1] - (ends[first - 1] if first else 0)), hash_of("\n".join(sentences[first:end])))
+        for first, end in pairwise([0, *cuts])
+    ]
+
+
 class SplitRule:
-    """Document hash -> train or validation: a share of the hash range, moved just so far that no side is empty."""
+    """Stretch of text -> train or validation: of every source those of lowest hash, up to a share of its characters.
+
+    So no source and no long document has more than its share, and a short document lies on one side as a whole.
+    """
 
     def __init__(self, validation_fraction: float) -> None:
         if not 0.0 < validation_fraction < 1.0:
             raise ValueError(f"validation_fraction is {validation_fraction}: it has to be between 0 and 1")
-        self.threshold = int(validation_fraction * 2**64)
-        self._smallest, self._largest = 2**64, -1
+        self.validation_fraction = validation_fraction
+        self._seen: dict[int, tuple[array[int], array[int]]] = {}
+        self._limits: dict[int, int] = {}
 
-    def observe(self, document_hash: int) -> None:
-        self._smallest = min(self._smallest, document_hash)
-        self._largest = max(self._largest, document_hash)
+    def observe(self, document: Document) -> None:
+        hashes, sizes = self._seen.setdefault(document.source, (array("Q"), array("I")))
+        for _, characters, stretch in stretches(document.sentences):
+            hashes.append(stretch)
+            sizes.append(characters)
 
     def settle(self) -> None:
-        """Call after every document was observed."""
-        self.threshold = min(max(self.threshold, self._smallest + 1), self._largest)
+        """Call after every document was observed: how far each source's share reaches, at least to one stretch.
 
-    def is_validation(self, document_hash: int) -> bool:
-        return document_hash < self.threshold
+        A source of a single stretch is trained on, unless all are.
+        """
+        for source, (hashes, sizes) in self._seen.items():
+            order = np.argsort(hashes)
+            ends = np.cumsum(np.asarray(sizes, dtype=np.int64)[order])
+            middles = ends - np.asarray(sizes)[order] / 2
+            number = max(1, int(np.searchsorted(middles, self.validation_fraction * ends[-1])))
+            self._limits[source] = int(np.asarray(hashes)[order][min(number, len(order) - 1)])
+        if all(len(hashes) == 1 for hashes, _ in self._seen.values()):
+            self._limits[min(self._limits, key=self._limits.__getitem__)] = 2**64
+        self._seen = {}
+
+    def held_out(self, document: Document) -> list[bool]:
+        """Of each sentence."""
+        sides, first = list[bool](), 0
+        for end, _, stretch in stretches(document.sentences):
+            sides += [stretch < self._limits[document.source]] * (end - first)
+            first = end
+        return sides

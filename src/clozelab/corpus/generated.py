@@ -48,23 +48,22 @@ def known_loss(
 ) -> dict[str, Any] | None:
     """The loss that no model can be below on average; None where none is known.
 
-    The manifest speaks of words. From left to right the pieces of a word cost together what the word costs, and [SEP]
-    is taken to be free. A masked piece can be read off the other pieces of its word, so nothing is said of masked
-    models where the vocabulary splits words; nor of any where it does not know a word, or the tokens are no WordPieces.
+    The manifest speaks of words. From left to right the pieces of a word cost together what the word costs. A masked
+    piece can be read off the other pieces of its word, so nothing is said of masked models where the vocabulary splits
+    words; nor of any where it does not know a word, or the tokens are no WordPieces.
 
     Args:
-        labels: token ids that are predicted on the held-out instances [P], which have at most `seq_length` tokens.
+        labels: token ids that the held-out loss is over [P], in instances of at most `seq_length` tokens; no [SEP].
         masking: (share of the tokens that is predicted, share of those that stays in view); None: every next token.
 
     Returns nats (a predicted token), standard_error, and as in the manifest reader and view.
     """
     if tokenizer.kind != "wordpiece":
         return None
-    special = np.isin(labels, (tokenizer.sep_id, tokenizer.cls_id))
     pieces = np.isin(labels, [index for index, text in enumerate(tokenizer.vocabulary) if text.startswith("##")])
     if not len(labels) or (labels == tokenizer.unk_id).any() or (masking is not None and pieces.any()):
         return None
-    reader, share, hidden = "left_to_right", 1.0 - float((special | pieces).mean()), 1.0
+    reader, share, hidden = "left_to_right", 1.0 - float(pieces.mean()), 1.0
     if masking is not None:
         reader, share = "masked", 1.0 - masking[1]
         hidden = masking[0] * share + 1e-9

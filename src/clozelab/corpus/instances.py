@@ -56,6 +56,9 @@ class Instances(ABC):
         self._sentences = np.asarray(shards.sentence_offsets)
         self._documents = np.asarray(shards.document_offsets)
         self._sources = np.asarray(shards.document_source)
+        whole = np.arange(shards.num_documents) if shards.document_origin is None else shards.document_origin
+        self._origins = np.asarray(whole)
+        """Which documents are parts of one, so that none of them is another's random next segment."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Worker processes that are not forked find the instances again instead of copying memory maps."""
@@ -112,15 +115,17 @@ class _Split:
 
 
 class _Pool:
-    """Instances to draw random next segments from, by group."""
+    """Instances to draw random next segments from, by group; for a lonely group, from all."""
 
-    def __init__(self, members: I64, group: NDArray[np.uint8]) -> None:
+    def __init__(self, members: I64, group: NDArray[np.uint8], lonely: Sequence[int]) -> None:
         self._members = members[np.argsort(group, kind="stable")]
-        self._ends = np.append(0, np.cumsum(np.bincount(group, minlength=256)))
+        ends = np.append(0, np.cumsum(np.bincount(group, minlength=256)))
+        self._low, self._high = ends[:-1].copy(), ends[1:].copy()
+        self._low[lonely], self._high[lonely] = 0, len(members)
 
     def draw(self, uniform: NDArray[np.float64], group: NDArray[np.uint8]) -> I64:
         """A member for each number in [0, 1) and group; [B] -> [B]. Every group asked for has members."""
-        low, high = self._ends[group], self._ends[group.astype(np.int64) + 1]
+        low, high = self._low[group], self._high[group]
         return self._members[low + (uniform * (high - low)).astype(np.int64)]
 
 
@@ -136,11 +141,12 @@ class PairInstances(Instances):
         """Documents of a single sentence: they have no place to split."""
         document = self._document_of(self._starts)
         # Random next segments come from the same group of documents: a source, or all as one.
-        by_source = layout.negative_scope == "source"
-        self._groups = self._sources if by_source else np.zeros_like(self._sources)
-        self._check_negatives(np.unique(document), shards.source_names if by_source else ())
+        self._groups = self._sources if layout.negative_scope == "source" else np.zeros_like(self._sources)
+        lonely = self._lonely_groups(np.unique(document))
+        self.lonely_sources = [shards.source_names[index] for index in lonely]
+        """Sources with a single document to make pairs of: their random next segments are other sources'."""
         group, tails = self._groups[document], np.flatnonzero(np.append(document[1:] != document[:-1], True))
-        self._all, self._tails = _Pool(np.arange(len(document)), group), _Pool(tails, group[tails])
+        self._all, self._tails = _Pool(np.arange(len(document)), group, lonely), _Pool(tails, group[tails], lonely)
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -151,10 +157,12 @@ class PairInstances(Instances):
         wants_random = uniform01(seed, epoch, "random next", index) < self._random_next_prob
         b_start, label = self._random_starts(seed, epoch, index, split, wants_random)
         packed = pack_pairs(self._tokens, replace(split.spans, b_start=b_start), self.ids, self.seq_length, index)
+        b_document = self._document_of(np.searchsorted(self._sentences, b_start))
         return replace(
             packed,
             next_sentence_label=label,
             source=self._sources[split.document].astype(np.int64),
+            b_source=self._sources[b_document].astype(np.int64),
             num_fallbacks=int(wants_random.sum() - label.sum()),
         )
 
@@ -175,20 +183,24 @@ class PairInstances(Instances):
         moved = np.maximum(first, np.minimum(np.minimum(starts, fills), end - 2))
         return np.where(is_last, moved, starts)[end - first > 1]
 
-    def _check_negatives(self, documents: I64, source_names: Sequence[str]) -> None:
-        """ValueError where there is nothing to pair, or where a random next segment could never be found."""
+    def _lonely_groups(self, documents: I64) -> list[int]:
+        """Groups without another document for their random next segments, which then come from all groups.
+
+        ValueError where there is nothing to pair, or where a random next segment could never be found.
+        """
         if not len(documents):
             raise ValueError(
                 "there is no document with two sentences, so no segment pair can be made: add text (or raise "
                 "corpus.validation_fraction if this is the validation split), or use objective/input=full_sentences."
             )
-        groups, counts = np.unique(self._groups[documents], return_counts=True)
-        if self._random_next_prob and counts.min() < 2:
-            where = f"source {source_names[groups[counts.argmin()]]!r}" if source_names else "split"
+        _, whole = np.unique(self._origins[documents], return_index=True)
+        if self._random_next_prob and len(whole) < 2:
             raise ValueError(
-                f"the {where} has a single document with two sentences or more, so there is no other document to draw "
-                "a random next segment from: add documents, set random_next_prob=0, or use negative_scope=corpus."
+                "the split has a single document with two sentences or more, so there is no other document to draw a "
+                "random next segment from: add documents, or set random_next_prob=0."
             )
+        groups, counts = np.unique(self._groups[documents[whole]], return_counts=True)
+        return groups[counts < 2].tolist() if self._random_next_prob else []
 
     def _split(self, seed: int, epoch: Epoch, index: I64) -> _Split:
         """A, and the true B, of each instance."""
@@ -239,13 +251,20 @@ class PairInstances(Instances):
             other = self._split(seed, at, candidate)
             kept = other.available - b_length < _cuts(other.available)
             kept &= (other.available < split.room[which]) & (draw[:, 1] * _cuts(other.available) < _cuts(b_length))
-            good = (other.available >= b_length) & (other.document != split.document[which]) & (kept | ~is_short)
+            is_other = self._origins[other.document] != self._origins[split.document[which]]
+            good = (other.available >= b_length) & is_other & (kept | ~is_short)
             good, start = good.reshape(-1, width), other.spans.b_start.reshape(-1, width)
             found, first = good.any(1), good.argmax(1)
             b_start[still_open[found]] = start[found, first[found]]
             label[still_open[found]] = 1
             still_open, tried = still_open[~found], tried + width
         return b_start, label
+
+
+def source_rule(label: I64, one_source: NDArray[np.bool_]) -> float:
+    """Share of pairs that are told right by asking whether both segments are of one source, and nothing else."""
+    counts = np.bincount(2 * one_source + label, minlength=4).reshape(2, 2)
+    return float(counts.max(1).sum() / max(1, counts.sum()))
 
 
 def _cuts(available: I64) -> I64:
@@ -257,8 +276,9 @@ def _cuts(available: I64) -> I64:
 class SegmentPairs(InputFormat):
     """[CLS] A [SEP] B [SEP]: B follows A in its document, or with `random_next_prob` comes from another one.
 
-    `negative_scope`: "corpus" draws the other document over the whole corpus, "source" inside A's own source; always in
-    proportion to length.
+    `negative_scope`: "corpus" draws the other document over the whole corpus, "source" inside A's own source (over the
+    corpus where that is a single document); always in proportion to length. Over a corpus of unlike sources, the source
+    tells half of the random segments: see `source_rule`.
     """
 
     random_next_prob: float

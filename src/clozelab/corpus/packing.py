@@ -75,6 +75,8 @@ class PackedInstances:
     """[B] 1 = B comes from another document; None where the input format does not draw it."""
     source: I64 | None = None
     """[B] index of the (first) segment's source."""
+    b_source: I64 | None = None
+    """[B] of the second one's, where it may be another."""
     num_fallbacks: int = 0
     """Instances that should have had a random next segment but found none in the allowed tries, and stayed IsNext."""
 

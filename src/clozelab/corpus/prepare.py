@@ -37,7 +37,7 @@ from clozelab.corpus.tokenizers import Tokenizer, TokenizerSettings
 
 log = logging.getLogger(__name__)
 
-PREPARATION_VERSION = 2
+PREPARATION_VERSION = 3
 """Raise it with every change of cleaning, splitting or tokenisation: it renames the cache folder."""
 VOCABULARY_SAMPLE_CHARACTERS = 64_000_000
 """Text a vocabulary is learnt from at most; word frequencies are settled long before."""
@@ -55,7 +55,7 @@ def prepare_corpus(*, max_unknown_share: float = MAX_UNKNOWN_SHARE, **arguments:
         name, sources: relative paths of sources start at data_dir.
         data_dir, cache_dir: where files are read and written.
         tokenizer: TokenizerSettings, its kind and rules; where it names no vocabulary, one is learnt.
-        validation_fraction: share of the documents, by hash of their text, that goes to validation.
+        validation_fraction: share of every source's text, in stretches by hash of their text, that goes to validation.
         max_unknown_share: share of [UNK] above which a given vocabulary is refused before anything slow.
 
     ValueError: no files, a binary or damaged file, too many unusable rows, fewer than two documents, a vocabulary that
@@ -208,7 +208,7 @@ def _survey(files: Sequence[TextFile], split: SplitRule, learn: bool) -> tuple[C
     counts = CorpusCounts()
     sample = TextSample(VOCABULARY_SAMPLE_CHARACTERS)
     for document in _read(files, counts, "reading"):
-        split.observe(document.hash)
+        split.observe(document)
         if learn:
             sample.add(document)
     if counts.documents < 2:
@@ -249,18 +249,21 @@ def _batches(documents: Iterable[Document], num_characters: int) -> Iterator[lis
 def _write_batch(
     batch: list[Document], tokenizer: Tokenizer, split: SplitRule, writers: dict[str, ShardWriter], counts: CorpusCounts
 ) -> None:
+    """What is held out of a document leaves several: the text before it, the stretch itself, the text behind it."""
     ids, lengths = tokenizer.encode_flat([sentence for document in batch for sentence in document.sentences])
     document_of = np.repeat(np.arange(len(batch)), [len(document.sentences) for document in batch])
+    is_held_out = np.array([side for document in batch for side in split.held_out(document)])
     kept = lengths > 0
     counts.dropped["sentence without tokens"] += int((~kept).sum())
-    lengths, document_of = lengths[kept], document_of[kept]
-    sentences = np.bincount(document_of, minlength=len(batch))
-    sources = np.array([document.source for document in batch])
-    is_validation = np.array([split.is_validation(document.hash) for document in batch])
-    for writer, side in zip(writers.values(), (~is_validation, is_validation), strict=True):
-        documents = side & (sentences > 0)
-        chosen = side[document_of]
-        writer.add(ids[np.repeat(chosen, lengths)], lengths[chosen], sentences[documents], sources[documents])
+    lengths, document_of, is_held_out = lengths[kept], document_of[kept], is_held_out[kept]
+    part = 2 * document_of + is_held_out
+    first = np.flatnonzero(np.diff(part, prepend=-1))
+    sentences, origins = np.diff(np.append(first, len(part))), document_of[first]
+    sources = np.array([document.source for document in batch])[origins]
+    for writer, chosen in zip(writers.values(), (~is_held_out, is_held_out), strict=True):
+        parts = chosen[first]
+        numbers = counts.documents - len(batch) + origins[parts]
+        writer.add(ids[np.repeat(chosen, lengths)], lengths[chosen], sentences[parts], sources[parts], numbers)
 
 
 def _read(files: Sequence[TextFile], counts: CorpusCounts, what: str) -> Iterator[Document]:

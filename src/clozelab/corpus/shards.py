@@ -6,6 +6,7 @@ A split is a handful of raw little-endian arrays, so a batch is one fancy-indexi
     train/sentence_offsets.bin   int64[num_sentences + 1], token positions over all token files together
     train/document_offsets.bin   int64[num_documents + 1], sentence indices
     train/document_source.bin    uint8[num_documents], index into source_names
+    train/document_origin.bin    int64[num_documents], number of the whole document that each is, or is a part of
     train/shards.json            counts and checksums of the above
 
 Special tokens are never stored: whoever builds an instance adds them.
@@ -27,7 +28,7 @@ from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
 
 SHARDS_FILE = "shards.json"
 MANIFEST_FILE = "manifest.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MAX_SHARD_TOKENS = 2**28
 """Tokens of one file before the writer rolls: 512 MiB of uint16; most corpora stay one file, the fast case."""
 SPLITS = ("train", "validation")
@@ -98,6 +99,8 @@ class TokenShards:
     unigram_entropy: float
     """Nats per token of this split's own unigram distribution."""
     fingerprint: str
+    document_origin: np.ndarray | None = None
+    """int64 [num_documents]: the parts that holding text out leaves of a document share a number; None: all whole."""
 
     @property
     def num_tokens(self) -> int:
@@ -123,6 +126,7 @@ class TokenShards:
             sentence_offsets=_map(folder / "sentence_offsets.bin", "<i8"),
             document_offsets=_map(folder / "document_offsets.bin", "<i8"),
             document_source=_map(folder / "document_source.bin", "u1"),
+            document_origin=_map(folder / "document_origin.bin", "<i8"),
             source_names=tuple(facts["source_names"]),
             **{name: facts[name] for name in ("vocab_size", "unigram_entropy", "fingerprint")},
         )
@@ -170,33 +174,41 @@ class ShardWriter:
         self.token_counts = np.zeros(vocab_size, dtype=np.int64)
         self.facts: dict[str, Any] = {}
         self._dtype = token_dtype(vocab_size)
-        names = ("tokens-00000.bin", "sentence_offsets.bin", "document_offsets.bin", "document_source.bin")
-        tokens, self._sentences, self._documents, self._sources = ((folder / name).open("wb") for name in names)
+        names = ("tokens-00000", "sentence_offsets", "document_offsets", "document_source", "document_origin")
+        tokens, *self._others = ((folder / f"{name}.bin").open("wb") for name in names)
         self._tokens = [tokens]
-        for file in (self._sentences, self._documents):
+        for file in self._others[:2]:
             file.write(np.zeros(1, dtype="<i8").tobytes())
 
     def add(
-        self, ids: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray, document_sources: np.ndarray
+        self,
+        ids: np.ndarray,
+        sentence_lengths: np.ndarray,
+        document_lengths: np.ndarray,
+        document_sources: np.ndarray,
+        document_origins: np.ndarray,
     ) -> None:
-        """Appends whole documents.
+        """Appends documents.
 
         ids [sum(sentence_lengths)] token ids; sentence_lengths [S] tokens per sentence, all > 0; document_lengths [D]
-        sentences per document, all > 0, summing to S; document_sources [D] indices into source_names.
+        sentences per document, all > 0, summing to S; document_sources [D] indices into source_names;
+        document_origins [D] numbers of the whole documents.
         """
         assert len(ids) == sentence_lengths.sum() and len(sentence_lengths) == document_lengths.sum()
-        assert len(document_lengths) == len(document_sources)
+        assert len(document_lengths) == len(document_sources) == len(document_origins)
         counts = np.bincount(ids, minlength=self.vocab_size)
         assert len(counts) == self.vocab_size, "token id outside the vocabulary"
         self.token_counts += counts
         if self._tokens[-1].tell() >= self.max_shard_tokens * self._dtype.itemsize:
             self._tokens.append((self.folder / f"tokens-{len(self._tokens):05d}.bin").open("wb"))
-        for file, values, dtype in (
-            (self._tokens[-1], ids, self._dtype),
-            (self._sentences, self.num_tokens + np.cumsum(sentence_lengths), "<i8"),
-            (self._documents, self.num_sentences + np.cumsum(document_lengths), "<i8"),
-            (self._sources, document_sources, "u1"),
-        ):
+        arrays = (
+            (ids, self._dtype),
+            (self.num_tokens + np.cumsum(sentence_lengths), "<i8"),
+            (self.num_sentences + np.cumsum(document_lengths), "<i8"),
+            (document_sources, "u1"),
+            (document_origins, "<i8"),
+        )
+        for file, (values, dtype) in zip((self._tokens[-1], *self._others), arrays, strict=True):
             file.write(values.astype(dtype).tobytes())
         self.num_tokens += len(ids)
         self.num_sentences += len(sentence_lengths)
@@ -207,7 +219,7 @@ class ShardWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         files = {}
-        for file in (*self._tokens, self._sentences, self._documents, self._sources):
+        for file in (*self._tokens, *self._others):
             file.close()
             files[Path(file.name).name] = file_facts(Path(file.name))
         self.facts = {
@@ -226,6 +238,14 @@ def unigram_entropy(counts: np.ndarray) -> float:
     """Entropy in nats of the distribution proportional to `counts` [V]; 0 for no counts."""
     probabilities = counts[counts > 0] / max(1, counts.sum())
     return float(max(0.0, -(probabilities * np.log(probabilities)).sum()))
+
+
+def unigram_loss(shards: TokenShards, labels: np.ndarray) -> float:
+    """Nats a label [P] by the frequencies of a split's tokens alone; what it has never counts half a time."""
+    counts = np.full(shards.vocab_size, 0.5)
+    for _, block in shards.tokens.blocks(1 << 20):
+        counts += np.bincount(block, minlength=shards.vocab_size)
+    return float(-np.log(counts[labels] / counts.sum()).mean())
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from lightning.pytorch import LightningDataModule
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from clozelab.corpus.instances import InputFormat, Instances
+from clozelab.corpus.instances import InputFormat, Instances, source_rule
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import derive_seed, instance_indices
 from clozelab.objectives.objective import Objective, TorchBatch, pad_predictions, to_torch
@@ -109,15 +109,22 @@ class ValidationStream(IterableDataset[TorchBatch]):
         objective, instances, batches = self.phases[number]
         for index in batches:
             batch = objective.arrays(instances, VALIDATION_SEED, 0, index)
-            yield to_torch(batch | {"phase": number, "source_names": self.source_names})
+            known = {"phase": number, "source_names": self.source_names, "sep_id": instances.ids.sep}
+            yield to_torch(batch | known)
 
 
 def _look_at_pairs(instances: Instances, where: str) -> None:
-    """Logs documents without pairs, and warns where random next segments are too rare for an honest label."""
+    """Logs what the sources tell of the labels; warns where random next segments are too rare or too far away."""
     if skipped := getattr(instances, "num_skipped_documents", 0):
         log.info("%s: %d documents of a single sentence make no pair and are left out", where, skipped)
     count = min(len(instances), SAMPLED_INSTANCES)
     packed = instances.pack(0, 0, instance_indices(0, len(instances), np.arange(count))[1])
+    if packed.next_sentence_label is not None and packed.b_source is not None:
+        rule = source_rule(packed.next_sentence_label, packed.source == packed.b_source)
+        log.info("%s: whether both segments are of one source tells %.1f %% of the pairs", where, 100 * rule)
+    if lonely := getattr(instances, "lonely_sources", ()):
+        said = "%s: source %s has a single document to make pairs of, so their random next segments are other sources'"
+        log.warning(said, where, ", ".join(lonely))
     wanted = packed.num_fallbacks + (0 if packed.next_sentence_label is None else int(packed.next_sentence_label.sum()))
     if packed.num_fallbacks > MAX_FALLBACK_FRACTION * wanted:
         log.warning(
@@ -225,8 +232,9 @@ class CorpusDataModule(LightningDataModule):
         return ValidationStream(phases, self._current_phase, self.corpus.validation.source_names)
 
     def held_out_labels(self) -> NDArray[np.int64]:
-        """The token ids that all held-out instances ask for [P], by the objective of the last phase."""
-        return np.concatenate([batch["prediction_labels"].numpy() for batch in self.validation_stream(0, 1)])
+        """What the held-out loss is over [P]: the tokens that all instances ask for, by the last phase's objective."""
+        labels = np.concatenate([batch["prediction_labels"].numpy() for batch in self.validation_stream(0, 1)])
+        return labels[labels != self.corpus.tokenizer.sep_id]
 
     def _current_phase(self) -> int:
         """The phase of the step that was just taken; the last one where nobody trains."""

@@ -77,11 +77,12 @@ def phase_objectives(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     for number, phase in enumerate(config["phases"]):
         said = phase.get("objective") or {}
         if isinstance(said, str):
-            # Composed as on a command line, but for what the run says of every objective.
+            # Composed as on a command line, but for what the run and its scale say of every objective.
             loaded = GlobalHydra.instance()
             loader = loaded.config_loader() if loaded.is_initialized() else make_loader()
             composed = loader.load_configuration("pretrain", [f"objective={said}"], run_mode=RunMode.RUN)
-            node: Any = OmegaConf.to_container(composed.objective, resolve=False)
+            composed.merge_with({"scale": config["scale"]})
+            node: Any = OmegaConf.to_container(composed.objective, resolve=True)
             found.append(node | {"dupe_factor": usual["dupe_factor"]})
             continue
         try:

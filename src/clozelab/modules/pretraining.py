@@ -26,7 +26,7 @@ from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.modules.base import TrainingModule
-from clozelab.objectives.objective import LossTerm, Objective, TorchBatch, build_models
+from clozelab.objectives.objective import ONE_SOURCE, LossTerm, Objective, TorchBatch, build_models
 from clozelab.training.checkpoints import seed_forward
 from clozelab.training.runtime import uncompiled
 from clozelab.training.stopping import TERMINATED
@@ -338,9 +338,25 @@ def validation_metrics(sums: Mapping[str, Sequence[float]], main: str) -> dict[s
     """name -> [sum, count] to what is published; the term `main` has the plain names."""
     metrics: dict[str, float] = {}
     for name, (total, count) in sums.items():
-        if name == f"{main}_loss":
+        plain = name.removeprefix(f"{main}_")
+        if plain == "loss":
             metrics["validation/loss"] = total / count
             metrics["validation/perplexity"] = math.exp(min(total / count, 700.0))
-        elif count:
-            metrics[f"validation/{'accuracy' if name == f'{main}_accuracy' else name}"] = total / count
+        elif count and not name.endswith(ONE_SOURCE):
+            metrics[f"validation/{plain}"] = total / count
+        elif name.endswith(ONE_SOURCE[0]):
+            metrics |= _inside_sources(sums, name.removesuffix(ONE_SOURCE[0]))
+    return metrics
+
+
+def _inside_sources(sums: Mapping[str, Sequence[float]], pair: str) -> dict[str, float]:
+    """Beside a pair accuracy: that inside one source, both kinds of pairs counted alike; and what the source tells.
+
+    The rule answers "random" where the segments are of two sources, and what is more frequent where they are of one.
+    """
+    kinds, total = [sums[pair + kind] for kind in ONE_SOURCE], sums[f"{pair}_accuracy"][1]
+    numbers = [count for _, count in kinds]
+    metrics = {f"validation/{pair}_source_rule": (total - sum(numbers) + max(numbers)) / total}
+    if all(numbers):
+        metrics[f"validation/{pair}_accuracy_one_source"] = sum(right / count for right, count in kinds) / 2
     return metrics

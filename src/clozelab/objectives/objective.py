@@ -60,6 +60,10 @@ class EncoderWithHeads(nn.Module):
             self.heads[kind] = self.encoder.config.family.head(kind, self.encoder)
 
 
+MOST_SOURCES = 20
+"""With more, a held-out loss of each would say little and cost a call each."""
+ONE_SOURCE = ("_one_source/next", "_one_source/random")
+"""What the figures of pairs inside one source are called behind the objective's name, in the order of the labels."""
 Models = Mapping[str, EncoderWithHeads]
 """By name: "encoder" is the one that is kept; "generator" and the like help to train it."""
 
@@ -146,9 +150,31 @@ class TokenObjective(_Weighted):
     def prediction_term(self, model: EncoderWithHeads, hidden: Tensor, batch: TorchBatch) -> LossTerm:
         """Cross-entropy of the vocabulary at the predicted positions, whose states `hidden` [P, H] are; summed."""
         head: Any = model.heads["lm"]
-        result = head.loss(hidden, batch["prediction_labels"])
-        count = int(batch.get("num_predictions", len(batch["prediction_labels"])))
+        labels = batch["prediction_labels"]
+        if "source_names" in batch:
+            return self._held_out_term(head, hidden, labels, batch)
+        result = head.loss(hidden, labels)
+        count = int(batch.get("num_predictions", len(labels)))
         return LossTerm(self.name, result.loss_sum, count, result.num_correct)
+
+    def _held_out_term(self, head: Any, hidden: Tensor, labels: Tensor, batch: TorchBatch) -> LossTerm:
+        """In validation [SEP] stands apart, whose place a model can count out; and so does each of several sources."""
+        is_sep, chosen = labels == batch["sep_id"], {"": torch.ones_like(labels, dtype=torch.bool)}
+        if 2 <= len(batch["source_names"]) <= MOST_SOURCES:
+            position, instance = (
+                batch["prediction_positions"],
+                batch["prediction_positions"] // batch["layout"].row_slots,
+            )
+            in_b = (batch["token_type_ids"][position] == 1) & ("b_source" in batch)
+            source = torch.where(in_b, batch.get("b_source", batch["source"])[instance], batch["source"][instance])
+            chosen = {name: source == number for number, name in enumerate(batch["source_names"])}
+        losses = {name: head.loss(hidden[mine & ~is_sep], labels[mine & ~is_sep]) for name, mine in chosen.items()}
+        sep = head.loss(hidden[is_sep], labels[is_sep])
+        total, correct = (sum(getattr(one, key) for one in losses.values()) for key in ("loss_sum", "num_correct"))
+        figures = {f"{self.name}_loss/{name}": (one.loss_sum, one.count) for name, one in losses.items() if name}
+        figures[f"{self.name}_sep_loss"] = sep.loss_sum, sep.count
+        figures[f"{self.name}_sep_accuracy"] = sep.num_correct, sep.count
+        return LossTerm(self.name, total, len(labels) - int(sep.count), correct, figures)
 
     def flops_per_token(self, config: EncoderConfig, seq_length: int, predicted_fraction: float) -> float:
         """Useful operations of a training step, of all models; `config` is that of the encoder that is kept."""
@@ -187,8 +213,8 @@ class PairObjective(_Weighted):
     def term(self, model: EncoderWithHeads, output: EncoderOutput, batch: TorchBatch) -> LossTerm:
         """Cross-entropy summed over the pairs.
 
-        A batch with `source_names` (validation) adds the accuracy by source, as "nsp_accuracy/wiki"; also for sources
-        without a pair in this batch, so that all devices report the same names.
+        A batch with `source_names` (validation) adds the accuracy by source, as "nsp_accuracy/wiki", and of both kinds
+        of pairs inside one source; also of those without a pair in this batch, so that all devices report the same.
         """
         labels, source, head = batch[self.label], batch["source"], model.heads[self.name]
         logits = head(model.encoder.pool(output.sequence_output, batch["layout"], head)).float()  # [B, 2]
@@ -197,6 +223,9 @@ class PairObjective(_Weighted):
         for number, name in enumerate(batch.get("source_names", ())):
             inside = source == number
             figures[f"{self.name}_accuracy/{name}"] = (is_correct[inside].sum(), inside.sum())
+        for number, kind in enumerate(ONE_SOURCE if {"source_names", "b_source"} <= batch.keys() else ()):
+            inside = (source == batch["b_source"]) & (labels == number)
+            figures[self.name + kind] = (is_correct[inside].sum(), inside.sum())
         loss = F.cross_entropy(logits, labels, reduction="none").sum()
         return LossTerm(self.name, loss, len(labels), is_correct.sum(), figures)
 
@@ -242,7 +271,7 @@ class Objective:
         """The instances named by `index` [B], ready but for torch: a pure function of its arguments.
 
         Keys: input_ids, token_type_ids, position_ids [T]; lengths [B] and width (T = B * width); prediction_positions,
-            prediction_labels [P]; source [B]; a pair objective's label [B].
+            prediction_labels [P]; source [B]; a pair objective's label [B], and b_source [B] where B may be another's.
         """
         if self.dupe_factor is not None:
             epoch = epoch % self.dupe_factor
@@ -264,6 +293,7 @@ class Objective:
             "lengths": packed.lengths,
             "width": packed.width,
             "source": packed.source,
+            **({} if packed.b_source is None else {"b_source": packed.b_source}),
             **self.token.arrays(packed, ids, seed, epoch),
         }
 

@@ -162,10 +162,10 @@ def draw_curves(runs: Sequence[Record], labels: dict[str, str]) -> Picture | Non
         axes.plot([tokens[-1], furthest], [losses[-1]] * 2, color=colour, linewidth=1.0, linestyle=(0, (1, 3)))
         ends.setdefault(run.name, []).append(losses[-1])
     marks = [(fmean(ends[arm]), labels.get(arm, arm), _colour(i)) for i, arm in enumerate(arms) if arm in ends]
-    if entropies := [run.facts["unigram_entropy"] for run in drawn if "unigram_entropy" in run.facts]:
-        height = fmean(entropies)
+    if losses := [run.facts["unigram_loss"] for run in drawn if "unigram_loss" in run.facts]:
+        height = fmean(losses)
         axes.axhline(height, color=ink, linestyle=DASHED, linewidth=1.0)
-        marks.append((height, f"unigram entropy ({height:.2f})", ink))
+        marks.append((height, f"frequencies alone ({height:.2f})", ink))
     for text, height in known_heights(drawn).items():
         axes.axhline(height, color=ink, linestyle=DOTTED, linewidth=1.2)
         marks.append((height, text, ink))

@@ -20,7 +20,7 @@ from torch import nn
 from clozelab.config import check_config, kept_step, total_steps
 from clozelab.corpus.generated import known_loss
 from clozelab.corpus.packing import SpecialIds
-from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus.shards import PreparedCorpus, unigram_loss
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
@@ -167,15 +167,16 @@ def _take_heads(model: PretrainingModel, folder: Path) -> None:
 def corpus_facts(
     cfg: DictConfig, corpus: PreparedCorpus, objective: Objective, data: CorpusDataModule
 ) -> dict[str, Any]:
-    """What the report has to know of the corpus: how far a loss can be from doing nothing and, for a generated one,
-    from the best."""
-    facts: dict[str, Any] = {"unigram_entropy": corpus.train.unigram_entropy}
+    """What the report has to know of the held-out text: what the training text's frequencies alone give there and, for
+    a generated one, the best of all."""
+    labels = data.held_out_labels()
+    facts: dict[str, Any] = {"unigram_loss": unigram_loss(corpus.train, labels)}
     masking = getattr(objective.token, "masking", None)
     if not cfg.corpus.generator or (masking is None and not objective.is_causal):
         return facts
     shares = None if masking is None else (masking.predict_prob, masking.same_fraction)
     length = data.validation_seq_length
-    known = known_loss(cfg.data_dir, corpus.tokenizer, data.held_out_labels(), seq_length=length, masking=shares)
+    known = known_loss(cfg.data_dir, corpus.tokenizer, labels, seq_length=length, masking=shares)
     return facts | ({"known_loss": known} if known else {})
 
 

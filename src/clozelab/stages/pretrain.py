@@ -41,7 +41,10 @@ from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
 log = logging.getLogger(__name__)
 SCORES = tuple(
     f"validation/{name}"
-    for name in ("loss", "perplexity", "accuracy", "nsp_accuracy", "sop_accuracy", "rtd_loss", "rtd_accuracy")
+    for name in (
+        *("loss", "perplexity", "accuracy", "nsp_accuracy", "nsp_accuracy_one_source", "nsp_source_rule"),
+        *("sop_accuracy", "rtd_loss", "rtd_accuracy"),
+    )
 )
 """Of a pre-training; the first is its headline."""
 
