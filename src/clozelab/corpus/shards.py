@@ -201,7 +201,7 @@ class ShardWriter:
         self.token_counts += counts
         if self._tokens[-1].tell() >= self.max_shard_tokens * self._dtype.itemsize:
             self._tokens.append((self.folder / f"tokens-{len(self._tokens):05d}.bin").open("wb"))
-        arrays = (
+        arrays: tuple[tuple[np.ndarray, Any], ...] = (
             (ids, self._dtype),
             (self.num_tokens + np.cumsum(sentence_lengths), "<i8"),
             (self.num_sentences + np.cumsum(document_lengths), "<i8"),

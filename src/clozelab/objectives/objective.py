@@ -165,8 +165,8 @@ class TokenObjective(_Weighted):
                 batch["prediction_positions"],
                 batch["prediction_positions"] // batch["layout"].row_slots,
             )
-            in_b = (batch["token_type_ids"][position] == 1) & ("b_source" in batch)
-            source = torch.where(in_b, batch.get("b_source", batch["source"])[instance], batch["source"][instance])
+            b_source = batch["b_source" if "b_source" in batch else "source"]
+            source = torch.where(batch["token_type_ids"][position] == 1, b_source[instance], batch["source"][instance])
             chosen = {name: source == number for number, name in enumerate(batch["source_names"])}
         losses = {name: head.loss(hidden[mine & ~is_sep], labels[mine & ~is_sep]) for name, mine in chosen.items()}
         sep = head.loss(hidden[is_sep], labels[is_sep])
