@@ -267,13 +267,15 @@ class SplitRule:
 
         A source of a single stretch is trained on, unless all are.
         """
+        all_alone = True
         for source, (hashes, sizes) in self._seen.items():
-            order = np.argsort(hashes)
-            ends = np.cumsum(np.asarray(sizes, dtype=np.int64)[order])
-            middles = ends - np.asarray(sizes)[order] / 2
-            number = max(1, int(np.searchsorted(middles, self.validation_fraction * ends[-1])))
-            self._limits[source] = int(np.asarray(hashes)[order][min(number, len(order) - 1)])
-        if all(len(hashes) == 1 for hashes, _ in self._seen.values()):
+            found, which = np.unique(hashes, return_inverse=True)
+            weights = np.bincount(which, sizes)
+            middles = np.cumsum(weights) - weights / 2
+            number = max(1, int(np.searchsorted(middles, self.validation_fraction * weights.sum())))
+            self._limits[source] = int(found[min(number, len(found) - 1)])
+            all_alone &= len(found) == 1
+        if all_alone:
             self._limits[min(self._limits, key=self._limits.__getitem__)] = 2**64
         self._seen = {}
 

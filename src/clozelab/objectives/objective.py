@@ -159,16 +159,14 @@ class TokenObjective(_Weighted):
 
     def _held_out_term(self, head: Any, hidden: Tensor, labels: Tensor, batch: TorchBatch) -> LossTerm:
         """In validation [SEP] stands apart, whose place a model can count out; and so does each of several sources."""
-        is_sep, chosen = labels == batch["sep_id"], {"": torch.ones_like(labels, dtype=torch.bool)}
-        if 2 <= len(batch["source_names"]) <= MOST_SOURCES:
-            position, instance = (
-                batch["prediction_positions"],
-                batch["prediction_positions"] // batch["layout"].row_slots,
-            )
-            b_source = batch["b_source" if "b_source" in batch else "source"]
-            source = torch.where(batch["token_type_ids"][position] == 1, b_source[instance], batch["source"][instance])
-            chosen = {name: source == number for number, name in enumerate(batch["source_names"])}
-        losses = {name: head.loss(hidden[mine & ~is_sep], labels[mine & ~is_sep]) for name, mine in chosen.items()}
+        is_sep, names = labels == batch["sep_id"], batch["source_names"]
+        chosen = {"": ~is_sep}
+        if 2 <= len(names) <= MOST_SOURCES:
+            position, source = batch["prediction_positions"], batch["source"]
+            instance, is_second = position // batch["layout"].row_slots, batch["token_type_ids"][position] == 1
+            source = torch.where(is_second, batch.get("b_source", source)[instance], source[instance])
+            chosen = {name: (source == number) & ~is_sep for number, name in enumerate(names)}
+        losses = {name: head.loss(hidden[mine], labels[mine]) for name, mine in chosen.items()}
         sep = head.loss(hidden[is_sep], labels[is_sep])
         total, correct = (sum(getattr(one, key) for one in losses.values()) for key in ("loss_sum", "num_correct"))
         figures = {f"{self.name}_loss/{name}": (one.loss_sum, one.count) for name, one in losses.items() if name}

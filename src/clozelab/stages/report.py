@@ -110,19 +110,9 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
         ]
         console.print(_table(columns, rows, f"differences from {page['differences'][0]['first']}, paired by seed"))
     if page["bounds"]:  # how far each arm is from the best that a generated corpus allows
-        columns = (
-            "arm",
-            "held-out loss",
-            "no model below",
-            "above by at most",
-            "NSP accuracy",
-            "by source alone",
-            "in one source",
-        )
-        rows = [
-            tuple(arm[key] for key in ("label", "loss", "bound", "above", "nsp", "nsp_rule", "nsp_inside"))
-            for arm in page["arms"]
-        ]
+        columns = "arm", "held-out loss", "no model below", "above by at most", "NSP accuracy", "by source", "in one"
+        keys = "label", "loss", "bound", "above", "nsp", "nsp_rule", "nsp_inside"
+        rows = [tuple(arm[key] for key in keys) for arm in page["arms"]]
         console.print(_table(columns, rows, "pre-training, nats a predicted token"))
     for heading, lines in page["problems"].items():
         shown = lines[: MOST_LINES.get(heading, len(lines))]
