@@ -139,8 +139,7 @@ def sample_pairs(arm: Arm) -> PairSample | None:
         a_hash[usable] = ngram_hashes(ids[number, a_end - NGRAM + slot])[:, 0]
         b_hash[usable] = ngram_hashes(ids[number, a_end + arm.corpus.ids.pair_separators + slot])[:, 0]
     is_short = packed.lengths < packed.width
-    one_source = None if packed.b_source is None else np.equal(packed.b_source, packed.source)
-    return PairSample(label, a_length, b_length, is_short, one_source, packed.num_fallbacks, a_hash, b_hash)
+    return PairSample(label, a_length, b_length, is_short, packed.one_source, packed.num_fallbacks, a_hash, b_hash)
 
 
 def check_pairs(arm: Arm, sample: PairSample | None = None, index: NgramIndex | None = None) -> Iterator[Finding]:

@@ -85,6 +85,11 @@ class PackedInstances:
         return len(self.lengths)
 
     @property
+    def one_source(self) -> BoolArray | None:
+        """[B] whether both segments are of one source; None where they always are."""
+        return None if self.source is None or self.b_source is None else self.source == self.b_source
+
+    @property
     def is_real(self) -> BoolArray:
         """False on padding."""
         return self.position_ids < np.repeat(self.lengths, self.width)

@@ -119,8 +119,8 @@ def _look_at_pairs(instances: Instances, where: str) -> None:
         log.info("%s: %d documents of a single sentence make no pair and are left out", where, skipped)
     count = min(len(instances), SAMPLED_INSTANCES)
     packed = instances.pack(0, 0, instance_indices(0, len(instances), np.arange(count))[1])
-    if packed.next_sentence_label is not None and packed.b_source is not None:
-        rule = source_rule(packed.next_sentence_label, packed.source == packed.b_source)
+    if packed.next_sentence_label is not None and packed.one_source is not None:
+        rule = source_rule(packed.next_sentence_label, packed.one_source)
         log.info("%s: whether both segments are of one source tells %.1f %% of the pairs", where, 100 * rule)
     if lonely := getattr(instances, "lonely_sources", ()):
         said = "%s: source %s has a single document to make pairs of, so their random next segments are other sources'"

@@ -164,7 +164,8 @@ class TokenObjective(_Weighted):
         if 2 <= len(names) <= MOST_SOURCES:
             position, source = batch["prediction_positions"], batch["source"]
             instance, is_second = position // batch["layout"].row_slots, batch["token_type_ids"][position] == 1
-            source = torch.where(is_second, batch.get("b_source", source)[instance], source[instance])
+            b_source = batch["b_source" if "b_source" in batch else "source"]
+            source = torch.where(is_second, b_source[instance], source[instance])
             chosen = {name: (source == number) & ~is_sep for number, name in enumerate(names)}
         losses = {name: head.loss(hidden[mine], labels[mine]) for name, mine in chosen.items()}
         sep = head.loss(hidden[is_sep], labels[is_sep])

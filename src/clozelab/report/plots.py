@@ -162,8 +162,8 @@ def draw_curves(runs: Sequence[Record], labels: dict[str, str]) -> Picture | Non
         axes.plot([tokens[-1], furthest], [losses[-1]] * 2, color=colour, linewidth=1.0, linestyle=(0, (1, 3)))
         ends.setdefault(run.name, []).append(losses[-1])
     marks = [(fmean(ends[arm]), labels.get(arm, arm), _colour(i)) for i, arm in enumerate(arms) if arm in ends]
-    if losses := [run.facts["unigram_loss"] for run in drawn if "unigram_loss" in run.facts]:
-        height = fmean(losses)
+    if alone := [run.facts["unigram_loss"] for run in drawn if "unigram_loss" in run.facts]:
+        height = fmean(alone)
         axes.axhline(height, color=ink, linestyle=DASHED, linewidth=1.0)
         marks.append((height, f"frequencies alone ({height:.2f})", ink))
     for text, height in known_heights(drawn).items():
