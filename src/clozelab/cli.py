@@ -33,6 +33,7 @@ PLAIN_VERBS = {
     "plan": "parameters, FLOPs, jobs, time, disk and the smallest detectable difference, before anything runs",
     "status": "what runs now and how far it is, what failed and why",
     "runs": "every run folder: status, score, time",
+    "verify": "train a stretch of a run again and say whether it is the same run",
     "compare": "two runs: what differs, how they learnt, a paired test on the same examples",
     "explain-cell": "the runs behind a cell of an experiment's table, and the commands that make them",
     "export": "the encoder of an unfinished run, from its checkpoint",

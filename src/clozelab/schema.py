@@ -35,7 +35,7 @@ class Meaning(NamedTuple):
     kind: str
     """protocol: another experiment; so is a key that says nothing. neutral: no other result. identity: what a run is
     found by, written down as it is. layout: the same work laid out otherwise on a machine, with other rounding and
-    other draws of dropout; in a fingerprint, since a resumed run goes on to the bit; two runs may be compared."""
+    other draws of dropout; in no fingerprint: a run may go on in another one, and two runs may be compared."""
     option: str = ""
 
 
@@ -245,6 +245,7 @@ class StageConfig:
     reuse: Annotated[str, one_of("ask", "same_code", "any"), NEUTRAL] = MISSING
     """Of a run that other code has made. ask: a question in a terminal, else a warning, and never shared with another
     experiment. same_code: it is refused. any: it is taken, and shared, with a warning."""
+    stop_after_step: Annotated[Count | None, NEUTRAL] = MISSING  # as SIGTERM would: the same command goes on
 
 
 @dataclass
@@ -295,6 +296,8 @@ class PretrainConfig(StageConfig):
     """What the positions that a longer phase adds start as: their initialisation, or copies of trained ones."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     checkpoint_interval_steps: Annotated[Count, NEUTRAL] = MISSING
+    spike: Annotated[str, one_of("off", "stop", "skip", "roll_back"), NEUTRAL] = MISSING
+    """About a suddenly huge gradient; the record names the steps whose updates were left out."""
     keep_encoders: Annotated[list[Share], NEUTRAL] = MISSING
     """Fractions of the steps after which the encoder is kept as well, in encoders/step-N."""
     needs_kept_encoders: Annotated[bool, NEUTRAL] = MISSING

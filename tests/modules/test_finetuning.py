@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from clozelab.models.encoder import Encoder
-from clozelab.modules.base import DivergedError
 from clozelab.modules.finetuning import Evaluation, FineTuning
+from clozelab.training.guards import DivergedError
 
 
 class Constant(FineTuning):

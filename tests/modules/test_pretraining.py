@@ -21,12 +21,14 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from clozelab.models.config import EncoderConfig
 from clozelab.models.layout import Layout
-from clozelab.modules.base import DivergedError
 from clozelab.modules.pretraining import PretrainingModule, check_lengths, validation_metrics
 from clozelab.objectives.objective import LossTerm, build_models
 from clozelab.optim.adamw import build_adamw
 from clozelab.optim.schedule import LinearWarmupDecay
+from clozelab.training import guards
 from clozelab.training.callbacks import TrainingInterruptedError
+from clozelab.training.checkpoints import load_file, newest_whole
+from clozelab.training.guards import DivergedError
 from clozelab.training.stopping import Watch
 from clozelab.training.tracking import MetricsCsv
 from clozelab.training.trainer import build_trainer, choose_hardware, stage_callbacks
@@ -53,6 +55,7 @@ class ToyObjective:
 
     pair: Any = SimpleNamespace(name="nsp", weight=0.5, build=lambda models: None)
     weights: ClassVar = {"mlm": 1.0, "nsp": 0.5}
+    factor = 1.0  # of the loss
 
     @property
     def token(self) -> Any:
@@ -74,7 +77,7 @@ class ToyObjective:
             (self.token, heads["mlm"](hidden[rows]), labels),
             (self.pair, heads["nsp"](pooled), batch["next_sentence_label"]),
         ):
-            loss = F.cross_entropy(logits.float(), target, reduction="sum")
+            loss = self.factor * F.cross_entropy(logits.float(), target, reduction="sum")
             correct = logits.argmax(-1) == target
             terms.append(LossTerm(part.name, loss, len(target), correct.sum()))
         return terms
@@ -127,6 +130,8 @@ class ToyRun:
             "warmup": 0.0,
             "clip": 1.0,
             "max_seconds": math.inf,
+            "spike": "off",
+            "stop_after": None,
         } | kwargs
         self.trainer: Trainer
         self.module: PretrainingModule
@@ -147,6 +152,7 @@ class ToyRun:
             seed=self.seed,
             log_interval_steps=self.options["log"],
             matmul_ceiling=1e9,
+            spike=self.options["spike"],
         )
         last = self.folder / "checkpoints" / "last.ckpt"
         self.watch = Watch(max_seconds=self.options["max_seconds"])
@@ -157,16 +163,22 @@ class ToyRun:
             callbacks=[
                 *extra,
                 *stage_callbacks(
-                    last, self.options["interval"], fingerprint="0" * 64, progress_bar=False, watch=self.watch
+                    last,
+                    self.options["interval"],
+                    fingerprint="0" * 64,
+                    progress_bar=False,
+                    watch=self.watch,
+                    stop_after_step=self.options["stop_after"],
                 ),
             ],
             loggers=[MetricsCsv(self.folder)],
             folder=self.folder,
             log_interval_steps=self.options["log"],
+            reload_dataloaders_every_n_epochs=1,
         )
         loader = DataLoader(Steps(self), batch_size=None)
         validation = DataLoader([collate(global_batch(1000)), collate(global_batch(1001))], batch_size=None)
-        self.trainer.fit(self.module, loader, validation, ckpt_path=str(last) if last.exists() else None)
+        self.trainer.fit(self.module, loader, validation, ckpt_path=newest_whole(last.parent))
         return self.module
 
     def rows(self) -> list[tuple[int, str, str]]:
@@ -404,6 +416,159 @@ def test_loss_that_is_not_a_number_ends_the_run_by_name(tmp_path: Path) -> None:
 
     with pytest.raises(DivergedError, match=r"step 3: the loss is nan .* learning rate 0\.0075"):
         ToyRun(tmp_path).fit(Poison())
+
+
+class PoisonWeights(Callback):
+    """Behind the update of a step, where no loss tells it any more."""
+
+    def __init__(self, step: int, value: float) -> None:
+        self.step, self.value = step, value
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            with torch.no_grad():
+                module.model.encoder.embed.weight[0, 0] = self.value
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path, value: float) -> None:
+    run = ToyRun(tmp_path, interval=2)
+    with pytest.raises(DivergedError, match=r"step 4: weights or optimizer state are no numbers.*not saved"):
+        run.fit(PoisonWeights(4, value))
+    checkpoints = tmp_path / "checkpoints"
+    assert [path.name for path in checkpoints.iterdir()] == ["last.ckpt"]
+    assert load_file(checkpoints / "last.ckpt")["global_step"] == 2
+    run.fit()
+    whole = ToyRun(tmp_path / "whole", interval=2)
+    whole.fit()
+    assert_same_bits(run.module, whole.module)
+
+
+def test_moments_that_are_no_numbers_are_not_saved(tmp_path: Path) -> None:
+    class PoisonMoments(Callback):
+        def on_train_batch_end(self, trainer: Trainer, module: Any, *_: Any) -> None:
+            if trainer.global_step == 4:
+                next(iter(trainer.optimizers[0].state.values()))["exp_avg_sq"][0] = float("inf")
+
+    with pytest.raises(DivergedError, match="step 4: weights or optimizer state"):
+        ToyRun(tmp_path, interval=2).fit(PoisonMoments())
+
+
+def test_three_checkpoints_are_kept(tmp_path: Path) -> None:
+    """The last, the one before, and that of the least held-out loss, over a stop as well."""
+    run = ToyRun(tmp_path, interval=2, validation=3)
+    with pytest.raises(TrainingInterruptedError):
+        run.fit(StopAfter(4))
+    run.fit(PoisonWeights(5, 1000.0))
+    kept = {path.name: load_file(path)["global_step"] for path in (tmp_path / "checkpoints").iterdir()}
+    losses = {step: float(value) for step, key, value in run.rows() if key == "validation/loss"}
+    assert losses.keys() == {3, 6, 8} and kept.keys() == {"last.ckpt", "previous.ckpt", "best.ckpt"}
+    assert (kept["last.ckpt"], kept["previous.ckpt"]) == (8, 6)
+    assert kept["best.ckpt"] == min(losses, key=losses.__getitem__) == 3
+
+
+class Spike(Callback):
+    """A loss times `factor` in one step's batch."""
+
+    def __init__(self, step: int, factor: float = 1000.0) -> None:
+        self.step, self.factor = step, factor
+
+    def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
+        module.model.objectives[0].factor = self.factor if trainer.global_step + 1 == self.step else 1.0
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, *_: Any) -> None:
+        module.model.objectives[0].factor = 1.0
+
+
+@pytest.fixture
+def knows_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "LEAST", 2)
+
+
+def test_a_spike_stops_the_run_and_is_not_saved(tmp_path: Path, knows_soon: None) -> None:
+    """With the setting off it passes without a word, as it always did."""
+    ToyRun(tmp_path / "off").fit(Spike(6))
+    run = ToyRun(tmp_path / "stop", spike="stop", interval=5)
+    with pytest.raises(DivergedError, match=r"step 6: gradient norm .*spike=skip leaves such updates out"):
+        run.fit(Spike(6))
+    assert load_file(tmp_path / "stop" / "checkpoints" / "last.ckpt")["global_step"] == 5
+    calm = ToyRun(tmp_path / "calm", spike="stop", interval=5)
+    run.fit()  # without the spike it goes on as a run that never had one
+    assert_same_bits(run.module, calm.fit())
+    assert run.rows() == calm.rows()
+
+
+@pytest.mark.parametrize("factor", [1000.0, float("nan")])
+def test_a_skipped_spike_is_a_step_without_an_update(tmp_path: Path, knows_soon: None, factor: float) -> None:
+    """A plain loop that leaves the update out, and moves the schedule on, ends with the same weights."""
+    run = ToyRun(tmp_path, dropout=0.0, spike="skip")
+    module = run.fit(Spike(5, factor))
+    assert module.facts()["steps_left_out"] == [5] and run.trainer.global_step == TOTAL
+    torch.manual_seed(0)
+    encoder, objective = ToyEncoder(0.0), ToyObjective()
+    models = nn.ModuleDict(build_models(encoder, [objective]))
+    matrices, vectors = ([p for p in models.parameters() if (p.ndim > 1) == wanted] for wanted in (True, False))
+    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+    plain = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-6, fused=False, foreach=False)
+    for step in (step for step in range(TOTAL) if step != 4):
+        for group in plain.param_groups:
+            group["lr"] = 0.01 * (1 - step / TOTAL)
+        token, pair = objective.terms(models, collate(global_batch(step)))
+        plain.zero_grad()
+        (token.loss_sum / token.count + 0.5 * pair.loss_sum / pair.count).backward()
+        nn.utils.clip_grad_norm_(models.parameters(), 1.0)
+        plain.step()
+    expected = dict(models.named_parameters())
+    for name, value in module.named_parameters():
+        torch.testing.assert_close(value, expected[name.removeprefix("model.models.")], atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize(("step", "factor"), [(4, 1000.0), (5, float("nan")), (7, 1000.0), (8, 1000.0)])
+def test_rolled_back_and_skipped_spikes_end_in_the_same_bits(
+    tmp_path: Path, knows_soon: None, step: int, factor: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Seen at a log point or a save alone, updates behind the spike; validated and logged as if there were none."""
+    options = {"log": 3, "interval": 2, "validation": 3}
+    skipped = ToyRun(tmp_path / "skip", spike="skip", **options)
+    skipped.fit(Spike(step, factor))
+    back = ToyRun(tmp_path / "back", spike="roll_back", **options)
+    back.fit(Spike(step, factor))
+    assert "goes back to its last checkpoint" in caplog.text
+    assert_same_bits(skipped.module, back.module)
+    assert [row[:2] for row in skipped.rows()] == [row[:2] for row in back.rows()]
+    if factor == 1000.0:
+        assert skipped.rows() == back.rows()
+    assert back.module.facts()["steps_left_out"] == [step]
+    calm = ToyRun(tmp_path / "calm", **options)
+    calm.fit()
+    assert not torch.equal(weights(calm.module)[0], weights(back.module)[0]), "the spike's update is what is missing"
+
+
+@pytest.mark.parametrize("action", ["skip", "roll_back"])
+@pytest.mark.parametrize("stop", [3, 6])
+def test_a_stopped_run_meets_its_spike_like_an_undisturbed_one(
+    tmp_path: Path, knows_soon: None, action: str, stop: int
+) -> None:
+    """What was seen before the stop decides behind it."""
+    options = {"log": 3, "interval": 2, "spike": action}
+    whole, parts = ToyRun(tmp_path / "whole", **options), ToyRun(tmp_path / "parts", **options)
+    whole.fit(Spike(5))
+    with pytest.raises(TrainingInterruptedError):
+        parts.fit(Spike(5), StopAfter(stop))
+    parts.fit(Spike(5))
+    assert_same_bits(whole.module, parts.module)
+    assert whole.rows() == parts.rows()
+    assert parts.module.facts()["steps_left_out"] == [5]
+
+
+def test_a_run_can_stop_after_a_step(tmp_path: Path) -> None:
+    run, whole = ToyRun(tmp_path / "run", stop_after=3), ToyRun(tmp_path / "whole")
+    with pytest.raises(TrainingInterruptedError) as caught:
+        run.fit()
+    assert caught.value.step == 3
+    run.options["stop_after"] = None
+    run.fit()
+    assert_same_bits(run.module, whole.fit())
 
 
 def test_pooler_is_frozen_without_a_pair_objective(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert sum(job.count for job in found.tasks) == 120 and not any(job.train for job in found.tasks)
     assert found.room(tmp_path, ())[2] > 2 * sum(arm.checkpoint_bytes for arm in found.arms)
     kept = 5  # encoders on the way, beside the last one
-    assert all(arm.result_bytes == (1 + (kept + 1) / ADAM_COPIES) * arm.checkpoint_bytes for arm in found.arms)
+    assert all(arm.result_bytes == (3 + (kept + 1) / ADAM_COPIES) * arm.checkpoint_bytes for arm in found.arms)
 
 
 def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.resources
 import json
+import logging
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.modules.finetuning import FineTuning
 from clozelab.runs.store import RunConflictError
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
+from clozelab.training.guards import DivergedError
 
 GOOD, BAD = ["good", "fine", "great"], ["bad", "dull", "awful"]
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase, *GOOD, *BAD, "the", "film"], lowercase=True)
@@ -198,6 +200,46 @@ def test_killed_run_goes_on_from_its_last_checkpoint(finetune: Any, monkeypatch:
         steps = counted(patch)
         killed = finetune(name="killed")
     assert steps == list(range(21, 41)) and everything(killed) == everything(whole)
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over(
+    finetune: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    whole = finetune(name="whole")
+    monkeypatch.setattr("clozelab.modules.finetuning.CHECKPOINT_INTERVAL_STEPS", 4)
+    monkeypatch.setattr("clozelab.modules.finetuning.CHECKPOINT_SECONDS", 1e-9)
+    with pytest.raises(TrainingInterruptedError):
+        finetune("stop_after_step=22", name="stopped")
+    last = whole.with_name("stopped") / "checkpoints" / "last.ckpt"
+    os.truncate(last, last.stat().st_size // 2)
+    with monkeypatch.context() as patch:
+        steps = counted(patch)
+        stopped = finetune(name="stopped")
+    assert steps == list(range(21, 41)) and everything(stopped) == everything(whole)
+    assert f"going on after step 20 of 40, from {last.with_name('previous.ckpt')}" in (stopped / "log.txt").read_text()
+
+
+def test_weights_that_are_no_numbers_are_not_saved(finetune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two log points no loss would have told it, and the saved run would never recover."""
+    whole = finetune(name="whole")
+    monkeypatch.setattr("clozelab.modules.finetuning.CHECKPOINT_INTERVAL_STEPS", 2)
+    monkeypatch.setattr("clozelab.modules.finetuning.CHECKPOINT_SECONDS", 1e-9)
+    original = FineTuning.on_train_batch_end
+
+    def poisoned(self: FineTuning, *rest: Any) -> None:
+        if self.trainer.global_step == 5:
+            with torch.no_grad():
+                next(self.parameters())[-1, -1] = float("nan")
+        original(self, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FineTuning, "on_train_batch_end", poisoned)
+        with pytest.raises(DivergedError, match="step 6: weights or optimizer state are no numbers"):
+            finetune("trainer.log_interval_steps=100", name="poisoned")
+    steps = counted(monkeypatch)
+    poisoned_run = finetune("trainer.log_interval_steps=100", name="poisoned")
+    assert steps[0] == 5 and read(poisoned_run, "scores.json") == read(whole, "scores.json")
 
 
 def test_short_runs_write_no_checkpoint(finetune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,8 +478,12 @@ def test_generated_task_files_are_named_in_the_scores(finetune: Any, world: Path
         manifest.unlink()
 
 
-def test_two_processes_equal_one(finetune: Any, save_encoder: Any, tmp_path: Path) -> None:
-    """gloo, dropout 0, batches that two ranks share unevenly: the same losses, and each example is scored once."""
+@pytest.mark.parametrize("stop", [None, 6])
+def test_two_processes_equal_one(finetune: Any, save_encoder: Any, tmp_path: Path, stop: int | None) -> None:
+    """gloo, dropout 0, batches that two ranks share unevenly: the same losses, and each example is scored once.
+
+    Also where one process goes on, between two log points, with what two have begun.
+    """
     save_encoder(tmp_path / "encoder", TOKENIZER, **(SHAPE | NO_DROPOUT))
     words = [f"encoder={tmp_path / 'encoder'}", "row=x", "global_batch_size=9", "epochs=1", "trainer.threads=1"]
     one = finetune(*words, name="one")
@@ -446,11 +492,14 @@ def test_two_processes_equal_one(finetune: Any, save_encoder: Any, tmp_path: Pat
     hardware = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.log_interval_steps=4"]
     done = subprocess.run(
         [sys.executable, "-m", "clozelab", "finetune", "task=sst2", *words, *paths, *hardware,
-         "evaluations_per_epoch=2", "learning_rate=1e-2", "trainer.progress_bar=false", f"run_dir={tmp_path / 'two'}"],
+         "evaluations_per_epoch=2", "learning_rate=1e-2", "trainer.progress_bar=false", f"run_dir={tmp_path / 'two'}",
+         f"stop_after_step={stop or 'null'}"],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")},
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == (143 if stop else 0), done.stderr
+    if stop:
+        finetune(*words, name="two")
     expected, found = losses(one), losses(tmp_path / "two")
     assert [entry[:2] for entry in found] == [entry[:2] for entry in expected]
     assert np.allclose([float(e[2]) for e in found], [float(e[2]) for e in expected], atol=1e-5)

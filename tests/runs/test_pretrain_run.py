@@ -6,6 +6,7 @@ import contextlib
 import csv
 import itertools
 import json
+import logging
 import math
 import os
 import random
@@ -241,6 +242,60 @@ def test_stopped_run_ends_with_the_same_bits(
     ours, theirs = tensors(tmp_path / "run"), tensors(whole_run)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert state(tmp_path / "run")["facts"]["tokens"] == state(whole_run)["facts"]["tokens"]
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 100)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [cut, empty, flip])
+def test_a_run_passes_over_a_damaged_newest_checkpoint_and_ends_with_the_same_bits(
+    workplace: Path, whole_run: Path, tmp_path: Path, damage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says in one line where it goes on: which step, of how many, from which file."""
+    caplog.set_level(logging.INFO)
+    run_dir = tmp_path / "run"
+    with pytest.raises(TrainingInterruptedError):
+        run_here(workplace, run_dir, stop_after_step=7)
+    damage(run_dir / "checkpoints" / "last.ckpt")
+    run_here(workplace, run_dir)
+    said = (run_dir / "log.txt").read_text()
+    assert f"going on after step 6 of 10, from {run_dir / 'checkpoints' / 'previous.ckpt'}" in said
+    assert f"{run_dir / 'checkpoints' / 'last.ckpt'}" in said and "it is passed over" in said
+    assert rows(run_dir) == rows(whole_run)
+    ours, theirs = tensors(run_dir), tensors(whole_run)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert state(run_dir)["facts"]["batches_seen"] == state(whole_run)["facts"]["batches_seen"]
+
+
+def test_the_digest_of_batches_tells_seeds_and_texts_apart(workplace: Path, whole_run: Path, tmp_path: Path) -> None:
+    """And not layouts: micro-batches of another size hold the same instances."""
+    phases = "[{seq_length: 16, steps: 2, global_batch_size: 8, micro_batch_size: 3}]"
+    digests = {}
+    texts = (workplace / "text.txt").read_text().split("\n\n")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "text.txt").write_text("\n\n".join([texts[0][::-1], *texts[1:]]), encoding="utf-8")
+    changes = {
+        "plain": {},
+        "micro": {"phases": phases.replace("size: 3", "size: 8")},
+        "seed": {"seed": 2},
+        "masks": {"objective.token.predict_prob": 0.2},
+    }
+    for name, change in changes.items():
+        run_here(workplace, tmp_path / name, **({"phases": phases} | change))
+        digests[name] = state(tmp_path / name)["facts"]["batches_seen"]
+    assert digests["plain"] == digests["micro"]
+    assert len(set(digests.values())) == 3
 
 
 @pytest.mark.parametrize("objective", ["mlm_nsp", "ltr"])
@@ -543,6 +598,32 @@ def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str)
     for name in theirs:
         torch.testing.assert_close(ours[name], theirs[name], atol=1e-5, rtol=0)
     assert state(tmp_path / "two")["facts"]["tokens"] == state(tmp_path / "one")["facts"]["tokens"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_run_goes_on_with_other_devices(workplace: Path, tmp_path: Path, strategy: str) -> None:
+    """Two processes, one with other micro-batches, two again: each instance once, and losses as if undisturbed."""
+    still = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
+    still |= {"position_growth": GROWTH[strategy]}
+    two = {"trainer": strategy, "trainer.accelerator": "cpu", **still}
+    one = still | {"phases": PHASES.replace("micro_batch_size: 3", "micro_batch_size: 8")}
+    run_dir = tmp_path / "run"
+    for changes, stop in ((two, 3), (one, 6), (two, None)):
+        words = command(workplace, run_dir, **changes, stop_after_step="null" if stop is None else stop)
+        done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=300)
+        assert done.returncode == (143 if stop else 0), done.stderr[-3000:]
+    assert "goes on in another layout" in done.stderr and "trainer.devices was 1 and is 2" in done.stderr
+    assert [one["trainer.devices"] for one in state(run_dir)["facts"]["earlier_layouts"]] == [2, 1]
+    run_here(workplace, tmp_path / "whole", **still)
+    changed, whole = ({row[:2]: float(row[2]) for row in rows(tmp_path / name)} for name in ("run", "whole"))
+    assert changed.keys() == whole.keys()
+    for key, value in whole.items():
+        assert changed[key] == pytest.approx(value, abs=1e-5, rel=1e-5), key
+    for key in ("batches_seen", "tokens"):
+        assert state(run_dir)["facts"][key] == state(tmp_path / "whole")["facts"][key]
+    ours, theirs = tensors(run_dir), tensors(tmp_path / "whole")
+    for name in theirs:
+        torch.testing.assert_close(ours[name], theirs[name], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(

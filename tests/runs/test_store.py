@@ -136,6 +136,52 @@ def test_neutral_keys_change_nothing(tmp_path: Path) -> None:
         assert run.is_complete
 
 
+def test_an_unfinished_run_goes_on_in_another_layout(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Devices and micro-batches are how the work is laid out; the global batch is what is done."""
+    phases = [{"steps": 3, "global_batch_size": 8, "micro_batch_size": 8}]
+    with pytest.raises(KeyError), claim(tmp_path, config(phases=phases)) as run:
+        run.record(compiled=True, micro_batch_sizes=[8], precision="32-true")
+        raise KeyError
+    fewer = config(trainer={"num_workers": 0, "devices": 2}, phases=[phases[0] | {"micro_batch_size": 2}])
+    with pytest.raises(KeyError), claim(tmp_path, fewer) as run:
+        assert (
+            run.is_resumed and "phases.0.micro_batch_size was 8 and is 2, trainer.devices was 1 and is 2" in caplog.text
+        )
+        earlier = [{"phases.0.micro_batch_size": 8, "trainer.devices": 1}]
+        assert run.facts == {"precision": "32-true", "earlier_layouts": earlier}
+        raise KeyError
+    with claim(tmp_path, fewer) as run:
+        assert run.facts == {"precision": "32-true", "earlier_layouts": earlier}, "nothing has changed this time"
+        run.complete()
+    with claim(tmp_path, config(phases=phases)) as run:
+        assert run.is_complete
+    assert is_done(tmp_path, stage="pretrain", config=config(phases=phases))
+    with pytest.raises(RunConflictError, match=r"phases\.0\.global_batch_size: there 8, now 16\n") as caught:
+        claim(tmp_path, config(phases=[phases[0] | {"global_batch_size": 16, "micro_batch_size": 4}]))
+    assert "micro_batch_size" not in str(caught.value)
+
+
+def test_what_killed_processes_were_writing_is_swept(tmp_path: Path) -> None:
+    finish(tmp_path)
+    left = [".run.json.1.tmp", "checkpoints/.last.ckpt.12.tmp", ".encoder.x1/weights", "encoders/.step-4.ab/weights"]
+    stays = ["checkpoints/last.ckpt", "encoder/config.json", "encoders/step-4/config.json", "tensorboard/events"]
+    for name in left + stays:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    with claim(tmp_path):
+        found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert found >= set(stays) and not found & set(left)
+
+
+def test_a_full_disk_at_the_end_does_not_hide_what_it_broke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_record: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(ValueError, match="the checkpoint is not saved"), claim(tmp_path):
+        monkeypatch.setattr("clozelab.runs.store.write_record", full)
+        raise ValueError("the checkpoint is not saved")
+
+
 def test_results_version_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finish(tmp_path)
     monkeypatch.setitem(RESULTS_VERSIONS, "pretrain", 999)

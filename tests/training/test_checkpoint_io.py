@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +15,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from clozelab.training.checkpoints import AtomicCheckpointIO, CheckpointCorruptError, load_file, save_file
+from clozelab.training.checkpoints import (
+    AtomicCheckpointIO,
+    CheckpointCorruptError,
+    CheckpointNotSavedError,
+    keep_best,
+    load_file,
+    newest_whole,
+    save_file,
+    size_of,
+)
 
 
 def content() -> dict[str, object]:
@@ -95,3 +106,136 @@ def test_kill_at_any_moment_leaves_a_whole_file(tmp_path: Path) -> None:
     assert torch.equal(loaded["w"], torch.full((500_000,), float(loaded["global_step"])))
     save_file(loaded, path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"], "leftovers of the killed process are removed"
+
+
+def steps(folder: Path, *names: str) -> list[int]:
+    return [load_file(folder / f"{name}.ckpt")["global_step"] for name in names]
+
+
+def save_steps(folder: Path, *numbers: int) -> None:
+    for number in numbers:
+        AtomicCheckpointIO().save_checkpoint(content() | {"global_step": number}, folder / "last.ckpt")
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGES = {"cut": lambda path: os.truncate(path, 700), "emptied": lambda path: os.truncate(path, 0), "flipped": flip}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_newest_one_is_named_and_passed_over(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the next save does not keep it as the one before: then both might be lost."""
+    save_steps(tmp_path, 2)
+    assert newest_whole(tmp_path) == tmp_path / "last.ckpt" and not (tmp_path / "previous.ckpt").exists()
+    save_steps(tmp_path, 4)
+    assert steps(tmp_path, "last", "previous") == [4, 2]
+    DAMAGES[damage](tmp_path / "last.ckpt")
+    with caplog.at_level(logging.WARNING):
+        assert newest_whole(tmp_path) == tmp_path / "previous.ckpt"
+    assert f"{tmp_path / 'last.ckpt'}" in caplog.text and "passed over" in caplog.text
+    assert (tmp_path / "last.ckpt.damaged").exists() and not (tmp_path / "last.ckpt").exists()
+    save_steps(tmp_path, 5)
+    assert steps(tmp_path, "last", "previous") == [5, 2]
+
+
+def test_another_rank_takes_the_same_one_and_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_steps(tmp_path, 2, 4)
+    flip(tmp_path / "last.ckpt")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert newest_whole(tmp_path) == tmp_path / "previous.ckpt" and (tmp_path / "last.ckpt").exists()
+    monkeypatch.delenv("LOCAL_RANK")
+    assert newest_whole(tmp_path) == tmp_path / "previous.ckpt" and not (tmp_path / "last.ckpt").exists()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert newest_whole(tmp_path) == tmp_path / "previous.ckpt"
+
+
+def test_the_best_is_the_last_resort_and_without_it_nothing_begins_anew(tmp_path: Path) -> None:
+    save_steps(tmp_path, 2)
+    keep_best(tmp_path / "last.ckpt")
+    save_steps(tmp_path, 4, 6)
+    assert steps(tmp_path, "last", "previous", "best") == [6, 4, 2]
+    flip(tmp_path / "last.ckpt")
+    flip(tmp_path / "previous.ckpt")
+    assert newest_whole(tmp_path) == tmp_path / "best.ckpt"
+    flip(tmp_path / "best.ckpt")
+    with pytest.raises(CheckpointCorruptError, match=r"best\.ckpt.*no whole one is left.*begin anew"):
+        newest_whole(tmp_path)
+    assert newest_whole(tmp_path / "nothing here") is None
+
+
+def test_a_disk_without_links_keeps_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_steps(tmp_path, 2)
+
+    def refuse(self: Path, target: Path) -> None:
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    keep_best(tmp_path / "last.ckpt")
+    assert steps(tmp_path, "best") == [2]
+
+
+def test_the_size_is_known_before(tmp_path: Path) -> None:
+    weight = torch.randn(300, 400)
+    state = {"a": weight, "tied": weight, "part": weight[:2], "half": weight.bfloat16(), "text": "x" * 50_000, "n": [1]}
+    save_file(state, tmp_path / "last.ckpt")
+    real = (tmp_path / "last.ckpt").stat().st_size
+    assert real <= size_of(state) <= 1.02 * real + 2**17
+
+
+def test_a_full_disk_is_one_sentence_and_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_steps(tmp_path, 2)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    monkeypatch.setattr(torch, "save", None)  # would fail
+    with pytest.raises(CheckpointNotSavedError) as caught:
+        save_steps(tmp_path, 4)
+    said = (
+        f"{tmp_path / 'last.ckpt'} is not saved (No space left on device): it needs {size_of(content()):,} bytes, and"
+    )
+    assert str(caught.value).startswith(f"{said} 1,000 are free there")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"] and steps(tmp_path, "last") == [2]
+
+
+FILL = """
+    import resource, sys, torch
+    from pathlib import Path
+    from clozelab.training.checkpoints import AtomicCheckpointIO
+    path = Path(sys.argv[1])
+    content = {"w": torch.full((100_000,), 1.0)}
+    save = lambda step: AtomicCheckpointIO().save_checkpoint(content | {"global_step": step}, path)
+    save(1)
+    whole = path.stat().st_size
+    for number in range(10):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (whole * number // 10, resource.RLIM_INFINITY))
+        try:
+            save(2)
+        except OSError as error:
+            print(type(error).__name__, error)
+"""
+
+
+def test_a_disk_that_fills_up_while_it_is_written_is_one_sentence(tmp_path: Path) -> None:
+    """At ten sizes, from nothing to just too little; torch's own words were "enforce fail at inline_container"."""
+    path = tmp_path / "last.ckpt"
+    words = [sys.executable, "-c", textwrap.dedent(FILL), str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 10 and all(
+        line.startswith(f"CheckpointNotSavedError {path} is not saved (File ") for line in lines
+    )
+    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"] and steps(tmp_path, "last") == [1]
+
+
+def test_what_killed_saves_left_makes_room_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stale = tmp_path / ".last.ckpt.12345.tmp"
+    stale.write_bytes(b"half")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0 if stale.exists() else 10**9))
+    save_steps(tmp_path, 2)
+    assert steps(tmp_path, "last") == [2]

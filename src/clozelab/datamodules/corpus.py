@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from clozelab.corpus.instances import InputFormat, Instances, source_rule
 from clozelab.corpus.packing import SpecialIds
-from clozelab.corpus.random import derive_seed, instance_indices
+from clozelab.corpus.random import derive_seed, instance_indices, uniform_u64
 from clozelab.objectives.objective import Objective, TorchBatch, pad_predictions, to_torch
 from clozelab.training.runtime import batch_loader, device_type
 
@@ -86,8 +86,20 @@ class StepStream(IterableDataset[list[TorchBatch]]):
             batch = bound.objective.arrays(bound.instances, bound.seed, one, index[part])
             if self.predictions_multiple > 1:
                 batch = pad_predictions(batch, self.predictions_multiple)
-            micros.append(to_torch(batch | {"phase": bound.number}))
+            contents = contents_of(batch, epoch[part], index[part])
+            micros.append(to_torch(batch | {"phase": bound.number, "contents": contents}))
         return micros
+
+
+def contents_of(batch: Mapping[str, Any], epoch: NDArray[np.int64], index: NDArray[np.int64]) -> int:
+    """40 bits of which instances a batch holds and of their tokens as the encoder sees them, for `note_batch`.
+
+    The sum of its instances' own, so that a step has the same however it is cut: sums of some thousands stay exact.
+    """
+    slots = np.arange(batch["width"])
+    tokens = batch["input_ids"].reshape(len(index), -1).astype(np.uint64) * uniform_u64(0, 0, "contents", slots)
+    tokens = np.where(slots < batch["lengths"][:, None], tokens, np.uint64(0)).sum(axis=1)
+    return int((uniform_u64(0, epoch, "contents", index, tokens) >> np.uint64(24)).sum()) % 2**40
 
 
 class ValidationStream(IterableDataset[TorchBatch]):

@@ -3,7 +3,7 @@
 One Lightning epoch is the stretch between two evaluations, so that these fall on exact steps, the last one included. A
 batch is a dictionary: input_ids, token_type_ids, position_ids int64[T], layout, the task's targets and `example_index`
 [B]; in training also global_examples, global_targets and global_tokens, its size over all ranks (targets: the
-predictions that the loss is a mean of), and local_weight, 0.0 on a rank that got no example of it.
+predictions that the loss is a mean of), `contents`, and local_weight, 0.0 on a rank that got no example of it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from clozelab.corpus.encoding import MAX_UNKNOWN_SHARE, refuse_unknown
 from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import generator_of
+from clozelab.corpus.random import uniform_u64
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules import files
 from clozelab.datamodules.examples import Ints, Sequences, bucketed_batches, token_budget_batches
@@ -305,10 +306,12 @@ class TrainingBatches(IterableDataset[Batch]):
                 batches = bucketed_batches(lengths, batch_size=size, seed=seed, epoch=max(0, epoch))
                 current = epoch
             index = batches[position] + sequences.start
+            contents = uniform_u64(self.plan.seed, epoch + 1, "contents", index, self.sequences.lengths[index])
             # A rank without an example of its own computes on one, with a weight of nothing.
             mine = index[self.rank :: self.world_size]
             batch = make_batch(self.sequences, mine if len(mine) else index[:1], self.targets)
             yield batch | {
+                "contents": int(contents.sum()),
                 "global_examples": len(index),
                 "global_targets": int(self.sequences.num_targets[index].sum()),
                 "global_tokens": int(self.sequences.lengths[index].sum()),

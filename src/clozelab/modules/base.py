@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from clozelab.training.callbacks import leave_quietly_unless_first
-from clozelab.training.checkpoints import set_position
+from clozelab.training.checkpoints import mix, set_position
+from clozelab.training.guards import diverge
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Throughput
 from clozelab.training.tracking import MetricsCsv
 
@@ -27,10 +27,6 @@ OptimizerFactory = Callable[[Iterator[tuple[str, nn.Parameter]]], Optimizer]
 """`build_adamw` with its settings bound; called with named_parameters()."""
 ScheduleFactory = Callable[..., LRScheduler]
 """`LinearWarmupDecay` with its settings bound; called as (optimizer, total_steps=...)."""
-
-
-class DivergedError(ValueError):
-    """The loss or the gradient is no number any more."""
 
 
 class TrainingModule(LightningModule):
@@ -56,7 +52,7 @@ class TrainingModule(LightningModule):
         super().__init__()
         self.optimizer_factory, self.schedule_factory = optimizer_factory, schedule_factory
         self.total_steps, self.gradient_clip_norm, self.seed = total_steps, gradient_clip_norm, seed
-        self.throughput = Throughput()
+        self.throughput, self.batches_seen = Throughput(), 0
         self.stop_requested: Callable[[], int] = lambda: 0
         self.stop_agreed = 0
         self.latest_metrics: dict[str, float] = {}
@@ -89,12 +85,16 @@ class TrainingModule(LightningModule):
         """Stop the run where `deciding`, the same on all ranks, is not a number. `said`: what the message tells."""
         if bool(torch.isfinite(deciding)):
             return
-        leave_quietly_unless_first(self.trainer)
         numbers = " and ".join(f"the {name.replace('_', ' ')} is {float(value)}" for name, value in said.items())
-        raise DivergedError(
+        diverge(
+            self.trainer,
             f"step {step}: {numbers} at learning rate {self.learning_rate:.3g}. A smaller learning rate, a longer"
-            " warm-up (schedule.warmup_fraction) or trainer.precision=32-true are the usual cures"
+            " warm-up (schedule.warmup_fraction) or trainer.precision=32-true are the usual cures",
         )
+
+    def note_batch(self, contents: int) -> None:
+        """Fold what a step's global batch holds (a number that the data module makes) into the digest of all so far."""
+        self.batches_seen = mix(self.batches_seen, contents)
 
     def publish(self, metrics: Mapping[str, float], tokens_since_log: int = 0) -> None:
         """Send numbers of the current step to every logger and to the progress display.
@@ -124,10 +124,11 @@ class TrainingModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint.pop("loops", None)
-        checkpoint["throughput"] = self.throughput.state()
+        checkpoint["throughput"], checkpoint["batches_seen"] = self.throughput.state(), f"{self.batches_seen:016x}"
         checkpoint["latest_validation"] = dict(self.latest_validation)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         set_position(self.trainer, int(checkpoint["global_step"]))
         self.throughput.load(checkpoint["throughput"])
+        self.batches_seen = int(checkpoint["batches_seen"], 16)
         self.latest_validation = dict(checkpoint["latest_validation"])

@@ -168,9 +168,11 @@ class FineTuning(TrainingModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
+        # Of all ranks: each goes on with their mean, however many there are then.
+        loss_sum = self.trainer.strategy.reduce(self._loss_sum.clone(), reduce_op="mean")
         record = {key: value for key, value in vars(self.best).items() if key != "weights"} if self.best else None
         checkpoint["finetuning"] = {
-            "loss_sum": self._loss_sum,
+            "loss_sum": loss_sum,
             "loss_steps": self._loss_steps,
             "work": [self.throughput.tokens, self.throughput.flops],  # since the last log point, of all ranks
             "history": json.dumps(self.history),
@@ -196,6 +198,7 @@ class FineTuning(TrainingModule):
         self._loss_sum += loss.detach()
         self._loss_steps += 1
         tokens = batch["global_tokens"]
+        self.note_batch(batch.get("contents", 0))
         length = math.ceil(tokens / batch["global_examples"])
         self.throughput.add(tokens, tokens * training_flops_per_token(self.encoder.config, length, 0.0))
         return loss

@@ -27,7 +27,8 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
 from clozelab.modules.base import TrainingModule
 from clozelab.objectives.objective import ONE_SOURCE, LossTerm, Objective, TorchBatch, build_models
-from clozelab.training.checkpoints import seed_forward
+from clozelab.training.checkpoints import count_step, seed_forward
+from clozelab.training.guards import SpikeWatch
 from clozelab.training.runtime import uncompiled
 from clozelab.training.stopping import TERMINATED
 
@@ -71,6 +72,7 @@ class PretrainingModule(TrainingModule):
         objectives: one a phase, often the same; a batch names its phase by its number.
         log_interval_steps: optimizer steps between two published averages.
         matmul_ceiling: FLOP/s of one device, for the utilisation; 0 leaves it out.
+        spike: what to do about a suddenly huge gradient (training/guards.py): off, stop, skip or roll_back.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class PretrainingModule(TrainingModule):
         *,
         log_interval_steps: int,
         matmul_ceiling: float,
+        spike: str = "off",
         **common: Any,
     ) -> None:
         super().__init__(**common)
@@ -91,7 +94,7 @@ class PretrainingModule(TrainingModule):
         self.log_interval_steps, self.matmul_ceiling = log_interval_steps, matmul_ceiling
         self._train_sums: dict[str, Tensor] = {}
         self._validation_sums: dict[str, Tensor] = {}
-        self._validated, self._phase = "", -1
+        self._validated, self._phase, self.spikes = "", -1, SpikeWatch(spike)
 
     def on_fit_start(self) -> None:
         self.world_size = self.trainer.world_size
@@ -134,15 +137,18 @@ class PretrainingModule(TrainingModule):
             loss += part.detach()
         norm = self.clip_gradient_norm()
         is_log_step = (step + 1) % self.log_interval_steps == 0 or step + 1 == self.total_steps
-        if self.device.type == "cpu" or is_log_step:
+        is_cpu = self.device.type == "cpu"
+        looks = is_log_step or (is_cpu and self.spikes.action == "stop")
+        is_left_out = self.spikes.leaves_out(self.trainer, step + 1, norm, looks=looks)
+        if not self.spikes.takes_over and (is_cpu or is_log_step):
             # All ranks see the norm of the whole gradient, each its own loss.
             deciding = norm if self.trainer.world_size > 1 else norm + loss
             self.require_finite(step + 1, deciding, loss=loss, gradient_norm=norm)
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
-        optimizer.step()  # type: ignore[union-attr]
+        count_step(self.trainer) if is_left_out else optimizer.step()  # type: ignore[union-attr]
         optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
         schedule.step()  # type: ignore[union-attr]
-        if is_log_step:
+        if is_log_step and self.spikes.spike is None:
             self._publish_training(rate, norm, objective)
         return {"loss": loss}
 
@@ -160,20 +166,26 @@ class PretrainingModule(TrainingModule):
         return loss
 
     def _global_counts(self, micro_batches: list[TorchBatch], objective: Objective) -> Tensor:
-        """[terms] predictions of each loss term in the global batch; agrees on a stop in the same reduction."""
+        """[terms] predictions of each loss term in the global batch; in the same reduction agrees on a stop, and
+        notes what the batch holds."""
         counted = [objective.counts(batch) for batch in micro_batches]
         totals = [sum(counts[name] for counts in counted) for name in objective.weights]
-        requested = self.stop_requested()
+        requested, contents = self.stop_requested(), sum(batch.get("contents", 0) for batch in micro_batches)
         if self.trainer.world_size == 1:
             self.stop_agreed = requested
+            self.note_batch(contents % 2**40)
             alone = torch.tensor(totals, dtype=torch.float32)
             # A copy that does not wait for the work that is queued on a GPU.
             alone = alone.pin_memory() if self.device.type == "cuda" else alone
             return alone.to(self.device, non_blocking=self.device.type == "cuda")
-        reduced = self._sum_over_ranks(torch.tensor([*totals, requested], dtype=torch.float64, device=self.device))
+        reduced = self._sum_over_ranks(
+            torch.tensor([*totals, requested, contents], dtype=torch.float64, device=self.device)
+        )
+        any_requested, contents = (int(value) for value in reduced[-2:].tolist())
+        self.note_batch(contents % 2**40)
         # Every rank that is asked to stop adds its exit status: any sum above zero is a stop.
-        self.stop_agreed = requested or (TERMINATED if reduced[-1] > 0 else 0)
-        return reduced[:-1].float()
+        self.stop_agreed = requested or (TERMINATED if any_requested else 0)
+        return reduced[:-2].float()
 
     def _gradient_sync(self, is_last: bool) -> AbstractContextManager[Any]:
         """Reduce gradients over ranks in the last micro-batch only."""
@@ -221,6 +233,8 @@ class PretrainingModule(TrainingModule):
         facts["parameters"] = parameter_count(self.model.encoder.config)
         if self.throughput.total_seconds:
             facts |= {"steps": self.total_steps, "world_size": self.world_size}
+            facts |= {"batches_seen": f"{self.batches_seen:016x}"}
+            facts |= {"steps_left_out": self.spikes.left_out} if self.spikes.left_out else {}
             facts |= self.throughput.facts(self.world_size, self.matmul_ceiling)
         return facts | self.latest_validation
 
@@ -279,10 +293,11 @@ class PretrainingModule(TrainingModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
         sums, work = self._reduced_progress()
-        checkpoint["since_log_point"] = {"sums": sums, "work": work}
+        checkpoint |= {"since_log_point": {"sums": sums, "work": work}, "spikes": self.spikes.state()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
+        self.spikes.load(checkpoint["spikes"])
         if int(checkpoint["global_step"]) >= self.total_steps:
             # Killed before its encoder was written: nothing is left to train, so `on_train_end` will not be called.
             self.gather_weights()

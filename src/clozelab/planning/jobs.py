@@ -264,9 +264,9 @@ class Arm(Shape):
 
     @property
     def result_bytes(self) -> int:
-        """Of a run folder: the checkpoint, the encoder with its heads, and those kept on the way."""
+        """Of a run folder: three checkpoints at most, the encoder with its heads, and those kept on the way."""
         encoders = 1 + len(self.settings.get("keep_encoders", ()))
-        return self.checkpoint_bytes + encoders * FLOAT_BYTES * self.trained_parameters
+        return 3 * self.checkpoint_bytes + encoders * FLOAT_BYTES * self.trained_parameters
 
     def timed_seconds(self) -> float:
         speeds = [one.tokens_per_second for one in self.speeds if one]

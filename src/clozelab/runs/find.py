@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from clozelab.config import kept_step, total_steps
-from clozelab.runs.fingerprint import RESULTS_VERSIONS, are_untouched, code_hash, encoder_fingerprint
+from clozelab.runs.fingerprint import RESULTS_VERSIONS, are_untouched, code_hash, encoder_fingerprint, identity_of
 from clozelab.runs.record import (
     CONFIG_FILE,
     DAMAGED,
@@ -174,7 +174,7 @@ def no_match(records: Sequence[Record], experiment: str | None, filters: Mapping
 def is_record_of(record: Record, *, stage: str, config: DictConfig) -> bool:
     """Whether a record is of this very configuration, whatever it read; ValueError where a value is missing."""
     is_current = record.stage == stage and record.results_version == RESULTS_VERSIONS[stage]
-    return is_current and record.config == plain_config(config)
+    return is_current and identity_of(record.config) == identity_of(plain_config(config))
 
 
 def is_done(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
@@ -227,8 +227,8 @@ def require_kept_encoders(config: DictConfig) -> None:
 
 
 def trained_by(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What was trained: a record's configuration without its names."""
-    return {key: value for key, value in config.items() if key not in NAMES}
+    """What was trained: a record's configuration without its names and layout."""
+    return {key: value for key, value in identity_of(config).items() if key not in NAMES}
 
 
 def find_equal_run(config: DictConfig, inputs: Mapping[str, str] | None = None, anyhow: bool = False) -> Record | None:

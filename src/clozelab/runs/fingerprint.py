@@ -23,7 +23,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from clozelab.corpus.files import matching_files
-from clozelab.schema import IDENTITY, NEUTRAL, meaning_of, meanings
+from clozelab.schema import IDENTITY, LAYOUT, NEUTRAL, meaning_of, meanings
 
 HIDDEN = "***"  # also inside an interpolation a value that can be read back
 SECRET_KEY = re.compile(
@@ -244,6 +244,11 @@ def flatten(value: Any, where: str = "") -> dict[str, Any]:
     items = value.items() if isinstance(value, dict) else enumerate(value)
     paths = [(f"{where}.{key}" if where else str(key), one) for key, one in items]
     return {key: leaf for path, one in paths for key, leaf in flatten(one, path).items()}
+
+
+def identity_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run is known by, of its recorded configuration: all but how the work is laid out on a machine."""
+    return {key: value for key, value in flatten(dict(config)).items() if meaning_of(key) != LAYOUT}
 
 
 MAX_WATCHED_FILES = 500

@@ -21,11 +21,13 @@ from typing import Any, Final, Literal, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from clozelab.runs.fingerprint import canonical, flatten, redacted, redacted_words
+from clozelab.runs.fingerprint import canonical, identity_of, redacted, redacted_words
 from clozelab.training.measuring import read_rows
 
 RUN_FILE, CONFIG_FILE, LOG_FILE, LOCK_FILE = "run.json", "config.yaml", "log.txt", ".lock"
 COPY_FILE = ".run.json.copy"  # of run.json, for when that is damaged
+TEMPORARY = (".*.tmp", ".encoder.*", ".model.*", ".step-*")
+"""Names of what is being written, below a run's folder."""
 BUSY_STATUS = os.EX_TEMPFAIL  # exit status of a command whose run folder another process holds: try again later
 DAMAGED, KILLED = "damaged", "killed"
 STATUSES = ("complete", "running", KILLED, "interrupted", "failed", DAMAGED)
@@ -225,9 +227,14 @@ class Record(BaseModel):
         """The command line that makes or goes on with this run; empty where nothing was said."""
         if not self.config_name:
             return ""
-        words = ["clozelab", self.stage, *(["--config-dir", self.config_dir] if self.config_dir else [])]
+        return command_line(["clozelab", *self.words], self.started_in)
+
+    @property
+    def words(self) -> list[str]:
+        """The same behind `clozelab`."""
+        words = [self.stage, *(["--config-dir", self.config_dir] if self.config_dir else [])]
         words += ["--config-name", self.config_name] if self.config_name != self.stage else []
-        return command_line([*words, *self.overrides, "hydra.mode=RUN"], self.started_in)
+        return [*words, *self.overrides, "hydra.mode=RUN"]
 
 
 def command_line(words: Sequence[str], started_in: str) -> str:
@@ -268,11 +275,14 @@ def write_record(record: Record) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file in one rename, so that a reader never sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def plain_config(config: DictConfig) -> dict[str, Any]:
@@ -382,7 +392,7 @@ def changes(old: Record, new: Record) -> str:
     said = []
     for one in (old, new):
         inputs = {f"input {name}": checksum for name, checksum in one.inputs.items()}
-        said.append(flatten(one.config) | inputs | {"results_version": one.results_version})
+        said.append(identity_of(one.config) | inputs | {"results_version": one.results_version})
     pairs = [(key, *(part.get(key, "(none)") for part in said)) for key in dict.fromkeys([*said[0], *said[1]])]
     lines = [f"  {key}: there {before!r}, now {after!r}" for key, before, after in pairs if before != after]
     return "\n".join(lines) or "  (the recorded fingerprint does not fit its own record)"

@@ -13,11 +13,12 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import shutil
 import sys
 import time
 import traceback
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,23 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.runs.find import find_equal_run, other_code, shared_run_is_there
-from clozelab.runs.fingerprint import RESULTS_VERSIONS, UNWATCHED, code_hash, digest, encoder_fingerprint, watched_files
+from clozelab.runs.fingerprint import (
+    RESULTS_VERSIONS,
+    UNWATCHED,
+    code_hash,
+    digest,
+    encoder_fingerprint,
+    flatten,
+    identity_of,
+    watched_files,
+)
 from clozelab.runs.record import (
     BUSY_STATUS,
     CONFIG_FILE,
     LOCK_FILE,
     LOG_FILE,
     RUN_FILE,
+    TEMPORARY,
     Process,
     Record,
     Score,
@@ -53,6 +64,7 @@ LINKED = ("encoder", "encoders", "metrics.csv")
 OF_THE_TRAINING = ("status", "started", "finished", "seconds", "sessions", "facts", "process", "versions", "git",
                    "host", "earlier_sessions", "code", "environment")  # fmt: skip
 """What a record that shares an equal run has from that run's."""
+CHOSEN_FOR_A_LAYOUT = ("micro_batch_sizes", "compiled")
 FOLLOWER_WAIT_SECONDS = 120.0
 
 logger = logging.getLogger(__name__)
@@ -109,6 +121,7 @@ class Run:
             return cls(_follow(folder, fresh), lock=None, is_resumed=False, watch=watch)
         lock = _lock(folder)
         try:
+            _sweep(folder)
             old = read_record(folder)
             if old is not None and old.fingerprint != fresh.fingerprint:
                 raise RunConflictError(
@@ -126,6 +139,7 @@ class Run:
                 _refuse_leftovers(folder)
             else:  # an unfinished session of the same run
                 fresh.seconds, fresh.facts, fresh.started = old.seconds, old.facts, old.started
+                _change_layout(old, fresh)
                 fresh.sessions, made_by = old.sessions + 1, {"code", "environment", "git", "versions", "host"}
                 for one in (*old.earlier_sessions, old.model_dump(include=made_by)):
                     if one not in fresh.earlier_sessions and one != fresh.model_dump(include=made_by):
@@ -184,7 +198,8 @@ class Run:
                     if self._log is not None:  # only there: who runs the command is told in a line
                         text = "".join(traceback.format_exception(error))
                         self._log.handle(logging.LogRecord(__name__, logging.ERROR, __file__, 0, text, None, None))
-                self._write()
+                with suppress(OSError) if error is not None else nullcontext():  # a full disk: what it broke is said
+                    self._write()
         finally:
             if self._log is not None:
                 logging.getLogger().removeHandler(self._log)
@@ -206,6 +221,29 @@ def _lock(folder: Path) -> FileLock:
     except Timeout:
         raise RunBusyError(f"{folder} is in use by another process; wait, or give run_dir another name") from None
     return lock
+
+
+def _sweep(folder: Path) -> None:
+    """Delete what killed processes of this run were writing: they hold no lock, and a full disk would stay full."""
+    for path in (path for pattern in TEMPORARY for start in ("", "*/") for path in folder.glob(start + pattern)):
+        if path.is_dir() and not path.parent.is_symlink():  # behind a link lies another run
+            shutil.rmtree(path, ignore_errors=True)
+        elif not path.parent.is_symlink():
+            path.unlink(missing_ok=True)
+
+
+def _change_layout(old: Record, fresh: Record) -> None:
+    """Say and record that a run goes on with other devices or micro-batches, which then are chosen anew."""
+    one, two = (
+        {key: flat[key] for key in flat.keys() - identity_of(flat)}
+        for flat in (flatten(old.config), flatten(fresh.config))
+    )
+    if changed := sorted(key for key in one | two if one.get(key) != two.get(key)):
+        text = ", ".join(f"{key} was {one.get(key)} and is {two.get(key)}" for key in changed)
+        logger.warning("%s goes on in another layout, with other rounding: %s", old.folder, text)
+        for key in CHOSEN_FOR_A_LAYOUT:
+            fresh.facts.pop(key, None)
+        fresh.facts["earlier_layouts"] = [*fresh.facts.get("earlier_layouts", []), one]
 
 
 def _refuse_leftovers(folder: Path) -> None:
@@ -297,7 +335,7 @@ def new_record(
         scale=str(OmegaConf.select(config, "scale.name", default="")),
         metric=metric,
         scores=dict(scores),
-        fingerprint=digest({"config": plain, "inputs": dict(inputs), "results_version": version}),
+        fingerprint=digest({"config": identity_of(plain), "inputs": dict(inputs), "results_version": version}),
         results_version=version,
         home=(place.relative_to(runs_dir) if place.is_relative_to(runs_dir) else Path(place.name)).as_posix(),
         **what_was_said(),

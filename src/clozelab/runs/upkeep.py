@@ -30,6 +30,7 @@ from clozelab.runs.record import (
     LOCK_FILE,
     RUN_FILE,
     STATUSES,
+    TEMPORARY,
     JobName,
     Record,
     command_line,
@@ -49,7 +50,6 @@ KINDS = {
 }
 UNFINISHED = ("failed", "interrupted", "killed")
 QUIET_SECONDS = 3600.0  # what changed later than this ago may be in somebody's hands
-TEMPORARY = (".*.tmp", ".encoder.*", ".model.*")
 CACHE_PARTS = ("corpora", "tasks", "features", "baselines")
 
 

@@ -98,6 +98,7 @@ def build_pretraining_module(
         seed=cfg.seed,
         log_interval_steps=cfg.trainer.log_interval_steps,
         matmul_ceiling=matmul_ceiling(hardware.precision, hardware.device),
+        spike=cfg.spike,
     )
     if cfg.encoder is not None:
         _take_heads(module.model, Path(cfg.encoder))

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -31,7 +32,7 @@ from clozelab.stages.building import (
     hardware_of,
 )
 from clozelab.targets import check_targets, locate
-from clozelab.training.checkpoints import seed_initialisation
+from clozelab.training.checkpoints import LAST, newest_whole, seed_initialisation
 from clozelab.training.tracking import summarise, tracked
 
 log = logging.getLogger(__name__)
@@ -82,12 +83,14 @@ def main(cfg: DictConfig) -> None:
         if hardware.compile == "true":
             compile_encoder(module.encoder, dynamic=True)
         run.record(total_steps=data.total_steps, cache=used_folders(), precision=hardware.precision)
-        last = run.dir / "checkpoints" / "last.ckpt"
+        run.record(threads=torch.get_num_threads())
+        checkpoints = run.dir / "checkpoints"
         name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
         with tracked(build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:
-            said = {"checkpoint": last, "fingerprint": run.fingerprint, "progress_bar": cfg.trainer.progress_bar}
+            said = {"checkpoint": checkpoints / LAST, "fingerprint": run.fingerprint}
+            said |= {"progress_bar": cfg.trainer.progress_bar, "stop_after_step": cfg.stop_after_step}
             trainer = build_finetuning_trainer(hardware, module, loggers, run.dir, watch=run.watch, **said)
-            trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.exists() else None)
+            trainer.fit(module, datamodule=data, ckpt_path=newest_whole(checkpoints))
             if run.is_leader:
                 result = write_results(run.dir, module, about)
                 summarise(loggers, {**result["scores"], "best_step": result["best_step"]})
@@ -102,7 +105,7 @@ def main(cfg: DictConfig) -> None:
                     save_model(run.dir / "model", module, folder, tokenizer, task=cfg.task.name, head=cfg.head)
                 kept = {key: result[key] for key in KEPT_RESULTS}
                 run.complete(result, data=data.facts, num_evaluations=len(module.history), **kept, **module.facts())
-                shutil.rmtree(last.parent, ignore_errors=True)
+                shutil.rmtree(checkpoints, ignore_errors=True)
 
 
 def declared_scores(cfg: DictConfig) -> dict[str, Score]:

@@ -10,6 +10,7 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.datamodules.corpus import CorpusDataModule
@@ -33,6 +34,7 @@ from clozelab.stages.building import (
 from clozelab.stages.prepare import prepared_corpus
 from clozelab.targets import check_targets
 from clozelab.training.callbacks import KeepEncoders, PositionGrowth, growth_steps
+from clozelab.training.checkpoints import LAST, newest_whole
 from clozelab.training.host import process_rank
 from clozelab.training.runtime import largest_that_fits, try_step
 from clozelab.training.tracking import summarise, tracked
@@ -119,21 +121,22 @@ def main(cfg: DictConfig) -> None:
         module = build_pretraining_module(cfg, hardware, corpus, objectives, data.total_steps)
         adapt(cfg, run, hardware, module, data)
         facts = corpus_facts(cfg, corpus, objectives[-1], data) | module.facts()
-        run.record(precision=hardware.precision, **facts)
+        run.record(precision=hardware.precision, threads=torch.get_num_threads(), **facts)
 
         def save_encoder(step: int | None = None) -> None:
             folder = run.dir / ("encoder" if step is None else f"encoders/step-{step}")
             module.save_encoder(folder, tokenizer.files(), provenance(plain, run.content, corpus, step=step))
 
-        last = run.dir / "checkpoints" / "last.ckpt"
+        checkpoints = run.dir / "checkpoints"
         callbacks = [
             KeepEncoders(steps_to_keep, save_encoder),
             *stage_callbacks(
-                last,
+                checkpoints / LAST,
                 cfg.checkpoint_interval_steps,
                 fingerprint=run.fingerprint,
                 progress_bar=cfg.trainer.progress_bar,
                 watch=run.watch,
+                stop_after_step=cfg.stop_after_step,
             ),
             PositionGrowth(growth_steps(cfg.phases) if cfg.position_growth == "tile" else {}),
         ]
@@ -146,8 +149,9 @@ def main(cfg: DictConfig) -> None:
                 loggers=loggers,
                 folder=run.dir,
                 log_interval_steps=cfg.trainer.log_interval_steps,
+                reload_dataloaders_every_n_epochs=1,  # where a run goes back
             )
-            trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.exists() else None)
+            trainer.fit(module, datamodule=data, ckpt_path=newest_whole(checkpoints))
             if run.is_leader:
                 save_encoder()
                 summarise(loggers, module.facts())

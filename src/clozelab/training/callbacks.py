@@ -7,8 +7,8 @@ one. A stop (by a signal, or by the clock) takes effect at the end of an optimiz
 from __future__ import annotations
 
 import logging
+import math
 import signal
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,7 +21,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from clozelab.training.checkpoints import validation_is_due
+from clozelab.training.checkpoints import keep_best, validation_is_due
+from clozelab.training.guards import leave_quietly_unless_first, require_finite_state, watch_of
 from clozelab.training.stopping import OUT_OF_TIME, TERMINATED, Watch, interrupt, taken_signals
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
@@ -38,15 +39,6 @@ class TrainingInterruptedError(SystemExit):
 
     def __str__(self) -> str:
         return f"stopped by {self.by} after step {self.step}; start the same command again to go on"
-
-
-def leave_quietly_unless_first(trainer: Trainer) -> None:
-    """End every process but rank zero with status 0 before an error that all ranks raise together.
-
-    Lightning kills rank zero as soon as another rank fails, and then nobody writes what happened.
-    """
-    if not trainer.is_global_zero:
-        sys.exit(0)
 
 
 class AfterStep(Callback):
@@ -68,11 +60,12 @@ class GracefulStop(AfterStep):
 
     Under manual optimisation the module itself calls `stop_requested` (0 or an exit status) and sets `stop_agreed` once
     all ranks know. Stands behind LastCheckpoint in the list of callbacks. `watch` gets a beat from each part of a step
-    and each validation batch.
+    and each validation batch. `stop_after_step` is a step after which to stop as for SIGTERM.
     """
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, stop_after_step: int | None = None) -> None:
         self.watch, self.requested, self._signals = watch, 0, ExitStack()
+        self.stop_after_step = stop_after_step or math.inf
 
     def _request(self, number: int) -> None:
         if number == signal.SIGINT and self.requested:
@@ -95,6 +88,8 @@ class GracefulStop(AfterStep):
         self._beat()
         if self.watch.time_is_over and trainer.is_global_zero:
             self.requested = self.requested or OUT_OF_TIME
+        if trainer.global_step + 1 >= self.stop_after_step:
+            self.requested = self.requested or TERMINATED
         if pl_module.automatic_optimization:
             agreed = trainer.strategy.reduce_boolean_decision(self.requested != 0, all=False)
             pl_module.stop_agreed = (self.requested or TERMINATED) if agreed else 0  # type: ignore[assignment]
@@ -116,15 +111,36 @@ class GracefulStop(AfterStep):
         self.on_train_end(trainer, pl_module)
 
 
-class LastCheckpoint(AfterStep):
-    """Keeps `path` current: every `interval_steps`, after the last step, and before a graceful stop.
+MONITORED = "validation/loss"
+"""What the best checkpoint has the least of; a fine-tuning keeps its best evaluation inside every checkpoint."""
 
-    With `least_seconds` only a stop saves sooner than that after the last save, or after the start.
+
+class LastCheckpoint(AfterStep):
+    """Keeps `path` current: every `interval_steps`, after the last step, for a new best, and before a graceful stop.
+
+    Beside it stay the one before and the best. With `least_seconds` only a stop saves sooner than that after the last
+    save, or after the start. What holds numbers that are no numbers is not saved.
     """
 
     def __init__(self, path: Path, interval_steps: int, least_seconds: float = 0.0) -> None:
         self.path, self.interval_steps, self.least_seconds = path, interval_steps, least_seconds
+        self.best = float("inf")
         self._saved_step, self._saved_at = -1, time.monotonic()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best = state_dict["best"]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if watch_of(pl_module).action == "roll_back" and trainer.global_step == 0:
+            self._save(trainer)  # to go back to
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+        if watch_of(pl_module).spike:
+            self._go_back(trainer, pl_module)
+            raise StopIteration  # ends an epoch of Lightning's: the next one asks for the batches from here on
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         if trainer.global_step == trainer.max_steps:
@@ -132,17 +148,35 @@ class LastCheckpoint(AfterStep):
         super().on_train_batch_end(trainer, pl_module)
 
     def after_step(self, trainer: Trainer, module: LightningModule) -> None:
-        step = trainer.global_step
-        if step == self._saved_step:
-            return
-        is_due = step % self.interval_steps == 0 or step == trainer.max_steps
+        step, watch = trainer.global_step, watch_of(module)
+        value = getattr(module, "latest_validation", {}).get(MONITORED, float("inf"))
+        is_best = validation_is_due(trainer, step) and value < self.best
+        is_due = is_best or step % self.interval_steps == 0 or step == trainer.max_steps
         if is_due and self.least_seconds:
             # The same on all ranks: saving is something they do together, and their clocks differ.
             is_late = time.monotonic() - self._saved_at >= self.least_seconds
             is_due = bool(trainer.strategy.reduce_boolean_decision(is_late, all=False))
-        if is_due or int(getattr(module, "stop_agreed", 0)):
-            trainer.save_checkpoint(self.path, weights_only=False)
-            self._saved_step, self._saved_at = step, time.monotonic()
+        is_due = step != self._saved_step and (is_due or bool(getattr(module, "stop_agreed", 0)))
+        if is_due:
+            watch.look(trainer)  # a checkpoint behind a spike would be of no use
+        if watch.spike and step == trainer.max_steps:  # no batch is left to start
+            self._go_back(trainer, module)
+        elif is_due and not watch.spike:
+            self.best = value if is_best else self.best
+            self._save(trainer)
+            if is_best and trainer.is_global_zero:
+                keep_best(self.path)
+
+    def _save(self, trainer: Trainer) -> None:
+        require_finite_state(trainer)
+        trainer.save_checkpoint(self.path, weights_only=False)
+        self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
+
+    def _go_back(self, trainer: Trainer, module: LightningModule) -> None:
+        log.warning("%s: the run goes back to its last checkpoint", watch_of(module).settle())
+        trainer._checkpoint_connector.restore(self.path, weights_only=True)
+        module.on_train_start()  # drops the lines of later steps
+        trainer.should_stop, self._saved_step = False, trainer.global_step
 
 
 class SameConfig(Callback):
@@ -178,6 +212,9 @@ class SameConfig(Callback):
                 f"{trainer.ckpt_path} is the checkpoint of another configuration (fingerprint {found[:12]}, this run's "
                 f"is {self.fingerprint[:12]}); delete it to start this run anew, or put this run's own back"
             )
+        if trainer.is_global_zero:
+            step = checkpoint["global_step"]
+            log.info("going on after step %d of %d, from %s", step, trainer.max_steps, trainer.ckpt_path)
 
 
 class TrainingProgress(Callback):
@@ -257,12 +294,12 @@ class KeepEncoders(Callback):
     """
 
     def __init__(self, steps: Collection[int], save: Callable[[int], None]) -> None:
-        self.left, self.save = set(steps), save
+        self.steps, self.save = set(steps), save
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
         step = trainer.global_step
-        if step in self.left:
-            self.left.remove(step)
+        if step in self.steps:
+            require_finite_state(trainer)
             pl_module.gather_weights()
             if trainer.is_global_zero:
                 self.save(step)

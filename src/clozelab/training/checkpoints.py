@@ -2,7 +2,8 @@
 
 A checkpoint is either whole or not there, and is never loaded with a flipped bit. File layout: what torch.save writes,
 then a tail of 48 bytes: magic (8), payload length (8, little endian), sha256 of the payload (32). Plain torch.load
-reads the file too. One file means one rename: payload and checksum cannot belong to different saves.
+reads the file too. One file means one rename: payload and checksum cannot belong to different saves. A folder keeps the
+last checkpoint, the one before it and the best: a damaged one is passed over.
 
 Lightning's loop counters are not restored: their meaning depends on the hook that saved them. Data, masks and dropout
 are functions of the step, so the step is all there is to restore. Dropout in micro-batch m of step s on rank r draws
@@ -11,8 +12,11 @@ from torch's global generator seeded by (seed, s, r, m).
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import logging
 import os
+import shutil
 import struct
 from functools import cache
 from pathlib import Path
@@ -22,8 +26,13 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import Trainer
 
+from clozelab.training.host import process_rank
+
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
 
+log = logging.getLogger(__name__)
+
+LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 _MAGIC = b"CLOZECK1"
 _TAIL = struct.Struct("<8sQ32s")
 _CHUNK = 4 * 2**20
@@ -33,11 +42,22 @@ class CheckpointCorruptError(ValueError):
     """The file is not what was written: truncated, foreign, or its checksum differs."""
 
 
-def save_file(content: dict[str, Any], path: Path) -> None:
-    """Write `content` to `path` in one rename; on any error (a full disk, for one) what was there stays as it was."""
+class CheckpointNotSavedError(OSError):
+    """There is no room, or the file cannot be written; what was saved before is as it was."""
+
+
+def save_file(content: dict[str, Any], path: Path, previous: Path | None = None) -> None:
+    """Write `content` to `path` in one rename; what was there becomes `previous`, or goes.
+
+    Raises CheckpointNotSavedError, on a full disk before anything is written; what was there then stays as it was.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):  # of a process that was killed
+        leftover.unlink(missing_ok=True)
+    temporary, needed = path.with_name(f".{path.name}.{os.getpid()}.tmp"), size_of(content)
     try:
+        if shutil.disk_usage(path.parent).free < needed:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with temporary.open("w+b") as stream:
             torch.save(content, stream)
             length = stream.tell()
@@ -45,17 +65,73 @@ def save_file(content: dict[str, Any], path: Path) -> None:
             stream.write(_TAIL.pack(_MAGIC, length, hashlib.file_digest(stream, "sha256").digest()))
             stream.flush()
             os.fsync(stream.fileno())
+        if previous is not None and path.exists():
+            path.replace(previous)
         temporary.replace(path)
-    except BaseException:
+    except (OSError, RuntimeError) as error:  # torch.save makes a RuntimeError of a failed write
         temporary.unlink(missing_ok=True)
-        raise
+        cause = error if isinstance(error, OSError) else error.__context__
+        reason = getattr(cause, "strerror", None) or str(error).partition("\n")[0]
+        free = shutil.disk_usage(path.parent).free
+        raise CheckpointNotSavedError(
+            f"{path} is not saved ({reason}): it needs {needed:,} bytes, and {free:,} are free there; what was saved"
+            " before stays, so make room and start the same command again"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
-    for leftover in path.parent.glob(f".{path.name}.*.tmp"):  # of a process that was killed
-        leftover.unlink(missing_ok=True)
+
+
+def size_of(content: Any) -> int:
+    """Bytes that torch.save makes of it, and a little more."""
+    waiting, storages, rest = [content], {}, 2**16
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, torch.Tensor):
+            storages[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+        elif isinstance(value, dict | list | tuple):
+            waiting += [*value, *value.values()] if isinstance(value, dict) else value
+        rest += 1024 if isinstance(value, torch.Tensor) else 64 + len(value) if isinstance(value, str) else 64
+    return sum(storages.values()) + rest
+
+
+def keep_best(path: Path) -> None:
+    """Let BEST be what `path` is now: another name of the same file, or a copy where a disk knows no such thing."""
+    temporary = path.with_name(f".{BEST}.{os.getpid()}.tmp")
+    try:
+        temporary.hardlink_to(path)
+    except OSError:
+        shutil.copyfile(path, temporary)
+    temporary.replace(path.with_name(BEST))
+
+
+def newest_whole(folder: Path) -> Path | None:
+    """The checkpoint to go on from: the last or, where that is damaged, the one before or the best; None without any.
+
+    Rank zero puts a damaged one aside, so that no save keeps it as the one before. ValueError where all are damaged.
+    """
+    damaged: dict[Path, Exception] = {}
+    for path in (folder / name for name in (LAST, PREVIOUS, BEST)):
+        try:
+            verify_file(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (CheckpointCorruptError, OSError) as error:
+            damaged[path] = error
+            continue
+        for bad, error in damaged.items():
+            log.warning("%s: it is passed over, and now called %s.damaged", error, bad.name)
+            if process_rank() == 0:
+                bad.replace(f"{bad}.damaged")
+        return path
+    if damaged:
+        said = "; ".join(map(str, damaged.values()))
+        raise CheckpointCorruptError(f"{said}; no whole one is left: restore one, or remove {folder} to begin anew")
+    return None
 
 
 def load_file(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
@@ -69,7 +145,6 @@ def load_file(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
 
 def verify_file(path: Path) -> None:
     """Raise CheckpointCorruptError unless the file's tail is there and its checksum is right."""
-    advice = "; delete the file to start this run from its beginning, or restore it from a copy"
     length, sha256 = path.stat().st_size - _TAIL.size, hashlib.sha256()
     with path.open("rb") as stream:
         for start in range(0, length, _CHUNK):
@@ -77,16 +152,16 @@ def verify_file(path: Path) -> None:
         tail = stream.read()
     expected = _TAIL.pack(_MAGIC, max(0, length), sha256.digest())
     if tail[:-32] != expected[:-32]:
-        raise CheckpointCorruptError(f"{path} is truncated or was not written by clozelab{advice}")
+        raise CheckpointCorruptError(f"{path} is truncated or was not written by clozelab")
     if tail != expected:
-        raise CheckpointCorruptError(f"{path}: the checksum differs from the one it was saved with{advice}")
+        raise CheckpointCorruptError(f"{path}: the checksum differs from the one it was saved with")
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Lightning's door to `save_file` and `load_file`; only rank zero is asked to save."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
-        save_file(checkpoint, Path(path))
+        save_file(checkpoint, Path(path), Path(path).with_name(PREVIOUS))
 
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: Any = None) -> dict[str, Any]:
         return load_file(Path(path), map_location or "cpu")
@@ -103,6 +178,13 @@ def set_position(trainer: Trainer, step: int) -> None:
     total: Any = loop.batch_progress.total
     total.ready = total.started = total.processed = total.completed = step
     loop._batches_that_stepped = step
+
+
+def count_step(trainer: Trainer) -> None:
+    """Count an optimizer step whose update is left out; for use inside a training step under manual optimisation."""
+    progress = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+    progress.increment_ready()
+    progress.increment_completed()
 
 
 def validation_is_due(trainer: Trainer, step: int) -> bool:

@@ -212,12 +212,12 @@ def build_trainer(
 
 def stage_callbacks(
     checkpoint: Path, interval_steps: int, least_seconds: float = 0.0, *, fingerprint: str, progress_bar: bool,
-    watch: Watch | None = None,
+    watch: Watch | None = None, stop_after_step: int | None = None,
 ) -> list[Callback]:  # fmt: skip
     """The callbacks of every stage, in the order they need."""
     return [
         SameConfig(fingerprint),
         TrainingProgress(progress_bar),
         LastCheckpoint(checkpoint, interval_steps, least_seconds),
-        GracefulStop(watch or Watch()),
+        GracefulStop(watch or Watch(), stop_after_step),
     ]

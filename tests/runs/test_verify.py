@@ -1,0 +1,116 @@
+"""`clozelab verify RUN`: a stretch is trained again, and what is not the same run is noticed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runs.test_pretrain_run import command, environment, workplace  # noqa: F401 - a fixture
+
+from clozelab.cli import main
+from clozelab.training.callbacks import SameConfig
+from clozelab.training.checkpoints import load_file, save_file
+
+OTHER_DROPOUT = """
+import sys
+from clozelab.training import checkpoints
+seeded = checkpoints.seed_forward
+# As a restore would be that forgets where the random numbers were: behind step 6 dropout is drawn anew.
+checkpoints.seed_forward = lambda seed, step, *rest: seeded(seed if step < 6 else seed + 1, step, *rest)
+from clozelab.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def train(words: list[str]) -> None:
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+    """A folder with runs of a cache of its own: seeds 1 and 2, and one with another dropout behind step 6."""
+    folder = tmp_path_factory.mktemp("verify")
+    shutil.copy(workplace / "text.txt", folder)
+    changes = {"checkpoint_interval_steps": 5, "validation.interval_steps": 100}
+    train(command(folder, folder / "seed-1", **changes))
+    train(command(folder, folder / "seed-2", seed=2, **changes))
+    _, _, _, *words = command(folder, folder / "dropout", **changes)
+    train([sys.executable, "-c", OTHER_DROPOUT, *words])
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def said_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    capsys.readouterr()
+    status = main(["verify", str(folder)])
+    out = capsys.readouterr()
+    return status, " ".join((out.out + out.err).split())
+
+
+def test_the_same_run_is_the_same_to_the_bit_and_stays_untouched(place: Path, capsys: Any) -> None:
+    before = contents(place / "seed-1")
+    status, said = said_of(place / "seed-1", capsys)
+    assert (status, said) == (
+        0,
+        f"{place / 'seed-1'} is the same run (steps 6 to 10 trained again and compared to the bit)",
+    )
+    assert contents(place / "seed-1") == before
+
+
+def test_a_run_with_one_checkpoint_is_trained_again_from_the_beginning(
+    place: Path, tmp_path: Path, capsys: Any
+) -> None:
+    shutil.copytree(place / "seed-1", tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "previous.ckpt").unlink()
+    status, said = said_of(tmp_path / "run", capsys)
+    assert status == 0 and "(steps 1 to 10 trained again" in said
+
+
+def test_other_batches_are_noticed(place: Path, tmp_path: Path, capsys: Any) -> None:
+    """The end of another seed's run, under this one's name."""
+    run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
+    mine, other = (load_file(place / name / "checkpoints" / "last.ckpt") for name in ("seed-1", "seed-2"))
+    save_file(other | {SameConfig.KEY: mine[SameConfig.KEY]}, run / "checkpoints" / "last.ckpt")
+    status, said = said_of(run, capsys)
+    assert (
+        status == 1 and "is not the same run: other batches were read" in said and "of the way that they went" in said
+    )
+
+
+def test_another_dropout_behind_the_checkpoint_is_noticed(place: Path, tmp_path: Path, capsys: Any) -> None:
+    """The batches are the same ones: only figures and weights can tell it."""
+    run = place / "dropout"
+    status, said = said_of(run, capsys)
+    assert status == 1 and "is not the same run" in said and "other batches" not in said
+    assert "figures differ, first train/loss of step 7" in said and "of the way that they went" in said
+
+
+def test_a_changed_shard_is_noticed(place: Path, tmp_path: Path, capsys: Any) -> None:
+    """Other tokens in the prepared corpus, of the same number: whoever looks first says so."""
+    (tokens,) = (place / "cache").glob("corpora/*/train/tokens-00000.bin")
+    whole = tokens.read_bytes()
+    try:
+        tokens.chmod(0o644)
+        tokens.write_bytes(np.frombuffer(whole, dtype="<u2")[::-1].tobytes())
+        status, said = said_of(place / "seed-1", capsys)
+    finally:
+        tokens.write_bytes(whole)
+    assert status == 1 and ("is not the same run: other batches were read" in said or "cannot be trained again" in said)
+
+
+def test_what_cannot_be_trained_again_is_one_sentence(place: Path, tmp_path: Path, capsys: Any) -> None:
+    shutil.copytree(place / "seed-1", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    status, said = said_of(tmp_path / "run", capsys)
+    assert status == 1 and f"has no {tmp_path / 'run' / 'checkpoints' / 'last.ckpt'}" in said
+    status, said = said_of(tmp_path, capsys)
+    assert status == 1 and "is no run folder" in said

@@ -1,0 +1,94 @@
+"""What ends a run before it trains on, or saves, what is no number any more; and what a spike is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clozelab.training.guards import LEAST, WINDOW, DivergedError, SpikeWatch, require_finite_state
+
+FIRST: Any = SimpleNamespace(is_global_zero=True)
+
+
+def fed(action: str, norms: Any, start: int = 1) -> SpikeWatch:
+    watch = SpikeWatch(action)
+    for step, norm in enumerate(norms, start):
+        watch.leaves_out(FIRST, step, torch.tensor(float(norm)), looks=True)
+    return watch
+
+
+def usual(count: int, spread: float = 0.3, seed: int = 0) -> Any:
+    return np.exp(np.random.default_rng(seed).normal(0.0, spread, count))
+
+
+@pytest.mark.parametrize("factor", [30.0, 1000.0])
+def test_a_norm_far_above_the_usual_one_is_a_spike(factor: float) -> None:
+    watch = fed("skip", [*usual(60), factor, *usual(60, seed=1)])
+    assert watch.left_out == [61]
+    with pytest.raises(DivergedError, match=r"step 61: gradient norm"):
+        fed("stop", [*usual(60), factor])
+    assert fed("off", [*usual(60), factor]).left_out == []
+
+
+def test_few_norms_judge_nothing() -> None:
+    assert fed("skip", [*usual(LEAST - 1), 1000.0]).left_out == []
+    assert fed("skip", [*usual(LEAST), 1000.0]).left_out == [LEAST + 1]
+
+
+def test_training_as_it_is_raises_no_alarm() -> None:
+    """Norms that fall, rise over an unlearnt plateau by a factor of thirty, and scatter widely, over 60,000 steps."""
+    steps = np.arange(60_000)
+    trend = np.exp(-steps / 3000) * 3 + 30 ** np.clip((steps - 20_000) / 2000, 0, 1) * 0.2
+    for spread in (0.05, 0.3, 1.0):
+        assert fed("skip", trend * usual(len(steps), spread)).left_out == []
+
+
+def test_norms_that_stay_high_are_the_new_usual() -> None:
+    watch = fed("skip", [*usual(60, 0.1), *(50.0 * usual(200, 0.1, seed=1))])
+    assert 1 <= len(watch.left_out) < 10, "the run does not stand still"
+
+
+def test_norms_are_judged_alike_however_late_they_are_read_and_over_a_stop() -> None:
+    norms = [*usual(70), 500.0, *usual(70, seed=2)]
+    late = SpikeWatch("roll_back")
+    for step, norm in enumerate(norms, 1):
+        late.leaves_out(FIRST, step, torch.tensor(float(norm)), looks=step % 50 == 0)
+    assert late.spike is not None and late.spike[0] == 71
+    first = fed("skip", norms[:65])
+    second = SpikeWatch("skip")
+    second.load(first.state())
+    for step, norm in enumerate(norms[65:], 66):
+        second.leaves_out(FIRST, step, torch.tensor(float(norm)), looks=False)
+    assert second.left_out == [71] and second.state() == fed("skip", norms).state()
+    assert len(second.state()["logs"]) == WINDOW
+
+
+def test_what_is_no_number_is_a_spike_where_a_spike_ends_no_run() -> None:
+    norms = [*usual(30), float("nan"), 1.0, float("inf")]
+    assert fed("skip", norms).left_out == [31, 33]
+    assert fed("stop", norms).spike is None, "the loop's own check says that, with the loss"
+
+
+def state_of(parameter: torch.Tensor, moment: torch.Tensor) -> Any:
+    optimizer = SimpleNamespace(state={0: {"step": torch.tensor(1.0), "exp_avg": moment, "none": None}})
+    strategy = SimpleNamespace(root_device=torch.device("cpu"), reduce_boolean_decision=lambda one, all: one)
+    module = SimpleNamespace(parameters=lambda: iter([torch.zeros(0), parameter]))
+    return SimpleNamespace(
+        strategy=strategy, optimizers=[optimizer], lightning_module=module, global_step=7, is_global_zero=True
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_one_wrong_value_anywhere_is_found(dtype: torch.dtype, bad: float) -> None:
+    good = torch.ones(1000, dtype=dtype)
+    wrong = good.clone()
+    wrong[731] = bad
+    require_finite_state(state_of(good, good))
+    for pair in ((wrong, good), (good, wrong)):
+        with pytest.raises(DivergedError, match="step 7: weights or optimizer state are no numbers"):
+            require_finite_state(state_of(*pair))
