@@ -467,6 +467,20 @@ def test_three_checkpoints_are_kept(tmp_path: Path) -> None:
     assert kept["best.ckpt"] == min(losses, key=losses.__getitem__) == 3
 
 
+def test_the_best_one_is_kept_though_a_kill_came_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the save of the least held-out loss, and before it got its second name."""
+    run = ToyRun(tmp_path, interval=2, validation=3)
+    with monkeypatch.context() as patch, pytest.raises(TypeError):
+        patch.setattr("clozelab.training.callbacks.keep_best", None)
+        run.fit()
+    kept = tmp_path / "checkpoints" / "best.ckpt"
+    assert not kept.exists()
+    run.options["stop_after"] = 4
+    with pytest.raises(TrainingInterruptedError):
+        run.fit()
+    assert load_file(kept)["global_step"] == 3
+
+
 class Spike(Callback):
     """A loss times `factor` in one step's batch."""
 

@@ -576,6 +576,13 @@ def test_only_a_run_of_its_own_checkpoint_is_exported(
     (tmp_path / "run" / "run.json").write_text(json.dumps(record | {"fingerprint": "0" * 64}))
     assert main(["export", str(tmp_path / "run")]) == 1
     assert "is of another run than the run.json above it" in capsys.readouterr().err
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    checkpoints = tmp_path / "run" / "checkpoints"
+    cut(checkpoints / "last.ckpt")
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "earlier")]) == 0
+    step = json.loads((tmp_path / "earlier" / "config.json").read_text())["clozelab"]["step"]
+    assert step == load_checkpoint(checkpoints / "previous.ckpt")["global_step"]
+    assert (checkpoints / "last.ckpt").exists(), "the run may be training: what is damaged is its own to put aside"
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     assert main(["export", str(tmp_path / "run")]) == 1
     assert "is no pre-training run with a checkpoint" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.training.guards import LEAST, WINDOW, DivergedError, SpikeWatch, require_finite_state
+from clozelab.training.guards import LEAST, MOST, WINDOW, DivergedError, SpikeWatch, require_finite_state
 
 FIRST: Any = SimpleNamespace(is_global_zero=True)
 
@@ -71,6 +71,14 @@ def test_what_is_no_number_is_a_spike_where_a_spike_ends_no_run() -> None:
     norms = [*usual(30), float("nan"), 1.0, float("inf")]
     assert fed("skip", norms).left_out == [31, 33]
     assert fed("stop", norms).spike is None, "the loop's own check says that, with the loss"
+
+
+def test_spikes_that_do_not_cease_end_the_run() -> None:
+    """A run whose every gradient is no number would otherwise be complete, and have learnt nothing more."""
+    rare = [value for _ in range(MOST + 5) for value in (*usual(WINDOW // 5), float("nan"))]
+    assert len(fed("skip", rare).left_out) == MOST + 5
+    with pytest.raises(DivergedError, match=f"step {30 + MOST + 1}: gradient norm nan.*{MOST} of the last {WINDOW}"):
+        fed("skip", [*usual(30), *[float("nan")] * 50])
 
 
 def state_of(parameter: torch.Tensor, moment: torch.Tensor) -> Any:

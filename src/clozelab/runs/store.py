@@ -55,7 +55,7 @@ from clozelab.runs.record import (
     what_was_said,
     write_record,
 )
-from clozelab.schema import seconds_of
+from clozelab.schema import LAYOUT, meaning_of, seconds_of
 from clozelab.training.host import host_facts, process_rank
 from clozelab.training.stopping import Watch, interrupt, taken_signals
 
@@ -225,24 +225,21 @@ def _lock(folder: Path) -> FileLock:
 
 def _sweep(folder: Path) -> None:
     """Delete what killed processes of this run were writing: they hold no lock, and a full disk would stay full."""
-    for path in (path for pattern in TEMPORARY for start in ("", "*/") for path in folder.glob(start + pattern)):
-        if path.is_dir() and not path.parent.is_symlink():  # behind a link lies another run
-            shutil.rmtree(path, ignore_errors=True)
-        elif not path.parent.is_symlink():
-            path.unlink(missing_ok=True)
+    for path in (path for name in TEMPORARY for start in ("", "*/") for path in folder.glob(start + name)):
+        if not path.parent.is_symlink():  # behind a link lies another run
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _change_layout(old: Record, fresh: Record) -> None:
     """Say and record that a run goes on with other devices or micro-batches, which then are chosen anew."""
     one, two = (
-        {key: flat[key] for key in flat.keys() - identity_of(flat)}
-        for flat in (flatten(old.config), flatten(fresh.config))
+        {key: value for key, value in flatten(record.config).items() if meaning_of(key) == LAYOUT}
+        for record in (old, fresh)
     )
     if changed := sorted(key for key in one | two if one.get(key) != two.get(key)):
         text = ", ".join(f"{key} was {one.get(key)} and is {two.get(key)}" for key in changed)
         logger.warning("%s goes on in another layout, with other rounding: %s", old.folder, text)
-        for key in CHOSEN_FOR_A_LAYOUT:
-            fresh.facts.pop(key, None)
+        fresh.facts = {key: value for key, value in fresh.facts.items() if key not in CHOSEN_FOR_A_LAYOUT}
         fresh.facts["earlier_layouts"] = [*fresh.facts.get("earlier_layouts", []), one]
 
 

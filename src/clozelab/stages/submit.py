@@ -129,11 +129,11 @@ def export(words: Sequence[str]) -> int:
     from clozelab.stages.prepare import prepared_corpus
     from clozelab.targets import check_targets
     from clozelab.training.callbacks import SameConfig
-    from clozelab.training.checkpoints import load_file
+    from clozelab.training.checkpoints import load_file, newest_whole
     from clozelab.training.trainer import Hardware
 
-    record, checkpoint = read_record(run), run / "checkpoints" / "last.ckpt"
-    if record is None or record.stage != "pretrain" or not checkpoint.is_file():
+    record, checkpoint = read_record(run), newest_whole(run / "checkpoints", put_aside=False)
+    if record is None or record.stage != "pretrain" or checkpoint is None:
         raise ValueError(f"{run} is no pre-training run with a checkpoint; a complete one has its encoder/ already")
     saved = load_file(checkpoint)
     if saved[SameConfig.KEY] != record.fingerprint:

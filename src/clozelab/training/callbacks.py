@@ -124,18 +124,22 @@ class LastCheckpoint(AfterStep):
 
     def __init__(self, path: Path, interval_steps: int, least_seconds: float = 0.0) -> None:
         self.path, self.interval_steps, self.least_seconds = path, interval_steps, least_seconds
-        self.best = float("inf")
+        self.best, self.best_step = math.inf, -1
         self._saved_step, self._saved_at = -1, time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best}
+        return {"best": self.best, "best_step": self.best_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best = state_dict["best"]
+        self.best, self.best_step = state_dict["best"], state_dict["best_step"]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if watch_of(pl_module).action == "roll_back" and trainer.global_step == 0:
             self._save(trainer)  # to go back to
+        elif trainer.ckpt_path and trainer.is_global_zero:
+            log.info("going on after step %d of %d, from %s", trainer.global_step, trainer.max_steps, trainer.ckpt_path)
+            if trainer.global_step == self.best_step:
+                keep_best(Path(str(trainer.ckpt_path)))  # killed between saving it and this
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         if watch_of(pl_module).spike:
@@ -149,7 +153,7 @@ class LastCheckpoint(AfterStep):
 
     def after_step(self, trainer: Trainer, module: LightningModule) -> None:
         step, watch = trainer.global_step, watch_of(module)
-        value = getattr(module, "latest_validation", {}).get(MONITORED, float("inf"))
+        value = getattr(module, "latest_validation", {}).get(MONITORED, math.inf)
         is_best = validation_is_due(trainer, step) and value < self.best
         is_due = is_best or step % self.interval_steps == 0 or step == trainer.max_steps
         if is_due and self.least_seconds:
@@ -162,7 +166,7 @@ class LastCheckpoint(AfterStep):
         if watch.spike and step == trainer.max_steps:  # no batch is left to start
             self._go_back(trainer, module)
         elif is_due and not watch.spike:
-            self.best = value if is_best else self.best
+            self.best, self.best_step = (value, step) if is_best else (self.best, self.best_step)
             self._save(trainer)
             if is_best and trainer.is_global_zero:
                 keep_best(self.path)
@@ -173,8 +177,8 @@ class LastCheckpoint(AfterStep):
         self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
 
     def _go_back(self, trainer: Trainer, module: LightningModule) -> None:
-        log.warning("%s: the run goes back to its last checkpoint", watch_of(module).settle())
         trainer._checkpoint_connector.restore(self.path, weights_only=True)
+        watch_of(module).leave_out("the run goes back to its last checkpoint, to leave its update out")
         module.on_train_start()  # drops the lines of later steps
         trainer.should_stop, self._saved_step = False, trainer.global_step
 
@@ -212,9 +216,6 @@ class SameConfig(Callback):
                 f"{trainer.ckpt_path} is the checkpoint of another configuration (fingerprint {found[:12]}, this run's "
                 f"is {self.fingerprint[:12]}); delete it to start this run anew, or put this run's own back"
             )
-        if trainer.is_global_zero:
-            step = checkpoint["global_step"]
-            log.info("going on after step %d of %d, from %s", step, trainer.max_steps, trainer.ckpt_path)
 
 
 class TrainingProgress(Callback):

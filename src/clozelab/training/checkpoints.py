@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import Trainer
+from torch.utils._pytree import tree_leaves
 
 from clozelab.training.host import process_rank
 
@@ -66,10 +67,10 @@ def save_file(content: dict[str, Any], path: Path, previous: Path | None = None)
             stream.flush()
             os.fsync(stream.fileno())
         if previous is not None and path.exists():
-            path.replace(previous)
+            path.replace(previous)  # killed here, the one before is all there is, and it is whole
         temporary.replace(path)
     except (OSError, RuntimeError) as error:  # torch.save makes a RuntimeError of a failed write
-        temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)  # before the free bytes are counted
         cause = error if isinstance(error, OSError) else error.__context__
         reason = getattr(cause, "strerror", None) or str(error).partition("\n")[0]
         free = shutil.disk_usage(path.parent).free
@@ -88,15 +89,11 @@ def save_file(content: dict[str, Any], path: Path, previous: Path | None = None)
 
 def size_of(content: Any) -> int:
     """Bytes that torch.save makes of it, and a little more."""
-    waiting, storages, rest = [content], {}, 2**16
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, torch.Tensor):
-            storages[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
-        elif isinstance(value, dict | list | tuple):
-            waiting += [*value, *value.values()] if isinstance(value, dict) else value
-        rest += 1024 if isinstance(value, torch.Tensor) else 64 + len(value) if isinstance(value, str) else 64
-    return sum(storages.values()) + rest
+    leaves = tree_leaves(content)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
+    texts = sum(len(leaf) for leaf in leaves if isinstance(leaf, str))
+    return sum(storages.values()) + texts + 1024 * len(tensors) + 128 * len(leaves) + 2**16
 
 
 def keep_best(path: Path) -> None:
@@ -109,23 +106,21 @@ def keep_best(path: Path) -> None:
     temporary.replace(path.with_name(BEST))
 
 
-def newest_whole(folder: Path) -> Path | None:
+def newest_whole(folder: Path, *, put_aside: bool = True) -> Path | None:
     """The checkpoint to go on from: the last or, where that is damaged, the one before or the best; None without any.
 
     Rank zero puts a damaged one aside, so that no save keeps it as the one before. ValueError where all are damaged.
     """
     damaged: dict[Path, Exception] = {}
-    for path in (folder / name for name in (LAST, PREVIOUS, BEST)):
+    for path in (one for name in (LAST, PREVIOUS, BEST) if (one := folder / name).exists()):
         try:
             verify_file(path)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
         except (CheckpointCorruptError, OSError) as error:
             damaged[path] = error
             continue
         for bad, error in damaged.items():
-            log.warning("%s: it is passed over, and now called %s.damaged", error, bad.name)
-            if process_rank() == 0:
+            log.warning("%s: it is passed over%s", error, f", and now called {bad.name}.damaged" * put_aside)
+            if put_aside and process_rank() == 0:
                 bad.replace(f"{bad}.damaged")
         return path
     if damaged:

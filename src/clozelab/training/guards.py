@@ -5,8 +5,8 @@ standard deviations above it, by the logarithms of the last hundred: these lie n
 same norm, and a checkpoint holds what was seen, so all ranks decide alike, and a resumed run as an undisturbed one.
 
 stop ends the run. skip looks at each norm before its update and leaves the update out; a GPU waits for that. roll_back
-looks at log points and saves alone: behind a spike it goes back to the last checkpoint, reads the same batches again
-and looks at each norm up to the spike. Both end in the same weights.
+looks at log points and saves alone: behind a spike it goes back to the last checkpoint, takes the same steps again and
+leaves that one's update out. Both end in the same weights, and both end the run where spikes do not cease.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 WINDOW, LEAST = 100, 20  # norms that are remembered, and that have to be known before one is judged
 SIGMAS, FACTOR = 6.0, 10.0
+MOST = 10  # updates of so many steps that may be left out
 
 
 class DivergedError(ValueError):
@@ -68,43 +69,42 @@ class SpikeWatch:
         self.left_out: list[int] = []  # steps without an update
         self._logs: list[float] = []
         self._unread: list[tuple[int, Tensor]] = []
-        self._careful_until = 0
 
     def leaves_out(self, trainer: Trainer, step: int, norm: Tensor, *, looks: bool) -> bool:
         """Note the norm of a step before its update, and whether to leave that out; `looks`: wait for the device."""
         if self.action == "off":
             return False
         self._unread.append((step, norm.detach()))
-        is_careful = self.action == "skip" or step <= self._careful_until
-        if is_careful or looks:
+        if self.action == "skip" or looks:
             self.look(trainer)
-        if not is_careful or self.spike is None:
-            return False
-        self.left_out.append(step)
-        log.warning("%s: its update is left out", self.settle())
-        return True
+        if self.action == "skip" and self.spike:
+            self.leave_out("its update is left out")
+        return step in self.left_out
 
     def look(self, trainer: Trainer) -> None:
         """Judge what was noted; the first spike ends the run, or waits in `spike`."""
         unread, self._unread = self._unread, []
-        norms = torch.stack([norm for _, norm in unread]).tolist() if unread else []
-        for (step, _), norm in zip(unread, norms, strict=True):
+        for step, norm in ((step, float(norm)) for step, norm in unread):
             logs, count, is_spike = self._logs, max(1, len(self._logs)), self.takes_over
             usual = sum(logs) / count
             if math.isfinite(norm):
                 here, deviation = math.log(max(norm, 1e-30)), math.sqrt(sum((one - usual) ** 2 for one in logs) / count)
                 is_spike = len(logs) >= LEAST and here > usual + max(SIGMAS * deviation, math.log(FACTOR))
                 self._logs = [*logs[1 - WINDOW :], here]
-            if is_spike and self.spike is None:
+            if is_spike and self.spike is None and step not in self.left_out:
                 self.spike = step, f"step {step}: gradient norm {norm:.4g}, where {math.exp(usual):.4g} is usual"
-        if self.spike and self.action == "stop":
-            advice = "spike=skip leaves such updates out, spike=off makes them"
-            diverge(trainer, f"{self.spike[1]}; earlier checkpoints stay, and {advice}")
+        if self.spike:
+            step, text = self.spike
+            if self.action == "stop":
+                diverge(trainer, f"{text}; earlier checkpoints stay, and spike=skip leaves such updates out")
+            if sum(one > step - WINDOW for one in self.left_out) >= MOST:
+                diverge(trainer, f"{text}; the updates of {MOST} of the last {WINDOW} steps were left out already")
 
-    def settle(self) -> str:
-        """The spike in words; if the run goes back, each norm up to it is looked at in time from now on."""
-        (self._careful_until, text), self.spike = self.spike or (0, ""), None
-        return text
+    def leave_out(self, said: str) -> None:
+        """From now on the update of the step in `spike` is left out."""
+        (step, text), self.spike = self.spike or (0, ""), None
+        self.left_out.append(step)
+        log.warning("%s: %s", text, said)
 
     def state(self) -> dict[str, list[Any]]:
         """For a checkpoint, after a look."""
