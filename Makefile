@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check house bench bench-finetuning clean
+.PHONY: install demo test check house faults bench bench-finetuning clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -28,6 +28,9 @@ check: $(STAMP)  ## format, lint, types, import contract
 
 house:  ## how large and how deep the code is
 	$(PYTHON) benchmarks/house.py
+
+faults: $(STAMP)  ## faults in real trainings, and docs/reliability.md's table of them (six minutes; LONG=1: each one more often)
+	$(BIN)/python benchmarks/faults.py $(if $(LONG),--long)
 
 bench: $(STAMP)  ## speed, memory and overhead beside the peers, in one interleaved run (17 minutes on two cores)
 	$(BIN)/python benchmarks/bench.py

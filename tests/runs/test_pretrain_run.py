@@ -46,21 +46,27 @@ PHASES = (
 )
 
 
-@pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a small text corpus; the cache in it is shared by the runs of this file."""
-    folder = tmp_path_factory.mktemp("workplace")
+def write_text(folder: Path, documents: int = 120) -> None:
+    """A small corpus, text.txt."""
+    folder.mkdir(exist_ok=True)
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 6))) for _ in range(120)]
-    documents = []
-    for number in range(120):
+    texts = []
+    for number in range(documents):
         lengths = [draw.randint(3, 9) for _ in range(draw.randint(4, 12))]
         if number % 2:
             # Rows with padding, so that micro-batches and ranks have unequal numbers of predictions: with equal ones a
             # mean of means would pass for the global mean.
             lengths = [draw.randint(1, 3) for _ in range(2)]
-        documents.append("\n".join(" ".join(draw.choices(words, k=n)) + "." for n in lengths))
-    (folder / "text.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+        texts.append("\n".join(" ".join(draw.choices(words, k=n)) + "." for n in lengths))
+    (folder / "text.txt").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small text corpus; the cache in it is shared by the runs of this file."""
+    folder = tmp_path_factory.mktemp("workplace")
+    write_text(folder)
     return folder
 
 
@@ -566,6 +572,12 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
         json.loads((place / "config.json").read_text()) for place in (tmp_path / "last", run_dir / "encoder")
     )
     assert config["clozelab"].pop("step") == 250 and config == own
+    checkpoints = run_dir / "checkpoints"
+    cut(checkpoints / "last.ckpt")
+    assert main(["export", str(run_dir), str(tmp_path / "earlier")]) == 0
+    step = json.loads((tmp_path / "earlier" / "config.json").read_text())["clozelab"]["step"]
+    assert step == load_checkpoint(checkpoints / "previous.ckpt")["global_step"] < 250
+    assert (checkpoints / "last.ckpt").exists(), "the run may be training: what is damaged is its own to put aside"
 
 
 def test_only_a_run_of_its_own_checkpoint_is_exported(
@@ -576,13 +588,6 @@ def test_only_a_run_of_its_own_checkpoint_is_exported(
     (tmp_path / "run" / "run.json").write_text(json.dumps(record | {"fingerprint": "0" * 64}))
     assert main(["export", str(tmp_path / "run")]) == 1
     assert "is of another run than the run.json above it" in capsys.readouterr().err
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
-    checkpoints = tmp_path / "run" / "checkpoints"
-    cut(checkpoints / "last.ckpt")
-    assert main(["export", str(tmp_path / "run"), str(tmp_path / "earlier")]) == 0
-    step = json.loads((tmp_path / "earlier" / "config.json").read_text())["clozelab"]["step"]
-    assert step == load_checkpoint(checkpoints / "previous.ckpt")["global_step"]
-    assert (checkpoints / "last.ckpt").exists(), "the run may be training: what is damaged is its own to put aside"
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     assert main(["export", str(tmp_path / "run")]) == 1
     assert "is no pre-training run with a checkpoint" in capsys.readouterr().err

@@ -1,0 +1,488 @@
+"""What a run survives: faults are put into real trainings, and each must end as a table says.
+
+`make faults` (six minutes at most) or `make faults LONG=1` (each fault as often as docs/reliability.md says), on Linux.
+It prints the table and writes it into docs/reliability.md. `--only PART...` tries some parts and writes nothing.
+
+A run is killed or stopped several times on its way. That counts where its end is that of an undisturbed run, bit for
+bit: curve, encoder, optimizer state and the digest of its batches. Parts run side by side, one for each core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# These two make the helpers of the tests importable.
+from faults_lab import Lab, Trial, changed, end, expect, fork, is_close
+from interleaved import ROOT, commit, machine
+
+# isort: split
+import torch
+from tests.runs.test_pretrain_run import cut, empty, flip, state, tensors, write_text
+from tests.runs.test_stops import children, gone
+
+from clozelab import cli
+from clozelab.datamodules.corpus import CorpusDataModule
+from clozelab.modules import pretraining
+from clozelab.modules.pretraining import PretrainingModule
+from clozelab.stages import prepare
+from clozelab.training import checkpoints
+from clozelab.training.checkpoints import LAST, PREVIOUS, AtomicCheckpointIO, load_file
+from clozelab.training.stopping import SIGNALS, TERMINATED
+
+PAGE = ROOT / "docs" / "reliability.md"
+TABLE = re.compile(r"(<!-- make faults -->\n).*?(<!-- end -->)", re.DOTALL)
+HOSTILE = "faults_hostile"  # a module beside this one
+KILLS_A_RUN = 5
+NO_DROPOUT = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
+SAME = "goes on to the same bits"
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    done: str
+    must: str
+    trials: int
+    passed: int
+
+
+# Faults
+
+
+def at_call(owner: Any, name: str, number: int, act: Callable[[], object]) -> None:
+    """Do something before the number-th call, from 0, of a function."""
+    original, calls = getattr(owner, name), itertools.count()
+
+    def noticed(*args: Any, **kwargs: Any) -> Any:
+        if next(calls) == number:
+            act()
+        return original(*args, **kwargs)
+
+    setattr(owner, name, noticed)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_in_a_save(number: int, draw: random.Random) -> None:
+    """SIGKILL in the number-th save from here: amid its bytes, before its checksum is safe, or around a rename."""
+    share, moment = draw.random(), draw.choice(["bytes", "bytes", "checksum", "first rename", "last rename", "link"])
+
+    def torn(content: Any, stream: Any) -> None:
+        whole = BytesIO()
+        torch.serialization.save(content, whole)
+        stream.write(whole.getvalue()[: int(share * whole.tell())])
+        stream.flush()
+        die()
+
+    def arm() -> None:
+        if moment == "bytes":
+            torch.save = torn
+        elif moment == "checksum":
+            at_call(os, "fsync", 0, die)
+        else:
+            is_link = moment == "link"
+            at_call(Path, "hardlink_to" if is_link else "replace", 0 if moment != "last rename" else 1, die)
+
+    at_call(checkpoints, "save_file", number, arm)
+
+
+def kills_in_training(lab: Lab) -> Iterator[Row]:
+    """At any moment: one in five in the first half second, else after a random number of lines of the curve."""
+    draw = random.Random("training")
+
+    def kill(trial: Trial) -> bool:
+        pid, is_start = trial.start(), draw.random() < 0.2
+        is_there = is_start or trial.reaches(pid, draw.uniform(1, 120))
+        time.sleep(draw.uniform(0.0, 0.5 if is_start else 0.02))
+        os.kill(pid, signal.SIGKILL)
+        return end(pid) == -signal.SIGKILL and is_there
+
+    yield Row("kill -9 in training", SAME, *killed(lab, "killed", lab.count(15, 100), kill))
+
+
+def kills_in_saves(lab: Lab) -> Iterator[Row]:
+    draw = random.Random("save")
+
+    def kill(trial: Trial) -> bool:
+        return trial.train(partial(die_in_a_save, draw.randint(0, 2), draw)) == -signal.SIGKILL
+
+    yield Row("kill -9 inside a save", SAME, *killed(lab, "saving", lab.count(10, 30), kill))
+
+
+def killed(lab: Lab, name: str, wanted: int, kill: Callable[[Trial], bool]) -> tuple[int, int]:
+    """(kills, those of runs that ended as the undisturbed one); some kills a run, which then goes on to its end."""
+    trials = passed = number = 0
+    while trials < wanted:
+        trial, kills, number = lab.trial(f"{name}-{number}"), 0, number + 1
+        while kills < min(KILLS_A_RUN, wanted - trials) and kill(trial):
+            kills += 1
+        trial.train()
+        trials, passed = trials + kills, passed + kills * lab.is_whole(trial)
+        shutil.rmtree(trial.run_dir)
+    return trials, passed
+
+
+def kills_in_prepare(lab: Lab) -> Iterator[Row]:
+    """Corpora of a text large enough that preparing it takes a while; files are compared by their bytes."""
+    draw, wanted, trials, passed = random.Random("prepare"), lab.count(10, 30), 0, 0
+    write_text(lab.folder / "large", documents=8000)
+
+    def begun(name: str) -> int:
+        places = {"data_dir": str(lab.folder / "large"), "cache_dir": str(lab.folder / name)}
+        config = changed(lab.single, places)
+        work = partial(cli._guarded, lambda: int(not prepare.main(config)), "prepare")
+        return fork(work, lab.folder / f"{name}.said")
+
+    def contents(name: str) -> dict[str, bytes]:
+        found = sorted((lab.folder / name / "corpora").rglob("*"))
+        return {str(one.relative_to(lab.folder / name)): one.read_bytes() for one in found if one.is_file()}
+
+    began = time.monotonic()
+    expect(end(begun("prepared")) == 0, (lab.folder / "prepared.said").read_text())
+    seconds, expected = time.monotonic() - began, contents("prepared")
+    while trials < wanted:
+        name, kills = f"preparing-{trials}", 0
+        for _ in range(min(KILLS_A_RUN, wanted - trials)):
+            pid = begun(name)
+            time.sleep(draw.uniform(0.0, seconds))
+            os.kill(pid, signal.SIGKILL)
+            kills += end(pid) == -signal.SIGKILL
+        is_whole = end(begun(name)) == 0 and contents(name) == expected
+        trials, passed = trials + kills, passed + kills * is_whole
+    yield Row("kill -9 in prepare", "is prepared again to the same bytes", trials, passed)
+
+
+def stops(lab: Lab) -> Iterator[Row]:
+    """Each signal in training, in a validation and in a save of one run, which then goes on to its end."""
+    draw, places = random.Random("stops"), {"training": 0, "validation": 0, "a save": 0}
+    rounds = lab.count(1, 20)
+    for number, repeat in itertools.product(SIGNALS, range(rounds)):
+        trial = lab.trial(f"stopped-{number}-{repeat}")
+        moments = [
+            (PretrainingModule, "training_step", draw.randint(1, 12)),
+            (PretrainingModule, "validation_step", draw.randint(0, 2)),
+            (checkpoints, "save_file", 0),
+        ]
+        ends = [trial.train(partial(at_call, *moment, partial(send, number))) for moment in moments]
+        is_whole = trial.train() == 0 and lab.is_whole(trial)
+        for place, status in zip(places, ends, strict=True):
+            places[place] += is_whole and status == 128 + number
+    names = ", ".join(signal.Signals(one).name for one in SIGNALS)
+    for place, passed in places.items():
+        yield Row(f"{names} in {place}", f"saves, ends with 128 + n, {SAME}", rounds * len(SIGNALS), passed)
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def controls(lab: Lab) -> Iterator[Row]:
+    """What a restore leaves out on purpose: a comparison that does not notice it would prove nothing above."""
+
+    def no_generator() -> None:
+        pretraining.seed_forward = lambda *_: None
+
+    def no_position() -> None:
+        stream = CorpusDataModule.train_stream
+        CorpusDataModule.train_stream = lambda self, _, *place: stream(self, 0, *place)
+
+    def no_schedule() -> None:
+        load = AtomicCheckpointIO.load_checkpoint
+        AtomicCheckpointIO.load_checkpoint = lambda *args, **more: load(*args, **more) | {"lr_schedulers": []}
+
+    before = lab.stopped("control", 17)
+    same = []
+    for plant in (lambda: None, no_generator, no_position, no_schedule):
+        trial = lab.trial(f"control-{len(same)}")
+        shutil.copytree(before.run_dir, trial.run_dir)
+        expect(trial.train(plant) == 0, trial.said)
+        same.append(lab.is_whole(trial))
+    yield Row("control: a run goes on, and nothing is left out", "the comparison says: the same", 1, int(same[0]))
+    for name, is_same_run in zip(("random numbers", "sampler", "schedule"), same[1:], strict=True):
+        yield Row(f"control: the restore leaves out the {name}", "the comparison notices", 1, int(not is_same_run))
+
+
+def damaged_checkpoints(lab: Lab) -> Iterator[Row]:
+    draw, passed, rounds = random.Random("damage"), {"cut": 0, "emptied": 0, "one bit flipped": 0}, lab.count(1, 10)
+    for number in range(rounds):
+        trial, named = lab.stopped(f"damaged-{number}", 12), []
+        for damage, stop in ((cut, 22), (empty, 32), (partial(flip_a_bit, draw=draw), None)):
+            newest = trial.run_dir / "checkpoints" / LAST
+            damage(newest)
+            status = trial.train(stop_after_step=stop)
+            is_named = str(newest) in trial.said and "passed over" in trial.said and PREVIOUS in trial.said
+            named.append(is_named and status == (TERMINATED if stop else 0))
+        for name, is_named in zip(passed, named, strict=True):
+            passed[name] += is_named and lab.is_whole(trial)
+    for name, count in passed.items():
+        yield Row(f"newest checkpoint {name}", f"is named and passed over, {SAME}", rounds, count)
+
+
+def flip_a_bit(path: Path, draw: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    path.write_bytes(data)
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Callable[[str], None]]:
+    """A file system of its own for this process and its forks; yields remount(options)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    new_mounts, new_users, remount, read_only = 0x20000, 0x10000000, 0x20, 0x1
+    user = os.geteuid()
+    if libc.unshare(new_mounts | (new_users if user else 0)):
+        raise OSError(ctypes.get_errno(), "this machine lets nobody mount")
+    if user:
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+    folder.mkdir()
+    libc.mount(None, b"/", None, 0x4000 | 0x40000, None)  # recursively private: nobody else sees what follows
+
+    def mount(options: str, flags: int = 0) -> None:
+        flags |= read_only if options == "ro" else 0
+        if libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", flags, options.replace("ro", "").encode() or None):
+            raise OSError(ctypes.get_errno(), f"mount -o {options} {folder}")
+
+    mount("size=64m")
+    try:
+        yield lambda options: mount(options, remount)
+    finally:
+        libc.umount2(os.fsencode(folder), 2)
+
+
+def disks(lab: Lab) -> Iterator[Row]:
+    """A run stops; its disk has no room for the next save, from none at all to a tenth too little; then it is made."""
+    full, locked = "disk full, ten sizes of what a save needs", "disk read-only"
+    must = "one sentence with the path, what was saved stays"
+    try:
+        with small_disk(lab.folder / "disk") as remount:
+            trial = lab.stopped("small", 12, place="disk")
+            needed = (trial.run_dir / "checkpoints" / LAST).stat().st_size
+            used = shutil.disk_usage(lab.folder / "disk").used
+            ends = []
+            for tenth in range(10):
+                remount(f"size={used + needed * tenth // 10}")
+                status, said = trial.train(), trial.said
+                print(tenth, status, said[-700:]) if os.environ.get("DEBUG") else None
+                is_said = f"{trial.run_dir}" in said and "No space left" in said and "Traceback" not in said
+                ends.append(status == 1 and is_said and load_file(trial.run_dir / "checkpoints" / LAST) is not None)
+            remount("size=64m")
+            remount("ro")
+            status, said = trial.train(), trial.said
+            print("ro", status, said[-700:]) if os.environ.get("DEBUG") else None
+            is_told = status == 1 and "Read-only file system" in said and "Traceback" not in said
+            remount("size=64m")
+            is_whole = trial.train() == 0 and lab.is_whole(trial)
+        yield Row(full, f"{must}, {SAME}", 10, sum(ends) * is_whole)
+        yield Row(locked, f"{must}, {SAME}", 1, int(is_told and is_whole))
+    except OSError as error:
+        yield Row(f"{full}; {locked} (not tried: {error})", must, 0, 0)
+
+
+def ranks(lab: Lab) -> Iterator[Row]:
+    """Two processes with gloo. The rank that goes down takes the other along."""
+    whole, passed, trials = lab.trial("two-ranks", is_double=True), 0, lab.count(2, 10)
+    expect(whole.train() == 0, whole.said)
+    for number in range(trials):
+        trial = lab.trial(f"rank-killed-{number}", is_double=True)
+        pid = trial.start()
+        expect(trial.reaches(pid, 60), trial.said)
+        second = children(pid)
+        os.kill(second[0] if number % 2 else pid, signal.SIGKILL)
+        is_ended = end(pid) != 0 and gone(second, 20.0)
+        passed += is_ended and trial.train() == 0 and lab.is_whole(trial, "two-ranks")
+    yield Row("one of two ranks killed", f"the other ends too, {SAME}", trials, passed)
+
+    still = lab.trial("no-dropout", **NO_DROPOUT)
+    expect(still.train() == 0, still.said)
+    ends = []
+    for is_double, stop in ((False, 13), (True, 27), (False, None)):
+        trial = lab.trial("elastic", is_double=is_double, **NO_DROPOUT)
+        ends.append(trial.train(stop_after_step=stop))
+    is_near = ends == [TERMINATED, TERMINATED, 0] and is_close(trial.run_dir, still.run_dir)
+    yield Row("1, then 2, then 1 ranks", "each instance once, losses and weights within 1e-5", 1, int(is_near))
+
+
+def workers(lab: Lab) -> Iterator[Row]:
+    passed, trials = 0, lab.count(2, 10)
+    for number in range(trials):
+        trial = lab.trial(f"worker-{number}", **{"trainer.num_workers": 1})
+        pid = trial.start()
+        expect(trial.reaches(pid, 40 + 10 * number), trial.said)
+        for one in children(pid):
+            os.kill(one, signal.SIGKILL)
+        passed += end(pid) != 0 and trial.train() == 0 and lab.is_whole(trial)
+    yield Row("data worker killed", f"the run ends with an error, {SAME}", trials, passed)
+
+
+def gradients(lab: Lab) -> Iterator[Row]:
+    """A gradient that is not what it should be, in one step: by default the run ends before it is saved."""
+    passed = {"stop": 0, "skip": 0, "roll_back": 0}
+    factors = (float("nan"), float("inf"), 1000.0)
+    for number, factor in enumerate(factors):
+        ends = {}
+        for spike in passed:
+            trial = lab.trial(f"gradient-{number}-{spike}")
+            ends[spike] = (trial, trial.train(partial(multiply_gradient, 27, factor), spike=spike))
+        trial, status = ends.pop("stop")
+        passed["stop"] += status == 1 and "step 27" in trial.said and trial.train() == 0 and lab.is_whole(trial)
+        for spike, (trial, status) in ends.items():
+            is_said = status == 0 and state(trial.run_dir)["facts"].get("steps_left_out") == [27]
+            passed[spike] += is_said and all(bool(one.isfinite().all()) for one in tensors(trial.run_dir).values())
+        weights = [(trial.run_dir / "encoder" / "model.safetensors").read_bytes() for trial, _ in ends.values()]
+        expect(weights[0] == weights[1], "skip and roll_back end in different weights")
+    what = "gradient of one step NaN, Inf, x1000"
+    yield Row(f"{what}; spike=stop", f"the run ends, names the step, saves none of it, {SAME}", 3, passed["stop"])
+    must = "that update alone is left out and recorded; skip and roll_back end in the same bits"
+    yield Row(f"{what}; spike=skip and spike=roll_back", must, 6, passed["skip"] + passed["roll_back"])
+
+
+def multiply_gradient(step: int, factor: float) -> None:
+    original = PretrainingModule.clip_gradient_norm
+
+    def clip(self: Any) -> Any:
+        for one in self.parameters():
+            if one.grad is not None and self.trainer.global_step + 1 == step:
+                one.grad.mul_(factor)
+        return original(self)
+
+    PretrainingModule.clip_gradient_norm = clip
+
+
+def launches(lab: Lab) -> Iterator[Row]:
+    passed, trials = 0, lab.count(3, 20)
+    for number in range(trials):
+        trial = lab.trial(f"twice-{number}")
+        both = [trial.start(), trial.start()]
+        passed += sorted(map(end, both)) == [0, 75] and lab.is_whole(trial)
+    yield Row("two launches on one folder at once", "one trains, the other says so and ends with 75", trials, passed)
+
+
+def shards(lab: Lab) -> Iterator[Row]:
+    """Of the training split; a corpus whose sizes are wrong is prepared again, one whose bytes are wrong is refused."""
+    cache, passed, rounds = lab.folder / "shards", {"flipped": 0, "cut": 0, "missing": 0}, lab.count(1, 5)
+    shutil.copytree(lab.folder / "cache", cache)
+    (folder,) = (cache / "corpora").glob("[!.]*/")
+    files = sorted(path.relative_to(folder) for path in (folder / "train").glob("*.bin"))
+    damages = dict(zip(passed, (flip, cut, Path.unlink), strict=True))
+    for (kind, damage), file, number in itertools.product(damages.items(), files, range(rounds)):
+        whole = (folder / file).read_bytes()
+        (folder / file).chmod(0o644)
+        damage(folder / file)
+        trial = lab.trial(f"shard-{kind}-{file.stem}-{number}", cache_dir=str(cache))
+        status, said = trial.train(), trial.said
+        is_right = lab.is_whole(trial) if status == 0 else not (trial.run_dir / "metrics.csv").exists()
+        passed[kind] += file.name in said and is_right
+        if status:
+            (folder / file).write_bytes(whole)
+    must = "named before the first step; refused, or prepared again to the same bits"
+    for kind, count in passed.items():
+        yield Row(f"a corpus file {kind}", must, rounds * len(files), count)
+
+
+def hostile(lab: Lab) -> Iterator[Row]:
+    """What others may have written: configurations, pickles, archives, paths; and a look at the network."""
+    place = lab.folder / "hostile"
+    place.mkdir()
+    yield from itertools.starmap(Row, importlib.import_module(HOSTILE).run(lab.is_long, place))
+
+
+PARTS: dict[str, Callable[[Lab], Iterator[Row]]] = {
+    "training": kills_in_training,
+    "saves": kills_in_saves,
+    "prepare": kills_in_prepare,
+    "stops": stops,
+    "controls": controls,
+    "checkpoints": damaged_checkpoints,
+    "disks": disks,
+    "ranks": ranks,
+    "workers": workers,
+    "gradients": gradients,
+    "launches": launches,
+    "shards": shards,
+    "hostile": hostile,
+}
+
+
+# The table
+
+
+def try_all(lab: Lab, names: Sequence[str]) -> list[Row]:
+    """Each part in a fork of its own, as many at once as there are cores."""
+    undisturbed = lab.trial("whole")
+    expect(undisturbed.train() == 0, undisturbed.said)
+    waiting, running = list(names), {}
+    found: dict[str, list[Row]] = {}
+    while waiting or running:
+        while waiting and len(running) < max(1, len(os.sched_getaffinity(0))):
+            name = waiting.pop(0)
+            log = lab.folder / f"{name}.log"
+            work = partial(write_rows, PARTS[name], lab, lab.folder / f"{name}.json")
+            running[fork(work, log)] = (name, log, time.monotonic())
+        pid, _ = os.wait()
+        name, log, began = running.pop(pid)
+        result = lab.folder / f"{name}.json"
+        is_there = result.exists()
+        found[name] = [Row(*one) for one in json.loads(result.read_text())] if is_there else []
+        if not is_there:
+            found[name] = [Row(f"{name}: it failed itself", log.read_text()[-300:], 1, 0)]
+        counts = ", ".join(f"{row.passed} of {row.trials}" for row in found[name])
+        print(f"{name}: {counts} ({time.monotonic() - began:.0f} s)", file=sys.stderr, flush=True)
+        if os.environ.get("DEBUG"):
+            print(log.read_text()[-6000:], file=sys.stderr)
+    return [row for name in names for row in found[name]]
+
+
+def write_rows(part: Callable[[Lab], Iterator[Row]], lab: Lab, path: Path) -> int:
+    path.write_text(json.dumps(list(part(lab))))
+    return 0
+
+
+def table(found: Sequence[Row], seconds: float, is_long: bool) -> str:
+    form = "long" if is_long else "short"
+    about = f"{date.today()} · commit {commit()} · {machine()}, {os.cpu_count()} cores · torch {torch.__version__}"
+    trials, passed = sum(row.trials for row in found), sum(row.passed for row in found)
+    lines = [f"{about} · {form} form, {seconds:.0f} s · {passed} of {trials} as they must be", ""]
+    lines += ["| done | must | trials | passed |", "|---|---|---|---|"]
+    lines += [f"| {row.done} | {row.must} | {row.trials} | {row.passed} |" for row in found]
+    return "\n".join(lines) + "\n"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--long", action="store_true", help="each fault as often as docs/reliability.md promises")
+    parser.add_argument("--only", nargs="+", choices=PARTS, help="these parts alone; nothing is written")
+    said = parser.parse_args(words)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="clozelab-faults-") as place:
+        lab = Lab(Path(place), said.long)
+        found = try_all(lab, said.only or list(PARTS))
+    text = table(found, time.monotonic() - began, said.long)
+    print(text)
+    if not said.only:
+        PAGE.write_text(TABLE.sub(lambda match: f"{match[1]}\n{text}\n{match[2]}", PAGE.read_text()))
+    return int(any(row.passed < row.trials for row in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
