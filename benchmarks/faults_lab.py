@@ -27,14 +27,17 @@ from omegaconf import OmegaConf
 from tests.runs.test_pretrain_run import composed, overrides, rows, state, tensors, write_text
 
 from clozelab import cli
+from clozelab.runs.fingerprint import code_of_results
 from clozelab.stages.verify import is_same_state
 from clozelab.training.checkpoints import LAST, load_file
+from clozelab.training.host import host_facts
 from clozelab.training.stopping import FIRST_RANK, TERMINATED, begin, interrupt, taken_signals
 
 STEPS, PATIENCE_SECONDS = 40, 120.0
 SETTINGS = {
-    "phases": f"[{{seq_length: 16, steps: {STEPS}, global_batch_size: 8, micro_batch_size: 3}}]",
+    "phases": f"[{{seq_length: 16, steps: {STEPS}, global_batch_size: 8, micro_batch_size: 4}}]",
     "validation.interval_steps": 10,
+    "validation.instances": 12,
     "checkpoint_interval_steps": 5,
     "position_growth": "none",
 }
@@ -48,6 +51,7 @@ class Lab:
         self.folder, self.is_long = folder, is_long
         write_text(folder)
         here = partial(overrides, folder, folder / "runs" / "whole")
+        code_of_results(), host_facts()  # once: forks inherit what is known
         self.single, self.double = (composed(here(**SETTINGS, **more)) for more in ({}, RANKS))
 
     def count(self, short: int, long: int) -> int:
@@ -132,6 +136,9 @@ def fork(work: Callable[[], int], log: Path) -> int:
         os.dup2(output, 2)
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, force=True)
         status = work()
+    except SystemExit as stop:  # a training that has saved and stopped
+        print(stop)
+        status = int(stop.code or 0)
     except BaseException:
         traceback.print_exc()
     finally:
