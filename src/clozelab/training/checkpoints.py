@@ -118,8 +118,8 @@ def newest_whole(folder: Path, *, put_aside: bool = True) -> Path | None:
         except (CheckpointCorruptError, OSError) as error:
             damaged[path] = error
             continue
-        for bad, error in damaged.items():
-            log.warning("%s: it is passed over%s", error, f", and now called {bad.name}.damaged" * put_aside)
+        for bad, why in damaged.items():
+            log.warning("%s: it is passed over%s", why, f", and now called {bad.name}.damaged" * put_aside)
             if put_aside and process_rank() == 0:
                 bad.replace(f"{bad}.damaged")
         return path
