@@ -126,9 +126,24 @@ class TrainingModule(LightningModule):
         checkpoint.pop("loops", None)
         checkpoint["throughput"], checkpoint["batches_seen"] = self.throughput.state(), f"{self.batches_seen:016x}"
         checkpoint["latest_validation"] = dict(self.latest_validation)
+        for saved, optimizer in zip(checkpoint["optimizer_states"], self.trainer.optimizers, strict=True):
+            name_parameters(saved, optimizer, self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         set_position(self.trainer, int(checkpoint["global_step"]))
         self.throughput.load(checkpoint["throughput"])
         self.batches_seen = int(checkpoint["batches_seen"], 16)
         self.latest_validation = dict(checkpoint["latest_validation"])
+
+
+def name_parameters(saved: dict[str, Any], optimizer: Optimizer, module: nn.Module) -> None:
+    """Give an optimizer's state names for numbers, as a sharded one has: with these any strategy goes on.
+
+    FSDP would count parameters in the module's order, and an optimizer counts them in that of its groups.
+    """
+    if isinstance(next(iter(saved.get("state", ())), None), int):
+        names = {id(one): name for name, one in module.named_parameters()}
+        order = [names[id(one)] for group in optimizer.param_groups for one in group["params"]]
+        saved["state"] = {order[key]: value for key, value in saved["state"].items()}
+        for group in saved["param_groups"]:
+            group["params"] = [order[key] for key in group["params"]]
