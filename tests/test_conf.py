@@ -15,6 +15,7 @@ from clozelab.launch import sweep
 from clozelab.launch.sweep import explain
 from clozelab.models.config import EncoderConfig
 from clozelab.runs.fingerprint import canonical
+from clozelab.stages.building import build_objectives
 from clozelab.suggestions import CONF_DIR
 from clozelab.targets import check_targets
 
@@ -84,6 +85,64 @@ def test_a_scale_brings_its_corpus_and_tasks(scale: str) -> None:
     assert composed("prepare", f"scale={scale}", "corpus=text").corpus.name == "text"
     for task in config.scale.finetune.tasks.split(","):
         composed("finetune", f"scale={scale}", f"task={task}")
+
+
+OURS = {
+    "negative_scope": "source", "cuts": "ours", "short_seq_prob": 0.0, "put_back_unused": False,
+    "lone_sentences": "left_out", "copies": 1,
+}  # fmt: skip
+PAPER = OURS | {"negative_scope": "corpus"}
+RELEASED = {
+    "negative_scope": "corpus", "cuts": "released", "short_seq_prob": 0.1, "put_back_unused": True,
+    "lone_sentences": "random", "copies": 10,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "pairs", "dupe_factor", "count_specials"),
+    [
+        (["scale=demo"], OURS, None, False),
+        (["scale=gpu_day"], PAPER, None, False),
+        (["scale=paper"], RELEASED, 10, True),
+        (["fidelity=released"], RELEASED, 10, True),
+        (["fidelity=paper"], PAPER, 10, False),
+        (["scale=paper", "fidelity=ours"], PAPER, None, False),
+        (["scale=paper", "recipe=roberta"], None, None, False),
+        (["scale=paper", "objective=ltr"], RELEASED, 10, None),
+        (["scale=paper", "objective=rtd"], RELEASED | {"lone_sentences": "left_out"}, 10, True),
+        (["scale=paper", "objective/input=full_sentences", "objective=mlm"], None, 10, True),
+        (["fidelity=released", "objective.dupe_factor=4"], RELEASED | {"copies": 4}, 4, True),
+        (["fidelity=released", "objective.dupe_factor=null"], RELEASED | {"copies": 1}, None, True),
+        (["fidelity=released", "objective.input.short_seq_prob=0"], RELEASED | {"short_seq_prob": 0}, 10, True),
+        (["fidelity=released", "objective.token.count_specials=false"], RELEASED, 10, False),
+        (
+            ["fidelity=released", "objective.input.negative_scope=source"],
+            RELEASED | {"negative_scope": "source"},
+            10,
+            True,
+        ),
+        (["scale=paper", "recipe=electra"], PAPER, None, False),
+        (["scale=paper", "recipe=albert"], None, 10, True),
+        (["objective.input.cuts=released"], OURS | {"cuts": "released"}, None, False),
+    ],
+)
+def test_a_fidelity_is_a_name_for_settings(
+    words: list[str], pairs: dict[str, object] | None, dupe_factor: int | None, count_specials: bool | None
+) -> None:
+    """Each can be said by itself, and every combination builds; a phase's own objective has the run's."""
+    plain = OmegaConf.to_container(composed("pretrain", *words, "arm=any"), resolve=True)
+    assert isinstance(plain, dict)
+    plain["phases"].append({**plain["phases"][0], "objective": "mlm_nsp"})
+    objective, last = build_objectives(plain)[0], build_objectives(plain)[-1]
+    assert objective.dupe_factor == last.dupe_factor == dupe_factor
+    if pairs is not None:
+        assert {key: getattr(objective.input, key) for key in pairs} == pairs
+    assert count_specials == getattr(objective.token, "count_specials", None)
+    usual = build_objectives(plain | {"phases": [{"objective": None}], "objective": plain["objective"]})[0]
+    assert repr(usual.input) == repr(objective.input)
+    if len(words) == 1 and words[0].startswith(("scale=", "fidelity=")):
+        assert repr(last.input) == repr(objective.input)
+        assert getattr(last.token, "count_specials", None) == count_specials
 
 
 @pytest.mark.parametrize("stage", ["prepare", "pretrain"])

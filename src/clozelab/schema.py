@@ -112,9 +112,9 @@ class ScalePretrainConfig:
     validation_instances: int = MISSING
     validation_seq_length: int = MISSING
     checkpoint_interval_steps: int = MISSING
-    dupe_factor: int | None = None  # static masking in so many copies of each instance; None: a new mask every epoch
+    fidelity: Annotated[str, one_of("released", "paper", "ours")] = MISSING
     negative_scope: Annotated[str, one_of("corpus", "source")] = MISSING
-    """Where a random second segment comes from: the whole corpus (the paper's), or the first one's own source."""
+    """Of fidelity=ours: where a random second segment comes from, the whole corpus or the first one's own source."""
     keep_encoders: list[float] = MISSING
     """Fractions of the steps after which experiments about the course of training keep the encoder."""
     seeds: str = MISSING  # comma-separated, as a Hydra sweep wants them
@@ -267,8 +267,8 @@ class ObjectiveConfig:
     input: dict[str, Any] = MISSING
     token: dict[str, Any] = MISSING
     pair: dict[str, Any] | None = None
-    dupe_factor: int | None = MISSING
-    """Static masking: each instance repeats after this many epochs; None: every epoch is new."""
+    dupe_factor: Count | None = MISSING
+    """Static masking: the corpus is seen in so many ways before all repeats; None: every epoch is new."""
 
 
 @dataclass
@@ -288,6 +288,9 @@ class PretrainConfig(StageConfig):
     model: ModelConfig = field(default_factory=ModelConfig)
     architecture: ArchitectureConfig = field(default_factory=ArchitectureConfig)
     size: Annotated[SizeConfig, NEUTRAL] = field(default_factory=SizeConfig)
+    fidelity: Annotated[str, one_of("released", "paper", "ours"), NEUTRAL] = MISSING
+    """Whose instances and masks: the released code's, the paper's text's, ours; a name for settings of `objective`."""
+    fidelities: Annotated[dict[str, Any], NEUTRAL] = MISSING  # name -> those settings
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     steps_factor: Annotated[float, Field(gt=0, allow_inf_nan=False), NEUTRAL] = MISSING
     """Times the steps of every phase of the scale: how an arm trains for longer or shorter than others."""

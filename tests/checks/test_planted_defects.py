@@ -15,6 +15,7 @@ from clozelab.checks.run import check_time, examine
 from clozelab.checks.subject import ERROR, OK, WARNING, Budget, Finding, Subject
 from clozelab.corpus.instances import PairInstances, SegmentPairs
 from clozelab.corpus.packing import Masking, PackedInstances
+from clozelab.corpus.released import ReleasedInstances
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.models import attention
 from clozelab.models.layout import Layout
@@ -225,6 +226,84 @@ def test_sources_that_tell_the_label(subject: Subject, corpus: Corpus, make: Mak
     for arm in inside:
         arm.objective.input = SegmentPairs(0.5, "source")
     assert {one.level for one in examine(replace(changed, arms=inside))} == {OK}
+
+
+RELEASED = SegmentPairs(
+    0.5, "corpus", cuts="released", short_seq_prob=0.1, put_back_unused=True, lone_sentences="random", copies=2
+)
+
+
+@pytest.fixture
+def released(corpus: Corpus, make: Make) -> Callable[..., Arm]:
+    """released(**masking) -> an arm on the released builder's instances, over a vocabulary of words and pieces."""
+    continues = np.random.default_rng(3).random(corpus.ids.vocab_size) < 0.4
+    continues[:5] = False
+    pieces = replace(corpus, ids=replace(corpus.ids, continues=continues), _instances={})
+
+    def build(**masking: Any) -> Arm:
+        arm = make("arm", "mlm_nsp", pieces)
+        return replace(arm, objective=Objective(input=RELEASED, token=make("mlm", **masking), pair=arm.objective.pair))
+
+    return build
+
+
+def test_the_released_recipe_is_sound(subject: Subject, released: Callable[..., Arm]) -> None:
+    """More random pairs than half, cuts at the boundary, and masks of words and spans are as the settings say."""
+    for masking in ({}, {"whole_words": True}, {"whole_words": True, "span_weights": [6, 3, 2]}):
+        findings = [*examine(replace(subject, arms=[released(count_specials=True, **masking)]))]
+        assert {one.level for one in findings} == {OK}, [one for one in findings if one.level != OK]
+
+
+@pytest.mark.parametrize("lies", [False, True])
+def test_lengths_that_betray_the_label_of_the_released_recipe(
+    subject: Subject, released: Callable[..., Arm], monkeypatch: pytest.MonkeyPatch, lies: bool
+) -> None:
+    """What it is known for is a warning, which hides no error. Here the lengths of true Bs are halved."""
+    whole = ReleasedInstances.pack
+
+    def betray(self: ReleasedInstances, *rest: Any) -> PackedInstances:
+        rows = whole(self, *rest)
+        assert rows.b_length is not None and rows.next_sentence_label is not None
+        is_random = rows.next_sentence_label == 1
+        label = 1 - rows.next_sentence_label if lies else rows.next_sentence_label
+        return replace(rows, b_length=np.where(is_random, rows.b_length, rows.b_length // 4), next_sentence_label=label)
+
+    monkeypatch.setattr(ReleasedInstances, "pack", betray)
+    spoilt = replace(subject, arms=[released()])
+    assert caught(spoilt, warning=not lies) == {"pairs"}
+    assert any("lengths of segments betray" in one.what for one in examine(spoilt)) != lies
+
+
+def test_words_that_are_torn(subject: Subject, released: Callable[..., Arm], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "clozelab.corpus.packing.begin_words", lambda packed, _: ~packed.special.reshape(-1, packed.width)
+    )
+    found = [one for one in examine(replace(subject, arms=[released(whole_words=True)])) if one.level == ERROR]
+    assert {one.check for one in found} == {"masks"} and "words are predicted in part" in found[0].what
+
+
+def test_another_share_than_the_settings_say(
+    subject: Subject, released: Callable[..., Arm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arm = released(count_specials=True, predict_prob=0.5)
+    assert caught(replace(subject, arms=[arm])) == set()
+    assert caught(replace(subject, arms=[released(max_predictions_fraction=0.1)])) == set()
+    whole = Masking.number
+    monkeypatch.setattr(Masking, "number", lambda self, *rest: whole(replace(self, count_specials=False), *rest))
+    assert caught(replace(subject, arms=[arm])) == {"masks"}
+
+
+def test_random_pairs_at_another_share(
+    subject: Subject, released: Callable[..., Arm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ReleasedInstances.pack
+
+    def next_too_often(self: ReleasedInstances, *rest: Any) -> PackedInstances:
+        rows = whole(self, *rest)
+        return replace(rows, next_sentence_label=rows.next_sentence_label * (rows.names % 3 > 0))
+
+    monkeypatch.setattr(ReleasedInstances, "pack", next_too_often)
+    assert caught(replace(subject, arms=[released()])) == {"pairs"}
 
 
 def repeated(shards: TokenShards, times: int) -> TokenShards:

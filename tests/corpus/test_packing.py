@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -12,8 +14,11 @@ def test_special_ids_from_a_tokenizer() -> None:
     class Tokenizer:
         cls_id, sep_id, pad_id, mask_id, vocab_size = 101, 102, 0, 103, 30522
         pair_separators, has_token_types, undrawn_ids = 2, False, (0, 101)
+        continuing, vocabulary = re.compile("##"), ("a", "##b", "c##")
 
-    assert SpecialIds.of(Tokenizer()) == SpecialIds(101, 102, 0, 103, 30522, 2, False, (0, 101))
+    found = SpecialIds.of(Tokenizer())
+    assert found == SpecialIds(101, 102, 0, 103, 30522, 2, False, (0, 101))
+    assert found.continues is not None and found.continues.tolist() == [False, True, False]
 
 
 PAPER = Masking(0.15, 0.8, 0.1, 0.1)
@@ -38,11 +43,16 @@ def rectangle(lengths: list[int], width: int, ids: SpecialIds) -> PackedInstance
     )
 
 
+def chosen(rows: PackedInstances, prob: float, seed: int, epoch: int) -> np.ndarray:
+    masking, candidates = Masking(prob, 0.8, 0.1, 0.1), (~rows.special).reshape(-1, rows.width).sum(1)
+    return choose_positions(rows, masking.number(rows.lengths, candidates, rows.width), seed, epoch)
+
+
 def test_exact_number_a_row(ids: SpecialIds) -> None:
     lengths = [3, 4, 5, 8, 12, 20, 33, 64]
     rows = rectangle(lengths, 64, ids)
     for prob in (0.05, 0.15, 0.5, 1.0):
-        position = choose_positions(rows, prob, 1, 0)
+        position = chosen(rows, prob, 1, 0)
         counts = np.bincount(position // 64, minlength=len(lengths))
         assert counts.tolist() == [max(1, round(prob * (length - 2))) for length in lengths]
         assert (np.diff(position) > 0).all() and not rows.special[position].any()
@@ -50,7 +60,7 @@ def test_exact_number_a_row(ids: SpecialIds) -> None:
 
 def test_rows_without_candidates_have_no_predictions(ids: SpecialIds) -> None:
     rows = rectangle([2, 10], 16, ids)
-    assert (choose_positions(rows, 0.15, 1, 0) // 16).tolist() == [1]
+    assert (chosen(rows, 0.15, 1, 0) // 16).tolist() == [1]
 
 
 def test_only_predicted_positions_change_and_labels_are_the_originals(ids: SpecialIds) -> None:
@@ -69,7 +79,7 @@ def test_positions_are_uniform_and_independent_of_the_slot(ids: SpecialIds) -> N
     rows = rectangle([42] * 500, 48, ids)
     hits = np.zeros(48)
     for epoch in range(20):
-        hits += np.bincount(choose_positions(rows, 0.15, 3, epoch) % 48, minlength=48)
+        hits += np.bincount(chosen(rows, 0.15, 3, epoch) % 48, minlength=48)
     assert hits[0] == 0 and not hits[41:].any()
     expected = 10_000 * 6 / 40
     # Chi-square, about 39 degrees of freedom, p = 1e-4 (without replacement it is slightly smaller).

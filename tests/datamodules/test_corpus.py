@@ -36,6 +36,19 @@ MLM = MaskedLanguageModel(predict_prob=0.15, mask_fraction=0.8, random_fraction=
 MLM_NSP = Objective(input=SegmentPairs(0.5, "corpus"), token=MLM, pair=NextSentencePrediction(weight=1.0))
 
 
+RELEASED = Objective(
+    input=SegmentPairs(
+        *(0.5, "corpus"), cuts="released", short_seq_prob=0.2, put_back_unused=True, lone_sentences="random", copies=2
+    ),
+    token=MaskedLanguageModel(
+        predict_prob=0.15, mask_fraction=0.8, random_fraction=0.1, same_fraction=0.1, weight=1.0,
+        count_specials=True, whole_words=True, span_weights=[6, 3, 2], one_action_a_span=True,
+    ),
+    pair=NextSentencePrediction(weight=1.0), dupe_factor=2,
+)  # fmt: skip
+"""All that the released recipe and its family have, at once."""
+
+
 def make_shards(num_documents: int, seed: int) -> TokenShards:
     rng = np.random.default_rng(seed)
     sizes = rng.integers(2, 9, num_documents)
@@ -108,7 +121,7 @@ def test_steps_and_micro_batches(make: Callable[..., CorpusDataModule]) -> None:
 
 
 @pytest.mark.parametrize(
-    "objective", [MLM_NSP, Objective(input=FullSentences(), token=LeftToRight(weight=1.0), pair=None)]
+    "objective", [MLM_NSP, Objective(input=FullSentences(), token=LeftToRight(weight=1.0), pair=None), RELEASED]
 )
 def test_ranks_and_micro_batches_cut_the_same_global_batch(
     make: Callable[..., CorpusDataModule], objective: Objective
@@ -128,20 +141,23 @@ def test_same_seed_same_stream_and_other_seed_another(make: Callable[..., Corpus
     assert stream_fingerprint(make(seed=2).train_dataloader()) != first
 
 
+@pytest.mark.parametrize("objective", [MLM_NSP, RELEASED])
 @pytest.mark.parametrize("start_step", [1, 4, 5, 7, 8])
-def test_a_stream_starts_anywhere(make: Callable[..., CorpusDataModule], start_step: int) -> None:
-    whole = stream_fingerprint(make().train_dataloader())
-    assert stream_fingerprint(make().train_stream(start_step, 0, 1)) == whole[start_step:]
+def test_a_stream_starts_anywhere(make: Callable[..., CorpusDataModule], start_step: int, objective: Objective) -> None:
+    whole = stream_fingerprint(make(objective).train_dataloader())
+    assert stream_fingerprint(make(objective).train_stream(start_step, 0, 1)) == whole[start_step:]
 
 
+@pytest.mark.parametrize("objective", [MLM_NSP, RELEASED])
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_workers_change_nothing(make: Callable[..., CorpusDataModule], num_workers: int) -> None:
-    whole = stream_fingerprint(make().train_dataloader())
-    assert stream_fingerprint(make(num_workers=num_workers).train_dataloader()) == whole
+def test_workers_change_nothing(make: Callable[..., CorpusDataModule], num_workers: int, objective: Objective) -> None:
+    whole = stream_fingerprint(make(objective).train_dataloader())
+    assert stream_fingerprint(make(objective, num_workers=num_workers).train_dataloader()) == whole
 
 
-def test_a_stream_can_be_sent_to_a_process(make: Callable[..., CorpusDataModule]) -> None:
-    stream = make().train_stream(0, 0, 1)
+@pytest.mark.parametrize("objective", [MLM_NSP, RELEASED])
+def test_a_stream_can_be_sent_to_a_process(make: Callable[..., CorpusDataModule], objective: Objective) -> None:
+    stream = make(objective).train_stream(0, 0, 1)
     assert stream_fingerprint(pickle.loads(pickle.dumps(stream))) == stream_fingerprint(stream)
 
 

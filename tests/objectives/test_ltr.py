@@ -83,5 +83,5 @@ def instances_token(shards: TokenShards, ids: SpecialIds, slot: int) -> int:
 
 
 def test_facts() -> None:
-    assert LTR.is_causal and LTR.predicted_fraction == pytest.approx(1.0)
+    assert LTR.is_causal and LTR.predicted_share(64) == 1.0
     assert LTR.name == "ltr"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,22 @@ def test_static_masking_repeats(shards: TokenShards, ids: SpecialIds, make_mlm: 
     batches = [objective.arrays(instances, 1, epoch, np.arange(9))["input_ids"] for epoch in range(5)]
     assert (batches[0] == batches[3]).all() and (batches[1] == batches[4]).all()
     assert (batches[0] != batches[1]).any()
+
+
+def test_copies_are_all_in_one_epoch(shards: TokenShards, ids: SpecialIds, make_mlm: MakeMlm) -> None:
+    """Six ways to see the corpus: two copies of the released builder, each masked in three."""
+    pairs = SegmentPairs(0.5, "corpus", cuts="released", copies=2)
+    objective = Objective(input=pairs, token=make_mlm(), pair=None, dupe_factor=6)
+    instances = objective.bind(shards, ids, 32)
+    one_copy = len(replace(pairs, copies=1).bind(shards, ids, 32))
+    index = np.array([0, 3, one_copy, one_copy + 3])
+    seen = [objective.arrays(instances, 1, epoch, index)["input_ids"].reshape(4, -1) for epoch in range(7)]
+    assert (seen[0] == seen[3]).all() and (seen[1] == seen[4]).all() and (seen[0] != seen[1]).any()
+    dynamic = Objective(input=pairs, token=make_mlm(), pair=None)
+    assert len({dynamic.arrays(instances, 1, epoch, index)["input_ids"].tobytes() for epoch in range(7)}) == 7
+    for wrong in (3, 0, -2):
+        with pytest.raises(ValueError, match=r"dupe_factor is .* multiple"):
+            Objective(input=pairs, token=make_mlm(), pair=None, dupe_factor=wrong)
 
 
 def test_misfits_are_refused(make_mlm: MakeMlm) -> None:

@@ -219,6 +219,8 @@ def test_what_the_shipped_configuration_derives() -> None:
     found = derived()
     assert {"task.always.epochs", "task.epochs"} < set(found["epochs"])
     assert "size.depth" in found["model.num_hidden_layers"] and "steps_factor" in found["phases.*.steps"]
+    settings = ("objective.input.cuts", "objective.token.count_specials", "objective.dupe_factor")
+    assert all("fidelity" in found[key] for key in settings)
     assert (
         "model.hidden_size" in found["model.intermediate_size"] and "learning_rate" in found["optimizer.learning_rate"]
     )

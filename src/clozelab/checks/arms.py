@@ -24,7 +24,7 @@ from torch import Tensor
 from clozelab.checks.corpus import NGRAM, NgramIndex, ngram_hashes
 from clozelab.checks.subject import ERROR, OK, PROBE_SEED, WARNING, Finding, deviation, finding, share
 from clozelab.corpus.instances import source_rule
-from clozelab.corpus.packing import I64, PackedInstances
+from clozelab.corpus.packing import I64, Masking, PackedInstances, begin_words
 from clozelab.corpus.random import instance_indices
 from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
@@ -79,25 +79,30 @@ def check_masks(arm: Arm) -> Iterator[Finding]:
     token, packed, ids = arm.objective.token, sampled(arm), arm.corpus.ids
     found = token.arrays(packed, ids, PROBE_SEED, 0)
     where, labels, seen = found["prediction_positions"], found["prediction_labels"], found["input_ids"]
-    masking = getattr(token, "masking", None)
-    if masking is None:
+    if not isinstance(token, Masking):
         candidates = int((packed.lengths - 1).sum())
-        is_off = abs(len(where) - token.predicted_fraction * candidates) > 0.02 * candidates
+        is_off = abs(len(where) - token.predicted_share(packed.width) * candidates) > 0.02 * candidates
         other = (is_off, ERROR, "another share of tokens is predicted than the objective says", "look at its arrays()")
         yield finding("masks", arm.name, f"{token.name} predicts", share(len(where), candidates), other)
         return
     candidates, wrong = int((~packed.special).sum()), []
-    # Each instance rounds to whole tokens, so the share may be off by half a token each.
-    rounding = 0.5 * packed.num_instances / max(1, candidates)
-    if abs(len(where) / max(1, candidates) - masking.predict_prob) > rounding + 0.002:
-        wrong.append(f"{share(len(where), candidates)} tokens are predicted, predict_prob is {masking.predict_prob:g}")
+    most = int(token.max_predictions_fraction * packed.width) * packed.num_instances
+    wanted = min(token.predict_prob * (packed.lengths.sum() if token.count_specials else candidates), most)
+    # Each instance rounds to whole tokens, so the number may be off by half a token each.
+    if abs(len(where) - wanted) > 0.5 * packed.num_instances + 0.002 * candidates:
+        wrong.append(f"{share(len(where), candidates)} tokens are predicted, the settings say {wanted:,.0f}")
+    if token.whole_words:
+        word = np.cumsum(begin_words(packed, ids.continues))
+        sizes, hits = np.bincount(word[~packed.special]), np.bincount(word[where], minlength=int(word.max()) + 1)
+        if torn := int(((hits > 0) & (hits < sizes)).sum()):
+            wrong.append(f"{torn} words are predicted in part")
     if packed.special[where].any():
         wrong.append(f"{int(packed.special[where].sum())} special tokens are predicted")
     figure = share(len(where), candidates)
     if len(where):
         is_mask, is_same = seen[where] == ids.mask, seen[where] == labels
         shares = {"[MASK]": is_mask.mean(), "random": (~is_mask & ~is_same).mean(), "unchanged": is_same.mean()}
-        recipe = (masking.mask_fraction, masking.random_fraction, masking.same_fraction)
+        recipe = (token.mask_fraction, token.random_fraction, token.same_fraction)
         for (name, observed), fraction in zip(shares.items(), recipe, strict=True):
             # a random token can be the original one or [MASK]: a little more than chance.
             if abs(observed - fraction) > deviation(fraction, len(where)) + 0.005:
@@ -149,6 +154,7 @@ def check_pairs(arm: Arm, sample: PairSample | None = None, index: NgramIndex | 
         return
     label, number = sample.label, len(sample.label)
     wanted = float(getattr(arm.objective.input, "random_next_prob", 0.5))  # half of the pairs are swapped
+    is_released = getattr(arm.objective.input, "cuts", "") == "released"
     rate, (accuracy, chance) = float(label.mean()), length_rule(sample)
     figure = f"{share(label.sum(), number)} random; lengths alone guess {accuracy:.1%} (chance {chance:.1%})"
     by_source = chance if sample.one_source is None else source_rule(label, sample.one_source)
@@ -161,25 +167,28 @@ def check_pairs(arm: Arm, sample: PairSample | None = None, index: NgramIndex | 
         shards = arm.corpus.train
         starts = np.asarray(shards.sentence_offsets)[np.asarray(shards.document_offsets)]
         same_document = np.searchsorted(starts, a_at, side="right") == np.searchsorted(starts, b_at, side="right")
+        follows |= is_released & same_document & (b_at > a_at)  # which has cut tokens at the boundary
         is_strange = same_document if pair.is_of_other_document else ~same_document | follows
         if located.sum() >= MIN_LOCATED:
             torn, strange = (int((located & wrong).sum()) for wrong in (~is_random & ~follows, is_random & is_strange))
         figure += f"; {share(located.sum(), number)} located in the text"
     remedy = "the pair loss would learn nothing of the text: look at objective.input and corpus/instances.py"
     is_off = abs(rate - wanted) > deviation(wanted, number) + MAX_FALLBACK_FRACTION * wanted
+    is_off &= rate < wanted or not is_released  # whose lone sentences have random Bs besides
     many_fallbacks = sample.num_fallbacks > MAX_FALLBACK_FRACTION * (label.sum() + sample.num_fallbacks)
     lost = f"{sample.num_fallbacks} random next segments were not found in another document"
     told = f"asking whether both segments are of one source is right for {by_source:.1%} of the pairs"
     own = "learnt means above that; objective.input.negative_scope=source draws a random B from A's own source"
+    betrays = WARNING if is_released else ERROR  # the released code's do: objective.input.cuts=ours has none of it
     other = "random pairs are of one document" if pair.is_of_other_document else "swapped pairs are not swapped"
     yield finding(
         "pairs", arm.name, "pairs are what their labels say, lengths tell nothing", figure,
         (is_off, ERROR, f"{rate:.1%} of the pairs are random, random_next_prob is {wanted:g}", remedy),
-        (accuracy > chance + deviation(0.5, number // 2), ERROR, "lengths of segments betray a random B", remedy),
-        (bool(many_fallbacks), WARNING, lost, "add documents, or cut very long ones"),
         (torn > 0, ERROR, f"{torn} pairs labelled 'is next' do not follow in the text", remedy),
         (strange > 0, ERROR, f"{strange} {other}", remedy),
+        (accuracy > chance + deviation(0.5, number // 2), betrays, "lengths of segments betray a random B", remedy),
         (by_source > chance + deviation(0.5, number), WARNING, told, own),
+        (bool(many_fallbacks), WARNING, lost, "add documents, or cut very long ones"),
     )  # fmt: skip
 
 
@@ -244,10 +253,14 @@ class Probe:
             return self.arm.objective.token.predictions(self.models, to_torch(arrays))[model]
 
     def other_ids(self, input_ids: I64, where: I64, round_number: int = 0) -> I64:
-        """A copy with another random token at each of the slots `where`."""
+        """A copy with another random token at each of the slots `where`: a piece of a word, where there was one."""
         rng, vocab_size = np.random.default_rng([PROBE_SEED, round_number]), self.arm.config.vocab_size
-        changed = input_ids.copy()
-        changed[where] = (changed[where] + rng.integers(1, vocab_size, len(where))) % vocab_size
+        changed, continues = input_ids.copy(), self.arm.corpus.ids.continues
+        kinds = np.zeros(vocab_size, dtype=bool) if continues is None else continues
+        for kind in (False, True):
+            members, own = np.flatnonzero(kinds == kind), where[kinds[input_ids[where]] == kind]
+            step = rng.integers(1, max(2, len(members)), len(own))
+            changed[own] = members[(np.searchsorted(members, input_ids[own]) + step) % max(1, len(members))]
         return changed
 
 

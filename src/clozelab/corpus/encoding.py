@@ -57,6 +57,7 @@ class Tokenizer(ABC):
     """Separators between the two texts of a pair: [CLS] A [SEP] B [SEP], or <s> A </s></s> B </s>."""
     has_token_types: bool
     """Whether the second text of a pair has token type 1."""
+    continuing: ClassVar[re.Pattern[str]]  # how an entry begins that goes on with the word before it
     _end_of_text: ClassVar[str]
     """Stands behind each text in a batch's list of words; no word of this kind is equal to it."""
 

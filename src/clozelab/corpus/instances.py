@@ -11,7 +11,7 @@ anything). So
 * where the document ends too early, B keeps a random half or more of what is left, and a random B for such a short one
   is cut just as near the end of its own document, so that "ends with a whole sentence" is not a sign of a true B.
 
-The released builder keeps sentences whole and trims the longer side; B's end then betrays the label.
+The released builder (corpus/released.py) keeps sentences whole and trims the longer side; B's end betrays the label.
 
 Instances are found by a greedy walk over whole sentences until the budget is reached; a document's last one starts
 early enough to fill it. Only the number of an instance's first sentence is stored.
@@ -80,6 +80,7 @@ class InputFormat:
 
     has_pairs: ClassVar[bool] = False
     num_segments: ClassVar[int] = 2
+    copies: int = 1  # ways to cut the corpus that one epoch holds
     instances: ClassVar[type[Instances]]
 
     def bind(self, shards: TokenShards, ids: SpecialIds, seq_length: int) -> Instances:
@@ -114,8 +115,8 @@ class _Split:
     """Tokens from the split to the document's end; below `room`, the instance is short."""
 
 
-class _Pool:
-    """Instances to draw random next segments from, by group; for a lonely group, from all."""
+class Pool:
+    """What random next segments are drawn from, by group; for a lonely group, from all."""
 
     def __init__(self, members: I64, group: NDArray[np.uint8], lonely: Sequence[int]) -> None:
         self._members = members[np.argsort(group, kind="stable")]
@@ -124,37 +125,67 @@ class _Pool:
         self._low[lonely], self._high[lonely] = 0, len(members)
 
     def draw(self, uniform: NDArray[np.float64], group: NDArray[np.uint8]) -> I64:
-        """A member for each number in [0, 1) and group; [B] -> [B]. Every group asked for has members."""
+        """A member for each number in [0, 1) and group, which broadcast. Every group asked for has members."""
         low, high = self._low[group], self._high[group]
         return self._members[low + (uniform * (high - low)).astype(np.int64)]
 
 
-class PairInstances(Instances):
-    """Instances of `SegmentPairs`; stores one sentence number an instance."""
+class BoundPairs(Instances):
+    """What both ways to cut segment pairs share: where a random next segment may come from."""
+
+    _starts: I64
 
     def __init__(self, layout: SegmentPairs, shards: TokenShards, ids: SpecialIds, seq_length: int) -> None:
         super().__init__(layout, shards, ids, seq_length)
-        self._random_next_prob = layout.random_next_prob
-        self._budget = seq_length - 2 - ids.pair_separators
-        self._starts = self._find_starts()
-        self.num_skipped_documents = int((np.diff(self._documents) == 1).sum())
+        self._layout, self._budget = layout, seq_length - 2 - ids.pair_separators
+        sizes, least = np.diff(self._documents), 1 if layout.lone_sentences == "random" else 2
+        self.num_skipped_documents = int((sizes < least).sum())
         """Documents of a single sentence: they have no place to split."""
-        document = self._document_of(self._starts)
         # Random next segments come from the same group of documents: a source, or all as one.
         self._groups = self._sources if layout.negative_scope == "source" else np.zeros_like(self._sources)
-        lonely = self._lonely_groups(np.unique(document))
-        self.lonely_sources = [shards.source_names[index] for index in lonely]
+        self._lonely = self._lonely_groups(np.flatnonzero(sizes >= least))
+        self.lonely_sources = [shards.source_names[index] for index in self._lonely]
         """Sources with a single document to make pairs of: their random next segments are other sources'."""
-        group, tails = self._groups[document], np.flatnonzero(np.append(document[1:] != document[:-1], True))
-        self._all, self._tails = _Pool(np.arange(len(document)), group, lonely), _Pool(tails, group[tails], lonely)
 
     def __len__(self) -> int:
         return len(self._starts)
 
+    def _lonely_groups(self, documents: I64) -> list[int]:
+        """Groups without another document for their random next segments, which then come from all groups.
+
+        ValueError where there is nothing to pair, or where a random next segment could never be found.
+        """
+        if not len(documents):
+            raise ValueError(
+                "there is no document with two sentences, so no segment pair can be made: add text (or raise "
+                "corpus.validation_fraction if this is the validation split), or use objective/input=full_sentences."
+            )
+        draws = self._layout.random_next_prob > 0 or self._layout.lone_sentences == "random"
+        _, whole = np.unique(self._origins[documents], return_index=True)
+        if draws and len(whole) < 2:
+            raise ValueError(
+                "the split has a single document with two sentences or more, so there is no other document to draw a "
+                "random next segment from: add documents, or set random_next_prob=0."
+            )
+        groups, counts = np.unique(self._groups[documents[whole]], return_counts=True)
+        return groups[counts < 2].tolist() if draws else []
+
+
+class PairInstances(BoundPairs):
+    """Instances of `SegmentPairs` by our cuts; stores one sentence number an instance."""
+
+    def __init__(self, layout: SegmentPairs, shards: TokenShards, ids: SpecialIds, seq_length: int) -> None:
+        super().__init__(layout, shards, ids, seq_length)
+        self._starts = self._find_starts()
+        document = self._document_of(self._starts)
+        group, tails = self._groups[document], np.flatnonzero(np.append(document[1:] != document[:-1], True))
+        self._all = Pool(np.arange(len(document)), group, self._lonely)
+        self._tails = Pool(tails, group[tails], self._lonely)
+
     def pack(self, seed: int, epoch: Epoch, index: I64) -> PackedInstances:
         index = np.asarray(index, dtype=np.int64)
         split = self._split(seed, epoch, index)
-        wants_random = uniform01(seed, epoch, "random next", index) < self._random_next_prob
+        wants_random = uniform01(seed, epoch, "random next", index) < self._layout.random_next_prob
         b_start, label = self._random_starts(seed, epoch, index, split, wants_random)
         packed = pack_pairs(self._tokens, replace(split.spans, b_start=b_start), self.ids, self.seq_length, index)
         b_document = self._document_of(np.searchsorted(self._sentences, b_start))
@@ -169,45 +200,28 @@ class PairInstances(Instances):
     def _find_starts(self) -> I64:
         """First sentences of all instances; a document's last instance is moved back until it fills the budget."""
         sentences, documents = self._sentences, self._documents
+        self._budgets = self._layout.budgets(0, np.arange(len(documents) - 1), self._budget)
 
         def following(low: int, high: int) -> I64:
-            reach = np.searchsorted(sentences, sentences[low:high] + self._budget)
-            ends = documents[np.searchsorted(documents, np.arange(low, high), side="right")]
-            return np.minimum(reach, ends)
+            document = self._document_of(np.arange(low, high))
+            reach = np.searchsorted(sentences, sentences[low:high] + self._budgets[document])
+            return np.minimum(reach, documents[document + 1])
 
         starts = walk(len(sentences) - 1, following)
         document = self._document_of(starts)
         first, end = documents[document], documents[document + 1]
         is_last = np.append(document[1:] != document[:-1], True)[: len(starts)]
-        fills = np.searchsorted(sentences, sentences[end] - self._budget, side="right") - 1
+        fills = np.searchsorted(sentences, sentences[end] - self._budgets[document], side="right") - 1
         moved = np.maximum(first, np.minimum(np.minimum(starts, fills), end - 2))
         return np.where(is_last, moved, starts)[end - first > 1]
 
-    def _lonely_groups(self, documents: I64) -> list[int]:
-        """Groups without another document for their random next segments, which then come from all groups.
-
-        ValueError where there is nothing to pair, or where a random next segment could never be found.
-        """
-        if not len(documents):
-            raise ValueError(
-                "there is no document with two sentences, so no segment pair can be made: add text (or raise "
-                "corpus.validation_fraction if this is the validation split), or use objective/input=full_sentences."
-            )
-        _, whole = np.unique(self._origins[documents], return_index=True)
-        if self._random_next_prob and len(whole) < 2:
-            raise ValueError(
-                "the split has a single document with two sentences or more, so there is no other document to draw a "
-                "random next segment from: add documents, or set random_next_prob=0."
-            )
-        groups, counts = np.unique(self._groups[documents[whole]], return_counts=True)
-        return groups[counts < 2].tolist() if self._random_next_prob else []
-
     def _split(self, seed: int, epoch: Epoch, index: I64) -> _Split:
         """A, and the true B, of each instance."""
-        sentences, budget = self._sentences, self._budget
+        sentences = self._sentences
         draw = uniform01(seed, column_of(epoch), "split", index[:, None], _THREE)  # [B, 3] in [0, 1)
         first = self._starts[index]
         document = self._document_of(first)
+        budget = self._budgets[document]
         last_sentence = self._documents[document + 1] - 1
         last, end = sentences[last_sentence], sentences[last_sentence + 1]
         # A begins half of the time inside the first sentence, so that chunk ends are seen in some epochs too. Not
@@ -215,7 +229,7 @@ class PairInstances(Instances):
         start = sentences[first]
         skip = (np.maximum(2 * draw[:, 0] - 1, 0) * (sentences[first + 1] - start)).astype(np.int64)
         start = start + np.where(skip <= end - budget - start, skip, 0)
-        reach = np.minimum(budget - max(1, budget // 8), last - start)
+        reach = np.minimum(budget - np.maximum(1, budget // 8), last - start)
         wanted = 1 + (draw[:, 1] * reach).astype(np.int64)
         boundary = sentences[np.searchsorted(sentences, start + wanted)]
         a_full = boundary - start
@@ -276,21 +290,44 @@ def _cuts(available: I64) -> I64:
 class SegmentPairs(InputFormat):
     """[CLS] A [SEP] B [SEP]: B follows A in its document, or with `random_next_prob` comes from another one.
 
+    `cuts`: ours, or those of the released builder (corpus/released.py), where lengths tell something of the label.
     `negative_scope`: "corpus" draws the other document over the whole corpus, "source" inside A's own source (over the
-    corpus where that is a single document); always in proportion to length. Over a corpus of unlike sources, the source
-    tells half of the random segments: see `source_rule`.
+    corpus where that is a single document); in proportion to length, released cuts all alike. Over a corpus of unlike
+    sources, the source tells half of the random segments: see `source_rule`.
     """
 
     random_next_prob: float
     negative_scope: str
+    cuts: str = "ours"
+    short_seq_prob: float = 0.0  # share of the documents whose instances are shorter, by a length drawn for each
+    put_back_unused: bool = False  # cuts=released alone, as the next two: what a random B replaces is used again
+    lone_sentences: str = "left_out"  # of chunks with one sentence; or random: they get a random B in any case
+    copies: int = 1  # the corpus is cut in so many ways
+    builder_seed: int = 12345  # of what is drawn once for all runs
     has_pairs = True
     instances = PairInstances
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.random_next_prob <= 1.0:
-            raise ValueError(f"random_next_prob is {self.random_next_prob}; it must lie in [0, 1].")
-        if self.negative_scope not in ("corpus", "source"):
-            raise ValueError(f"negative_scope is {self.negative_scope!r}; choose corpus or source.")
+        for key in ("random_next_prob", "short_seq_prob"):
+            if not 0.0 <= getattr(self, key) <= 1.0:
+                raise ValueError(f"{key} is {getattr(self, key)}; it must lie in [0, 1].")
+        known = {"negative_scope": "corpus source", "cuts": "ours released", "lone_sentences": "left_out random"}
+        for key, choices in ((key, words.split()) for key, words in known.items()):
+            if getattr(self, key) not in choices:
+                raise ValueError(f"{key} is {getattr(self, key)!r}; choose {' or '.join(choices)}.")
+        given, plain = (self.put_back_unused, self.lone_sentences, self.copies), (False, "left_out", 1)
+        if self.copies < 1 or (self.cuts == "ours" and given != plain):
+            raise ValueError(f"put_back_unused, lone_sentences, copies are {given}; cuts=ours has {plain}, none has 0.")
+
+    def bind(self, shards: TokenShards, ids: SpecialIds, seq_length: int) -> Instances:
+        from clozelab.corpus.released import ReleasedInstances  # here: it stands on this file
+
+        return (ReleasedInstances if self.cuts == "released" else PairInstances)(self, shards, ids, seq_length)
+
+    def budgets(self, copy: Epoch, document: I64, budget: int) -> I64:
+        """Tokens of text that instances of each document [N] are to have: the budget or, in a short one, 2 to that."""
+        draw = uniform01(self.builder_seed, column_of(copy), "short", document[:, None], _THREE[:2])
+        return np.where(draw[:, 0] < self.short_seq_prob, 2 + (draw[:, 1] * (budget - 1)).astype(np.int64), budget)
 
 
 class WindowInstances(Instances):

@@ -2,16 +2,17 @@
 
 A batch is a rectangle of B instances with S slots each, T = B * S; real tokens come first. P positions are predicted.
 
-Masking: each instance gets exactly max(1, round(predict_prob * candidates)) predicted positions, drawn without
-replacement from all slots but [CLS], [SEP] and padding: the slots with the smallest random keys. What happens to a
-chosen position is drawn for each position by itself. The random replacement of WordPiece comes from the whole
-vocabulary list, special tokens included, as in the released code (the paper does not say); it can therefore be the
-original token. Byte-level BPE leaves its special tokens out, as RoBERTa's code.
+Masking: each instance gets exactly `Masking.number` predicted positions, drawn without replacement from all slots but
+[CLS], [SEP] and padding: the slots with the smallest random keys (`choose_spans`: whole words and spans). What happens
+to a chosen position is drawn for each by itself, or once a span. The random replacement of WordPiece comes from the
+whole vocabulary list, special tokens included, as in the released code (the paper does not say); it can therefore be
+the original token. Byte-level BPE leaves its special tokens out, as RoBERTa's code.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,12 +45,14 @@ class SpecialIds:
     has_token_types: bool = True
     undrawn: tuple[int, ...] = ()
     """`undrawn_ids`."""
+    continues: BoolArray | None = field(default=None, compare=False, repr=False)  # [V]; None: every token is a word
 
     @classmethod
     def of(cls, tokenizer: Any) -> SpecialIds:
         ids = {name: getattr(tokenizer, f"{name}_id") for name in ("cls", "sep", "pad", "mask")}
         rules = {name: getattr(tokenizer, name) for name in ("vocab_size", "pair_separators", "has_token_types")}
-        return cls(**ids, **rules, undrawn=tokenizer.undrawn_ids)
+        continues = np.array([bool(tokenizer.continuing.match(token)) for token in tokenizer.vocabulary])
+        return cls(**ids, **rules, undrawn=tokenizer.undrawn_ids, continues=continues)
 
 
 @dataclass(frozen=True)
@@ -171,14 +174,19 @@ def _rectangle(
     )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Masking:
-    """How many positions are predicted and what the encoder sees there; the three fractions sum to 1."""
+    """How many positions are predicted, which, and what the encoder sees there; the three fractions sum to 1."""
 
     predict_prob: float
     mask_fraction: float
     random_fraction: float
     same_fraction: float
+    count_specials: bool = False  # predict_prob is of [CLS] and [SEP], too, as in the released code
+    max_predictions_fraction: float = 1.0  # of the slots, at most: its max_predictions_per_seq, 20 of 128
+    whole_words: bool = False  # all pieces of a word are predicted, or none
+    span_weights: Sequence[float] = (1.0,)  # how often spans of 1, 2, ... words (or tokens) begin, in proportion
+    one_action_a_span: bool = False  # of [MASK], random and same
 
     def __post_init__(self) -> None:
         fractions = (self.mask_fraction, self.random_fraction, self.same_fraction)
@@ -189,15 +197,32 @@ class Masking:
                 f"mask_fraction, random_fraction and same_fraction are {fractions}, sum {sum(fractions):g}; "
                 "they must not be negative and must sum to 1."
             )
+        if min(self.max_predictions_fraction, sum(self.span_weights)) <= 0 or min(self.span_weights) < 0:
+            raise ValueError(
+                f"max_predictions_fraction is {self.max_predictions_fraction}, span_weights {self.span_weights}: give "
+                "the first a share above 0, the second a number for each length from 1 on, such as [1.0] or [6, 3, 2]."
+            )
+
+    def number(self, lengths: I64, candidates: I64, width: int) -> I64:
+        """Predictions of instances [B] of so many tokens, of which so many may be predicted, in `width` slots."""
+        wanted = np.rint(self.predict_prob * (lengths if self.count_specials else candidates)).astype(np.int64)
+        return np.minimum(candidates, np.maximum(1, np.minimum(wanted, int(self.max_predictions_fraction * width))))
 
     def apply(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> tuple[I64, I64, I64]:
         """Returns (input_ids [T] as the encoder sees them, prediction_positions [P] ascending, labels [P])."""
-        position = choose_positions(packed, self.predict_prob, seed, epoch)
+        num_special = packed.special.reshape(-1, packed.width).sum(1)
+        number = self.number(packed.lengths, packed.width - num_special, packed.width)
+        if self.whole_words or len(self.span_weights) > 1:
+            begins = begin_words(packed, ids.continues if self.whole_words else None)
+            position, first = choose_spans(packed, number, begins, self.span_weights, seed, epoch)
+        else:
+            position = first = choose_positions(packed, number, seed, epoch)
         labels = packed.input_ids[position]
         instance = position // packed.width
         draw = (seed, epoch if isinstance(epoch, int) else epoch[instance])
         slot = packed.position_ids[position]
-        action = uniform01(*draw, "mask action", packed.names[instance], slot)
+        decides = packed.position_ids[first] if self.one_action_a_span else slot
+        action = uniform01(*draw, "mask action", packed.names[instance], decides)
         drawn = integers(*draw, "mask token", packed.names[instance], slot, high=ids.vocab_size - len(ids.undrawn))
         for index in ids.undrawn:
             drawn += drawn >= index
@@ -208,15 +233,58 @@ class Masking:
         return input_ids, position, labels
 
 
-def choose_positions(packed: PackedInstances, predict_prob: float, seed: int, epoch: Epoch) -> I64:
-    """Stream positions [P] to predict, ascending; keys carry the slot in their low bits, so the number is exact."""
+def choose_positions(packed: PackedInstances, number: I64, seed: int, epoch: Epoch) -> I64:
+    """Stream positions to predict, ascending, `number` [B] of each instance; [P]."""
+    keys, special = _keys(packed, seed, epoch), packed.special.reshape(-1, packed.width)
+    keys[special] = _NEVER
+    threshold = np.sort(keys, axis=1)[np.arange(len(keys)), np.maximum(number - 1, 0)]
+    return np.flatnonzero((keys <= threshold[:, None]) & ~special)
+
+
+def _keys(packed: PackedInstances, seed: int, epoch: Epoch) -> NDArray[np.uint64]:
+    """The order in which slots are chosen [B, S]; the slot in the low bits, so that no two of an instance are equal."""
     slot = np.arange(packed.width, dtype=np.uint64)
     keys = uniform_u64(seed, column_of(epoch), "mask position", packed.names[:, None], slot[None, :])
     keys &= ~np.uint64((1 << _SLOT_BITS) - 1)
     keys |= slot
-    special = packed.special.reshape(keys.shape)
-    keys[special] = _NEVER
-    candidates = packed.width - special.sum(1)
-    count = np.minimum(candidates, np.maximum(1, np.rint(predict_prob * candidates).astype(np.int64)))
-    threshold = np.sort(keys, axis=1)[np.arange(len(keys)), np.maximum(count - 1, 0)]
-    return np.flatnonzero((keys <= threshold[:, None]) & ~special)
+    return keys
+
+
+def begin_words(packed: PackedInstances, continues: BoolArray | None) -> BoolArray:
+    """[B, S] where words begin. As in the released code, a B that begins inside a word goes on with A's last one."""
+    text = ~packed.special.reshape(-1, packed.width)
+    goes_on = False if continues is None else continues[packed.input_ids].reshape(text.shape)
+    return text & ~(goes_on & (np.cumsum(text, axis=1) > 1))
+
+
+def choose_spans(
+    packed: PackedInstances, number: I64, begins: BoolArray, weights: Sequence[float], seed: int, epoch: Epoch
+) -> tuple[I64, I64]:
+    """Stream positions to predict, ascending, at most `number` [B] of each instance, and where their spans begin; [P].
+
+    Words are tried in the order of their keys. A span has as many as are drawn, or ends before one that is taken, too
+    long, or behind a separator. If not even its first word fits, the next is tried, as in the released code.
+    """
+    rows, slots, most = np.arange(len(begins))[:, None], np.arange(packed.width)[None, :], len(weights)
+    text, word = ~packed.special.reshape(begins.shape), np.cumsum(begins, axis=1) - 1
+    first, span = np.full((2, len(begins), packed.width + most), -1)  # by word
+    first[np.nonzero(begins)[0], word[begins]] = np.nonzero(begins)[1]
+    size = np.bincount((rows * first.shape[1] + word)[text], minlength=first.size).reshape(first.shape)
+    drawn = uniform01(seed, column_of(epoch), "mask span", packed.names[:, None], slots)
+    reach = 1 + np.searchsorted(np.cumsum(weights[:-1]) / sum(weights), drawn, side="right")
+    order = np.argsort(np.where(begins, _keys(packed, seed, epoch), _NEVER), axis=1)
+    left, words = number.copy(), begins.sum(1)
+    for turn in range(int(words.max(initial=0))):
+        if not len(row := np.flatnonzero((left > 0) & (turn < words))):
+            break
+        slot = order[row, turn]
+        at, grows = word[row, slot], np.ones(len(row), dtype=bool)
+        for step in range(most):
+            taken, joins = span[row, at] >= 0, first[row, at] == first[row, at - 1] + size[row, at - 1]
+            grows &= (step < reach[row, slot]) & ~taken & (joins | (step == 0)) & (size[row, at] <= left[row])
+            span[row[grows], at[grows]] = slot[grows]
+            left[row[grows]] -= size[row[grows], at[grows]]
+            at = at + 1
+    begun = np.where(text, span[rows, word], -1)
+    position = np.flatnonzero(begun >= 0)
+    return position, (rows * packed.width + begun).reshape(-1)[position]

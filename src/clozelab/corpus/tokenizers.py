@@ -52,6 +52,7 @@ class WordPieceTokenizer(Tokenizer):
     smallest = len(SPECIAL_TOKENS) + 1
     pair_separators = 1
     has_token_types = True
+    continuing = re.compile("##")
     _end_of_text = "\x01"  # cleaning removes it from texts
 
     @classmethod
@@ -205,6 +206,7 @@ class ByteBpeTokenizer(Tokenizer):
     smallest = len(special_tokens) + 256
     pair_separators = 2
     has_token_types = False
+    continuing = re.compile("[^Ġ]")
     _end_of_text = ""  # a word has at least one character
 
     def __init__(

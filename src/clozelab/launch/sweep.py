@@ -81,9 +81,10 @@ def phase_objectives(config: Mapping[str, Any]) -> list[dict[str, Any]]:
             loaded = GlobalHydra.instance()
             loader = loaded.config_loader() if loaded.is_initialized() else make_loader()
             composed = loader.load_configuration("pretrain", [f"objective={said}"], run_mode=RunMode.RUN)
-            composed.merge_with({"scale": config["scale"]})
+            composed.merge_with({key: config[key] for key in ("scale", "fidelity", "fidelities")})
+            composed.objective.dupe_factor = usual["dupe_factor"]
             node: Any = OmegaConf.to_container(composed.objective, resolve=True)
-            found.append(node | {"dupe_factor": usual["dupe_factor"]})
+            found.append(node)
             continue
         try:
             node = OmegaConf.merge(OmegaConf.create(usual, flags={"struct": True}), said)

@@ -17,7 +17,6 @@ class LeftToRight(TokenObjective):
 
     name = "ltr"
     is_causal = True
-    predicted_fraction = 1.0
 
     def __init__(self, *, weight: float) -> None:
         self.weight = weight

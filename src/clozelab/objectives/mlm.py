@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
+import numpy as np
+
 from clozelab.corpus.packing import Epoch, Masking, PackedInstances, SpecialIds
 from clozelab.objectives.objective import Arrays, Sight, TokenObjective
 
 
-class MaskedLanguageModel(TokenObjective):
+@dataclass(eq=False)
+class MaskedLanguageModel(TokenObjective, Masking):
     """Predicts `predict_prob` of each instance's tokens; of those, the encoder sees [MASK], a random token or the token
-    itself.
+    itself."""
 
-    ValueError where the three fractions do not sum to 1.
-    """
-
+    weight: float = field(kw_only=True)
     name = "mlm"
     is_causal = False
 
-    def __init__(
-        self, *, predict_prob: float, mask_fraction: float, random_fraction: float, same_fraction: float, weight: float
-    ) -> None:
-        self.masking = Masking(predict_prob, mask_fraction, random_fraction, same_fraction)
-        self.predicted_fraction = predict_prob
-        self.weight = weight
+    def predicted_share(self, seq_length: int) -> float:
+        length = np.array([seq_length])
+        return float(self.number(length, length - 3, seq_length)[0]) / seq_length  # of a pair
 
     def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
-        input_ids, position, labels = self.masking.apply(packed, ids, seed, epoch)
+        input_ids, position, labels = self.apply(packed, ids, seed, epoch)
         return {"input_ids": input_ids, "prediction_positions": position, "prediction_labels": labels}
 
     def allowed(self, packed: PackedInstances, arrays: Arrays) -> list[Sight]:  # noqa: ARG002
         position = arrays["prediction_positions"]
-        return [Sight(self.name, "encoder", position, position, past_only=False, own_share=self.masking.same_fraction)]
+        return [Sight(self.name, "encoder", position, position, past_only=False, own_share=self.same_fraction)]

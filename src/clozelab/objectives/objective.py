@@ -119,8 +119,6 @@ class TokenObjective(_Weighted):
 
     is_causal: ClassVar[bool]
     """The encoder's attention mask, remembered with its weights."""
-    predicted_fraction: float
-    """Share of slots with a vocabulary projection."""
 
     @abstractmethod
     def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
@@ -132,6 +130,10 @@ class TokenObjective(_Weighted):
     @abstractmethod
     def allowed(self, packed: PackedInstances, arrays: Arrays) -> list[Sight]:
         """What the predictions of `arrays`, which were made from `packed`, may see."""
+
+    def predicted_share(self, seq_length: int) -> float:  # noqa: ARG002
+        """Of the slots of a full instance, those with a vocabulary projection."""
+        return 1.0
 
     def build(self, models: dict[str, EncoderWithHeads]) -> None:
         """Puts the heads on models["encoder"], and adds further models."""
@@ -236,8 +238,8 @@ class Objective:
         input: SegmentPairs, FullSentences or another format of instances.
         token: what is predicted at tokens.
         pair: what is predicted of the two segments; ValueError if the input format makes no such pairs.
-        dupe_factor: static masking: each instance repeats after this many epochs (the released code made 10 copies,
-            each masked apart). None: every epoch is new.
+        dupe_factor: static masking: the corpus is seen in so many ways, then all repeats (the released code made 10
+            copies, each masked apart); the input format's copies are all in one epoch. None: every epoch is new.
     """
 
     def __init__(
@@ -250,8 +252,10 @@ class Objective:
     ) -> None:
         if pair is not None:
             pair.check_input(input)
+        if dupe_factor is not None and (dupe_factor < 1 or dupe_factor % input.copies):
+            raise ValueError(f"objective.dupe_factor is {dupe_factor}: give a multiple of input.copies={input.copies}.")
         self.input, self.token, self.pair, self.dupe_factor = input, token, pair, dupe_factor
-        self.is_causal, self.predicted_fraction = token.is_causal, token.predicted_fraction
+        self.is_causal = token.is_causal
 
     @property
     def weights(self) -> dict[str, float]:
@@ -273,7 +277,7 @@ class Objective:
             prediction_labels [P]; source [B]; a pair objective's label [B], and b_source [B] where B may be another's.
         """
         if self.dupe_factor is not None:
-            epoch = epoch % self.dupe_factor
+            epoch = epoch % (self.dupe_factor // self.input.copies)
         packed, labels = self.arrange(instances.pack(seed, epoch, index), seed, epoch)
         return self.arrays_of(packed, instances.ids, seed, epoch) | labels
 

@@ -149,7 +149,8 @@ class Corpus:
         if key not in self._instances:
             shards = self.train
             documents, sentences = np.asarray(shards.document_offsets), np.asarray(shards.sentence_offsets)
-            number = int(np.searchsorted(sentences[documents], MAX_BOUND_TOKENS, side="right")) - 1
+            most = MAX_BOUND_TOKENS // objective.input.copies
+            number = int(np.searchsorted(sentences[documents], most, side="right")) - 1
             if 2 <= number < shards.num_documents:
                 shards = replace(
                     shards, document_offsets=documents[: number + 1],
@@ -237,7 +238,7 @@ class Arm(Shape):
     def flops_per_token(self) -> list[float]:
         """Of training in each phase."""
         return [
-            own.token.flops_per_token(self.config, phase["seq_length"], own.predicted_fraction)
+            own.token.flops_per_token(self.config, phase["seq_length"], own.token.predicted_share(phase["seq_length"]))
             for phase, own in zip(self.phases, self.of_phases, strict=True)
         ]
 
@@ -248,7 +249,7 @@ class Arm(Shape):
     @property
     def electra_flops(self) -> float:
         """By ELECTRA's convention, every step at the longest instance."""
-        fraction = min(1.0, self.objective.predicted_fraction * ELECTRA_ROOM)
+        fraction = min(1.0, self.objective.token.predicted_share(self.longest) * ELECTRA_ROOM)
         tokens = self.longest * sum(phase["steps"] * phase["global_batch_size"] for phase in self.phases)
         return tokens * electra_flops_per_token(self.config, self.longest, fraction)
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from clozelab.config import check_config, kept_step, total_steps
 from clozelab.corpus.generated import known_loss
-from clozelab.corpus.packing import SpecialIds
+from clozelab.corpus.packing import Masking, SpecialIds
 from clozelab.corpus.shards import PreparedCorpus, unigram_loss
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
@@ -172,10 +172,10 @@ def corpus_facts(
     a generated one, the best of all."""
     labels = data.held_out_labels()
     facts: dict[str, Any] = {"unigram_loss": unigram_loss(corpus.train, labels)}
-    masking = getattr(objective.token, "masking", None)
-    if not cfg.corpus.generator or (masking is None and not objective.is_causal):
+    mask = objective.token if isinstance(objective.token, Masking) else None
+    if not cfg.corpus.generator or (not objective.is_causal if mask is None else len(mask.span_weights) > 1):
         return facts
-    shares = None if masking is None else (masking.predict_prob, masking.same_fraction)
+    shares = None if mask is None else (min(mask.predict_prob, mask.max_predictions_fraction), mask.same_fraction)
     length = data.validation_seq_length
     known = known_loss(cfg.data_dir, corpus.tokenizer, labels, seq_length=length, masking=shares)
     return facts | ({"known_loss": known} if known else {})

@@ -168,6 +168,7 @@ def derived() -> dict[str, list[str]]:
     """Setting -> those that conf/ derives it from: epochs from task.epochs, of phases only their length."""
     files = [("", CONF_DIR / f"{stage}.yaml") for stage in ("pretrain", "finetune")]
     files += [("model.", path) for path in (CONF_DIR / "model").glob("*.yaml")]
+    files += [(f"objective.{path.parent.name}.", path) for path in (CONF_DIR / "objective").glob("*/*.yaml")]
     found: dict[str, list[str]] = {}
     for prefix, path in files:
         for key, value in flatten(read_yaml(path)).items():
