@@ -436,3 +436,57 @@ def test_texts_cut_to_other_lengths_are_named_and_failed_runs_are_not(experiment
     assert "differ in the length that texts are cut to: " in line and "64 tokens (1 runs" in line
     change(root, "finetune/ltr/pretrain-seed-1/*/seed-1", status="failed")
     assert unequal(experiment, root) == []
+
+
+def made(root: Path, pattern: str, **environment: str) -> None:
+    """Versions, and hashes of modules where a name has a dot."""
+    modules = {name.replace("__", "."): one for name, one in environment.items() if "__" in name}
+    change(root, pattern, modules=modules, environment={k: v for k, v in environment.items() if "__" not in k})
+
+
+def test_arms_of_two_versions_of_the_code_are_not_compared(experiment: Experiment, root: Path) -> None:
+    made(root, "pretrain/*/*", objectives__mlm="a1", models__encoder="b1")
+    made(root, "finetune/*/*/*/*", modules__spans="c1")
+    assert mrpc(experiment, root).verdict == HOLDS
+    made(root, "pretrain/ltr/*", objectives__mlm="a2", models__encoder="b1")
+    found = mrpc(experiment, root)
+    assert found.verdict == NOT_COMPARABLE
+    assert found.note == "other code: pre-trained with two versions of objectives.mlm, and differ_in does not say code"
+    allowed = experiment.model_copy(update={"differ_in": ("code",)})
+    found = mrpc(allowed, root)
+    assert found.verdict == HOLDS and "pre-trained with objectives.mlm a2 against a1" in found.note
+    made(root, "pretrain/ltr/*", objectives__mlm="a1", models__encoder="b1")
+    made(root, "finetune/ltr/*/*/*", modules__spans="c2")
+    assert "other code: fine-tuned with two versions of modules.spans" in mrpc(experiment, root).note
+
+
+def test_modules_that_one_arm_does_not_use_are_no_difference(experiment: Experiment, root: Path) -> None:
+    """Left to right has no masking; a run of which nothing is known differs in nothing."""
+    made(root, "pretrain/mlm/*", objectives__mlm="a1", models__encoder="b1")
+    made(root, "pretrain/ltr/*", objectives__ltr="d1", models__encoder="b1")
+    assert mrpc(experiment, root).verdict == HOLDS and unequal(experiment, root) == []
+    made(root, "pretrain/ltr/*")
+    assert mrpc(experiment, root).verdict == HOLDS
+
+
+def test_code_that_differs_only_between_seeds_is_no_difference_of_arms(experiment: Experiment, root: Path) -> None:
+    for seed in (1, 2, 3):
+        made(root, f"pretrain/*/seed-{seed}", models__encoder=f"b{seed}", torch=f"2.{seed}")
+    found = mrpc(experiment, root)
+    assert found.verdict == HOLDS and "torch" not in found.note and "encoder" not in found.note
+    torch, code = unequal(experiment, root)  # but said
+    assert code.startswith("pre-training runs were made with different models.encoder: b1 (e.g. pretrain/ltr/seed-1), ")
+    assert torch.startswith("pre-training runs were made with different torch: 2.1 (e.g. ")
+
+
+def test_another_environment_is_a_note(experiment: Experiment, root: Path) -> None:
+    made(root, "pretrain/*/*", torch="2.13.0", kernels="x86_64 avx2")
+    made(root, "finetune/*/*/*/*", torch="2.13.0")
+    assert "torch" not in mrpc(experiment, root).note
+    made(root, "pretrain/ltr/seed-2", torch="2.11.0", kernels="x86_64 avx2")
+    found = mrpc(experiment, root)
+    assert found.verdict == HOLDS and "pre-trained with torch 2.11.0 against 2.13.0" in found.note
+    assert "kernels" not in found.note
+    made(root, "finetune/mlm/*/*/*", torch="2.11.0")
+    note = mrpc(experiment, root).note
+    assert "pre-trained with torch 2.11.0 against 2.13.0; fine-tuned with torch 2.13.0 against 2.11.0" in note

@@ -189,7 +189,7 @@ def differences(table: Table) -> list[dict[str, str]]:
                 "unit": POINTS if one.unit == PERCENT else one.unit,
                 "interval": interval(link.difference, one.decimals),
                 "p": probability(correction.corrected.get(link.key)),
-                "note": "; ".join(filter(None, (link.barred, link.copies, link.lengths, link.below, basis))),
+                "note": "; ".join(filter(None, (link.barred, link.copies, link.lengths, link.made, link.below, basis))),
             }
         )
     return found

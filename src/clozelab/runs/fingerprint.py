@@ -189,7 +189,11 @@ WATCHERS = ("host.py", "measuring.py", "tracking.py")  # they watch a training, 
 
 
 def code_hash(stage: str, config: Mapping[str, Any]) -> str:
-    """The code that makes a run: its stage, the `_target_`s of its configuration, and what these import.
+    return digest(code_of(stage, config))
+
+
+def code_of(stage: str, config: Mapping[str, Any]) -> dict[str, str]:
+    """The code that makes a run, module by module: its stage, the `_target_`s of its configuration, what these import.
 
     Comments, docstrings and line endings count for nothing; nor do the rooms that plan, launch, record and judge.
     """
@@ -203,7 +207,7 @@ def code_hash(stage: str, config: Mapping[str, Any]) -> str:
         if name and name not in found:
             found[name], imported = code[name]
             left += imported if name == f"stages.{stage}" or not name.startswith("stages.") else ()  # not for both
-    return digest(found)
+    return found
 
 
 @cache

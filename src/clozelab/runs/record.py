@@ -127,6 +127,7 @@ class Record(BaseModel):
     facts: dict[str, Any] = {}
     process: Process | None = None
     code: str = ""  # hash of what computes it (fingerprint.code_hash), of the last session
+    modules: dict[str, str] = {}  # the same module by module: arms that use others may be compared in those of both
     environment: dict[str, str] = {}  # what else decides the last digits: Python, torch, numpy, tokenizers, kernels
     versions: dict[str, str] = {}
     git: Git | None = None

@@ -30,6 +30,7 @@ from clozelab.runs.fingerprint import (
     RESULTS_VERSIONS,
     UNWATCHED,
     code_hash,
+    code_of,
     digest,
     encoder_fingerprint,
     flatten,
@@ -62,7 +63,7 @@ from clozelab.training.stopping import Watch, interrupt, taken_signals
 LEFT_BY_RUNS = ("checkpoints", "encoder", "encoders", "metrics.csv", "scores.json")
 LINKED = ("encoder", "encoders", "metrics.csv")
 OF_THE_TRAINING = ("status", "started", "finished", "seconds", "sessions", "facts", "process", "versions", "git",
-                   "host", "earlier_sessions", "code", "environment")  # fmt: skip
+                   "host", "earlier_sessions", "code", "modules", "environment")  # fmt: skip
 """What a record that shares an equal run has from that run's."""
 CHOSEN_FOR_A_LAYOUT = ("micro_batch_sizes", "compiled")
 FOLLOWER_WAIT_SECONDS = 120.0
@@ -342,6 +343,7 @@ def new_record(
         started=now(),
         process=Process(pid=os.getpid(), host=platform.node()),
         code=code_hash(stage, plain),
+        modules={name: one[:8] for name, one in code_of(stage, plain).items()},
         **host_facts(),
         folder=folder,
     )

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain
+from operator import attrgetter, itemgetter, mul
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from clozelab.schema import LAYOUT, NEUTRAL, meaning_of
 from clozelab.suggestions import CONF_DIR, listed, rough
 from clozelab.training.measuring import read_rows
 from clozelab.verdicts.experiment import RATE_KEYS, STEP_KEYS, Column, Experiment, Row, read_yaml
-from clozelab.verdicts.table import Table, build_table, grouped, seeds_of
+from clozelab.verdicts.table import Seeds, Table, build_table, grouped, seeds_of
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
@@ -43,6 +44,9 @@ PROTOCOL = (
 )
 TOLERANCE = 0.02
 SHOWN = 3
+CODE = "code"
+"""What `differ_in` says where rows may be of other versions of the code."""
+Apart = dict[str, list[tuple[str, str]]]
 ANSWERS = ("predictions*.json*", "nbest_predictions.json", "null_odds.json")
 NO_DIFFERENCE = (
     *("seed", "pretrain_seed", "task", "experiment", "hydra", "trainer", "logger", "hub", "share_runs", "reuse"),
@@ -68,6 +72,9 @@ def why_not(table: Table, first: str, second: str, tasks: Iterable[str]) -> str:
         for task in tasks:
             mine, theirs = ([run for run in one if run.task == task] for one in rows)
             yield _difference("fine-tuned", mine, theirs, table.experiment.free_keys | about)
+        for how, mine, theirs in _sides(table, first, second, tasks):
+            if (other := sorted(_made(mine, theirs, attrgetter("modules")))) and CODE not in table.experiment.free_keys:
+                yield f"other code: {how} with two versions of {_some(other)}, and differ_in does not say {CODE}"
         for name, arm, mine in zip((first, second), arms, rows, strict=True):
             if other := [run for run in mine if arm and run.config.get("encoder_arm", arm) not in (arm, None)]:
                 yield (
@@ -82,6 +89,27 @@ def why_not(table: Table, first: str, second: str, tasks: Iterable[str]) -> str:
                 yield f"the rows stand for one encoder, and began from different ones (pre-training seed {seed})"
 
     return next(filter(None, reasons()), "")
+
+
+def made_apart(table: Table, first: str, second: str, tasks: Iterable[str]) -> str:
+    """What two rows' runs of the same seeds were made with unequally, where that bars nothing; empty for nothing."""
+    said = []
+    for how, mine, theirs in _sides(table, first, second, tasks):
+        words = _against(_made(mine, theirs, _made_with))
+        said += [f"{how} with {words}"] if words else []
+    return "; ".join(dict.fromkeys(said))
+
+
+def _sides(
+    table: Table, first: str, second: str, tasks: Iterable[str]
+) -> Iterator[tuple[str, list[Record], list[Record]]]:
+    """(how made, runs, runs) of all that two rows' scores come from apart from each other."""
+    one, other = (next(row.arm for row in table.experiment.rows if row.name == name) for name in (first, second))
+    if one and other and one != other:
+        yield "pre-trained", table.trained.get(one, []), table.trained.get(other, [])
+    for task in tasks:
+        mine, theirs = ([run for run in table.tuned.get(name, []) if run.task == task] for name in (first, second))
+        yield "fine-tuned", mine, theirs
 
 
 def _unmatched(table: Table, first: str, second: str) -> str:
@@ -111,7 +139,7 @@ def _amount(runs: Sequence[Record], key: str) -> float | None:
     """What an arm saw or took, all its devices together, as a mean over seeds; None where a run does not know."""
     devices = [run.facts.get("world_size", 1) if key == "training_seconds" else 1 for run in runs]
     known = [float(run.facts[key]) for run in runs if isinstance(run.facts.get(key), int | float)]
-    return fmean(map(operator.mul, known, devices)) if len(known) == len(runs) else None
+    return fmean(map(mul, known, devices)) if len(known) == len(runs) else None
 
 
 def _two_versions(kind: str, name: str, runs: Sequence[Record]) -> str:
@@ -197,9 +225,13 @@ def _counts(key: str) -> bool:
     return not is_within(key, MAY_DIFFER) and meaning_of(key) not in (NEUTRAL, LAYOUT)
 
 
-def _joined(runs: Sequence[Record]) -> dict[str, str]:
-    """Key of a setting -> all values that these runs have of it."""
-    known = list(map(settings, runs))
+def _made_with(run: Record) -> dict[str, str]:
+    return run.environment | run.modules
+
+
+def _joined(runs: Sequence[Record], of: Callable[[Record], Mapping[str, str]] = settings) -> dict[str, str]:
+    """Key of a setting (or of what else is asked of a run) -> all values that these runs have of it."""
+    known = list(map(of, runs))
     keys = dict.fromkeys(key for one in known for key in one)
     return {key: "/".join(sorted({one[key] for one in known if key in one})) for key in keys}
 
@@ -216,20 +248,38 @@ def _difference(how: str, first: Sequence[Record], second: Sequence[Record], fre
         {seeds: _joined(same) | rates for seeds, same in grouped(runs, seeds_of).items()}
         for runs, rates in ((first, _rates(first)), (second, _rates(second)))
     )
+    found = {key: values for key, values in _apart(mine, theirs).items() if not is_within(key, free)}
+    if RATE_KEYS[0] in found:  # the optimizer's rate repeats the run's own
+        found.pop(RATE_KEYS[1], None)
+    words = _against(found)
+    return words and f"another protocol: {how} with {words}, which differ_in in paper.yaml does not allow for"
+
+
+def _made(first: Sequence[Record], second: Sequence[Record], of: Callable[[Record], Mapping[str, str]]) -> Apart:
+    """What runs of two rows know of how they were made, and have otherwise; what one does not know is no difference."""
+    mine, theirs = ({key: _joined(one, of) for key, one in grouped(runs, seeds_of).items()} for runs in (first, second))
+    return {key: values for key, values in _apart(mine, theirs).items() if not {"none", ""} & {*chain(*values)}}
+
+
+def _apart(mine: Mapping[Seeds, Mapping[str, str]], theirs: Mapping[Seeds, Mapping[str, str]]) -> Apart:
+    """Key -> values of both sides for all seeds that both have and differ in: a difference is paired by seed."""
     found: dict[str, list[tuple[str, str]]] = {}
     for seeds in sorted(mine.keys() & theirs.keys()):
         for key in mine[seeds].keys() | theirs[seeds].keys():
             pair = mine[seeds].get(key, "none"), theirs[seeds].get(key, "none")
-            if pair[0] != pair[1] and not is_within(key, free):
+            if pair[0] != pair[1]:
                 found.setdefault(key, []).append(pair)
-    # The optimizer's rate repeats the run's own.
-    differing = [key for key in sorted(found) if key != RATE_KEYS[1] or RATE_KEYS[0] not in found]
-    if not differing:
-        return ""
-    values = {key: ["/".join(dict.fromkeys(one)) for one in zip(*found[key], strict=True)] for key in differing[:SHOWN]}
-    parts = "; ".join(f"{key} {here} against {there}" for key, (here, there) in values.items())
-    more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
-    return f"another protocol: {how} with {parts}{more}, which differ_in in paper.yaml does not allow for"
+    return found
+
+
+def _against(found: Apart) -> str:
+    """`torch 2.13 against 2.11; numpy ...` of the first keys; empty for none."""
+    sides = {key: ["/".join(dict.fromkeys(one)) for one in zip(*found[key], strict=True)] for key in sorted(found)}
+    return _some([f"{key} {here} against {there}" for key, (here, there) in sides.items()], "; ")
+
+
+def _some(names: Sequence[str], between: str = ", ") -> str:
+    return between.join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def inconsistencies(experiment: Experiment, runs: Runs) -> list[str]:
@@ -239,6 +289,11 @@ def inconsistencies(experiment: Experiment, runs: Runs) -> list[str]:
     for task in sorted({run.task for run in finetune}):
         mine = [run for run in finetune if run.task == task]
         lines += _unequal(f"fine-tuning runs on {task}", mine, experiment.free_keys)
+    for what, mine in (("pre-training", pretrain), ("fine-tuning", finetune)):
+        said = {(key, one): run for run in reversed(mine) for key, one in _made_with(run).items()}
+        for key, values in grouped(said, itemgetter(0)).items():
+            examples = [f"{one[1]} (e.g. {said[one].place})" for one in sorted(values)]
+            lines += [f"{what} runs were made with different {key}: {_some(examples)}"] if examples[1:] else []
     for row, mine in grouped(finetune).items():
         for (seed, _), used in _encoders(mine).items():
             if len(used) > 1:

@@ -267,7 +267,8 @@ def _notes_on_all(case: Case, verdicts: Sequence[str]) -> list[str]:
     notes += [f"{one.role}: direction only" for one in spoken if one.is_other_split]  # said once
     absent = [*(name for name, link, _ in named if link.absent and not link.barred), *case.silent]
     notes += [f"no runs for {', '.join(dict.fromkeys(absent))}"] if absent else []
-    return notes + [f"not comparable on {name} ({link.barred})" for name, link, _ in named if link.barred]
+    notes += [f"not comparable on {name} ({link.barred})" for name, link, _ in named if link.barred]
+    return notes + [link.made for _, link, _ in named if not link.barred]
 
 
 def _why_no_size(case: Case, table: Table) -> str:
@@ -301,7 +302,7 @@ def _cautions(link: Link, table: Table) -> list[str]:
     if found is not None and not found.is_balanced:
         notes.append("pre-training seeds have unequally many runs and weigh the same")
     below = f"below its floor: {link.below}; such a row decides nothing about what pre-training gives"
-    return [*notes, link.lengths, below if link.below else ""]
+    return [*notes, link.lengths, link.made, below if link.below else ""]
 
 
 def family_size(experiment: Experiment) -> int:

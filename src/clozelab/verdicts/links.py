@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate, contrast, holm
 from clozelab.suggestions import MINUS, interval, signed
-from clozelab.verdicts.comparability import copied_seeds, why_not
+from clozelab.verdicts.comparability import copied_seeds, made_apart, why_not
 from clozelab.verdicts.experiment import ALL_COLUMNS, SPREAD, Claim, Column
 from clozelab.verdicts.table import DataColumn, Table, speakers
 
@@ -32,6 +32,7 @@ class Link:
     has_collapsed: bool = False  # some run behind it gave one answer to everything
     healthy: Estimate | None = None  # the difference over the runs that did not, where some did
     lengths: str = ""  # to what its cells' texts were cut, where that is not the same
+    made: str = ""  # what its runs were made with unequally, where that bars nothing
     below: str = ""  # which of its rows lie below their floor, unless it is the difference from that floor
     seeds: str = ""  # pre-training and fine-tuning seeds that all its cells have
 
@@ -240,6 +241,7 @@ def _link(terms: tuple[Term, ...], table: Table, name: str = "", margin: float =
         has_collapsed=has_collapsed,
         healthy=contrast([(factor, cell.healthy) for factor, _, _, cell in sides]) if has_collapsed else None,
         lengths=f"texts cut to {' against '.join(lengths)} tokens" if all(lengths) and len(lengths) > 1 else "",
+        made=_of_pairs(made_apart, terms, table),
         below="; ".join(dict.fromkeys(filter(None, below))),
         seeds="/".join(" ".join(map(str, sorted(set(kind)))) for kind in zip(*common, strict=True)),
     )
@@ -253,6 +255,11 @@ def _barred(terms: Sequence[Term], table: Table) -> str:
     for _, _, column in terms:
         if column.column and column.column.metric and column.tasks and column.metric != column.column.metric:
             return f"another metric: {column.metric}, where the claim is about {column.column.metric}"
+    return _of_pairs(why_not, terms, table)
+
+
+def _of_pairs(say: Callable[[Table, str, str, Iterable[str]], str], terms: Sequence[Term], table: Table) -> str:
+    """The first thing that is said of two rows whose cells stand against each other."""
     pairs = zip(terms[::2], terms[1::2], strict=True)
-    reasons = (why_not(table, first, second, column.tasks) for (_, first, column), (_, second, _) in pairs)
-    return next(filter(None, reasons), "")
+    said = (say(table, first, second, column.tasks) for (_, first, column), (_, second, _) in pairs)
+    return next(filter(None, said), "")

@@ -138,7 +138,7 @@ def race_page(race: Race, table: Table) -> dict[str, Any]:
         found, link = lead.difference, lead.link
         rows = (race.first.rows[lead.fraction], race.second.rows[lead.fraction])
         means = [percent(table.cells[row, column.key].estimate, column.decimals) for row in rows]
-        notes = [link.barred, link.copies, link.lengths, link.below]
+        notes = [link.barred, link.copies, link.lengths, link.made, link.below]
         notes += [found.basis] if found.basis != PRETRAINING_SEEDS else []
         notes += ["every run of one arm collapsed" if link.is_collapsed else link.without_collapsed(column.decimals)]
         points.append(

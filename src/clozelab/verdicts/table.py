@@ -149,7 +149,7 @@ class Table:
         return self.experiment.printed(row, column.column.name) if column.is_paper and column.column else None
 
 
-def grouped(runs: Iterable[Record], key: Callable[[Record], Any] = attrgetter("name")) -> dict[Any, list[Record]]:
+def grouped(runs: Iterable[Any], key: Callable[[Any], Any] = attrgetter("name")) -> dict[Any, list[Any]]:
     """Arm or row, or what `key` makes of a run, -> its runs, in their order."""
     found: dict[Any, list[Record]] = {}
     for run in runs:
