@@ -29,7 +29,6 @@ from clozelab.runs.find import find_equal_run, other_code, shared_run_is_there
 from clozelab.runs.fingerprint import (
     RESULTS_VERSIONS,
     UNWATCHED,
-    code_hash,
     code_of,
     digest,
     encoder_fingerprint,
@@ -327,6 +326,7 @@ def new_record(
     """The record of a run that begins now; ValueError where a mandatory value of the configuration is missing."""
     plain, version = plain_config(config), RESULTS_VERSIONS[stage]
     place, runs_dir = folder.resolve(), Path(str(config.get("runs_dir") or "")).resolve()
+    code = code_of(stage, plain)
     return Record(
         status="running",
         stage=stage,
@@ -342,8 +342,8 @@ def new_record(
         watched=watched_files(config),
         started=now(),
         process=Process(pid=os.getpid(), host=platform.node()),
-        code=code_hash(stage, plain),
-        modules={name: one[:8] for name, one in code_of(stage, plain).items()},
+        code=digest(code),
+        modules={name: one[:8] for name, one in code.items()},
         **host_facts(),
         folder=folder,
     )

@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain
 from operator import attrgetter, itemgetter, mul
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -258,15 +257,18 @@ def _difference(how: str, first: Sequence[Record], second: Sequence[Record], fre
 def _made(first: Sequence[Record], second: Sequence[Record], of: Callable[[Record], Mapping[str, str]]) -> Apart:
     """What runs of two rows know of how they were made, and have otherwise; what one does not know is no difference."""
     mine, theirs = ({key: _joined(one, of) for key, one in grouped(runs, seeds_of).items()} for runs in (first, second))
-    return {key: values for key, values in _apart(mine, theirs).items() if not {"none", ""} & {*chain(*values)}}
+    known = {key: [pair for pair in pairs if all(pair)] for key, pairs in _apart(mine, theirs, "").items()}
+    return {key: pairs for key, pairs in known.items() if pairs}
 
 
-def _apart(mine: Mapping[Seeds, Mapping[str, str]], theirs: Mapping[Seeds, Mapping[str, str]]) -> Apart:
+def _apart(
+    mine: Mapping[Seeds, Mapping[str, str]], theirs: Mapping[Seeds, Mapping[str, str]], unknown: str = "none"
+) -> Apart:
     """Key -> values of both sides for all seeds that both have and differ in: a difference is paired by seed."""
     found: dict[str, list[tuple[str, str]]] = {}
     for seeds in sorted(mine.keys() & theirs.keys()):
         for key in mine[seeds].keys() | theirs[seeds].keys():
-            pair = mine[seeds].get(key, "none"), theirs[seeds].get(key, "none")
+            pair = mine[seeds].get(key, unknown), theirs[seeds].get(key, unknown)
             if pair[0] != pair[1]:
                 found.setdefault(key, []).append(pair)
     return found
@@ -291,9 +293,9 @@ def inconsistencies(experiment: Experiment, runs: Runs) -> list[str]:
         lines += _unequal(f"fine-tuning runs on {task}", mine, experiment.free_keys)
     for what, mine in (("pre-training", pretrain), ("fine-tuning", finetune)):
         said = {(key, one): run for run in reversed(mine) for key, one in _made_with(run).items()}
-        for key, values in grouped(said, itemgetter(0)).items():
-            examples = [f"{one[1]} (e.g. {said[one].place})" for one in sorted(values)]
-            lines += [f"{what} runs were made with different {key}: {_some(examples)}"] if examples[1:] else []
+        unequal = {key: sorted(values) for key, values in grouped(said, itemgetter(0)).items() if len(values) > 1}
+        parts = [f"{key}: {_some([f'{one[1]} (e.g. {said[one].place})' for one in unequal[key]])}" for key in unequal]
+        lines += [f"{what} runs were made with different {_some(parts, '; ')}"] if parts else []
     for row, mine in grouped(finetune).items():
         for (seed, _), used in _encoders(mine).items():
             if len(used) > 1:
