@@ -256,6 +256,8 @@ def _difference(how: str, first: Sequence[Record], second: Sequence[Record], fre
 
 def _made(first: Sequence[Record], second: Sequence[Record], of: Callable[[Record], Mapping[str, str]]) -> Apart:
     """What runs of two rows know of how they were made, and have otherwise; what one does not know is no difference."""
+    if len({tuple(sorted(of(run).items())) for run in (*first, *second)}) < 2:
+        return {}
     mine, theirs = ({key: _joined(one, of) for key, one in grouped(runs, seeds_of).items()} for runs in (first, second))
     known = {key: [pair for pair in pairs if all(pair)] for key, pairs in _apart(mine, theirs, "").items()}
     return {key: pairs for key, pairs in known.items() if pairs}
