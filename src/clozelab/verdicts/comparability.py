@@ -72,8 +72,8 @@ def why_not(table: Table, first: str, second: str, tasks: Iterable[str]) -> str:
             mine, theirs = ([run for run in one if run.task == task] for one in rows)
             yield _difference("fine-tuned", mine, theirs, table.experiment.free_keys | about)
         for how, mine, theirs in _sides(table, first, second, tasks):
-            if (other := sorted(_made(mine, theirs, attrgetter("modules")))) and CODE not in table.experiment.free_keys:
-                yield f"other code: {how} with two versions of {_some(other)}, and differ_in does not say {CODE}"
+            if (names := sorted(_made(mine, theirs, attrgetter("modules")))) and CODE not in table.experiment.free_keys:
+                yield f"other code: {how} with two versions of {_some(names)}, and differ_in does not say {CODE}"
         for name, arm, mine in zip((first, second), arms, rows, strict=True):
             if other := [run for run in mine if arm and run.config.get("encoder_arm", arm) not in (arm, None)]:
                 yield (
