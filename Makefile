@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check house faults bench bench-finetuning clean
+.PHONY: install demo test check audit house faults bench bench-finetuning clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,6 +25,9 @@ check: $(STAMP)  ## format, lint, types, import contract
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+audit:  ## known vulnerabilities of the pinned versions; says so and passes where the advisories cannot be asked
+	.ci/audit
 
 house:  ## how large and how deep the code is
 	$(PYTHON) benchmarks/house.py

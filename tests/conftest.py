@@ -6,8 +6,9 @@ import json
 import math
 import os
 import signal
+import socket
 import string
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,44 @@ from clozelab.runs.record import COPY_FILE, Score, read_record, write_record
 
 # Sweeps of the tests are to be run, not to be looked at first; what tests the pre-flight takes it away again.
 os.environ.setdefault("CLOZELAB_SKIP_DOCTOR", "1")
+OWN = ("", "localhost", "0.0.0.0", "::", "::1", socket.gethostname())
+asked: list[str] = []
+"""Machines elsewhere that a test has asked for: the suite needs no network, and gets none."""
+
+
+def only_here(function: Callable[..., Any], place: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of sockets that refuses any other machine; `place` finds the host among its arguments."""
+
+    def guarded(*arguments: Any, **options: Any) -> Any:
+        host = place(*arguments, **options)
+        host = host.decode() if isinstance(host, bytes) else host
+        if isinstance(host, str) and host not in OWN and not host.startswith("127."):
+            asked.append(host)
+            raise OSError(f"tests have no network: {host}")
+        return function(*arguments, **options)
+
+    return guarded
+
+
+def host_of(_: socket.socket, address: Any, *__: Any) -> Any:
+    return address[0] if isinstance(address, tuple) else None  # a path: a socket of this machine
+
+
+for method in ("connect", "connect_ex"):
+    setattr(socket.socket, method, only_here(getattr(socket.socket, method), host_of))
+for name in ("getaddrinfo", "gethostbyname", "create_connection"):
+    first = (lambda address, *_, **__: address[0]) if name == "create_connection" else (lambda host, *_, **__: host)
+    setattr(socket, name, only_here(getattr(socket, name), first))
+
+
+@pytest.fixture(autouse=True)
+def no_network() -> Iterator[list[str]]:
+    """No test asks another machine, not even where a library would swallow the refusal."""
+    asked.clear()
+    yield asked
+    assert not asked
+
+
 TINY = {
     "vocab_size": 97,
     "hidden_size": 24,

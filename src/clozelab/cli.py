@@ -8,11 +8,13 @@ traceback (CLOZELAB_DEBUG=1 or HYDRA_FULL_ERROR=1 show it).
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import select
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +88,7 @@ Examples:
 def main(arguments: list[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0, 1 failed, 2 usage, 75 folder in use, 85 max_time, 124 hung, 128 + n."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    os.environ["PYTHONSAFEPATH"] = "1"  # a torch.py in the folder that one stands in must not be what jobs import
     begin()
     with taken_signals(interrupt):
         return _guarded(lambda: _run(words), words[0] if words else "")
@@ -134,7 +137,9 @@ def _guarded(action: Callable[[], int], verb: str) -> int:
         variables = ("CLOZELAB_DEBUG", "HYDRA_FULL_ERROR")
         wants_traceback = any(os.environ.get(name, "0") not in ("", "0") for name in variables)
         if wants_traceback or isinstance(error, ConnectionError) or not isinstance(error, kinds):
-            traceback.print_exc()
+            from clozelab.runs.fingerprint import scrubbed
+
+            print(scrubbed(traceback.format_exc()), end="", file=sys.stderr)
         else:
             _print_error(error, verb)
         return int(getattr(error, "exit_status", 1))
@@ -157,6 +162,8 @@ def _print_error(error: BaseException, verb: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from clozelab.runs.fingerprint import scrubbed
+
     # Hydra wraps what a constructor raises; the user wants the constructor's words.
     cause = error.__cause__ if type(error).__name__ == "InstantiationException" and error.__cause__ else error
     message = str(cause).strip()
@@ -165,25 +172,39 @@ def _print_error(error: BaseException, verb: str) -> None:
 
         message = explain(cause, verb)
     console = Console(stderr=True, soft_wrap=True)
-    console.print(Text("error: ", style="bold red").append(Text(message, style="default")))
+    console.print(Text("error: ", style="bold red").append(Text(scrubbed(message), style="default")))
     console.print("(CLOZELAB_DEBUG=1 shows where it was raised)", style="dim")
+
+
+def _clean_record(*arguments: Any, **options: Any) -> logging.LogRecord:
+    """Of every log line of a stage, the libraries' too, without secrets: it goes into files."""
+    from clozelab.runs.fingerprint import scrubbed
+
+    record = logging.LogRecord(*arguments, **options)
+    with suppress(TypeError, ValueError):  # a wrong call, which logging itself reports
+        record.msg, record.args = scrubbed(record.getMessage()), None
+    return record
 
 
 def _hydra_verb(verb: str, words: list[str]) -> int:
     import hydra
+    from hydra._internal import hydra as hydra_application
     from hydra._internal import utils as hydra_utils
     from hydra._internal.hydra import Hydra
-    from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
     from clozelab import config
     from clozelab.launch import experiments, plugins
+    from clozelab.launch.sweep import GatedLoader
     from clozelab.report.tracked import track_sweep
     from clozelab.suggestions import CONF_DIR
 
     if {"-h", "--help"} & set(words):
         print(f"clozelab {verb}: {HYDRA_VERBS[verb]}\n\n{HYDRA_HELP[verb]}\n")
         print("Below: the choices of every group, then all keys.\n")
+    if any(word.startswith("--ex") for word in words):  # --experimental-rerun
+        raise ValueError("a pickled job is not run again, because reading it may run any code; give its command line")
+    logging.setLogRecordFactory(_clean_record)
     config.register()
     plugins.register()
     experiments.register()
@@ -193,10 +214,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     def task(cfg: DictConfig) -> None:
         nonlocal status
         sys.argv = original  # Lightning starts further ranks with it, and they need the verb
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
-            _job(verb, cfg)  # in a launcher that is not ours: it has to see the failure itself
-        else:
-            status = _guarded(lambda: _job(verb, cfg), verb)
+        status = _guarded(lambda: _job(verb, cfg), verb)
 
     task.clozelab_verb = verb  # type: ignore[attr-defined]  # the launcher starts `python -m clozelab VERB`
     task.clozelab_track = track_sweep  # type: ignore[attr-defined]  # the launcher knows of no tracker
@@ -204,7 +222,8 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     flags = [word for word in words if word in ("-m", "--multirun")]  # known to Hydra's parser before `name=value` only
     sys.argv = [f"clozelab {verb}", *flags[:1], *(word for word in words if word not in flags)]
     app: Any = Hydra
-    report, get_mode = hydra_utils.run_and_report, Hydra.get_mode
+    report, get_mode, loader = hydra_utils.run_and_report, Hydra.get_mode, hydra_application.ConfigLoaderImpl
+    hydra_application.ConfigLoaderImpl = GatedLoader  # type: ignore[misc]  # before it makes callbacks, logging, launcher
     hydra_utils.run_and_report = lambda func: func()  # ours says what is wrong, see _guarded
     modes = [word for word in words if word.startswith("hydra.mode=")]
     if modes[-1:] == ["hydra.mode=RUN"]:  # a sweep's job: Hydra would compose everything to find that out
@@ -213,6 +232,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
         hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name=verb)(task)()
     finally:
         sys.argv, hydra_utils.run_and_report, app.get_mode = original, report, get_mode
+        hydra_application.ConfigLoaderImpl = loader  # type: ignore[misc]
     return status
 
 

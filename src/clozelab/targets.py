@@ -1,22 +1,32 @@
-"""Every `_target_` of a configuration, checked before anything is instantiated.
+"""The gate: what a configuration may name, whoever wrote its files, checked before anything is made of it.
 
-Hydra calls whatever a `_target_` names, and its own block list misses enough loaders that run code from a file. So only
-addresses below our own packages are allowed, and the other keys of the node must be parameters of what it names.
+Hydra calls whatever a `_target_` names, and its own block list misses much that runs code. So conf/targets.yaml lists
+the exact addresses of every place. The loader (launch/sweep.py) sends all that it composes through `gate`, the `hydra`
+node included, and what is made is made by `build`, which looks once more. What the files of an experiment may say at
+all is in launch/experiments.py.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache, reduce
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import Container, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from clozelab.suggestions import hint, nearest
+from clozelab.schema import IDENTITY, meanings
+from clozelab.suggestions import CONF_DIR, hint
+from clozelab.terminal import key_of
 
-ROOMS = ("corpus", "datamodules", "models", "modules", "objectives", "optim", "training")
-ALLOWED_PACKAGES = (*(f"clozelab.{room}." for room in ROOMS), "microworld.")
+WITHOUT_PLACE = re.compile(r"^(scale\.pretrain\.)?phases\.\d+\.|(?<=^logger)\.\w+$")
+"""What stands around a place's name: a phase that says it, or one of several trackers."""
+UPWARDS = re.compile(r"^(/|~[\w.-]*(/|$))|(^|/)\.\.(/|$)")
+"""Of a path that does not stay in the folder that it begins in."""
 HYDRA_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_"})
 GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = {
     "optimizer": frozenset({"named_parameters"}),
@@ -31,33 +41,69 @@ GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = {
 """Arguments that a stage passes itself: a value of the configuration would lose against it without a word."""
 
 
+@cache
+def allowed() -> Mapping[str, list[str]]:
+    """Place of a `_target_` -> the addresses that may stand there."""
+    found: Any = OmegaConf.to_container(OmegaConf.load(CONF_DIR / "targets.yaml"))
+    return found
+
+
+def gate(config: DictConfig) -> None:
+    """ValueError for a composed configuration (with its `hydra` node) that calls or writes what it must not."""
+    plain = resolved(config)
+    check_targets(plain, signatures=False)
+    if plain["hydra"]["output_subdir"]:
+        raise ValueError("hydra.output_subdir: leave it out; a run's folder has config.yaml, which holds no secret")
+    for where in ("corpus.name", *(key for key, meaning in meanings().items() if meaning == IDENTITY)):
+        name = reduce(lambda node, key: node.get(key) if isinstance(node, dict) else None, where.split("."), plain)
+        if UPWARDS.search(str(name)):
+            raise ValueError(
+                f"{where} is {name!r}: it names a folder of ours, below runs_dir; leave '..', '/', '~' out"
+            )
+    run_dir, root = str(plain.get("run_dir") or "${runs_dir}/"), f"{str(plain['runs_dir']).rstrip('/')}/"
+    is_said = "run_dir" in map(key_of, plain["hydra"]["overrides"]["task"])
+    if not is_said and (not run_dir.startswith((root, "${runs_dir}/")) or UPWARDS.search(run_dir.removeprefix(root))):
+        raise ValueError(f"run_dir: {run_dir!r} is not below runs_dir={root}; if you mean it, say run_dir=... yourself")
+
+
+def resolved(config: DictConfig) -> dict[str, Any]:
+    """Plain values; a part in which something means nothing yet, or a value is missing, is as it is written."""
+    plain: Any = OmegaConf.to_container(config, resolve=False)
+    for key in plain:
+        with suppress(OmegaConfBaseException, ValueError, TypeError):
+            value = config[key]
+            plain[key] = OmegaConf.to_container(value, resolve=True) if isinstance(value, Container) else value
+    return plain
+
+
 def check_targets(config: DictConfig | Mapping[str, Any], *, signatures: bool = True) -> None:
-    """Refuse a `_target_` outside our packages and a key that its target does not take.
+    """ValueError for a `_target_` that is none of its place's, and for a key that its target does not take.
 
-    Args:
-        config: the whole composed configuration, or any part of it.
-        signatures: also import each target and compare keys (imports torch); False checks the addresses only.
-
-    Raises:
-        ValueError: names the node, what is wrong with it and the nearest right spelling.
+    `config` may be a part, under its dotted name. Without `signatures` nothing is imported, and no key looked at.
     """
-    plain = OmegaConf.to_container(config, resolve=False) if isinstance(config, DictConfig) else config
-    for where, node in _nodes(plain, ""):
-        target = node["_target_"]
-        if not isinstance(target, str) or not target.startswith(ALLOWED_PACKAGES) or "${" in target:
-            packages = ", ".join(package.rstrip(".") for package in ALLOWED_PACKAGES)
-            raise ValueError(f"{where}._target_: {target!r} is not allowed; a target lies in one of {packages}")
-        if any(part.startswith("_") for part in target.split(".")):
-            raise ValueError(f"{where}._target_: {target!r} names something private; name a public class or function")
+    for where, node in _nodes(resolved(config) if isinstance(config, DictConfig) else config, ""):
+        target, known = node.get("_target_", node.get("()")), allowed().get(WITHOUT_PLACE.sub("", where), [])
+        if target not in known:
+            why = hint(str(target), known) if known else "nothing is made here"
+            raise ValueError(f"{where}._target_: {target!r} is not allowed; {why} (see conf/targets.yaml)")
         if "_args_" in node:
             raise ValueError(f"{where}._args_: positional arguments are not allowed; give every argument its name")
         if signatures:
             _check_keys(where, node)
 
 
+def build(place: str, node: Any) -> Any:
+    """What the node of a place, or the nodes below it, name: made by Hydra, once their addresses are looked at."""
+    from hydra.utils import instantiate  # lazy: who reads a table of addresses does not need Hydra
+
+    plain = OmegaConf.to_container(node, resolve=True) if isinstance(node, Container) else node
+    check_targets({place: plain})
+    return instantiate(plain, _convert_="all")
+
+
 def _nodes(value: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if isinstance(value, Mapping):
-        if "_target_" in value:
+        if value.keys() & {"_target_", "()"}:
             yield where, value
         for key, child in value.items():
             yield from _nodes(child, f"{where}.{key}" if where else str(key))
@@ -69,7 +115,7 @@ def _nodes(value: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _check_keys(where: str, node: Mapping[str, Any]) -> None:
     """Keys are the target's named parameters, and of its bases where it passes `**rest` on to them."""
     target = node["_target_"]
-    found = locate(target, where)
+    found = locate(target)
     named = parameters_of(found)
     taken = {*GIVEN_BY_STAGE.get(where, ()), *getattr(found, "set_by_class", ())}
     free = [name for name in named if name not in taken]
@@ -96,26 +142,7 @@ def parameters_of(target: Any) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def locate(target: str, where: str) -> Any:
-    """The class or function (or a class's method) that a checked address names."""
-    parts = target.split(".")
-    for cut in range(len(parts) - 1, 0, -1):
-        module_name = ".".join(parts[:cut])
-        try:
-            found: Any = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
-                continue  # the rest is an attribute, or there is no such module: say so below
-            missing = f"{where}._target_: {target} needs the package {error.name!r}, which is missing"
-            raise ValueError(missing) from error
-        for name in parts[cut:]:
-            if not hasattr(found, name):
-                near = nearest(name, [item for item in dir(found) if not item.startswith("_")])
-                meant = f"; did you mean {near!r}?" if near else ""
-                raise ValueError(f"{where}._target_: there is no {target!r}{meant}")
-            found = getattr(found, name)
-        # `clozelab.models.folders.torch.load` must not be a way round the allow-list: what is called is defined by us.
-        if not callable(found) or not str(getattr(found, "__module__", "")).startswith(ALLOWED_PACKAGES):
-            raise ValueError(f"{where}._target_: {target!r} is not a class or function of this project")
-        return found
-    raise ValueError(f"{where}._target_: there is no {target!r}")
+def locate(target: str) -> Any:
+    """The class or function that a checked address names."""
+    module, _, name = target.rpartition(".")
+    return getattr(importlib.import_module(module), name)

@@ -31,11 +31,6 @@ def test_grid_is_the_usual_sweeper_and_leaves_checking_to_our_launcher() -> None
     usual.grid.validate_batch_is_legal([["seed=x"]])
 
 
-def test_a_launcher_that_does_not_check_ahead_keeps_the_rehearsal() -> None:
-    with pytest.raises(ConfigCompositionException, match="seed"):
-        sweeper("hydra/launcher=basic").grid.validate_batch_is_legal([["seed=1"], ["seed=x"]])
-
-
 @pytest.mark.parametrize("wrong", ["max_batch_size: x", "param: {seed: '1,2'}"])
 def test_its_settings_are_typed(wrong: str, tmp_path: Path) -> None:
     text = "defaults: [finetune, _self_]\nhydra: {sweeper: {%s}}\n"

@@ -27,6 +27,7 @@ from rich.console import Console
 
 from clozelab.launch.launcher import THREAD_VARIABLES, SweepLauncher, require_positive
 from clozelab.launch.processes import Job, ProcessPool, RemoteProcess
+from clozelab.runs.fingerprint import redacted_words
 from clozelab.runs.record import write_json
 from clozelab.training.host import process_rank, usable_cores
 from clozelab.training.stopping import die_with_parent
@@ -164,6 +165,11 @@ class SlurmLauncher(SweepLauncher):
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
         from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob  # an extra
 
+        given = [word for job in jobs for word in job.words or ()] + [f"{k}={v}" for k, v in self.parameters.items()]
+        for word, shown in zip(given, redacted_words(given), strict=True):
+            if word != shown:
+                told = "looks like a secret, which files for the cluster would hold; export it, say '${oc.env:NAME}'"
+                raise ValueError(f"{shown} {told}")
         # One question to Slurm for all jobs; submitit's own pace is up to ten minutes.
         SlurmJob.watcher = SlurmInfoWatcher(delay_s=int(self.poll_seconds))
         self.folder = self.sweep_dir.resolve() / self.cluster  # on a file system that the nodes share

@@ -9,13 +9,15 @@ sweep_pretrain -m` is an ordinary multirun. A folder may also be one file, `abla
 
 A delta is spelt as on the command line: a dotted key with its value, a group of files with its choice ("objective",
 "objective/input"), and `+` before a group that is not in the defaults yet ("+task/format@task").
+
+An experiment may come from anybody. What its files must not say (`check_file`), the command line may.
 """
 
 from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,10 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
+from clozelab.config import RESOLVERS
+from clozelab.runs.fingerprint import flatten
 from clozelab.suggestions import CONF_DIR
+from clozelab.targets import UPWARDS
 
 PAPER = "paper.yaml"
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune"}
@@ -137,6 +142,38 @@ def copied(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
 
+FREE_CALLS = {*(one.__name__ for one in RESOLVERS), "hydra", "oc.select"}
+CALL = re.compile(r"\$\{\s*([^:{}$]*)[:$]")
+"""A resolver's name in `${name:...}`, also one that is not there before another one is resolved."""
+KEYS_OF_THE_USER = re.compile(
+    r"(^|\.)[+~]*(data_dir|cache_dir|runs_dir)$|^hydra\.(?!mode$|sweeper\.)|^hydra\.sweeper\.params\.[+~]*(hydra|run_dir$)"
+    r"|\.\./|/\.\.|(^|\.)[/~]"
+)
+
+
+def check_file(place: str, config_path: str, found: ConfigResult) -> None:
+    """ValueError where a file of an experiment says what only the user may say."""
+    if odd := next(_not_data(config_path, found), None):
+        raise ValueError(f"{place}: {odd}; an experiment is data: leave that out, or say it on the command line")
+
+
+def _not_data(config_path: str, found: ConfigResult) -> Iterator[str]:
+    plain: Any = OmegaConf.to_container(found.config, resolve=False)
+    defaults = [str(one) for one in (plain.pop("defaults", None) if isinstance(plain, dict) else None) or ()]
+    laid = [config_path, f"@{found.header.get('package')}", *(one for one in defaults if "@" in one)]
+    if any(re.search(r"(^|[@/.])hydra($|[/.'\" ])", one) for one in laid):
+        yield "it lays something over Hydra's own keys"
+    for key, text in flatten(plain).items():
+        if KEYS_OF_THE_USER.search(key):
+            yield f"{key} is not its to set"
+        if isinstance(text, str):
+            calls = [name for name in CALL.findall(text) if name not in FREE_CALLS]
+            yield from (f"{key} calls {name!r} in {text!r}" for name in calls + re.findall("_target_", text))
+            is_list = "${" in text or key.startswith("hydra.sweeper.")
+            if any(map(UPWARDS.search, re.split(r"[,()\[\]{'\":]", text) if is_list else [text])):
+                yield f"{key} names {text!r}, which leads out of its folder"
+
+
 class ExperimentSource(FileConfigSource):
     """Hydra's source of YAML files, which also knows what an experiment's paper.yaml holds inline."""
 
@@ -159,11 +196,17 @@ class ExperimentSource(FileConfigSource):
         return sorted({*files, *(name for group, _, name in inline if group == config_path)})
 
     def load_config(self, config_path: str) -> ConfigResult:
+        if UPWARDS.search(config_path):
+            raise ValueError(f"{config_path} is no choice: a choice is a file's name, below the folder of its group")
         if super().is_config(config_path) or config_path not in self.inline:
-            return self._read(config_path)
-        package = "_global_" if "/" in config_path else None
-        config = OmegaConf.create(self.inline[config_path])
-        return ConfigResult(self.provider, f"file://{self.path}", config, {"package": package})
+            found = self._read(config_path)
+        else:
+            package = "_global_" if "/" in config_path else None
+            config = OmegaConf.create(self.inline[config_path])
+            found = ConfigResult(self.provider, f"file://{self.path}", config, {"package": package})
+        if Path(self.path) != CONF_DIR and not self.provider.startswith("hydra."):  # those are the user's own words
+            check_file(f"{self.path}/{config_path}", config_path, found)
+        return found
 
     def _read(self, config_path: str) -> ConfigResult:
         """A file, parsed once as long as nobody writes it: YAML takes a third of the time to compose."""

@@ -81,7 +81,7 @@ def configuration_words(config: DictConfig) -> list[str]:
 
 def is_grid(config: DictConfig) -> bool:
     """Whether all jobs are known beforehand."""
-    return str(config.hydra.sweeper._target_).endswith((".GridSweeper", ".BasicSweeper"))
+    return str(config.hydra.sweeper._target_).endswith(".GridSweeper")
 
 
 def require_positive(name: str, value: Any, *, instead: str = "") -> None:

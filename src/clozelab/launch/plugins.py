@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from clozelab.launch.clusters import RayLauncher, SlurmLauncher, require_package
-from clozelab.launch.launcher import ProcessLauncher, SweepLauncher
+from clozelab.launch.launcher import ProcessLauncher
 from clozelab.launch.sweep import named_jobs
 
 PLUGIN_PACKAGE = "hydra_plugins.clozelab"
@@ -77,7 +77,7 @@ class GridSweeper(Sweeper):
     """`hydra/sweeper=grid`, the usual one: every combination of a sweep's values. Args: those of Hydra's basic sweeper.
 
     Unusual: Hydra's own sweeper does the work, without its rehearsal, ten seconds for the 120 jobs of a demo: our
-    launchers compose and check all jobs before they start the first. Other launchers keep it.
+    launchers compose and check all jobs before they start the first.
     """
 
     def __init__(self, max_batch_size: int | None, params: DictConfig | None) -> None:
@@ -89,8 +89,7 @@ class GridSweeper(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.grid.setup(hydra_context=hydra_context, task_function=task_function, config=config)
-        if isinstance(self.grid.launcher, SweepLauncher):
-            self.grid.validate_batch_is_legal = lambda batch: None  # noqa: ARG005
+        self.grid.validate_batch_is_legal = lambda batch: None  # noqa: ARG005
         split = self.grid.split_arguments
 
         def split_and_name(overrides: Any, max_batch_size: int | None) -> Any:

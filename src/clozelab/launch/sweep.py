@@ -37,9 +37,10 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from clozelab import config as schema
 from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, copied
-from clozelab.runs.fingerprint import no_value
+from clozelab.runs.fingerprint import no_value, redacted_words
 from clozelab.schema import SCHEMAS
 from clozelab.suggestions import CONF_DIR, nearest
+from clozelab.targets import gate
 from clozelab.terminal import key_of
 
 NAMED_BY = {"objective", "encoder_arm"}
@@ -58,7 +59,18 @@ def make_loader(folder: Path | None = None) -> ConfigLoader:
             raise ValueError(f"{folder} is no folder")
         path = f"file://{folder.resolve()}"
         search_path.prepend(provider="command-line", path=path, anchor=SearchPathQuery(provider="schema"))
-    return ConfigLoaderImpl(config_search_path=search_path)
+    return GatedLoader(config_search_path=search_path)
+
+
+class GatedLoader(ConfigLoaderImpl):
+    """Hydra's loader; whatever it composes has passed the gate, before Hydra or anybody makes anything of it."""
+
+    def load_configuration(self, *args: Any, **options: Any) -> DictConfig:
+        composed: DictConfig = super().load_configuration(*args, **options)
+        with hydra_config(composed):
+            gate(composed)
+        OmegaConf.set_readonly(composed.hydra, False)  # as it was
+        return composed
 
 
 def compose(name: str, overrides: Sequence[str] = (), *, folder: Path | None = None, sweep: bool = False) -> DictConfig:
@@ -120,7 +132,7 @@ class Sweep:
     @property
     def runs_here(self) -> bool:
         """Whether its jobs are processes of this machine, not of a cluster's."""
-        return str(self.master.hydra.launcher._target_).endswith((".ProcessLauncher", ".BasicLauncher"))
+        return str(self.master.hydra.launcher._target_).endswith(".ProcessLauncher")
 
     def settings(self, words: Sequence[str]) -> dict[str, Any]:
         """A job's configuration in plain values, as its stage gets it; the caller's own."""
@@ -167,7 +179,8 @@ def _name(words: Sequence[str], keys: Sequence[str]) -> str:
         last = key.replace("/", ".").rpartition(".")[2]
         short = last if sum(one.replace("/", ".").endswith(f".{last}") or one == last for one in keys) == 1 else key
         said = re.sub(r"[^\w.]+", "_", value).strip("_")
-        said = said if len(said) <= LONGEST_VALUE else hashlib.sha256(value.encode()).hexdigest()[:8]
+        is_shown = len(said) <= LONGEST_VALUE and redacted_words([f"{key}={value}"]) == [f"{key}={value}"]
+        said = said if is_shown else hashlib.sha256(value.encode()).hexdigest()[:8]
         parts.append(said if key in NAMED_BY else f"{short.replace('/', '.')}-{said}")
     return "+".join(parts)
 
@@ -245,6 +258,7 @@ class JobComposer:
             and override.type == OverrideType.CHANGE
             and override.package is None
             and isinstance(override.value(), int | float | str)
+            and "_target_" not in key  # for the gate to see
             and not override.is_hydra_override()
             and not self._names_group(override.key_or_group)
             and not any(key.startswith(other) or other.startswith(key) for other in others)

@@ -49,7 +49,9 @@ class Part:
         try:
             made = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError):
-            raise ValueError(f"there is no part {self.target!r} in this version of clozelab") from None
+            made = None
+        if not isinstance(made, type) or made.__module__ != module:  # a function, or what the module has imported
+            raise ValueError(f"there is no part {self.target!r} in this version of clozelab")
         return made(config, **dict(self.options))
 
 

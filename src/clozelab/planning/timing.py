@@ -29,7 +29,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas
 import torch
-from hydra.utils import instantiate
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import nn
 
@@ -43,6 +42,7 @@ from clozelab.objectives.objective import Objective
 from clozelab.planning.jobs import Request, Speed, made_up_corpus
 from clozelab.runs.fingerprint import digest
 from clozelab.runs.record import write_json
+from clozelab.targets import build
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import TOKENS_KEY
 from clozelab.training.runtime import matmul_ceiling
@@ -220,7 +220,7 @@ def speeds(ticks: Sequence[Tick]) -> dict[str, float]:
 
 def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]:
     """Train one phase's steps on the made-up corpus for as long as the request says."""
-    objective = Objective(**instantiate(request["objective"], _convert_="all"))
+    objective = Objective(**build("objective", request["objective"]))
     config = EncoderConfig(**request["model"])
     phase = request["phase"] | {"steps": 1_000_000}
     text = made_up_corpus(config.vocab_size, NUM_DOCUMENTS, NUM_SENTENCES)
@@ -234,8 +234,8 @@ def pretraining_ticks(request: dict[str, Any], hardware: Hardware) -> list[Tick]
     data.setup("fit")
     module = PretrainingModule(
         Encoder(config), [objective],
-        optimizer_factory=instantiate(request["optimizer"], _convert_="all"),
-        schedule_factory=instantiate(request["schedule"], _convert_="all"),
+        optimizer_factory=build("optimizer", request["optimizer"]),
+        schedule_factory=build("schedule", request["schedule"]),
         total_steps=phase["steps"], gradient_clip_norm=1.0, seed=1, log_interval_steps=1, matmul_ceiling=0.0,
     )  # fmt: skip
     clock = StepClock()
@@ -276,7 +276,7 @@ def finetuning_ticks(request: dict[str, Any], hardware: Hardware, *, is_evaluati
     lstm = BiLSTM(sizes[0], sizes[1], sizes[2], 0.0).to(device) if sizes else None
     head = SequenceClassificationHead(config, 2, 2 * sizes[1] if sizes else None).to(device)
     trained = nn.ModuleList([part for part in (encoder, lstm, head) if part is not None])
-    optimizer = instantiate(request["optimizer"], _convert_="all")(list(trained.named_parameters()))
+    optimizer = build("optimizer", request["optimizer"])(list(trained.named_parameters()))
     half = torch.autocast(device.type, torch.bfloat16, enabled=hardware.precision == "bf16-mixed" and not is_frozen)
     ticks: list[Tick] = []
     end = time.process_time() + request["seconds"]

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from clozelab.runs.fingerprint import hidden_environment, redacted, redacted_words
+from clozelab.targets import build
 
 if TYPE_CHECKING:
     from clozelab.report.render import Report
@@ -145,5 +145,5 @@ def _wandb(
         tags=(f"scale:{cfg.scale.name}",),
         command=tuple(redacted_words(sys.argv[1:])),
     )
-    tracker: WandbTracker = instantiate(node)(job=job)
+    tracker: WandbTracker = build("logger", node)(job=job)
     return tracker

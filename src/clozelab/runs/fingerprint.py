@@ -31,7 +31,7 @@ SECRET_KEY = re.compile(
     re.IGNORECASE,
 )
 """Last part of a dotted key whose value is a secret, if it is a text."""
-NAMED_KEY = re.compile(r"\b(sk|pk|rk)[-_][A-Za-z0-9_-]{16,}")  # also how a folder may be called, so not in a path
+NAMED_KEY = re.compile(r"(?<![\w/])(sk|pk|rk)[-_][A-Za-z0-9_-]{16,}")  # so may a folder be called: not in a path
 SECRET_VALUES = (
     re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
     re.compile(r"\b(gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,})"),
@@ -39,7 +39,8 @@ SECRET_VALUES = (
     re.compile(r"\bxox[a-z]-[A-Za-z0-9-]{10,}"),
     re.compile(r"\bwandb_v\d+_\w{16,}"),
     re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
-    re.compile(r"(?<=://)[^/\s:@${}]*:[^/\s@${}]+(?=@)"),  # user:password@host
+    re.compile(r"((?<=://)|(?<=\w:/))[^/\s@${}]+(?=@)"),  # user:password@host, also where pathlib took a slash
+    re.compile(r"(?i)((?<=[_i]key=)|(?<=[_.]token=)|(?<=secret=)|(?<=password=)|(?<=credentials=))[^\s'\",;\]}]+"),
 )
 RANDOM_WORD = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])[A-Za-z0-9]{32,}(?![A-Za-z0-9])")
 """As W&B's keys are; also a checksum, so not below a key that says so, nor in a path."""
@@ -76,6 +77,14 @@ def redacted_words(words: Sequence[str]) -> list[str]:
         name = "" if "/" in key else key.lstrip("+~-")
         shown.append(f"{redacted(key)}{sign}{redacted(value, name)}" if sign else redacted(word))
     return shown
+
+
+def scrubbed(text: str) -> str:
+    """A message without what looks like a secret, and without what the environment holds under a secret's name."""
+    held = [value for name, value in os.environ.items() if len(value) >= 8 and SECRET_KEY.search(name)]
+    for secret in (re.compile("|".join(map(re.escape, held)) or "(?!)"), *SECRET_VALUES, NAMED_KEY):
+        text = secret.sub(HIDDEN, text)
+    return text
 
 
 def digested(value: Any) -> str:

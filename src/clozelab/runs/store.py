@@ -34,6 +34,7 @@ from clozelab.runs.fingerprint import (
     encoder_fingerprint,
     flatten,
     identity_of,
+    scrubbed,
     watched_files,
 )
 from clozelab.runs.record import (
@@ -194,9 +195,9 @@ class Run:
                 elif error is None:
                     self.content.error = "the stage ended without saying that it is complete"
                 else:
-                    self.content.error = f"{type(error).__name__}: {error}"
+                    self.content.error = scrubbed(f"{type(error).__name__}: {error}")
                     if self._log is not None:  # only there: who runs the command is told in a line
-                        text = "".join(traceback.format_exception(error))
+                        text = scrubbed("".join(traceback.format_exception(error)))
                         self._log.handle(logging.LogRecord(__name__, logging.ERROR, __file__, 0, text, None, None))
                 with suppress(OSError) if error is not None else nullcontext():  # a full disk: what it broke is said
                     self._write()

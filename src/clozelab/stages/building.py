@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
@@ -36,7 +35,7 @@ from clozelab.report.tracked import tracked_job, tracker_nodes
 from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder
 from clozelab.runs.record import Record
 from clozelab.runs.store import Run
-from clozelab.targets import check_targets, locate
+from clozelab.targets import build, locate
 from clozelab.training.callbacks import check_position_growth
 from clozelab.training.checkpoints import seed_initialisation
 from clozelab.training.runtime import matmul_ceiling
@@ -60,14 +59,14 @@ def check_trackers(cfg: DictConfig) -> None:
     """ValueError for a tracker whose package is missing or whose settings are wrong."""
     probe = TrackedJob(folder=Path(), run_id="", experiment="", arm="", stage="", name="")
     for node in tracker_nodes(cfg.logger):
-        instantiate(node)(job=probe)
+        build("logger", node)(job=probe)
 
 
 def build_loggers(cfg: DictConfig, run: Run, *, arm: str, name: str) -> list[Logger]:
     """metrics.csv always, and the trackers that are chosen; `name` is the run's name inside the experiment."""
     nodes = tracker_nodes(cfg.logger)
     job = tracked_job(cfg, run, arm=arm, name=name) if nodes else None
-    return [MetricsCsv(run.dir), *(instantiate(node)(job=job) for node in nodes)]
+    return [MetricsCsv(run.dir), *(build("logger", node)(job=job) for node in nodes)]
 
 
 def build_task_data(
@@ -75,7 +74,7 @@ def build_task_data(
 ) -> FinetuningDataModule:
     """The task's data module; it has looked for its files, and read nothing yet."""
     plan = TrainingPlan(**{key: settings[key] for key in PLAN_KEYS}, seed=seed, num_workers=num_workers)
-    return instantiate(settings["task"]["data"], _convert_="all")(inputs=inputs, plan=plan)
+    return build("task.data", settings["task"]["data"])(inputs=inputs, plan=plan)
 
 
 def build_pretraining_module(
@@ -91,8 +90,8 @@ def build_pretraining_module(
     module = PretrainingModule(
         encoder,
         objectives,
-        optimizer_factory=instantiate(cfg.optimizer, _convert_="all"),
-        schedule_factory=instantiate(cfg.schedule, _convert_="all"),
+        optimizer_factory=build("optimizer", cfg.optimizer),
+        schedule_factory=build("schedule", cfg.schedule),
         total_steps=total_steps,
         gradient_clip_norm=cfg.gradient_clip_norm,
         seed=cfg.seed,
@@ -108,9 +107,7 @@ def build_pretraining_module(
 def build_objectives(plain: Mapping[str, Any]) -> list[Objective]:
     """One a phase; those of equal settings are the same."""
     nodes = phase_objectives(plain)
-    for node in nodes:
-        check_targets({"objective": node})
-    built = [Objective(**instantiate(node, _convert_="all")) for node in nodes]
+    built = [Objective(**build("objective", node)) for node in nodes]
     return [built[nodes.index(node)] for node in nodes]
 
 
@@ -233,7 +230,7 @@ def check_finetuning(cfg: DictConfig) -> None:
             "trainer.precision=bf16-true is for pre-training: fine-tuning's steps are too small for weights of 8 bits,"
             " and its losses are fp32; choose bf16-mixed, or 32-true (on TPUs the only one)"
         )
-    module = locate(cfg.task.module["_target_"], "task.module")
+    module = locate(cfg.task.module["_target_"])
     module.check_head(cfg.head)
     module.check_settings(cfg.task.module)
     check_metric(cfg.task.metric, module.score_keys(cfg.task.module, cfg.task.data))
@@ -242,8 +239,8 @@ def check_finetuning(cfg: DictConfig) -> None:
 
 def _check_optimizer(cfg: DictConfig, steps: int) -> None:
     """Built once on a parameter of no use: their constructors know what they can do."""
-    optimizer = instantiate(cfg.optimizer, _convert_="all")([("weight", nn.Parameter(torch.zeros(1, 1)))])
-    instantiate(cfg.schedule, _convert_="all")(optimizer, total_steps=steps)
+    optimizer = build("optimizer", cfg.optimizer)([("weight", nn.Parameter(torch.zeros(1, 1)))])
+    build("schedule", cfg.schedule)(optimizer, total_steps=steps)
 
 
 def check_fraction(folder: Path, fraction: float) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.corpus.random import derive_seed
@@ -31,7 +30,7 @@ from clozelab.stages.building import (
     check_trackers,
     hardware_of,
 )
-from clozelab.targets import check_targets, locate
+from clozelab.targets import build, check_targets, locate
 from clozelab.training.checkpoints import LAST, newest_whole, seed_initialisation
 from clozelab.training.tracking import summarise, tracked
 
@@ -110,7 +109,7 @@ def main(cfg: DictConfig) -> None:
 
 def declared_scores(cfg: DictConfig) -> dict[str, Score]:
     """What a run of this task will be scored by, before it has a value."""
-    module = locate(cfg.task.module["_target_"], "task.module")
+    module = locate(cfg.task.module["_target_"])
     keys = [f"validation/{key}" for key in module.score_keys(cfg.task.module, cfg.task.data)]
     return {key: Score.of(key, are_shares=module.scores_are_shares) for key in keys}
 
@@ -128,14 +127,14 @@ def draw_seed(cfg: DictConfig) -> int:
 def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) -> FineTuning:
     """The task's module on the encoder; head weights and dropout are functions of the seeds."""
     seed_initialisation(draw_seed(cfg))
-    return instantiate(cfg.task.module, _convert_="all")(
+    return build("task.module", cfg.task.module)(
         encoder=encoder,
         head=cfg.head,
         validation=data.validation,
         metric=cfg.task.metric,
         keep_best_weights=cfg.save_model or cfg.predict_test,
-        optimizer_factory=instantiate(cfg.optimizer, _convert_="all"),
-        schedule_factory=instantiate(cfg.schedule, _convert_="all"),
+        optimizer_factory=build("optimizer", cfg.optimizer),
+        schedule_factory=build("schedule", cfg.schedule),
         total_steps=data.total_steps,
         gradient_clip_norm=cfg.gradient_clip_norm,
         seed=draw_seed(cfg),

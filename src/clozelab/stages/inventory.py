@@ -331,7 +331,7 @@ def show(words: Sequence[str]) -> int:
         if not (value.isascii() and value.isdigit()) or int(value) < LEAST[option]:
             raise ValueError(f"--{option} takes a whole number of at least {LEAST[option]}, not {value or 'nothing'}")
     numbers = USUAL | {option: int(value) for option, value in said.options.items()}
-    generator = locate(targets[name], f"corpus.generator of {name}")
+    generator = locate(targets[name])
     console = Console(highlight=False)
     console.print(
         f"[bold]{name}[/], seed {numbers['seed']}. [yellow]Synthetic text: no real person, place or event.[/]"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from clozelab.corpus.encoding import refuse_unknown
@@ -13,7 +12,7 @@ from clozelab.corpus.files import Source
 from clozelab.corpus.prepare import find_prepared_corpus, prepare_corpus
 from clozelab.corpus.shards import PreparedCorpus
 from clozelab.corpus.tokenizers import TokenizerSettings
-from clozelab.targets import check_targets
+from clozelab.targets import build, check_targets
 
 
 def main(cfg: Any) -> Path:
@@ -39,7 +38,7 @@ def prepared_corpus(cfg: Any, *, verify: str = "sizes") -> PreparedCorpus:
     """
     settings, generator = _settings(cfg)
     if generator:
-        instantiate(generator)(output_dir=cfg.data_dir)
+        build("corpus.generator", generator)(output_dir=cfg.data_dir)
     corpus = PreparedCorpus.open(prepare_corpus(max_unknown_share=cfg.max_unknown_share, **settings), verify)
     refuse_unknown(f"corpus {cfg.corpus.name}", corpus.manifest["unknown_fraction"], cfg.max_unknown_share)
     return corpus
@@ -51,7 +50,7 @@ def find_corpus(cfg: Any) -> Path | None:
     ValueError where preparing would be refused: a generated corpus's files are another one's.
     """
     settings, generator = _settings(cfg)
-    if generator and instantiate(generator)(output_dir=cfg.data_dir, only_look=True) is None:
+    if generator and build("corpus.generator", generator)(output_dir=cfg.data_dir, only_look=True) is None:
         return None
     return find_prepared_corpus(**settings)
 

@@ -1,0 +1,440 @@
+"""A shared experiment is data: hostile addresses, paths, names, resolvers, pickles and archives run and write nothing.
+
+Each hostile thing would leave a canary. `test_the_canary_sings` shows that it does where nothing is looked at.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+
+from clozelab import targets
+from clozelab.cli import main
+from clozelab.datamodules.files import cached_arrays, text_lines
+from clozelab.launch import experiments, sweep
+from clozelab.metrics.glue import submission_problems
+from clozelab.models.encoder import Encoder
+from clozelab.models.folders import read_tensors
+from clozelab.suggestions import CONF_DIR
+from clozelab.training.checkpoints import load_file, save_file
+
+PAPER: dict[str, Any] = {
+    "arms": {"a": {"objective": "mlm"}},
+    "columns": ["mnli"],
+    "rows": [{"row": "a", "arm": "a"}],
+}
+RUN, TAG = "torch.utils.collect_env.run", "!!python/object/apply:os.system [touch CANARY]"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An experiment's folder; commands are given beside it, in a folder of which nothing may come into being."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.syspath_prepend(str(tmp_path / "work"))
+    monkeypatch.setenv("CLOZELAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CANARY_SECRET", "s3cret-s3cret")
+    yield tmp_path / "shared"
+    GlobalHydra.instance().clear()
+
+
+def write(place: Path, said: Mapping[str, Any]) -> None:
+    """Files of an experiment: name -> its content, as text or as plain values; paper.yaml is laid over PAPER."""
+    for name, content in {"paper.yaml": {}, **said}.items():
+        content = PAPER | content if name == "paper.yaml" and isinstance(content, dict) else content
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        text = content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False)
+        (place / name).write_text(text.replace("CANARY", str(place.parent / "canary")).replace("SHARED", str(place)))
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if "__pycache__" not in str(path))
+
+
+VERBS: dict[str, Callable[[Path], list[str]]] = {
+    "plan": lambda place: ["plan", str(place), "scale=demo", "--no-measure"],
+    "doctor": lambda place: ["doctor", str(place), "scale=demo"],
+    "reproduce": lambda place: ["reproduce", str(place), "scale=demo"],
+    "sweep": lambda place: ["pretrain", "--config-dir", str(place), "--config-name", "sweep_pretrain", "-m"],
+    "job": lambda place: [
+        "pretrain", "--config-dir", str(place), "--config-name", "sweep_pretrain", "arm=a", "seed=1", "hydra.mode=RUN",
+    ],
+    "finetuning job": lambda place: [
+        "finetune", "--config-dir", str(place), "--config-name", "sweep_finetune", "row=a", "task=mrpc",
+        "hydra.mode=RUN",
+    ],
+}  # fmt: skip
+
+
+def refused(place: Path, capsys: pytest.CaptureFixture[str], *verbs: str, words: tuple[str, ...] = ()) -> str:
+    """What the verbs say, each of which fails in a sentence and leaves nothing behind."""
+    before, said = files_below(place.parent), ""
+    for verb in verbs:
+        GlobalHydra.instance().clear()
+        status = main([*VERBS[verb](place), *words])
+        said = capsys.readouterr().err
+        assert status == 1 and "Traceback" not in said, (verb, said)
+        assert files_below(place.parent) == before, verb
+    return " ".join(said.split())
+
+
+def arm(**delta: Any) -> dict[str, Any]:
+    """paper.yaml with an arm of these settings, `__` for a dot."""
+    return {"paper.yaml": {"arms": {"a": {"objective": "mlm", **{k.replace("__", "."): v for k, v in delta.items()}}}}}
+
+
+def row(**delta: Any) -> dict[str, Any]:
+    settings = {key.replace("__", "."): value for key, value in delta.items()}
+    return {"paper.yaml": {"rows": [{"row": "a", "arm": "a", "set": settings}]}}
+
+
+TARGETS: dict[str, dict[str, Any]] = {
+    RUN: {"command": "touch canary"},
+    "os.system": {"command": "touch canary"},
+    "os.mkdir": {"path": "canary"},
+    "subprocess.check_output": {"args": ["touch", "canary"]},
+    "subprocess.Popen": {"args": "touch canary", "shell": True},
+    "builtins.exec": {"_args_": ["open('canary', 'w')"]},
+    "builtins.open": {"file": "canary", "mode": "w"},
+    "torch.load": {"f": "evil.pkl", "weights_only": False},
+    "torch.hub.load": {"repo_or_dir": ".", "model": "evil", "source": "local"},
+    "pandas.read_pickle": {"filepath_or_buffer": "evil.pkl"},
+    "numpy.load": {"file": "evil.pkl", "allow_pickle": True},
+    "cloudpickle.load": {"file": "evil.pkl"},
+    "shutil.copy": {"src": "paper.yaml", "dst": "canary"},
+    "shutil.unpack_archive": {"filename": "evil.tar", "extract_dir": "."},
+    "runpy.run_path": {"path_name": "evil.py"},
+    "importlib.import_module": {"name": "evil"},
+    "logging.FileHandler": {"filename": "canary"},
+    "yaml.unsafe_load": {"stream": TAG.replace("CANARY", "canary")},
+    "pathlib.Path.touch": {"_args_": [{"_target_": "pathlib.Path", "_args_": ["canary"]}]},
+    "functools.partial": {"_args_": [{"_target_": RUN, "_partial_": True}], "command": "touch canary"},
+    "hydra.utils.instantiate": {"config": {"_target_": RUN, "command": "touch canary"}},
+    "hydra.utils.call": {"config": {"_target_": RUN, "command": "touch canary"}},
+    # Of our own, which an allow-list of packages would let through.
+    "clozelab.models.folders.save_encoder_folder": {"folder": "canary", "encoder": None, "heads": {}},
+    "clozelab.runs.record.write_json": {"path": "canary", "value": 1},
+    "clozelab.modules.results.write_test_predictions": {"folder": "canary", "files": {"x": ["y"]}},
+    "clozelab.training.tracking.MetricsCsv": {"folder": "canary"},
+    "clozelab.optim.adamw.torch.load": {"f": "evil.pkl", "weights_only": False},
+    "clozelab.cli.main": {"arguments": ["prepare"]},
+    "microworld.world.write_world": {"output_dir": "canary"},
+    "clozelab.objectives.nsp._evil": {},
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_other_address_is_called(place: Path, capsys: pytest.CaptureFixture[str], target: str) -> None:
+    write(place, arm(objective__pair={"_target_": target, **TARGETS[target]}))
+    Path("evil.pkl").write_bytes(pickle.dumps(Evil(place.parent / "canary")))
+    write_package(Path("evil"))
+    assert f"objective.pair._target_: '{target}' is not allowed" in refused(place, capsys, "plan")
+
+
+EVIL = {"_target_": RUN, "command": "touch CANARY"}
+TEXT = "{_target_: torch.utils.collect_env.run, command: touch CANARY}"
+SWEEP = {
+    "defaults": ["pretrain", {"arm": "a"}, "_self_"],
+    "hydra": {"mode": "MULTIRUN", "sweeper": {"params": {"arm": "a"}}},
+}
+FACTORY = {"version": 1, "root": {"handlers": ["x"]}, "handlers": {"x": {"()": RUN, "command": "touch CANARY"}}}
+HANDLER = {
+    "version": 1,
+    "root": {"handlers": ["x"]},
+    "handlers": {"x": {"class": "logging.FileHandler", "filename": "CANARY"}},
+}
+
+
+def master(**hydra: Any) -> dict[str, Any]:
+    return {"sweep_pretrain.yaml": SWEEP | {"hydra": SWEEP["hydra"] | hydra}}  # type: ignore[operator]
+
+
+def laid_over(defaults: Any, **files: Any) -> dict[str, Any]:
+    said = SWEEP | {"defaults": ["pretrain", {"arm": "a"}, "_self_", *defaults]}
+    return {"sweep_pretrain.yaml": said, **{name.replace("__", "/") + ".yaml": text for name, text in files.items()}}
+
+
+NOT_ALLOWED, OUT, ITS = "is not allowed", "leads out of its folder", "is not its to set"
+PLACES: dict[str, tuple[dict[str, Any], str]] = {
+    "a part of the model": (arm(architecture__pooler=EVIL), NOT_ALLOWED),
+    "an optimizer": (arm(optimizer___target_=RUN), NOT_ALLOWED),
+    "inside an optimizer": (arm(optimizer__weight_decay=EVIL), NOT_ALLOWED),
+    "a schedule": (arm(schedule=EVIL), NOT_ALLOWED),
+    "a tracker": (arm(logger=EVIL), NOT_ALLOWED),
+    "one of several trackers": (arm(logger={"wandb": EVIL}), NOT_ALLOWED),
+    "a corpus's generator": (arm(corpus__generator={**EVIL, "_partial_": False}), NOT_ALLOWED),
+    "a phase": (arm(scale__pretrain__phases=[{"objective": {"pair": EVIL}}]), NOT_ALLOWED),
+    "where nothing is made": (arm(validation={"x": EVIL}), ""),
+    "a right address in another's place": (arm(optimizer={"_target_": "microworld.world.write_world"}), NOT_ALLOWED),
+    "callbacks": (master(callbacks={"x": EVIL}), ITS),
+    "a logging factory": (master(job_logging=FACTORY), ITS),
+    "Hydra's own logging": (master(hydra_logging=FACTORY), ITS),
+    "a logging class": (master(job_logging=HANDLER), ITS),
+    "a launcher": (master(launcher=EVIL), ITS),
+    "a launcher's shell lines": (master(launcher={"setup": ["touch CANARY"]}), ITS),
+    "a sweeper": (master(sweeper={"_target_": RUN}), NOT_ALLOWED),
+    "the environment of jobs": (master(job={"env_set": {"PYTHONPATH": "SHARED"}}), ITS),
+    "more folders": (master(searchpath=["pkg://evil"]), ITS),
+    "where Hydra writes": (master(sweep={"dir": "CANARY"}, run={"dir": "CANARY"}), ITS),
+    "Hydra's own files": (master(output_subdir=".hydra"), ITS),
+    "a swept key of Hydra's": (master(sweeper={"params": {"hydra.callbacks.x": TEXT}}), ITS),
+    "a swept place": (master(sweeper={"params": {"arm": "a", "++run_dir": "CANARY"}}), ITS),
+    "a swept path": (master(sweeper={"params": {"arm": "a", "encoder": "x,/etc"}}), OUT),
+    "a swept address": (master(sweeper={"params": {"arm": "a", "+objective.pair": TEXT}}), "_target_"),
+    "a file of Hydra's group": (laid_over([{"override /hydra/launcher": "x"}], hydra__launcher__x=EVIL), "Hydra's own"),
+    "a package": (laid_over([{"rates": "x"}], rates__x="# @package hydra\ncallbacks: {x: {}}\n"), "Hydra's own"),
+    "a package in defaults": (laid_over([{"rates@hydra.callbacks": "x"}], rates__x={"x": EVIL}), "Hydra's own"),
+    "a path to a package": (laid_over(["rates/x@hydra.callbacks"], rates__x={"x": EVIL}), "Hydra's own"),
+    "a package by its name": (laid_over([{"rates": "hydra"}], rates__hydra="# @package _name_\nx: 1\n"), "Hydra's own"),
+    "oc.create": (arm(objective__pair="${oc.create:" + TEXT + "}"), "oc.create"),
+    "oc.decode": (arm(objective__pair="${oc.decode:'" + TEXT + "'}"), "oc.decode"),
+    "a resolver's argument": (arm(objective__pair="${fallback:" + TEXT + "}"), "_target_"),
+    "a resolver whose name is made": (arm(objective__pair="${oc.${scale.name}:x}"), "calls 'oc.'"),
+    "the environment": (arm(arm="${oc.env:CANARY_SECRET}"), "oc.env"),
+    "a place": (arm(runs_dir="elsewhere"), ITS),
+    "a run's folder": ({"sweep_pretrain.yaml": SWEEP | {"run_dir": "elsewhere"}}, "is not below runs_dir"),
+    "a name": (arm(arm="a/../../../x"), OUT),
+    "a name that is put together": (arm(arm="${hydra:run.dir}${hydra:run.dir}/x"), "it names a folder of ours"),
+    "an arm's key": ({"paper.yaml": {"arms": {"../../x": {"objective": "mlm"}, "a": {}}}}, ""),
+    "a scale's name": (arm(scale__name="../../x"), OUT),
+    "a corpus's name": (arm(corpus__name="/x"), OUT),
+    "a file": (arm(corpus__sources=[{"name": "x", "path": "/etc/passwd"}]), OUT),
+    "a file above": (arm(tokenizer__vocab_file="a/../../x"), OUT),
+    "a file at home": (arm(encoder="~/x"), OUT),
+    "a file as an argument": (arm(encoder="${fallback:/etc,x}"), OUT),
+    "a choice": (laid_over([{"override /model": "../../x"}]) | {"../x.yaml": {"seed": 1}}, "is no choice"),
+    "another's YAML": (laid_over(["../x"]) | {"../x.yaml": {"seed": 1}}, "is no choice"),
+    "a tag in paper.yaml": ({"paper.yaml": f"arms: {{a: {TAG}}}\n"}, ""),
+    "a tag in a file": ({"arm/a.yaml": f"# @package _global_\nseed: {TAG}\n"}, ""),
+    "itself": (arm(objective__pair={"x": "${objective.pair}"}), ""),
+}  # fmt: skip
+
+
+EVERYWHERE = ("an optimizer", "callbacks", "a logging factory", "oc.create")
+"""By every verb; the others by each in turn, since a look costs half a second."""
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_nothing_in_a_file_is_more_than_data(place: Path, capsys: pytest.CaptureFixture[str], where: str) -> None:
+    said, message = PLACES[where]
+    write(place, said)
+    write_package(place.parent / "work" / "evil")
+    everywhere = ("plan", "doctor", "reproduce", "sweep", "job")
+    verbs = everywhere if where in EVERYWHERE else (everywhere[[*PLACES].index(where) % len(everywhere)],)
+    assert message in refused(place, capsys, *verbs)
+
+
+ROWS: dict[str, tuple[dict[str, Any], str]] = {
+    "a task's reader": (row(task__data___target_=RUN), NOT_ALLOWED),
+    "a task's module": (row(task__module={"_target_": "clozelab.models.folders.save_encoder_folder"}), NOT_ALLOWED),
+    "a training file": (row(task__data__train_file="/etc/passwd"), OUT),
+    "a test file": (row(**{"task.data.test_files": {"x": "../../x"}}), OUT),
+    "a prediction's name": (row(**{"task.data.test_files": {"../../x": "a.tsv"}}), ITS),
+    "a task's name": (row(task__name="../x"), OUT),
+    "a row's name": (row(row="/x"), OUT),
+    "an encoder": (row(encoder="../x"), OUT),
+}
+
+
+@pytest.mark.parametrize("where", ROWS)
+def test_nothing_in_a_row_is_more_than_data(place: Path, capsys: pytest.CaptureFixture[str], where: str) -> None:
+    said, message = ROWS[where]
+    write(place, said)
+    assert message in refused(place, capsys, "finetuning job" if where in ("a row's name", "an encoder") else "plan")
+
+
+def test_a_swept_address_is_none_of_the_plain_values(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Jobs that differ in plain values are composed once; an address is no plain value."""
+    write(place, master(sweeper={"params": {"arm": "a", "optimizer._target_": RUN}}))
+    assert NOT_ALLOWED in refused(place, capsys, "plan")
+
+
+def write_package(folder: Path) -> None:
+    """A module beside the command, that writes the canary when it is imported."""
+    folder.mkdir()
+    (folder / "__init__.py").write_text(f"open({str(folder.resolve().parents[1] / 'canary')!r}, 'w')\n")
+
+
+class Evil:
+    """Writes the canary when it is unpickled."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.canary}",)
+
+
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [
+        ("plan", arm(objective__pair=EVIL)),
+        ("plan", arm(objective__pair="${oc.create:" + TEXT + "}")),
+        ("doctor", arm(objective__pair=EVIL)),
+        ("sweep", master(callbacks={"x": EVIL})),
+        ("sweep", master(hydra_logging=FACTORY)),
+    ],
+)
+def test_the_canary_sings(place: Path, monkeypatch: pytest.MonkeyPatch, verb: str, said: dict[str, Any]) -> None:
+    """The control: without the gate, each of these is run by the verb."""
+    write(place, said)
+    monkeypatch.setattr(experiments, "check_file", lambda *_: None)
+    monkeypatch.setattr(sweep, "gate", lambda *_: None)
+    monkeypatch.setattr(targets, "check_targets", lambda *_, **__: None)
+    monkeypatch.setattr("clozelab.stages.subject.check_targets", lambda *_, **__: None)
+    monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")
+    main([*VERBS[verb](place), *(["hydra.mode=RUN", "seed=-1"] if verb == "sweep" else [])])
+    assert (place.parent / "canary").exists()
+
+
+def test_what_is_made_is_looked_at_once_more(tmp_path: Path) -> None:
+    """By then every interpolation means something, wherever the configuration came from."""
+    node = sweep.compose("pretrain").optimizer
+    node._set_flag("struct", False)
+    node["_target_"] = "${oc.decode:os.system}"
+    with pytest.raises(ValueError, match=r"optimizer\._target_: 'os\.system' is not allowed"):
+        targets.build("optimizer", node)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("experiment=../../x", "it names a folder of ours"),
+        ("finetune.encoder_arm=/x", "it names a folder of ours"),
+        ("scale.name=a/../../b", "it names a folder of ours"),
+        ("+hydra.callbacks.x._target_=os.system", NOT_ALLOWED),
+        ("hydra.launcher._target_=os.system", NOT_ALLOWED),
+        ("hydra/launcher=basic", NOT_ALLOWED),
+        ("hydra.output_subdir=.hydra", "holds no secret"),
+        ("model=../../x", "is no choice"),
+    ],
+)
+def test_words_that_nobody_may_say(place: Path, capsys: pytest.CaptureFixture[str], word: str, message: str) -> None:
+    write(place, {"../x.yaml": {"hidden_size": 1}})
+    assert message in refused(place, capsys, "reproduce", words=(word,))
+
+
+def test_a_pickled_job_is_not_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "job.pkl").write_bytes(pickle.dumps(Evil(place.parent / "canary")))
+    write(place, {})
+    assert "reading it may run" in refused(place, capsys, "job", words=(f"--experimental-rerun={place / 'job.pkl'}",))
+
+
+def test_the_users_own_words_may_name_anything(place: Path) -> None:
+    write(place, {})
+    words = [
+        "run_dir=/r",
+        "encoder=/e",
+        "corpus=text",
+        "corpus.sources.0.path=/x/../t",
+        "tokenizer.vocab_file='${oc.env:CANARY_SECRET}'",
+    ]
+    words += ["hydra/launcher=slurm", "hydra.launcher.setup=[module load x]", "runs_dir=../runs", "data_dir=~/d"]
+    composed = sweep.compose("sweep_pretrain", words, folder=place)
+    assert (composed.run_dir, composed.encoder, composed.tokenizer.vocab_file) == ("/r", "/e", "s3cret-s3cret")
+    assert composed.hydra.launcher.setup == ["module load x"]
+
+
+def test_the_list_of_addresses_is_right() -> None:
+    """Every one is there to be called, and every one that conf/ and the documents name is listed."""
+    listed = {address for addresses in targets.allowed().values() for address in addresses}
+    plugins = {address for address in listed if address.startswith("hydra_plugins.")}
+    for where, addresses in targets.allowed().items():
+        assert addresses and all(callable(targets.locate(one)) for one in {*addresses} - plugins), where
+    documents = [*CONF_DIR.rglob("*.yaml"), *(CONF_DIR.parent / "docs").glob("*.md")]
+    words = {word.strip("`'\",") for path in documents for word in path.read_text().replace("=", " ").split()}
+    named = {
+        word
+        for word in words
+        if word.startswith(("clozelab.", "microworld.")) and word.rpartition(".")[2][:1].isupper()
+    }
+    assert named and named <= listed
+
+
+# What is read rather than composed
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"_target_": "os.system"},
+        {"_target_": "clozelab.models.folders.save_encoder_folder", "folder": "canary"},
+        {"_target_": "clozelab.models.folders.Path"},
+        {"_target_": "clozelab.models.config.family_of"},
+        {"_target_": "clozelab.models.folders.torch.load"},
+    ],
+)
+def test_a_shared_encoder_names_parts_alone(place: Path, tiny_config: Any, part: dict[str, Any]) -> None:
+    """As its config.json does, for models that no library has."""
+    with pytest.raises(ValueError, match=r"a part is a class below|there is no part"):
+        Encoder(tiny_config(positions=part))
+    assert files_below(place.parent) == []
+
+
+def test_pickles_are_not_unpickled(place: Path) -> None:
+    """Weights, checkpoints (also with a right checksum) and arrays; the control is pickle's own reader."""
+    canary = place.parent / "canary"
+    evil = pickle.dumps(Evil(canary))
+    (place / "pytorch_model.bin").write_bytes(evil)
+    torch.save({"x": Evil(canary)}, place / "zip.bin")
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_tensors(place)
+    (place / "zip.bin").replace(place / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_tensors(place)
+    save_file({"x": Evil(canary)}, place / "last.ckpt")
+    with pytest.raises(Exception, match=r"(?i)weights.only|unsupported"):
+        load_file(place / "last.ckpt", "cpu")
+    (place / "cache").mkdir()
+    np.save(place / "cache/x.npy", np.array([Evil(canary)], dtype=object), allow_pickle=True)
+    (place / "cache/meta.json").write_text(json.dumps({"checksums": {}, "facts": {}}))
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        cached_arrays(place / "cache", lambda: ({}, {}))
+    assert not canary.exists()
+    pickle.loads(evil)
+    assert canary.exists()
+
+
+def test_archives_are_not_unpacked(place: Path) -> None:
+    """A zip and a tar whose members climb out of the folder, read where their kind is expected."""
+    with zipfile.ZipFile(place / "glue.zip", "w") as archive:
+        archive.writestr("../../canary", "x")
+        archive.writestr("/tmp/clozelab-canary", "x")
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        member = tarfile.TarInfo("../../canary")
+        member.size = 1
+        archive.addfile(member, io.BytesIO(b"x"))
+    (place / "train.tsv.gz").write_bytes(gzip.compress(packed.getvalue()))
+    before = files_below(place.parent)
+    assert any("canary" in problem for problem in submission_problems(place / "glue.zip"))
+    with pytest.raises(ValueError, match="is binary"):
+        list(text_lines(place / "train.tsv.gz"))
+    assert files_below(place.parent) == before and not Path("/tmp/clozelab-canary").exists()
+
+
+def test_a_module_beside_the_command_is_not_imported(place: Path) -> None:
+    """Jobs are started with the folder of the command as theirs: its torch.py is not the torch that they import."""
+    main(["--version"])
+    (place / "evilmodule.py").write_text("open('canary', 'w')")
+    command = [sys.executable, "-c", "import evilmodule"]
+    assert subprocess.run(command, cwd=place, capture_output=True).returncode == 1 and not (place / "canary").exists()
+    control = os.environ | {"PYTHONSAFEPATH": ""}
+    assert subprocess.run(command, cwd=place, env=control).returncode == 0 and (place / "canary").exists()
