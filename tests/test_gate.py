@@ -241,7 +241,6 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "another's YAML": (laid_over(["../x"]) | {"../x.yaml": {"seed": 1}}, "is no choice"),
     "a tag in paper.yaml": ({"paper.yaml": f"arms: {{a: {TAG}}}\n"}, ""),
     "a tag in a file": ({"arm/a.yaml": f"# @package _global_\nseed: {TAG}\n"}, ""),
-    "itself": (arm(objective__pair={"x": "${objective.pair}"}), ""),
 }  # fmt: skip
 
 
