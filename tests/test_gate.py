@@ -16,6 +16,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ import pytest
 import torch
 import yaml
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from clozelab import targets
@@ -189,6 +192,10 @@ def laid_over(defaults: Any, **files: Any) -> dict[str, Any]:
     return {"sweep_pretrain.yaml": said, **{name.replace("__", "/") + ".yaml": text for name, text in files.items()}}
 
 
+CLASS = {"handlers": {"x": {"class": "subprocess.check_output", "args": ["touch", "CANARY"]}}}
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in range(12)
+)
 NOT_ALLOWED, OUT, ITS = "is not allowed", "leads out of its folder", "is not its to set"
 PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "a part of the model": (arm(architecture__pooler=EVIL), NOT_ALLOWED),
@@ -214,9 +221,19 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "Hydra's own files": (master(output_subdir=".hydra"), ITS),
     "a swept key of Hydra's": (master(sweeper={"params": {"hydra.callbacks.x": TEXT}}), ITS),
     "a swept place": (master(sweeper={"params": {"arm": "a", "++run_dir": "CANARY"}}), ITS),
+    "a swept word put together": (master(sweeper={"params": {"arm": "a", "run_dir=CANARY": ""}}), ITS),
+    "a swept package": (
+        master(sweeper={"params": {"arm": "a", "+rates@hydra.job_logging": "x"}}) | {"rates/x.yaml": CLASS}, ITS
+    ),
+    "swept keys from elsewhere": (master(sweeper={"params": "${optimizer}"}), ITS),
+    "a swept path from elsewhere": (
+        arm(optimizer__x="x,/etc") | master(sweeper={"params": {"arm": "a", "encoder": "${optimizer.x}"}}), OUT
+    ),
+    "all of Hydra's from elsewhere": ({"sweep_pretrain.yaml": SWEEP | {"hydra": "${optimizer}"}}, ITS),
     "a swept path": (master(sweeper={"params": {"arm": "a", "encoder": "x,/etc"}}), OUT),
     "a swept address": (master(sweeper={"params": {"arm": "a", "+objective.pair": TEXT}}), "_target_"),
     "a file of Hydra's group": (laid_over([{"override /hydra/launcher": "x"}], hydra__launcher__x=EVIL), "Hydra's own"),
+    "a class of logging": (laid_over([{"rates@hydra.hydra_logging": "x"}], rates__x=CLASS), "Hydra's own"),
     "a package": (laid_over([{"rates": "x"}], rates__x="# @package hydra\ncallbacks: {x: {}}\n"), "Hydra's own"),
     "a package in defaults": (laid_over([{"rates@hydra.callbacks": "x"}], rates__x={"x": EVIL}), "Hydra's own"),
     "a path to a package": (laid_over(["rates/x@hydra.callbacks"], rates__x={"x": EVIL}), "Hydra's own"),
@@ -225,6 +242,8 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "oc.decode": (arm(objective__pair="${oc.decode:'" + TEXT + "'}"), "oc.decode"),
     "a resolver's argument": (arm(objective__pair="${fallback:" + TEXT + "}"), "_target_"),
     "a resolver whose name is made": (arm(objective__pair="${oc.${scale.name}:x}"), "calls 'oc.'"),
+    "half an interpolation": (arm(objective__pair="$"), "a lone $"),
+    "an escaped interpolation": (arm(objective__pair="\\\\${arm}"), "a lone $"),
     "the environment": (arm(arm="${oc.env:CANARY_SECRET}"), "oc.env"),
     "a place": (arm(runs_dir="elsewhere"), ITS),
     "a run's folder": ({"sweep_pretrain.yaml": SWEEP | {"run_dir": "elsewhere"}}, "is not below runs_dir"),
@@ -236,7 +255,14 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "a file": (arm(corpus__sources=[{"name": "x", "path": "/etc/passwd"}]), OUT),
     "a file above": (arm(tokenizer__vocab_file="a/../../x"), OUT),
     "a file at home": (arm(encoder="~/x"), OUT),
-    "a file as an argument": (arm(encoder="${fallback:/etc,x}"), OUT),
+    "a file as an argument": (arm(encoder="${fallback: /etc,x}"), OUT),
+    "a file out of pieces": (arm(encoder="${optimizer.a}${optimizer.b}", optimizer__a=".", optimizer__b="./x"), OUT),
+    "a file behind a piece": (arm(encoder="${optimizer.a}../x", optimizer__a="a/"), OUT),
+    "a line end in a name": (arm(arm="a\ntouch CANARY"), "it names a folder of ours"),
+    "anchors without measure": ({"paper.yaml": BOMB + "arms: {a: {}}\n"}, "anchors"),
+    "anchors in a file": ({"arm/a.yaml": "# @package _global_\n" + BOMB}, "anchors"),
+    "an anchor without end": ({"arm/a.yaml": "# @package _global_\nphases: &a [*a]\n"}, "anchors"),
+    "a deep hole": ({"paper.yaml": "arms: " + "[" * 100_000 + "]" * 100_000}, ""),
     "a choice": (laid_over([{"override /model": "../../x"}]) | {"../x.yaml": {"seed": 1}}, "is no choice"),
     "another's YAML": (laid_over(["../x"]) | {"../x.yaml": {"seed": 1}}, "is no choice"),
     "a tag in paper.yaml": ({"paper.yaml": f"arms: {{a: {TAG}}}\n"}, ""),
@@ -244,7 +270,7 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-EVERYWHERE = ("an optimizer", "callbacks", "a logging factory", "oc.create")
+EVERYWHERE = {"an optimizer", "callbacks", "a logging factory", "oc.create"}
 """By every verb; the others where all verbs compose, since a verb takes a second."""
 
 
@@ -258,6 +284,14 @@ def test_nothing_in_a_file_is_more_than_data(place: Path, capsys: pytest.Capture
     not_composed(place, "sweep_pretrain", "arm=a", message=message)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["plan", "doctor", "reproduce", "sweep", "job"])
+@pytest.mark.parametrize("where", sorted(PLACES.keys() - EVERYWHERE))
+def test_no_verb_takes_more_than_data(place: Path, capsys: pytest.CaptureFixture[str], where: str, verb: str) -> None:
+    write(place, PLACES[where][0])
+    refused(place, capsys, verb)
+
+
 ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "a task's reader": (row(task__data___target_=RUN), NOT_ALLOWED),
     "a task's module": (row(task__module={"_target_": "clozelab.models.folders.save_encoder_folder"}), NOT_ALLOWED),
@@ -267,6 +301,7 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "a task's name": (row(task__name="../x"), OUT),
     "a row's name": (row(row="/x"), OUT),
     "an encoder": (row(encoder="../x"), OUT),
+    "a download": (row(hub=True), ITS),
 }
 
 
@@ -309,18 +344,22 @@ class Evil:
         ("doctor", arm(objective__pair=EVIL)),
         ("sweep", master(callbacks={"x": EVIL})),
         ("sweep", master(hydra_logging=FACTORY)),
+        ("sweep", PLACES["a class of logging"][0]),
     ],
 )
-def test_the_canary_sings(place: Path, monkeypatch: pytest.MonkeyPatch, verb: str, said: dict[str, Any]) -> None:
+def test_the_canary_sings(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str, said: dict[str, Any]
+) -> None:
     """The control: without the gate, each of these is run by the verb."""
     write(place, said)
     monkeypatch.setattr(experiments, "check_file", lambda *_: None)
+    monkeypatch.setattr(experiments, "check_values", lambda *_: None)
     monkeypatch.setattr(sweep, "gate", lambda *_: None)
     monkeypatch.setattr(targets, "check_targets", lambda *_, **__: None)
     monkeypatch.setattr("clozelab.stages.subject.check_targets", lambda *_, **__: None)
     monkeypatch.setenv("CLOZELAB_SKIP_DOCTOR", "1")
     main([*VERBS[verb](place), *(["hydra.mode=RUN", "seed=-1"] if verb == "sweep" else [])])
-    assert (place.parent / "canary").exists()
+    assert (place.parent / "canary").exists(), capsys.readouterr().err
 
 
 def test_what_is_made_is_looked_at_once_more(tmp_path: Path) -> None:
@@ -330,6 +369,31 @@ def test_what_is_made_is_looked_at_once_more(tmp_path: Path) -> None:
     node["_target_"] = "${oc.decode:os.system}"
     with pytest.raises(ValueError, match=r"optimizer\._target_: 'os\.system' is not allowed"):
         targets.build("optimizer", node)
+
+
+def test_nothing_is_resolved_twice(tmp_path: Path) -> None:
+    """Hydra resolves what it is given: a text that still holds an interpolation would become a node unseen."""
+    text = "${oc.create:" + TEXT.replace("CANARY", str(tmp_path / "canary")) + "}"
+    node = {"_target_": "clozelab.objectives.nsp.NextSentencePrediction", "weight": text}
+    with pytest.raises(ValueError, match="an interpolation once all are resolved"):
+        targets.build("objective", {"pair": node})
+    assert not (tmp_path / "canary").exists()
+    with suppress(HydraException):  # the control
+        instantiate(node)
+    assert (tmp_path / "canary").exists()
+
+
+def test_links_do_not_lead_out_of_an_experiment(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(
+        place,
+        {"../README.md": "**Question.** Whose is this?", "../a.yaml": "# @package _global_\nseed: 1\n", "arm/x": ""},
+    )
+    (place / "arm/a.yaml").symlink_to(place.parent / "a.yaml")
+    not_composed(place, "sweep_pretrain", "arm=a", message="is a link")
+    assert "is a link" in refused(place, capsys, "plan")
+    (place / "README.md").symlink_to(place.parent / "README.md")
+    with pytest.raises(ValueError, match="is a link"):
+        targets.own_text(place / "README.md", place)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +432,7 @@ def test_the_users_own_words_may_name_anything(place: Path) -> None:
         "corpus.sources.0.path=/x/../t",
         "tokenizer.vocab_file='${oc.env:CANARY_SECRET}'",
     ]
-    words += ["hydra/launcher=slurm", "hydra.launcher.setup=[module load x]", "runs_dir=../runs", "data_dir=~/d"]
+    words += ["hydra/launcher=slurm", "hydra.launcher.setup=[module load x]", "runs_dir=../runs", "data_dir='~/d'"]
     composed = sweep.compose("sweep_pretrain", words, folder=place)
     assert (composed.run_dir, composed.encoder, composed.tokenizer.vocab_file) == ("/r", "/e", "s3cret-s3cret")
     assert composed.hydra.launcher.setup == ["module load x"]
@@ -405,51 +469,82 @@ def test_the_list_of_addresses_is_right() -> None:
 )
 def test_a_shared_encoder_names_parts_alone(place: Path, tiny_config: Any, part: dict[str, Any]) -> None:
     """As its config.json does, for models that no library has."""
+    before = files_below(place.parent)
     with pytest.raises(ValueError, match=r"a part is a class below|there is no part"):
         Encoder(tiny_config(positions=part))
-    assert files_below(place.parent) == []
+    assert files_below(place.parent) == before
 
 
-def test_pickles_are_not_unpickled(place: Path) -> None:
-    """Weights, checkpoints (also with a right checksum) and arrays; the control is pickle's own reader."""
-    canary = place.parent / "canary"
-    evil = pickle.dumps(Evil(canary))
-    (place / "pytorch_model.bin").write_bytes(evil)
-    torch.save({"x": Evil(canary)}, place / "zip.bin")
-    with pytest.raises(ValueError, match="cannot be read"):
-        read_tensors(place)
-    (place / "zip.bin").replace(place / "pytorch_model.bin")
-    with pytest.raises(ValueError, match="cannot be read"):
-        read_tensors(place)
-    save_file({"x": Evil(canary)}, place / "last.ckpt")
-    with pytest.raises(Exception, match=r"(?i)weights.only|unsupported"):
-        load_file(place / "last.ckpt", "cpu")
-    (place / "cache").mkdir()
-    np.save(place / "cache/x.npy", np.array([Evil(canary)], dtype=object), allow_pickle=True)
-    (place / "cache/meta.json").write_text(json.dumps({"checksums": {}, "facts": {}}))
-    with pytest.raises(ValueError, match="allow_pickle=False"):
-        cached_arrays(place / "cache", lambda: ({}, {}))
-    assert not canary.exists()
-    pickle.loads(evil)
-    assert canary.exists()
+def weights(place: Path, evil: Evil) -> None:
+    (place / "pytorch_model.bin").write_bytes(pickle.dumps(evil))
+    read_tensors(place)
 
 
-def test_archives_are_not_unpacked(place: Path) -> None:
-    """A zip and a tar whose members climb out of the folder, read where their kind is expected."""
-    with zipfile.ZipFile(place / "glue.zip", "w") as archive:
+def zipped_weights(place: Path, evil: Evil) -> None:
+    torch.save({"x": evil}, place / "pytorch_model.bin")
+    read_tensors(place)
+
+
+def checkpoint(place: Path, evil: Evil) -> None:
+    """With a right checksum."""
+    save_file({"x": evil}, place / "last.ckpt")
+    load_file(place / "last.ckpt", "cpu")
+
+
+def arrays(place: Path, evil: Evil) -> None:
+    np.save(place / "x.npy", np.array([evil], dtype=object), allow_pickle=True)
+    (place / "meta.json").write_text(json.dumps({"checksums": {}, "facts": {}}))
+    cached_arrays(place, lambda: ({}, {}))
+
+
+@pytest.mark.parametrize("read", [weights, zipped_weights, checkpoint, arrays])
+def test_pickles_are_not_unpickled(place: Path, read: Callable[[Path, Evil], None]) -> None:
+    with pytest.raises(Exception, match=r"cannot be read|(?i:weights.only|unsupported)|allow_pickle=False"):
+        read(place, Evil(place.parent / "canary"))
+    assert not (place.parent / "canary").exists()
+
+
+def test_a_pickle_sings(place: Path) -> None:
+    """The control: whoever does unpickle them runs them."""
+    pickle.loads(pickle.dumps(Evil(place.parent / "canary")))
+    assert (place.parent / "canary").exists()
+
+
+def climbing_zip(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("../../canary", "x")
         archive.writestr("/tmp/clozelab-canary", "x")
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        member = tarfile.TarInfo("../../canary")
+
+
+def climbing_tar(path: Path) -> None:
+    with tarfile.open(path, mode="w") as archive:
+        member = tarfile.TarInfo("../canary")
         member.size = 1
         archive.addfile(member, io.BytesIO(b"x"))
-    (place / "train.tsv.gz").write_bytes(gzip.compress(packed.getvalue()))
-    before = files_below(place.parent)
-    assert any("canary" in problem for problem in submission_problems(place / "glue.zip"))
-    with pytest.raises(ValueError, match="is binary"):
-        list(text_lines(place / "train.tsv.gz"))
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_archives_are_not_unpacked(place: Path, kind: str) -> None:
+    """Members climb out of the folder; each is read where its kind is expected."""
+    if kind == "zip":
+        climbing_zip(place / "glue.zip")
+        before = files_below(place.parent)
+        assert any("canary" in problem for problem in submission_problems(place / "glue.zip"))
+    else:
+        climbing_tar(place / "train.tar")
+        (place / "train.tsv.gz").write_bytes(gzip.compress((place / "train.tar").read_bytes()))
+        before = files_below(place.parent)
+        with pytest.raises(ValueError, match="is binary"):
+            list(text_lines(place / "train.tsv.gz"))
     assert files_below(place.parent) == before and not Path("/tmp/clozelab-canary").exists()
+
+
+def test_an_archive_climbs(place: Path) -> None:
+    """The control: whoever unpacks it has the canary outside."""
+    climbing_tar(place / "train.tar")
+    with tarfile.open(place / "train.tar") as archive:
+        archive.extractall(place, filter="fully_trusted")
+    assert (place.parent / "canary").exists()
 
 
 def test_a_module_beside_the_command_is_not_imported(place: Path) -> None:

@@ -58,6 +58,14 @@ def test_a_factory_of_logging_is_a_target() -> None:
         check_targets({"hydra": {"job_logging": {"handlers": {"x": {"()": "os.system"}}}}}, signatures=False)
 
 
+@pytest.mark.parametrize(
+    "node", [{"class": "subprocess.Popen"}, {"_target_": "logging.StreamHandler", "class": "os.open"}]
+)
+def test_a_class_of_logging_is_a_target(node: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"'(subprocess\.Popen|os\.open)' is not allowed"):
+        check_targets({"hydra": {"job_logging": {"handlers": {"console": node}}}}, signatures=False)
+
+
 def test_misspelt_key_has_a_hint() -> None:
     with pytest.raises(ValueError, match=r"schedule\.warmup_fractoin: .* did you mean 'warmup_fraction'"):
         check_targets({"schedule": {**GOOD, "warmup_fractoin": 0.1}})

@@ -14,8 +14,10 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache, reduce
+from pathlib import Path
 from typing import Any
 
+import yaml  # type: ignore[import-untyped]
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -27,6 +29,8 @@ WITHOUT_PLACE = re.compile(r"^(scale\.pretrain\.)?phases\.\d+\.|(?<=^logger)\.\w
 """What stands around a place's name: a phase that says it, or one of several trackers."""
 UPWARDS = re.compile(r"^(/|~[\w.-]*(/|$))|(^|/)\.\.(/|$)")
 """Of a path that does not stay in the folder that it begins in."""
+NAMING = ("_target_", "()", "class")
+"""Keys whose value is called: Hydra's, and in Hydra's logging Python's."""
 HYDRA_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_"})
 GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = {
     "optimizer": frozenset({"named_parameters"}),
@@ -56,9 +60,9 @@ def gate(config: DictConfig) -> None:
         raise ValueError("hydra.output_subdir: leave it out; a run's folder has config.yaml, which holds no secret")
     for where in ("corpus.name", *(key for key, meaning in meanings().items() if meaning == IDENTITY)):
         name = reduce(lambda node, key: node.get(key) if isinstance(node, dict) else None, where.split("."), plain)
-        if UPWARDS.search(str(name)):
+        if UPWARDS.search(str(name)) or not str(name).isprintable():
             raise ValueError(
-                f"{where} is {name!r}: it names a folder of ours, below runs_dir; leave '..', '/', '~' out"
+                f"{where} is {name!r}: it names a folder of ours, below runs_dir; leave '..', '/', '~', line ends out"
             )
     run_dir, root = str(plain.get("run_dir") or "${runs_dir}/"), f"{str(plain['runs_dir']).rstrip('/')}/"
     is_said = "run_dir" in map(key_of, plain["hydra"]["overrides"]["task"])
@@ -82,8 +86,8 @@ def check_targets(config: DictConfig | Mapping[str, Any], *, signatures: bool = 
     `config` may be a part, under its dotted name. Without `signatures` nothing is imported, and no key looked at.
     """
     for where, node in _nodes(resolved(config) if isinstance(config, DictConfig) else config, ""):
-        target, known = node.get("_target_", node.get("()")), allowed().get(WITHOUT_PLACE.sub("", where), [])
-        if target not in known:
+        known = allowed().get(WITHOUT_PLACE.sub("", where), [])
+        for target in (node[key] for key in NAMING if key in node and node[key] not in known):
             why = hint(str(target), known) if known else "nothing is made here"
             raise ValueError(f"{where}._target_: {target!r} is not allowed; {why} (see conf/targets.yaml)")
         if "_args_" in node:
@@ -98,12 +102,16 @@ def build(place: str, node: Any) -> Any:
 
     plain = OmegaConf.to_container(node, resolve=True) if isinstance(node, Container) else node
     check_targets({place: plain})
+    if "${" in repr(plain):
+        raise ValueError(
+            f"{place}: {plain} holds an interpolation once all are resolved; Hydra would resolve it unseen"
+        )
     return instantiate(plain, _convert_="all")
 
 
 def _nodes(value: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if isinstance(value, Mapping):
-        if value.keys() & {"_target_", "()"}:
+        if value.keys() & NAMING[:2] or ("class" in value and where.startswith("hydra.")):
             yield where, value
         for key, child in value.items():
             yield from _nodes(child, f"{where}.{key}" if where else str(key))
@@ -140,6 +148,31 @@ def parameters_of(target: Any) -> list[str]:
         if not rest:
             break
     return list(dict.fromkeys(names))
+
+
+MOST_VALUES, MOST_LEVELS = 100_000, 50
+
+
+def own_text(file: Path, folder: Path) -> str:
+    """What a file of an experiment holds. ValueError: a link out of its folder, or YAML whose anchors make it huge."""
+    if not file.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{file} is a link that leads out of {folder}; put the file itself there")
+    text = file.read_text(encoding="utf-8")
+    values, begun, anchored = 0, list[tuple[str | None, int]](), dict[str | None, int]()
+    for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if file.suffix == ".yaml" else ():
+        if isinstance(event, yaml.CollectionStartEvent):
+            begun.append((event.anchor, values))
+            anchored[event.anchor] = MOST_VALUES  # an alias inside of it would have no end
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = begun.pop()
+            anchored[anchor] = values - before
+        values += anchored.get(event.anchor, 1) if isinstance(event, yaml.AliasEvent) else 1
+        if values > MOST_VALUES or len(begun) > MOST_LEVELS:
+            raise ValueError(
+                f"{file} holds more than {MOST_VALUES} values, or {MOST_LEVELS} levels, with its anchors written out;"
+                " no experiment is as large"
+            )
+    return text
 
 
 def locate(target: str) -> Any:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,13 @@ from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, ListConfig, Node, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.config import RESOLVERS
 from clozelab.runs.fingerprint import flatten
 from clozelab.suggestions import CONF_DIR
-from clozelab.targets import UPWARDS
+from clozelab.targets import UPWARDS, own_text
 
 PAPER = "paper.yaml"
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune"}
@@ -63,7 +65,7 @@ def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
     file = place if place.is_file() else place / PAPER
     if not file.is_file():
         return {}
-    said = yaml.load(file.read_text(encoding="utf-8"), _Loader)
+    said = yaml.load(own_text(file, file.parent), _Loader)
     if not isinstance(said, dict):
         return {}
     arms = said.get("arms") or {}
@@ -146,9 +148,12 @@ FREE_CALLS = {*(one.__name__ for one in RESOLVERS), "hydra", "oc.select"}
 CALL = re.compile(r"\$\{\s*([^:{}$]*)[:$]")
 """A resolver's name in `${name:...}`, also one that is not there before another one is resolved."""
 KEYS_OF_THE_USER = re.compile(
-    r"(^|\.)[+~]*(data_dir|cache_dir|runs_dir)$|^hydra\.(?!mode$|sweeper\.)|^hydra\.sweeper\.params\.[+~]*(hydra|run_dir$)"
-    r"|\.\./|/\.\.|(^|\.)[/~]"
+    r"(^|\.)[+~]*(data_dir|cache_dir|runs_dir)$|^hydra($|\.(?!mode$|sweeper\.))|\.\./|/\.\.|(^|\.)[/~]"
 )
+SWEPT_KEY = re.compile(r"hydra\.sweeper\.params\.[+~]*(?!run_dir$|.*\bhydra\b)[\w./@-]+")
+"""Key of a sweep, which becomes a word of a command line: `run_dir=x,y` or `+rates@hydra.callbacks` would be more."""
+DOUBTED: set[str] = set()
+"""Texts with interpolations of such files; `check_values` looks at what became of them."""
 
 
 def check_file(place: str, config_path: str, found: ConfigResult) -> None:
@@ -161,17 +166,57 @@ def _not_data(config_path: str, found: ConfigResult) -> Iterator[str]:
     plain: Any = OmegaConf.to_container(found.config, resolve=False)
     defaults = [str(one) for one in (plain.pop("defaults", None) if isinstance(plain, dict) else None) or ()]
     laid = [config_path, f"@{found.header.get('package')}", *(one for one in defaults if "@" in one)]
-    if any(re.search(r"(^|[@/.])hydra($|[/.'\" ])", one) for one in laid):
+    if any(re.search(r"\bhydra\b", one) for one in laid):
         yield "it lays something over Hydra's own keys"
-    for key, text in flatten(plain).items():
-        if KEYS_OF_THE_USER.search(key):
+    for key, value in flatten(plain).items():
+        is_swept = key.startswith("hydra.sweeper.params") and not SWEPT_KEY.fullmatch(key)
+        is_download = re.search(r"(^|\.)[+~]*hub$", key) is not None
+        if KEYS_OF_THE_USER.search(key) or (value not in (None, False) and (is_swept or is_download)):
             yield f"{key} is not its to set"
-        if isinstance(text, str):
-            calls = [name for name in CALL.findall(text) if name not in FREE_CALLS]
-            yield from (f"{key} calls {name!r} in {text!r}" for name in calls + re.findall("_target_", text))
-            is_list = "${" in text or key.startswith("hydra.sweeper.")
-            if any(map(UPWARDS.search, re.split(r"[,()\[\]{'\":]", text) if is_list else [text])):
-                yield f"{key} names {text!r}, which leads out of its folder"
+        if not isinstance(value, str):
+            continue
+        calls = [name for name in CALL.findall(value) if name not in FREE_CALLS]
+        yield from (f"{key} calls {name!r} in {value!r}" for name in calls + re.findall("_target_", value))
+        if re.search(r"\\\$|\$(?!{)", value):  # which an interpolation could be put together from
+            yield f"{key} has a lone $ in {value!r}"
+        if "${" in value:
+            DOUBTED.add(value)
+        elif _leads_out(key, value):
+            yield f"{key} names {value!r}, which leads out of its folder"
+
+
+def _leads_out(key: str, text: str) -> bool:
+    parts = re.split(r"[\s,()\[\]{}'\":=]", text) if key.startswith("hydra.sweeper.") else [text]
+    return any(map(UPWARDS.search, parts))
+
+
+def check_values(config: DictConfig) -> None:
+    """ValueError where a text of an experiment leads out of its folder once it is resolved, or could be resolved again.
+
+    What lies below the user's own places may be named, and so may the value of another key, which is looked at there.
+    """
+    roots = tuple(f"{str(config.get(name)).rstrip('/')}/" for name in ("runs_dir", "data_dir", "cache_dir"))
+    for key, text, value in _doubted(config, ""):
+        below = next((value.removeprefix(root) for root in roots if value.startswith(root)), value)
+        is_other = re.fullmatch(r"\$\{[\w.]+\}", text) and not key.startswith("hydra.sweeper.")
+        if "${" in value or (_leads_out(key, below) and not is_other):
+            raise ValueError(
+                f"{key} names {value!r} ({text}), which leads out of its folder; an experiment is data: leave that out,"
+                " or say it on the command line"
+            )
+
+
+def _doubted(node: DictConfig | ListConfig, where: str) -> Iterator[tuple[str, str, str]]:
+    """Key, text and resolved text wherever the text is an experiment's; not those that mean nothing yet."""
+    for name in node if isinstance(node, DictConfig) else range(len(node)):
+        child, key = node._get_node(name), f"{where}.{name}" if where else str(name)
+        said = child._value() if isinstance(child, Node) else None
+        if isinstance(said, str):
+            with suppress(OmegaConfBaseException, ValueError, TypeError):
+                if said in DOUBTED and isinstance(value := node[name], str):
+                    yield key, said, value
+        elif isinstance(child, DictConfig | ListConfig) and not (child._is_none() or child._is_missing()):
+            yield from _doubted(child, key)
 
 
 class ExperimentSource(FileConfigSource):
@@ -180,6 +225,7 @@ class ExperimentSource(FileConfigSource):
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider, path)
         self.inline = inline_configs(Path(self.path))
+        self.is_trusted = Path(self.path) == CONF_DIR or provider.startswith("hydra.")  # the user's own search path
 
     def available(self) -> bool:
         return bool(self.inline) or super().available()
@@ -204,7 +250,7 @@ class ExperimentSource(FileConfigSource):
             package = "_global_" if "/" in config_path else None
             config = OmegaConf.create(self.inline[config_path])
             found = ConfigResult(self.provider, f"file://{self.path}", config, {"package": package})
-        if Path(self.path) != CONF_DIR and not self.provider.startswith("hydra."):  # those are the user's own words
+        if not self.is_trusted:
             check_file(f"{self.path}/{config_path}", config_path, found)
         return found
 
@@ -215,6 +261,8 @@ class ExperimentSource(FileConfigSource):
             return super().load_config(config_path)  # which says what is missing
         key = (self.provider, file, file.stat().st_ino, file.stat().st_ctime_ns)
         if key not in PARSED:
+            if not self.is_trusted:
+                own_text(file, Path(self.path))
             PARSED[key] = super().load_config(config_path)
         found: ConfigResult = copied(PARSED[key])
         return found

@@ -47,7 +47,8 @@ class OptunaSweeper(Sweeper):
         optuna.logging.set_verbosity(logging.WARNING)
         settings = {str(key): value for key, value in dict(sampler).items()}
         kind = getattr(optuna.samplers, str(settings.pop("name")), None)
-        if kind is None or direction not in ("maximize", "minimize") or num_trials < 1 or trials_at_once < 1:
+        is_sampler = isinstance(kind, type) and issubclass(kind, optuna.samplers.BaseSampler)
+        if not is_sampler or direction not in ("maximize", "minimize") or num_trials < 1 or trials_at_once < 1:
             raise ValueError(
                 f"hydra.sweeper: sampler.name={sampler['name']} must be a class of optuna.samplers,"
                 f" direction={direction} maximize or minimize, num_trials={num_trials} and"

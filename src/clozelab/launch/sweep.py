@@ -69,6 +69,7 @@ class GatedLoader(ConfigLoaderImpl):
         composed: DictConfig = super().load_configuration(*args, **options)
         with hydra_config(composed):
             gate(composed)
+            experiments.check_values(composed)
         OmegaConf.set_readonly(composed.hydra, False)  # as it was
         return composed
 

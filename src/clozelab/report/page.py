@@ -27,6 +27,7 @@ from clozelab.suggestions import (
     span,
     with_direction,
 )
+from clozelab.targets import own_text
 from clozelab.verdicts.accounts import costs, find_lines, known_losses, learnt, problems, provenance, seed_counts
 from clozelab.verdicts.experiment import MONOTONE, OUR_SPLIT, PERCENT, SPREAD
 from clozelab.verdicts.judging import ONE_SEED, Judgement, Look, summarise
@@ -63,7 +64,7 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str, looks:
     }
     (interval_words,) = _lines("interval.txt.j2", seeds)
     readme = experiment.folder / "README.md"
-    question = QUESTION.search(readme.read_text(encoding="utf-8")) if readme.is_file() else None
+    question = QUESTION.search(own_text(readme, experiment.folder)) if readme.is_file() else None
     return {
         "title": experiment.title,
         "name": experiment.name,
