@@ -36,7 +36,7 @@ from clozelab.launch import experiments, sweep
 from clozelab.metrics.glue import submission_problems
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import read_tensors
-from clozelab.suggestions import CONF_DIR
+from clozelab.suggestions import CONF_DIR, own_text
 from clozelab.training.checkpoints import load_file, save_file
 
 PAPER: dict[str, Any] = {
@@ -192,7 +192,7 @@ def laid_over(defaults: Any, **files: Any) -> dict[str, Any]:
     return {"sweep_pretrain.yaml": said, **{name.replace("__", "/") + ".yaml": text for name, text in files.items()}}
 
 
-CLASS = {"handlers": {"x": {"class": "subprocess.check_output", "args": ["touch", "CANARY"]}}}
+CLASS = {"handlers": {"x": {"class": "logging.FileHandler", "filename": "CANARY"}}}
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in range(12)
 )
@@ -393,7 +393,7 @@ def test_links_do_not_lead_out_of_an_experiment(place: Path, capsys: pytest.Capt
     assert "is a link" in refused(place, capsys, "plan")
     (place / "README.md").symlink_to(place.parent / "README.md")
     with pytest.raises(ValueError, match="is a link"):
-        targets.own_text(place / "README.md", place)
+        own_text(place / "README.md", place)
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,6 @@ def _clean_record(*arguments: Any, **options: Any) -> logging.LogRecord:
 
 def _hydra_verb(verb: str, words: list[str]) -> int:
     import hydra
-    from hydra._internal import hydra as hydra_application
     from hydra._internal import utils as hydra_utils
     from hydra._internal.hydra import Hydra
     from hydra.types import RunMode
@@ -222,8 +221,9 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     flags = [word for word in words if word in ("-m", "--multirun")]  # known to Hydra's parser before `name=value` only
     sys.argv = [f"clozelab {verb}", *flags[:1], *(word for word in words if word not in flags)]
     app: Any = Hydra
-    report, get_mode, loader = hydra_utils.run_and_report, Hydra.get_mode, hydra_application.ConfigLoaderImpl
-    hydra_application.ConfigLoaderImpl = GatedLoader  # type: ignore[misc]  # before it makes callbacks, logging, launcher
+    application: Any = sys.modules[Hydra.__module__]
+    report, get_mode, loader = hydra_utils.run_and_report, Hydra.get_mode, application.ConfigLoaderImpl
+    application.ConfigLoaderImpl = GatedLoader  # before it makes callbacks, logging, launcher
     hydra_utils.run_and_report = lambda func: func()  # ours says what is wrong, see _guarded
     modes = [word for word in words if word.startswith("hydra.mode=")]
     if modes[-1:] == ["hydra.mode=RUN"]:  # a sweep's job: Hydra would compose everything to find that out
@@ -232,7 +232,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
         hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name=verb)(task)()
     finally:
         sys.argv, hydra_utils.run_and_report, app.get_mode = original, report, get_mode
-        hydra_application.ConfigLoaderImpl = loader  # type: ignore[misc]
+        application.ConfigLoaderImpl = loader
     return status
 
 

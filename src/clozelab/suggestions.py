@@ -1,6 +1,7 @@
 """What is said to people: which known word was meant, and numbers as tables and reports write them.
 
-Also where the files that ship with the project lie, whose names are most of the known words.
+Also where the files that ship with the project lie, whose names are most of the known words, and how a file of an
+experiment is read, which may be anybody's.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import yaml  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
     from clozelab.metrics.statistics import Estimate
@@ -26,6 +29,29 @@ EXPERIMENTS_DIR = _shipped("experiments")
 STAGE_NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning"}
 LOWER_IS_BETTER = ("perplexity", "loss")
 MINUS, PLUS_MINUS, DASH = "\u2212", "\u00b1", "\u2013"
+MOST_VALUES, MOST_LEVELS = 100_000, 50
+
+
+def own_text(file: Path, folder: Path) -> str:
+    """What a file of an experiment holds. ValueError: a link out of its folder, or YAML whose anchors make it huge."""
+    if not file.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{file} is a link that leads out of {folder}; put the file itself there")
+    text = file.read_text(encoding="utf-8")
+    values, begun, anchored = 0, list[tuple[str | None, int]](), dict[str | None, int]()
+    for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if file.suffix == ".yaml" else ():
+        if isinstance(event, yaml.CollectionStartEvent):
+            begun.append((event.anchor, values))
+            anchored[event.anchor] = MOST_VALUES  # an alias inside of it would have no end
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = begun.pop()
+            anchored[anchor] = values - before
+        values += anchored.get(event.anchor, 1) if isinstance(event, yaml.AliasEvent) else 1
+        if values > MOST_VALUES or len(begun) > MOST_LEVELS:
+            raise ValueError(
+                f"{file} holds more than {MOST_VALUES} values, or {MOST_LEVELS} levels, with its anchors written out;"
+                " no experiment is as large"
+            )
+    return text
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:

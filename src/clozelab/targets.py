@@ -13,11 +13,9 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cache, reduce
-from pathlib import Path
+from functools import cache
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -59,7 +57,9 @@ def gate(config: DictConfig) -> None:
     if plain["hydra"]["output_subdir"]:
         raise ValueError("hydra.output_subdir: leave it out; a run's folder has config.yaml, which holds no secret")
     for where in ("corpus.name", *(key for key, meaning in meanings().items() if meaning == IDENTITY)):
-        name = reduce(lambda node, key: node.get(key) if isinstance(node, dict) else None, where.split("."), plain)
+        name: Any = plain
+        for key in where.split("."):
+            name = name.get(key) if isinstance(name, dict) else None
         if UPWARDS.search(str(name)) or not str(name).isprintable():
             raise ValueError(
                 f"{where} is {name!r}: it names a folder of ours, below runs_dir; leave '..', '/', '~', line ends out"
@@ -148,31 +148,6 @@ def parameters_of(target: Any) -> list[str]:
         if not rest:
             break
     return list(dict.fromkeys(names))
-
-
-MOST_VALUES, MOST_LEVELS = 100_000, 50
-
-
-def own_text(file: Path, folder: Path) -> str:
-    """What a file of an experiment holds. ValueError: a link out of its folder, or YAML whose anchors make it huge."""
-    if not file.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{file} is a link that leads out of {folder}; put the file itself there")
-    text = file.read_text(encoding="utf-8")
-    values, begun, anchored = 0, list[tuple[str | None, int]](), dict[str | None, int]()
-    for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if file.suffix == ".yaml" else ():
-        if isinstance(event, yaml.CollectionStartEvent):
-            begun.append((event.anchor, values))
-            anchored[event.anchor] = MOST_VALUES  # an alias inside of it would have no end
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = begun.pop()
-            anchored[anchor] = values - before
-        values += anchored.get(event.anchor, 1) if isinstance(event, yaml.AliasEvent) else 1
-        if values > MOST_VALUES or len(begun) > MOST_LEVELS:
-            raise ValueError(
-                f"{file} holds more than {MOST_VALUES} values, or {MOST_LEVELS} levels, with its anchors written out;"
-                " no experiment is as large"
-            )
-    return text
 
 
 def locate(target: str) -> Any:

@@ -35,8 +35,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.config import RESOLVERS
 from clozelab.runs.fingerprint import flatten
-from clozelab.suggestions import CONF_DIR
-from clozelab.targets import UPWARDS, own_text
+from clozelab.suggestions import CONF_DIR, own_text
+from clozelab.targets import UPWARDS
 
 PAPER = "paper.yaml"
 SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune"}
@@ -208,7 +208,8 @@ def check_values(config: DictConfig) -> None:
 
 def _doubted(node: DictConfig | ListConfig, where: str) -> Iterator[tuple[str, str, str]]:
     """Key, text and resolved text wherever the text is an experiment's; not those that mean nothing yet."""
-    for name in node if isinstance(node, DictConfig) else range(len(node)):
+    names: Iterable[Any] = node if isinstance(node, DictConfig) else range(len(node))
+    for name in names:
         child, key = node._get_node(name), f"{where}.{name}" if where else str(name)
         said = child._value() if isinstance(child, Node) else None
         if isinstance(said, str):

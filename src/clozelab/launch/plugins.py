@@ -46,7 +46,7 @@ class OptunaSweeper(Sweeper):
 
         optuna.logging.set_verbosity(logging.WARNING)
         settings = {str(key): value for key, value in dict(sampler).items()}
-        kind = getattr(optuna.samplers, str(settings.pop("name")), None)
+        kind: Any = getattr(optuna.samplers, str(settings.pop("name")), None)
         is_sampler = isinstance(kind, type) and issubclass(kind, optuna.samplers.BaseSampler)
         if not is_sampler or direction not in ("maximize", "minimize") or num_trials < 1 or trials_at_once < 1:
             raise ValueError(

@@ -21,13 +21,13 @@ from clozelab.suggestions import (
     half_width,
     in_units,
     interval,
+    own_text,
     percent,
     probability,
     signed,
     span,
     with_direction,
 )
-from clozelab.targets import own_text
 from clozelab.verdicts.accounts import costs, find_lines, known_losses, learnt, problems, provenance, seed_counts
 from clozelab.verdicts.experiment import MONOTONE, OUR_SPLIT, PERCENT, SPREAD
 from clozelab.verdicts.judging import ONE_SEED, Judgement, Look, summarise

@@ -177,6 +177,7 @@ class WandbTracker(Logger):
         if self.is_broken:
             return
         try:
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its own, which asks its server also when offline
             import wandb  # a second of start-up that only tracked runs pay
 
             if self.run is None:

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError, model_validator
 
-from clozelab.suggestions import EXPERIMENTS_DIR, hint
-from clozelab.targets import own_text
+from clozelab.suggestions import EXPERIMENTS_DIR, hint, own_text
 
 OUR_SPLIT: Literal["dev"] = "dev"
 PERCENT = "percent"
