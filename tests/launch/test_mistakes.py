@@ -67,7 +67,7 @@ def test_where_nothing_is_spelt_alike_the_keys_beside_are_named(key: str, messag
         (
             "mine.yaml",
             "defaults: [pretrain, _self_]\nhydra: {sweper: 1}\n",
-            "has no key 'hydra.sweper'; did you mean 'hydra.sweeper'",
+            "hydra.sweper is not its to set",
         ),
     ],
 )

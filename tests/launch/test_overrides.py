@@ -53,7 +53,7 @@ def test_a_given_encoder_needs_a_name_of_its_own(words: list[str], experiment: s
 
 
 def test_an_encoder_in_a_configuration_of_ones_own_needs_a_name_too(tmp_path: Path) -> None:
-    text = "defaults: [finetune, _self_]\nexperiment: mine\nencoder: /some/FOLDER\n"
+    text = "defaults: [finetune, _self_]\nexperiment: mine\nencoder: some/FOLDER\n"
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(ValueError, match="filed as the row mlm_nsp"):
         plan_job(sweep.compose("mine", [], folder=tmp_path), [])
