@@ -66,8 +66,8 @@ def test_where_nothing_is_spelt_alike_the_keys_beside_are_named(key: str, messag
         ),
         (
             "mine.yaml",
-            "defaults: [pretrain, _self_]\nhydra: {sweper: 1}\n",
-            "hydra.sweper is not its to set",
+            "defaults: [pretrain, _self_]\nhydra: {sweeper: {parms: 1}}\n",
+            "has no key 'hydra.sweeper.parms'; did you mean 'hydra.sweeper.params'",
         ),
     ],
 )

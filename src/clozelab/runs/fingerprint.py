@@ -40,7 +40,9 @@ SECRET_VALUES = (
     re.compile(r"\bwandb_v\d+_\w{16,}"),
     re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
     re.compile(r"((?<=://)|(?<=\w:/))[^/\s@${}]+(?=@)"),  # user:password@host, also where pathlib took a slash
-    re.compile(r"(?i)((?<=[_i]key=)|(?<=[_.]token=)|(?<=secret=)|(?<=password=)|(?<=credentials=))[^\s'\",;\]}]*[^\s'\",;\]}:]"),
+    re.compile(
+        r"(?i)((?<=[_i]key=)|(?<=[_.]token=)|(?<=secret=)|(?<=password=)|(?<=credentials=))[^\s'\",;\]}]*[^\s'\",;\]}:]"
+    ),
 )
 RANDOM_WORD = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])[A-Za-z0-9]{32,}(?![A-Za-z0-9])")
 """As W&B's keys are; also a checksum, so not below a key that says so, nor in a path."""
