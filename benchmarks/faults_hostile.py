@@ -27,7 +27,7 @@ class Kind(NamedTuple):
     must: str
 
 
-GATE, OFFLINE, SECRETS = "tests/test_gate.py", "tests/test_offline.py", "tests/test_secrets.py"
+GATE, OFFLINE = "tests/test_gate.py", "tests/test_offline.py"
 NOTHING = "refused in a sentence, nothing run or written"
 KINDS = (
     Kind(GATE, ("test_no_other_address_is_called",), "hostile `_target_` in an experiment", NOTHING),
@@ -67,12 +67,6 @@ KINDS = (
     Kind(GATE, ("test_archives_are_not_unpacked",), "zip and tar whose members climb out", NOTHING),
     Kind(GATE, ("test_an_archive_climbs",), "control: such an archive is unpacked", "a canary is written"),
     Kind(GATE, ("test_a_shared_encoder_names_parts_alone",), "an encoder's config.json names other code", NOTHING),
-    Kind(
-        SECRETS,
-        ("test_a_sweep_leaves_no_secret_in_any_file_or_message", "test_submitits_files_hold_no_secret"),
-        "secrets in environment, URL and command line of a sweep (its control inside)",
-        "in no file, in no message",
-    ),
     Kind(
         OFFLINE,
         ("test_a_small_demo_needs_no_network",),
