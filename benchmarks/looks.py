@@ -16,6 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,17 +36,24 @@ LONGEST = 30
 METRIC = "validation/accuracy"
 
 
-def make_experiment(folder: Path, claims: int) -> Experiment:
-    """Claim i: row `b<i>` is above row `a<i>`."""
+def make_experiment(folder: Path, claims: int, primary: int = 0, **more: Any) -> Experiment:
+    """Claim i: row `b<i>` is above row `a<i>`; so many of them are primary. `more`: other keys of paper.yaml."""
     rows = [{"row": f"{side}{i}", "arm": f"{side}{i}", "floor": None} for i in range(claims) for side in "ab"]
     said = {
         "columns": [{"name": "task", "task": "task", "metric": METRIC}],
         "arms": {row["row"]: {} for row in rows},
         "rows": rows,
         "claims": [
-            {"text": f"claim {i}", "compare": [f"b{i}", f"a{i}", "task"], "direction": "higher"} for i in range(claims)
+            {
+                "text": f"claim {i}",
+                "compare": [f"b{i}", f"a{i}", "task"],
+                "direction": "higher",
+                "primary": i < primary,
+            }
+            for i in range(claims)
         ],
         "matched_by": "none",
+        **more,
     }
     folder.mkdir()
     (folder / "paper.yaml").write_text(json.dumps(said))
@@ -54,13 +62,21 @@ def make_experiment(folder: Path, claims: int) -> Experiment:
 
 def judged(experiment: Experiment, differences: Differences, seeds: int) -> list[Judgement]:
     """What the project says of the first so many seeds of a table."""
+    return judge_records(experiment, records(differences, seeds))
+
+
+def judge_records(experiment: Experiment, found: list[Record]) -> list[Judgement]:
+    return judge(build_table(experiment, Runs(Path("none"), found)))
+
+
+def records(differences: Differences, seeds: int) -> list[Record]:
     draw = np.random.default_rng(0)
-    records = []
+    found = []
     for i, mine in enumerate(differences):
         for seed, gap in enumerate(mine[:seeds], 1):
             base = 70.0 + draw.normal()
-            records += [record(f"a{i}", seed, base), record(f"b{i}", seed, base + float(gap))]
-    return judge(build_table(experiment, Runs(Path("none"), records)))
+            found += [record(f"a{i}", seed, base), record(f"b{i}", seed, base + float(gap))]
+    return found
 
 
 def record(row: str, seed: int, score: float) -> Record:

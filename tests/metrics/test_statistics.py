@@ -14,6 +14,7 @@ from clozelab.metrics.statistics import (
     estimate,
     holm,
     seeds_needed,
+    sequential_p,
     smallest_detectable_difference,
     t_interval,
 )
@@ -228,3 +229,28 @@ def test_smallest_detectable_difference_is_found_that_often(n: int, tests: int) 
 def test_smallest_detectable_difference_needs_a_spread() -> None:
     with pytest.raises(ValueError, match="at least two seeds"):
         smallest_detectable_difference(1.0, 1)
+
+
+def test_one_look_is_the_plain_test() -> None:
+    for p in (0.5, 0.05, 0.01):
+        assert sequential_p([p], 5, 5) == pytest.approx(p, rel=0.05)
+    assert sequential_p([1e-9], 3, 10) == pytest.approx(8e-9), "no more than the sum of all looks"
+    assert sequential_p([0.2, 0.01, 0.9], 3, 10) == sequential_p([0.01], 3, 10) > 0.02
+
+
+def test_looking_after_every_seed_is_wrong_once_in_twenty() -> None:
+    """Against t tests of scipy on other draws; without the correction three times as often."""
+    values, looks = np.random.default_rng(11).normal(size=(4000, 10)), range(3, 11)
+    plain = np.array([stats.ttest_1samp(values[:, :count], 0.0, axis=1).pvalue for count in looks]).T
+    smallest = np.array([sequential_p(one[: number + 1], 3, 10) for one in plain for number in (7,)])
+    stopped = np.array([any(sequential_p(one[:number], 3, 10) < 0.05 for number in range(1, 9)) for one in plain[:400]])
+    assert np.array_equal(stopped, smallest[:400] < 0.05), "whoever stops at a look has what the last one says"
+    low, high = stats.binom.ppf([0.001, 0.999], 4000, 0.05)
+    assert low <= (smallest < 0.05).sum() <= high
+    assert (plain.min(axis=1) < 0.05).sum() > 2 * high
+
+
+@pytest.mark.parametrize(("looks", "first"), [(0, 3), (9, 3), (1, 1)])
+def test_looks_that_no_rule_has(looks: int, first: int) -> None:
+    with pytest.raises(ValueError, match="looks, from"):
+        sequential_p([0.5] * looks, first, 10)

@@ -18,7 +18,7 @@ from functools import lru_cache, reduce
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 PRETRAINING_SEEDS = "pre-training seeds"
 FINETUNING_SEEDS = "fine-tuning seeds only"
@@ -28,6 +28,8 @@ ROUNDING = 1e-9
 """Of floating-point sums of scores, as a share of them."""
 MOST_SEEDS = 50
 """Nobody pre-trains more often than that to settle one difference: beyond it, no number is given."""
+DRAWN = 200_000
+"""Experiments without a difference, from which the p of repeated looks is counted."""
 LARGEST_EFFECT = 1000.0
 """Standard deviations; beyond it (no spread at all) the distribution's sums have no numbers."""
 
@@ -136,6 +138,47 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = largest
     return adjusted
+
+
+def sequential_p(p_values: Sequence[float], first: int, most: int) -> float:
+    """p of a difference that was looked at after every seed: below 0.05 by chance in one experiment of twenty.
+
+    A test at 5 % that is repeated after each seed is wrong more often, since one of its looks may be lucky. This is
+    the chance that the smallest of all looks' p-values, up to `most` seeds, is as small as the smallest so far: of t
+    tests on the same growing sample, without any true difference (drawn, always the same). So one may stop at any look.
+
+    Args:
+        p_values: two-sided, of the looks so far, in order; the first is over `first` seeds.
+        first: seeds of the first look, at least 2.
+        most: seeds of the last look that there can be; both are fixed before the first look.
+
+    Raises:
+        ValueError: no look, more looks than there can be, or a first one over fewer than two seeds.
+    """
+    if first < 2 or not 1 <= len(p_values) <= most - first + 1:
+        raise ValueError(f"{len(p_values)} looks, from {first} seeds on (at least 2) to {most} at most")
+    smallest, drawn = min(p_values), _smallest_p_values(first, most)
+    bound = (most - first + 1) * smallest  # where so few are smaller that their share is no measurement
+    return float(min(1.0, bound, max((1 + np.searchsorted(drawn, smallest, side="right")) / len(drawn), smallest)))
+
+
+def look_level(p: float, first: int, most: int) -> float:
+    """The plain p-value that one look has to have for a sequential_p of `p`."""
+    return float(np.quantile(_smallest_p_values(first, most), p))
+
+
+@lru_cache(maxsize=32)
+def _smallest_p_values(first: int, most: int) -> NDArray[np.float64]:
+    """Sorted, of DRAWN experiments without a difference: the smallest p of t tests over first, first + 1, ... seeds."""
+    draw, total, squares = np.random.default_rng(0), np.zeros(DRAWN), np.zeros(DRAWN)
+    smallest = np.ones(DRAWN)
+    for count in range(1, most + 1):
+        value = draw.normal(size=DRAWN)
+        total, squares = total + value, squares + value**2
+        if count >= first:
+            error = np.sqrt((squares - total**2 / count) / (count - 1) / count)
+            smallest = np.minimum(smallest, 2.0 * special.stdtr(count - 1, -np.abs(total / count) / error))
+    return np.sort(smallest)
 
 
 def seeds_needed(

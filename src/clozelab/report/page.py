@@ -175,7 +175,7 @@ def differences(table: Table) -> list[dict[str, str]]:
     """Every other row against the first one, on every data set: for a table without claims."""
     first, *others = table.rows
     links = [(row, one, link_between(row, first, one, table)) for one in table.with_results for row in others]
-    correction = correct(link for _, _, link in links)
+    correction = correct({"": [link for _, _, link in links]})
     found = []
     for row, one, link in links:
         if link.difference is None:

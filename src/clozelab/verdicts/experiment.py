@@ -119,6 +119,7 @@ class Claim(_Entry):
     paper_delta: Number | None = Field(default=None, description="a number in the column's unit, or null")
     against: tuple[str, str, str] | None = Field(default=None, description="[row, row, column]")
     points: Number = Field(default=0.0, ge=0.0, description="a number above 0, in the column's unit")
+    primary: Annotated[bool, Strict()] = Field(default=False, description="true where it is tested before the others")
 
     @model_validator(mode="before")
     @classmethod
@@ -186,6 +187,22 @@ class Sweeps(_Entry):
     finetune: dict[str, Any] = Field(default={}, description="a mapping such as {task: 'mnli,qnli', seed: '1,2'}")
 
 
+class Stopping(_Entry):
+    """A rule for when seeds are enough, fixed before the first look: a look after each of the seeds from first to most.
+
+    The tests then allow for all these looks, and whoever stops at one of them has no more false verdicts.
+    """
+
+    first: Annotated[int, Strict()] = Field(ge=2, description="pre-training seeds of the first look, 2 or more")
+    most: Annotated[int, Strict()] = Field(le=50, description="seeds of the last look, at most 50")
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.most < self.first:
+            raise ValueError(f"the last look is at {self.most} seeds, before the first one at {self.first}")
+        return self
+
+
 class Experiment(_Entry):
     """paper.yaml as a whole. Without a key in the file: `folder`, and `name`, which is the folder's."""
 
@@ -198,6 +215,7 @@ class Experiment(_Entry):
     rows: tuple[Row, ...] = Field(default=(), description="a list of rows; without it, one for each arm and a floor")
     claims: tuple[Claim, ...] = Field(default=(), description="a list of claims ([] for none)")
     arms: dict[str, dict[str, Any]] = Field(default={}, description="a mapping of arms, each a mapping of settings")
+    stopping: Stopping | None = Field(default=None, description="a mapping such as {first: 3, most: 8}")
     sweeps: Sweeps = Field(default=Sweeps(), description="a mapping with pretrain and finetune")
     matched_by: Literal["steps", "tokens", "flops", "time", "none"] | None = Field(
         default=None, description="one of steps, tokens, flops, time, none; without it, steps and tokens"
@@ -355,8 +373,14 @@ def _in_words(error: ValidationError) -> str:
     if first["type"] == "value_error":
         return ": ".join(filter(None, (".".join(place), str(first["ctx"]["error"]))))
     # The model whose key is named, and how many parts of the place come before that key.
-    models: dict[str, type[BaseModel]] = {"columns": Column, "rows": Row, "claims": Claim, "sweeps": Sweeps}
-    depth = 1 if place[0] == "sweeps" else 2
+    models: dict[str, type[BaseModel]] = {
+        "columns": Column,
+        "rows": Row,
+        "claims": Claim,
+        "sweeps": Sweeps,
+        "stopping": Stopping,
+    }
+    depth = 1 if place[0] in ("sweeps", "stopping") else 2
     model = models.get(place[0], Experiment) if len(place) > depth else Experiment
     depth = 0 if model is Experiment else depth
     key, where = place[depth], f"{'.'.join(place[:depth])}: " if depth else ""

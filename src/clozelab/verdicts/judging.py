@@ -21,12 +21,13 @@ from clozelab.metrics.statistics import (
     MOST_SEEDS,
     PRETRAINING_SEEDS,
     Estimate,
+    look_level,
     seeds_needed,
     smallest_detectable_difference,
 )
 from clozelab.verdicts.examples import compare_examples
 from clozelab.verdicts.experiment import ALL_COLUMNS, AVERAGES, FALLING, ORDER, SPREAD, Claim, Experiment
-from clozelab.verdicts.links import SIGNIFICANCE, Case, Correction, Link, correct, find_cases
+from clozelab.verdicts.links import SIGNIFICANCE, Case, Correction, Link, correct, families_of, find_cases
 from clozelab.verdicts.table import DataColumn, Table, build_table
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Look(NamedTuple):
     time: str
     seeds: Mapping[str, str]
     verdicts: Mapping[str, str]  # claim, and what it is judged on -> verdict
+    rule: str = ""  # the stopping rule that its tests allowed for, in words; empty for none
 
 
 def look_at(table: Table) -> tuple[list[Judgement], list[Look], str]:
@@ -88,10 +90,11 @@ def look_at(table: Table) -> tuple[list[Judgement], list[Look], str]:
             looks.append(Look("unreadable", {}, {}))
     judgements = judge(table, looks)
     seeds = {key: one for judgement in judgements for key, one in judgement.seeds.items()}
-    if not seeds or any(one.seeds == seeds for one in looks):
+    rule = _rule(table.experiment)
+    if not seeds or any(one.seeds == seeds and one.rule == rule for one in looks):
         return judgements, looks, ""
     verdicts = {f"{one.claim.text} ({one.judged_on})": one.verdict for one in judgements}
-    looks.append(Look(datetime.now(UTC).isoformat(timespec="seconds"), seeds, verdicts))
+    looks.append(Look(datetime.now(UTC).isoformat(timespec="seconds"), seeds, verdicts, rule))
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write("\n" * (text[-1:] not in ("", "\n")) + json.dumps(looks[-1]._asdict()) + "\n")
@@ -103,13 +106,26 @@ def look_at(table: Table) -> tuple[list[Judgement], list[Look], str]:
 def judge(table: Table, looks: Sequence[Look] = ()) -> list[Judgement]:
     """Every claim on every data set that speaks for its column; at least one judgement a claim.
 
-    `looks`: those that were taken of the table. Only those before the first one at these seeds count against it.
+    `looks`: those that were taken of the table. Only those before the first one at these seeds count against it, and of
+    these none that the stopping rule allows for.
     """
     cases = [case for claim in table.experiment.claims for case in find_cases(claim, table)]
-    correction = correct(link for case in cases for link in case.links)
+    correction = correct(families_of(cases))
     seeds = {link.key: link.seeds for case in cases for link in case.links if link.is_tested}
-    before = list(takewhile(lambda look: look.seeds != seeds, looks))
+    rule = _rule(table.experiment)
+    before = list(takewhile(lambda look: look.seeds != seeds or look.rule != rule, looks))
     return [_judgement(case, correction, table, before) for case in cases]
+
+
+def _rule(experiment: Experiment) -> str:
+    rule = experiment.stopping
+    return f"a look after each of {rule.first} to {rule.most} pre-training seeds" if rule else ""
+
+
+def _is_planned(then: str, now: str) -> bool:
+    """Whether a look was at the first ones of the pre-training seeds, and at the same fine-tuning seeds."""
+    (first, tuned), (all_first, all_tuned) = (one.split("/") for one in (then, now))
+    return tuned == all_tuned and all_first.split()[: len(first.split())] == first.split()
 
 
 def summarise(judgements: Sequence[Judgement]) -> str:
@@ -131,7 +147,13 @@ def _judgement(case: Case, correction: Correction, table: Table, before: Sequenc
     is_on_all = case.claim.column == ALL_COLUMNS
     notes = _notes_on_all(case, verdicts) if is_on_all else _notes(case, verdicts, verdict, weakest, correction, table)
     seeds = {link.key: link.seeds for link in case.links if link.is_tested}
-    earlier = [(look, key) for look in before for key, now in seeds.items() if look.seeds.get(key, now) != now]
+    rule = _rule(table.experiment)
+    earlier = [
+        (look, key)
+        for look in before
+        for key, now in seeds.items()
+        if look.seeds.get(key, now) != now and not (rule and look.rule == rule and _is_planned(look.seeds[key], now))
+    ]
     if earlier:
         look, key = earlier[0]
         verdict_then = look.verdicts.get(f"{case.claim.text} ({case.judged_on})", "another claim")
@@ -213,16 +235,23 @@ def _needs(case: Case, verdicts: Sequence[str], verdict: str, correction: Correc
     is_stuck = any(link.copies or link.is_collapsed or link.rests_on_collapsed or link.below for link in open_links)
     if verdict != INCONCLUSIVE or not open_links or case.silent or NOT_COMPARABLE in verdicts or is_stuck:
         return None, ""
+    rule = case.links[0].stopping
+    if rule and not all(link.earlier for link in open_links):
+        return None, f"the first look is at {rule.first} pre-training seeds"
+    if first := next(filter(None, (correction.waits_for.get(link.key) for link in open_links)), ""):
+        return None, f"first the primary claim '{first}' has to be decided"
     # Holm's step that surely comes: any later one waits for those before it, which may fail. One link that goes the
     # other way is enough to fail; to hold, all have to be found.
-    confidence = 1.0 - SIGNIFICANCE / max(1, correction.num_open)
+    level = SIGNIFICANCE / max([1, *(correction.num_open.get(link.key, 0) for link in open_links)])
+    level = look_level(level, rule.first, rule.most) if rule else level
     against = [link.effects for link in open_links if not _supports(link, case.claim)]
     ways = against or [[effect for link in case.links for effect in link.effects]]
-    counts = [count for effects in ways if (count := seeds_needed(effects, confidence)) is not None]
-    if not counts:
-        return None, f"more than {MOST_SEEDS} pre-training seeds at this difference and spread"
+    most = rule.most if rule else MOST_SEEDS
+    counts = [count for effects in ways if (count := seeds_needed(effects, 1.0 - level, most=most)) is not None]
     # The next seed cannot make it fewer than there are.
-    count = max(min(counts), 1 + max(link.difference.count for link in open_links if link.difference))
+    count = max(min(counts, default=most + 1), 1 + max(link.difference.count for link in open_links if link.difference))
+    if count > most:
+        return None, f"more than {most} pre-training seeds at this difference and spread"
     return count, f"with {count} pre-training seeds 4 of 5 repetitions decide, at this difference and spread"
 
 
@@ -241,7 +270,10 @@ def _notes(
     if weakest and p is not None and p < SIGNIFICANCE <= correction.corrected.get(weakest.key, 0.0):
         # The plain interval and the verdict would seem to contradict each other.
         count, what = len(correction.corrected), "the margin" if weakest.margin else "zero"
-        notes.append(f"the plain interval excludes {what}, the test corrected for {count} differences does not")
+        test = f"the test corrected for {count} differences does not"
+        if first := correction.waits_for[weakest.key]:
+            test = f"the test waits for the primary claim '{first}'"
+        notes.append(f"the plain interval excludes {what}, {test}")
     for link in case.links:
         notes += _cautions(link, table)
     if weakest and (found := weakest.without_collapsed()):
@@ -294,7 +326,9 @@ def _cautions(link: Link, table: Table) -> list[str]:
         notes += [f"{len(cell.missing)} run(s) of {label} missing"] if cell.missing else []
         notes += [f"{cell.num_collapsed} collapsed run(s) of {label}"] if cell.num_collapsed else []
         notes += [f"every run of {label} collapsed: it has measured nothing"] if cell.is_collapsed else []
-    found = link.difference
+    found, rule = link.difference, link.stopping
+    if rule and found and found.count > rule.most:
+        notes.append(f"seeds after the last look ({rule.most}) decide nothing")
     if link.copies:
         notes.append(f"{link.copies}: copies decide nothing")
     elif found is not None and found.has_no_spread and not link.is_collapsed:
@@ -305,11 +339,11 @@ def _cautions(link: Link, table: Table) -> list[str]:
     return [*notes, link.lengths, link.made, below if link.below else ""]
 
 
-def family_size(experiment: Experiment) -> int:
-    """Different differences that the claims will rest on, where each column has runs on one data set."""
+def family_size(experiment: Experiment, *, primary: bool = False) -> int:
+    """Different differences that the (primary) claims will rest on, where each column has runs on one data set."""
     tasks = [column.name for column in experiment.columns if column.task]
     found: set[tuple[object, ...]] = set()
-    for claim in experiment.claims:
+    for claim in (one for one in experiment.claims if one.primary or not primary):
         columns = tasks if claim.column == ALL_COLUMNS else [claim.column]
         found |= {(frozenset(pair), column, claim.points, claim.against) for pair in claim.pairs for column in columns}
     return len(found)
@@ -331,6 +365,8 @@ def describe(experiment: Experiment, runs: Runs, seeds: int) -> str:
         "; so much for a test of one difference alone. Verdicts are corrected for "
         f"all {family} that the claims rest on, the hardest step of which takes {corrected:.1f} points"
     )
+    if primary := family_size(experiment, primary=True):
+        more += f". The {primary} of primary claims are tested before the others, each claim as if it were alone"
     return (
         f"smallest detectable difference: {smallest_detectable_difference(deviation, seeds):.1f} points between two "
         f"arms with {seeds} pre-training seeds (found in 4 of 5 experiments), if it varies by {deviation:.1f} points "

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate, contrast, holm
+from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate, Scores, contrast, holm, sequential_p
 from clozelab.suggestions import MINUS, interval, signed
 from clozelab.verdicts.comparability import copied_seeds, made_apart, why_not
-from clozelab.verdicts.experiment import ALL_COLUMNS, SPREAD, Claim, Column
-from clozelab.verdicts.table import DataColumn, Table, speakers
+from clozelab.verdicts.experiment import ALL_COLUMNS, SPREAD, Claim, Column, Stopping
+from clozelab.verdicts.table import Cell, DataColumn, Table, speakers
 
 SIGNIFICANCE = 0.05
 Term = tuple[float, str, DataColumn]
@@ -35,6 +35,8 @@ class Link:
     made: str = ""  # what its runs were made with unequally, where that bars nothing
     below: str = ""  # which of its rows lie below their floor, unless it is the difference from that floor
     seeds: str = ""  # pre-training and fine-tuning seeds that all its cells have
+    stopping: Stopping | None = None  # at which seeds one may look and stop, where that was fixed before
+    earlier: tuple[Link, ...] = ()  # it at those looks, the last one being over all seeds of the rule
 
     @property
     def key(self) -> str:
@@ -61,6 +63,14 @@ class Link:
             return 1.0
         known = [one.p_value(self.point_for(one)) for one in (self.difference, self.healthy) if one]
         return max((p for p in known if p is not None), default=None)
+
+    @property
+    def decisive_p(self) -> float | None:
+        """What a verdict rests on: the plain p, or under a stopping rule that of all looks; None before the first."""
+        if self.stopping is None or self.p is None:
+            return self.p
+        looks = [1.0 if one.p is None else one.p for one in self.earlier]
+        return sequential_p(looks, self.stopping.first, self.stopping.most) if looks else None
 
     def point_for(self, found: Estimate) -> float:
         """What an estimate of the difference is tested against."""
@@ -102,10 +112,14 @@ class Link:
 
 @dataclass(frozen=True)
 class Correction:
-    """Holm's correction of one table: key of a link -> its p-value; and the step of the first test that is open."""
+    """One table's correction: by the key of a link its p-value, and the open tests of the family that it is in.
+
+    `waits_for` is the primary claim that has to be decided before a link is tested; empty where none has to.
+    """
 
     corrected: Mapping[str, float]
-    num_open: int
+    num_open: Mapping[str, int]
+    waits_for: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -119,11 +133,42 @@ class Case:
     silent: tuple[str, ...] = ()
 
 
-def correct(links: Iterable[Link]) -> Correction:
-    """Holm's correction over all different links that are tested."""
-    known = {link.key: p for link in links if (p := link.p) is not None}
-    corrected = holm(list(known.values()))
-    return Correction(dict(zip(known, corrected, strict=True)), sum(p >= SIGNIFICANCE for p in corrected))
+def families_of(cases: Iterable[Case]) -> dict[str, list[Link]]:
+    """Text of a primary claim -> its differences, in the order of the claims; last, under no name, all others."""
+    found: dict[str, list[Link]] = {}
+    for case in sorted(cases, key=lambda case: not case.claim.primary):
+        found.setdefault(case.claim.text if case.claim.primary else "", []).extend(case.links)
+    return found
+
+
+def correct(families: Mapping[str, Iterable[Link]]) -> Correction:
+    """Primary claims one after another, each as if it were the only one; after the last of them Holm over all others.
+
+    A claim is tested only where all differences of the primary claims before it are decided, whichever way. So the
+    first undecided one ends the tests, and a table has a false verdict at most once in twenty tables (serial
+    gatekeeping: Westfall and Krishen 2001). Differences of one claim are corrected among themselves by Holm.
+    A difference that nothing was measured for is no test, and stops none.
+
+    Args:
+        families: as of families_of; without primary claims one, which is Holm's correction alone.
+    """
+    found = Correction({}, {}, {})
+    largest, undecided = 0.0, ""
+    for name, its_links in families.items():
+        links = {link.key: link for link in its_links if link.key not in found.corrected}
+        known = {key: p for key, link in links.items() if (p := link.decisive_p) is not None}
+        alone = holm(list(known.values()))
+        corrected = [max(largest, p) for p in alone]
+        found = Correction(
+            {**found.corrected, **dict(zip(known, corrected, strict=True))},
+            {**found.num_open, **dict.fromkeys(known, sum(p >= SIGNIFICANCE for p in alone))},
+            {**found.waits_for, **dict.fromkeys(known, undecided)},
+        )
+        measured = [link for link in links.values() if link.difference and not link.barred and not link.absent]
+        is_stuck = any(link.key not in known for link in measured)  # by collapsed runs, say: no p, and no verdict
+        largest = max([largest, *corrected, float(is_stuck)])
+        undecided = undecided or (name if largest >= SIGNIFICANCE else "")
+    return found
 
 
 def find_cases(claim: Claim, table: Table) -> list[Case]:
@@ -229,7 +274,7 @@ def _link(terms: tuple[Term, ...], table: Table, name: str = "", margin: float =
     own = [[run.facts.get("data") or {} for part in cell.parts for run in part.runs.values()] for cell in cells]
     known = [{data.get("max_seq_length") or 0 for data in all_data} - {0} for all_data in own]
     lengths = dict.fromkeys("/".join(map(str, sorted(found))) for found in known)
-    return Link(
+    link = Link(
         name=name,
         terms=terms,
         difference=difference,
@@ -244,6 +289,27 @@ def _link(terms: tuple[Term, ...], table: Table, name: str = "", margin: float =
         made=_of_pairs(made_apart, terms, table),
         below="; ".join(dict.fromkeys(filter(None, below))),
         seeds="/".join(" ".join(map(str, sorted(set(kind)))) for kind in zip(*common, strict=True)),
+    )
+    rule = table.experiment.stopping
+    return replace(link, stopping=rule, earlier=_at_looks(link, rule, sides)) if rule else link
+
+
+def _at_looks(link: Link, rule: Stopping, sides: Sequence[tuple[float, str, DataColumn, Cell]]) -> tuple[Link, ...]:
+    """A difference as it was over the first seeds, of each look that the rule allows; seeds come in their order."""
+    seeds = sorted({first for first, _ in set.intersection(*(set(cell.scores) for *_, cell in sides))})
+
+    def first_of(count: int, scores: Scores) -> Scores:
+        return {key: value for key, value in scores.items() if key[0] in seeds[:count]}
+
+    return tuple(
+        replace(
+            link,
+            difference=contrast([(factor, first_of(count, cell.scores)) for factor, *_, cell in sides]),
+            healthy=contrast([(factor, first_of(count, cell.healthy)) for factor, *_, cell in sides])
+            if link.has_collapsed
+            else None,
+        )
+        for count in range(rule.first, min(len(seeds), rule.most) + 1)
     )
 
 

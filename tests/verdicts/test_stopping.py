@@ -1,0 +1,107 @@
+"""A stopping rule that is fixed before the first look: one may stop at any look, and is wrong no more often."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from clozelab.metrics.statistics import sequential_p
+from clozelab.runs.find import Runs
+from clozelab.verdicts.experiment import Experiment
+from clozelab.verdicts.judging import HOLDS, INCONCLUSIVE, Judgement, look_at
+from clozelab.verdicts.table import build_table
+
+FILE = importlib.util.spec_from_file_location("looks", Path(__file__).parents[2] / "benchmarks" / "looks.py")
+assert FILE is not None and FILE.loader is not None
+simulation = importlib.util.module_from_spec(FILE)
+FILE.loader.exec_module(simulation)
+DIFFERENCES = np.array([[2.2, 1.0, 3.1, 1.8, 2.4, 1.5, 2.9, 2.0, 1.9]])
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return made(tmp_path / "ruled", first=3, most=8)
+
+
+def made(folder: Path, **rule: int) -> Experiment:
+    return simulation.make_experiment(folder, 1, **({"stopping": rule} if rule else {}))  # type: ignore[no-any-return]
+
+
+def looked(experiment: Experiment, root: Path, seeds: int, left_out: int = 0) -> Judgement:
+    """Judged from the runs of so many seeds, and noted beside them."""
+    records = [one for one in simulation.records(DIFFERENCES, seeds) if one.pretrain_seed > left_out]
+    (found,), _, _ = look_at(build_table(experiment, Runs(root, records)))
+    return found
+
+
+def test_the_p_is_that_of_all_looks(experiment: Experiment, tmp_path: Path) -> None:
+    plain = [float(stats.ttest_1samp(DIFFERENCES[0, :count], 0.0).pvalue) for count in range(3, 9)]
+    for count in (3, 4, 8):
+        found = looked(experiment, tmp_path, count)
+        assert found.p == pytest.approx(plain[count - 3])
+        assert found.corrected == pytest.approx(sequential_p(plain[: count - 2], 3, 8))
+        assert found.corrected > found.p or count == 8
+        assert not found.is_exploratory, "the rule allows for these looks"
+    assert found.word == HOLDS
+    later = looked(experiment, tmp_path, 9)
+    assert later.corrected == found.corrected and "seeds after the last look (8) decide nothing" in later.note
+
+
+def test_nothing_is_tested_before_the_first_look(experiment: Experiment, tmp_path: Path) -> None:
+    found = looked(experiment, tmp_path, 2)
+    assert found.verdict == INCONCLUSIVE and found.needs == "the first look is at 3 pre-training seeds"
+
+
+def test_other_looks_than_the_rule_s_count(experiment: Experiment, tmp_path: Path) -> None:
+    """Of another rule, of none, and with seeds that come before those of an earlier look."""
+    befores = {"none": (made(tmp_path / "free"), 0), "other": (made(tmp_path / "most", first=3, most=9), 0)}
+    for name, (before, left_out) in (befores | {"seeds": (experiment, 1)}).items():
+        root = tmp_path / f"runs-{name}"
+        root.mkdir()
+        looked(before, root, 5, left_out)
+        assert looked(experiment, root, 8).is_exploratory, name
+
+
+def test_looking_after_every_seed_is_wrong_once_in_twenty(tmp_path: Path) -> None:
+    """Through the real judge; without a rule it is far more."""
+    tables, draw = 120, np.random.default_rng(4)
+    drawn = [draw.normal(size=(1, 8)) for _ in range(tables)]
+
+    def wrong(experiment: Experiment) -> int:
+        return sum(
+            any(simulation.is_false(simulation.judged(experiment, one, count)) for count in range(3, 9))
+            for one in drawn
+        )
+
+    most = stats.binom.ppf(0.99, tables, 0.05)
+    assert wrong(made(tmp_path / "ruled", first=3, most=8)) <= most
+    assert wrong(made(tmp_path / "free")) > most
+
+
+def test_a_forecast_is_one_of_the_rule_s_looks(tmp_path: Path) -> None:
+    """More seeds than one look alone would take, and none after the last look."""
+    shape, forecasts = np.array([[-1.0, 0.0, 1.0]]), {}
+    for name, rule in (("free", {}), ("eight", {"first": 3, "most": 8}), ("seven", {"first": 3, "most": 7})):
+        (found,) = simulation.judged(made(tmp_path / name, **rule), shape + 1.6, 3)
+        assert found.verdict == INCONCLUSIVE
+        forecasts[name] = found.decisive_seeds or found.needs
+    assert forecasts["free"] == 6 and forecasts["eight"] == 8
+    assert forecasts["seven"] == "more than 7 pre-training seeds at this difference and spread"
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"first": 1, "most": 3}, "stopping.first is 1; it is pre-training seeds of the first look, 2 or more"),
+        ({"first": 5, "most": 3}, "stopping: the last look is at 3 seeds, before the first one at 5"),
+        ({"first": 3}, "stopping: lacks most, seeds of the last look"),
+        ({"first": 3, "most": 8, "last": 9}, "stopping: has no key 'last'"),
+    ],
+)
+def test_rules_that_are_refused(tmp_path: Path, rule: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        made(tmp_path / "mine", **rule)
