@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from clozelab.launch.jobs import PlannedJob
+from clozelab.metrics.statistics import estimate
 from clozelab.planning.steps import Step
 from clozelab.stages import reproduce
 from clozelab.stages.plan import doctor
+from clozelab.verdicts.experiment import Experiment, load_experiment
+from clozelab.verdicts.judging import HOLDS, INCONCLUSIVE, Judgement
+from clozelab.verdicts.table import DataColumn
 
 STEPS = [
     Step("prepare", "prepare", None, ()),
@@ -66,3 +73,100 @@ def test_an_option_that_there_is_not_starts_nothing(word: str, message: str, mon
         reproduce.main(["table5_pretraining_tasks", word])
     with pytest.raises(ValueError, match="no option"):
         doctor(["table5_pretraining_tasks", word])
+
+
+def ruled(folder: Path, **more: Any) -> Path:
+    """The file of an experiment with three claims, the first of which is primary, and a stopping rule."""
+    folder.mkdir()
+    said = {
+        "columns": ["mrpc", {"name": "loss", "from": "pretrain", "metric": "validation/loss"}],
+        "arms": {"a": {}, "b": {"objective": "ltr"}},
+        "claims": [
+            {"text": "first", "compare": ["b", "a", "mrpc"], "direction": "higher", "primary": True},
+            {"text": "second", "compare": ["b", "random", "mrpc"], "direction": "higher"},
+            {"text": "third", "compare": ["b", "a", "loss"], "direction": "lower"},
+        ],
+        "stopping": {"first": 3, "most": 5},
+    } | more
+    (folder / "paper.yaml").write_text(json.dumps(said))
+    return folder
+
+
+def judgement(experiment: Experiment, number: int, seeds: int, verdict: str, p: float | None = 0.2) -> Judgement:
+    values = [float(one) for one in range(seeds)]
+    found = estimate({(seed, 1): value for seed, value in enumerate(values, 1)})
+    about = experiment.columns[0 if number < 2 else 1]
+    column = DataColumn("x", "x", "m", about, False, tasks=("mrpc",) if number < 2 else ())
+    known = {"key": f"{' '.join(map(str, range(1, seeds + 1)))}/1"}
+    return Judgement(experiment.claims[number], column, "x", found, verdict, p=p, seeds=known)
+
+
+def test_the_next_seed_goes_to_the_claim_that_is_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A primary one first; then the others, each by its own rows, up to the last look."""
+    folder = ruled(tmp_path / "mine")
+    experiment, rounds = load_experiment(folder), []
+    script = [
+        [(0, 3, INCONCLUSIVE), (1, 3, INCONCLUSIVE), (2, 3, INCONCLUSIVE)],
+        [(0, 4, HOLDS), (1, 3, INCONCLUSIVE), (2, 4, INCONCLUSIVE, 0.1)],
+        [(0, 4, HOLDS), (1, 3, INCONCLUSIVE, 0.1), (2, 5, INCONCLUSIVE)],
+        [(0, 4, HOLDS), (1, 4, INCONCLUSIVE, None), (2, 5, INCONCLUSIVE)],
+    ]
+
+    def run_round(_: Path, __: Any, words: Sequence[str], steps: list[Step], *, is_checked: bool) -> tuple[int, Any]:
+        rounds.append((is_checked, len(steps), [*words]))
+        return 0, SimpleNamespace(judgements=[judgement(experiment, *one) for one in script[len(rounds) - 1]])
+
+    monkeypatch.setattr(reproduce, "run_round", run_round)
+    monkeypatch.setattr(reproduce, "make_steps", lambda *_: STEPS)
+    assert reproduce.main([str(folder), "until=decided", "scale=demo"]) == 0
+    first, fourth = ["scale=demo", "pretrain.seed=1,2,3"], ["scale=demo", "pretrain.seed=4"]
+    assert rounds == [
+        (False, 3, [*first, "finetune.pretrain_seed=1,2,3"]),
+        (True, 3, [*fourth, "pretrain.arm=a,b", "finetune.pretrain_seed=4", "finetune.row=b,a", "finetune.task=mrpc"]),
+        (True, 2, ["scale=demo", "pretrain.seed=5", "pretrain.arm=a,b"]),
+        (
+            True,
+            3,
+            [*fourth, "pretrain.arm=b", "finetune.pretrain_seed=4", "finetune.row=b,random", "finetune.task=mrpc"],
+        ),
+    ]
+
+
+def test_a_budget_begins_no_seed_that_it_cannot_pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ruled(tmp_path / "mine")
+    experiment, clock, rounds = load_experiment(folder), [0.0], []
+
+    def run_round(*_: Any, **__: Any) -> tuple[int, Any]:
+        rounds.append(1)
+        clock[0] += 300.0 if len(rounds) == 1 else 100.0
+        return 0, SimpleNamespace(judgements=[judgement(experiment, 0, 2 + len(rounds), INCONCLUSIVE)])
+
+    monkeypatch.setattr(reproduce, "run_round", run_round)
+    monkeypatch.setattr(reproduce, "make_steps", lambda *_: STEPS)
+    monkeypatch.setattr(reproduce.time, "monotonic", lambda: clock[0])
+    for budget, wanted in (("390s", 1), ("410s", 2), ("2h", 3)):
+        rounds.clear()
+        assert reproduce.main([str(folder), "until=decided", f"budget={budget}"]) == 0
+        assert len(rounds) == wanted, budget
+
+
+def test_a_round_that_was_stopped_is_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduce, "run_round", lambda *_, **__: (130, None))
+    monkeypatch.setattr(reproduce, "make_steps", lambda *_: STEPS)
+    assert reproduce.main([str(ruled(tmp_path / "mine")), "until=decided"]) == 130
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["until=decided"], "needs a stopping rule in paper.yaml"),
+        (["until=done"], "there is until=decided alone"),
+        (["budget=2h"], "budget= needs until=decided"),
+        (["until=decided", "pretrain.seed=1"], "chooses the pre-training seeds itself"),
+        (["until=decided", "pretrain_seed=1"], "chooses the pre-training seeds itself"),
+    ],
+)
+def test_until_decided_is_refused(tmp_path: Path, words: list[str], message: str) -> None:
+    folder = ruled(tmp_path / "mine", **({"stopping": None} if "rule" in message else {}))
+    with pytest.raises(ValueError, match=message):
+        reproduce.main([str(folder), *words])

@@ -5,8 +5,12 @@ Each step is a process of its own, so it can be stopped and started again at any
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,17 +22,28 @@ from clozelab.planning.steps import SWEEPS, Step, make_steps
 from clozelab.runs.find import find
 from clozelab.runs.store import accept_other_code
 from clozelab.runs.upkeep import write_launch
+from clozelab.stages.plan import parse_budget
 from clozelab.stages.report import judge
-from clozelab.terminal import parse, wants_help
+from clozelab.suggestions import duration
+from clozelab.terminal import key_of, parse, say, wants_help
 from clozelab.training.stopping import STOPPED
-from clozelab.verdicts.experiment import find_experiment
+from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
+
+if TYPE_CHECKING:
+    from clozelab.report.render import Report
+    from clozelab.verdicts.judging import Judgement
 
 HELP = """clozelab reproduce EXPERIMENT [scale=NAME] [name=value ...] [--dry-run]
+clozelab reproduce EXPERIMENT until=decided [budget=8h] ...
 
 Prepares the corpus, runs both sweeps and writes the report. Stop it and start it again at any time.
 
   name=value             goes to every stage that has such a key
   prepare.name=value     goes to that stage alone; so do pretrain. and finetune.
+  until=decided          gives one more pre-training seed to the claim that is nearest to a verdict (a primary one
+                         first), looks, and goes on so: until all are decided, or the last look of the rule
+                         (stopping: in paper.yaml, written before the first look)
+  budget=8h              begins no seed that would end later
   --skip-doctor          goes on whatever the pre-flight (clozelab doctor) would find
   --dry-run              lists the jobs and how each stands: new, running, interrupted, failed, complete;
                          conflict (its folder holds a run of other settings, and it will be refused);
@@ -42,11 +57,25 @@ def main(words: Sequence[str]) -> int:
     if wants_help(words, also_without_words=True):
         print(HELP)
         return 0
-    said = parse("reproduce", words, names=(1, 1), flags=("dry-run", "skip-doctor"), takes_overrides=True)
-    folder = find_experiment(said.names[0])
+    said = parse("reproduce", words, names=(1, 1), keys=("until", "budget"), flags=("dry-run", "skip-doctor"),
+                 takes_overrides=True)  # fmt: skip
+    folder, is_checked = find_experiment(said.names[0]), "skip-doctor" in said.flags
+    if said.values:
+        seeds = first_seeds(load_experiment(folder), said.values.get("until"), said.overrides)
+        budget = parse_budget(said.values["budget"]) if "budget" in said.values else math.inf
+        if "dry-run" not in said.flags:
+            return until_decided(folder, words, said.overrides, seeds, budget, is_checked=is_checked)
+        said.overrides.extend(seeds)
     steps = make_steps(folder, said.overrides)
     if "dry-run" in said.flags:
         return dry_run(steps)
+    return run_round(folder, words, said.overrides, steps, is_checked=is_checked)[0]
+
+
+def run_round(
+    folder: Path, words: Sequence[str], overrides: Sequence[str], steps: list[Step], *, is_checked: bool
+) -> tuple[int, Report | None]:
+    """Run what is not complete and judge: (exit status, the report, or none where it was stopped)."""
     last, console, status = steps[-1], Console(stderr=True), 0
     jobs = {one.verb: names_of(map(one.sweep.composer.compose, one.sweep.jobs)) for one in steps if one.is_sweep}
     write_launch(last.root[0], ["reproduce", *words], {stage: jobs.get(stage, []) for stage in SWEEPS})
@@ -54,15 +83,83 @@ def main(words: Sequence[str]) -> int:
         console.print("every run is complete", style="dim")
         accept_other_code(find(last.root[0]).runs, "any")
     else:
-        if "skip-doctor" not in said.flags:
+        if not is_checked:
             before = sum(not step.is_sweep for step in steps)
-            steps.insert(before, Step("doctor", "", None, (str(folder), *said.overrides)))
+            steps.insert(before, Step("doctor", "", None, (str(folder), *overrides)))
         status, is_stopped = run_steps(steps, console)
         if is_stopped:
-            return status
+            return status, None
     console.rule("report", align="left")
-    judge(folder, last.overrides, last.config_name)
-    return status
+    return status, judge(folder, last.overrides, last.config_name)
+
+
+def first_seeds(experiment: Experiment, until: str | None, overrides: Sequence[str]) -> list[str]:
+    """The overrides for the first look. ValueError: there is no such rule, or the seeds are chosen already."""
+    if until != "decided":
+        raise ValueError(f"until={until}: there is until=decided alone" if until else "budget= needs until=decided")
+    if (rule := experiment.stopping) is None:
+        raise ValueError(
+            f"{experiment.folder}: until=decided needs a stopping rule in paper.yaml, written before the first look, "
+            "such as stopping: {first: 3, most: 8}"
+        )
+    if given := next((one for one in overrides if key_of(one).rpartition(".")[2] in ("seed", "pretrain_seed")
+                      and not one.startswith("finetune.seed=")), ""):  # fmt: skip
+        raise ValueError(f"{given}: until=decided chooses the pre-training seeds itself")
+    seeds = ",".join(map(str, range(1, rule.first + 1)))
+    return [f"pretrain.seed={seeds}", f"finetune.pretrain_seed={seeds}"]
+
+
+def until_decided(
+    folder: Path, words: Sequence[str], overrides: Sequence[str], more: list[str], budget: float, *, is_checked: bool
+) -> int:
+    """One look after the other, each with a seed more of the rows of one claim; returns the exit status."""
+    experiment, console, began = load_experiment(folder), Console(), time.monotonic()
+    while True:
+        started = time.monotonic()
+        steps = make_steps(folder, [*overrides, *more])
+        if not any(word.startswith("finetune.") for word in more):
+            steps = [step for step in steps if step.verb != "finetune"]
+        status, report = run_round(folder, words, [*overrides, *more], steps, is_checked=is_checked)
+        if report is None or status:
+            return status
+        claim = nearest(report.judgements, experiment)
+        if claim is None:
+            say(console, "No claim is left that one more seed of the stopping rule could decide.")
+            return 0
+        now = time.monotonic()
+        one_seed = (now - started) / len(more[0].split(","))
+        if now - began + one_seed > budget:
+            say(console, f"The budget ends before another seed would, which takes about {duration(one_seed)}.")
+            return 0
+        more, is_checked = next_seed(claim, experiment), True
+        say(console, f"One more seed for '{claim.claim.text}': {' '.join(more)}")
+
+
+def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgement | None:
+    """The undecided claim to give the next seed to: the first primary one, or else that with the nearest forecast."""
+    from clozelab.verdicts.judging import INCONCLUSIVE  # scipy: not for --help
+
+    most, arms = experiment.stopping.most if experiment.stopping else 0, {row.name: row.arm for row in experiment.rows}
+    undecided = [one for one in judgements if one.verdict == INCONCLUSIVE]
+    primary = [one for one in undecided if one.claim.primary][:1]  # all others wait for it
+    able = [
+        one for one in primary or undecided
+        if one.p is not None and one.difference and one.difference.count < most
+        and any(arms[row] for row in one.claim.rows)
+    ]  # fmt: skip
+    return min(able, key=lambda one: (one.decisive_seeds or math.inf, one.p), default=None)
+
+
+def next_seed(one: Judgement, experiment: Experiment) -> list[str]:
+    """The overrides that give the rows of a claim one more pre-training seed, on the data sets that it is about."""
+    rows = list(dict.fromkeys([*one.claim.rows, *(one.claim.against or ())[:2]]))
+    arms = dict.fromkeys(row.arm for row in experiment.rows if row.name in rows and row.arm)
+    seed = 1 + max(int(seed) for known in one.seeds.values() for seed in known.split("/")[0].split())
+    words = [f"pretrain.seed={seed}", f"pretrain.arm={','.join(arms)}"]
+    if one.column and one.column.is_pretraining:
+        return words
+    words += [f"finetune.pretrain_seed={seed}", f"finetune.row={','.join(rows)}"]
+    return [*words, f"finetune.task={','.join(one.column.tasks)}"] if one.column else words
 
 
 def all_complete(steps: Sequence[Step]) -> bool:
