@@ -271,8 +271,8 @@ def _notes(
         # The plain interval and the verdict would seem to contradict each other.
         count, what = len(correction.corrected), "the margin" if weakest.margin else "zero"
         test = f"the test corrected for {count} differences does not"
-        if first := correction.waits_for[weakest.key]:
-            test = f"the test waits for the primary claim '{first}'"
+        if awaited := correction.waits_for[weakest.key]:
+            test = f"the test waits for the primary claim '{awaited}'"
         notes.append(f"the plain interval excludes {what}, {test}")
     for link in case.links:
         notes += _cautions(link, table)
