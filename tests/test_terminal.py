@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clozelab.suggestions import hint, nearest
-from clozelab.terminal import Heading, key_of, make_console, make_table, parse
+from clozelab.suggestions import hint, key_of, nearest
+from clozelab.terminal import Heading, make_console, make_table, parse
 
 HEADINGS = [Heading("kind"), Heading("why", drop=1), Heading("path", folds=True)]
 ROW = ["leftovers", "temporary", "/" + "/".join(["folder"] * 60)]

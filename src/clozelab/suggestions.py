@@ -156,3 +156,8 @@ def in_units(common: str, units: Mapping[str, str]) -> str:
 def with_direction(metric: str) -> str:
     """A metric's name; where less of it is better, that too."""
     return f"{metric}, lower is better" if metric in LOWER_IS_BETTER else metric
+
+
+def key_of(word: str) -> str:
+    """`seed` of `seed=1` and of `++seed=1`."""
+    return word.partition("=")[0].lstrip("+~")

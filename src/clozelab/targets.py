@@ -20,8 +20,7 @@ from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.schema import IDENTITY, meanings
-from clozelab.suggestions import CONF_DIR, hint
-from clozelab.terminal import key_of
+from clozelab.suggestions import CONF_DIR, hint, key_of
 
 WITHOUT_PLACE = re.compile(r"^(scale\.pretrain\.)?phases\.\d+\.|(?<=^logger)\.\w+$")
 """What stands around a place's name: a phase that says it, or one of several trackers."""

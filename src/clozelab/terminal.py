@@ -93,11 +93,6 @@ def path_of(name: str, values: Mapping[str, str]) -> str:
     return values.get(name) or str(OmegaConf.select(OmegaConf.load(CONF_DIR / "paths.yaml"), name))
 
 
-def key_of(word: str) -> str:
-    """`seed` of `seed=1` and of `++seed=1`."""
-    return word.partition("=")[0].lstrip("+~")
-
-
 PIPE_WIDTH = 10_000
 """Characters: no line that anybody prints is longer, so none is folded where a program reads it."""
 GAP = 2

@@ -27,7 +27,7 @@ from clozelab.runs.fingerprint import redacted, redacted_words
 from clozelab.runs.record import DAMAGED, read_record
 from clozelab.runs.store import accept_other_code
 from clozelab.runs.upkeep import write_launch
-from clozelab.terminal import key_of
+from clozelab.suggestions import key_of
 from clozelab.training.host import usable_cores
 from clozelab.training.stopping import OUT_OF_TIME, STOPPED, Interrupted
 

@@ -39,9 +39,8 @@ from clozelab.launch import experiments
 from clozelab.launch.experiments import KINDS, copied
 from clozelab.runs.fingerprint import no_value, redacted_words
 from clozelab.schema import SCHEMAS
-from clozelab.suggestions import CONF_DIR, nearest
+from clozelab.suggestions import CONF_DIR, key_of, nearest
 from clozelab.targets import gate
-from clozelab.terminal import key_of
 
 NAMED_BY = {"objective", "encoder_arm"}
 """What alone gives an arm or a row its name already, in conf/pretrain.yaml and conf/finetune.yaml."""

@@ -28,8 +28,7 @@ from clozelab.planning.timing import HOST, measured_speeds
 from clozelab.runs.fingerprint import canonical
 from clozelab.runs.record import JobName
 from clozelab.runs.upkeep import size
-from clozelab.suggestions import duration
-from clozelab.terminal import key_of
+from clozelab.suggestions import duration, key_of
 from clozelab.training.host import host_facts
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from clozelab.launch.experiments import SWEEPS as SWEEPS
 from clozelab.launch.experiments import ExperimentSource, sweeps_in
 from clozelab.launch.jobs import GIVEN_ROW
 from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, compose, explain, hydra_config, known_keys
-from clozelab.terminal import key_of
+from clozelab.suggestions import key_of
 
 STAGES = ("prepare", *SWEEPS)
 ENUMERABLE = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)

@@ -24,8 +24,8 @@ from clozelab.runs.store import accept_other_code
 from clozelab.runs.upkeep import write_launch
 from clozelab.stages.plan import parse_budget
 from clozelab.stages.report import judge
-from clozelab.suggestions import duration
-from clozelab.terminal import key_of, parse, say, wants_help
+from clozelab.suggestions import duration, key_of
+from clozelab.terminal import parse, say, wants_help
 from clozelab.training.stopping import STOPPED
 from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
 

@@ -18,7 +18,8 @@ from typing import Any
 from clozelab.runs.fingerprint import flatten
 from clozelab.runs.record import Record, write_record
 from clozelab.stages.compare import open_run
-from clozelab.terminal import key_of, make_console, parse, say, wants_help
+from clozelab.suggestions import key_of
+from clozelab.terminal import make_console, parse, say, wants_help
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import read_rows
 from clozelab.training.stopping import TERMINATED, die_with_parent
