@@ -100,6 +100,12 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(autouse=True)
+def own_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the console script sets for its jobs ends with a test: scripts of benchmarks/ import those beside them."""
+    monkeypatch.setenv("PYTHONSAFEPATH", "")
+
+
+@pytest.fixture(autouse=True)
 def no_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are those of a pipe, however wide the terminal is that the tests run in (pytest-xdist says so to all)."""
     monkeypatch.delenv("COLUMNS", raising=False)
