@@ -31,7 +31,14 @@ the same page without an experiment: a row for whatever differs, means over seed
   --latex    also report.tex: scores and verdicts as tables to \\input (needs the package booktabs)"""
 STYLES = {"holds": "green", "fails": "red", "inconclusive": "yellow", "not": "dim"}
 PADDING = 2
-TEXTS = {"arm": 0, "row": 0, "column": 0, "verdict": len("inconclusive"), "claim": len("left-to-right"), "judged on": 0}
+TEXTS = {
+    "arm": len("MLM & NSP"),
+    "row": 0,
+    "column": 0,
+    "verdict": len("inconclusive"),
+    "claim": len("left-to-right"),
+    "judged on": 0,
+}
 """Columns that are no numbers, and the least width of each."""
 MOST_LINES = {"Collapsed": 3, "Below the floor": 3}
 """Of a kind of trouble that small encoders may have in every cell of a row."""
@@ -110,7 +117,8 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
         ]
         console.print(_table(columns, rows, f"differences from {page['differences'][0]['first']}, paired by seed"))
     if page["bounds"]:  # how far each arm is from the best that a generated corpus allows
-        columns = "arm", "held-out loss", "no model below", "above by at most", "NSP accuracy", "by source", "in one"
+        columns = ("arm", "held-out\nloss", "no model\nbelow", "above by\nat most", "NSP\naccuracy", "by the\nsources",
+                   "inside\none")  # fmt: skip
         keys = "label", "loss", "bound", "above", "nsp", "nsp_rule", "nsp_inside"
         rows = [tuple(arm[key] for key in keys) for arm in page["arms"]]
         console.print(_table(columns, rows, "pre-training, nats a predicted token"))
