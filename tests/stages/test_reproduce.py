@@ -122,12 +122,12 @@ def test_the_next_seed_goes_to_the_claim_that_is_nearest(tmp_path: Path, monkeyp
     first, fourth = ["scale=demo", "pretrain.seed=1,2,3"], ["scale=demo", "pretrain.seed=4"]
     assert rounds == [
         (False, 3, [*first, "finetune.pretrain_seed=1,2,3"]),
-        (True, 3, [*fourth, "pretrain.arm=a,b", "finetune.pretrain_seed=4", "finetune.row=b,a", "finetune.task=mrpc"]),
-        (True, 2, ["scale=demo", "pretrain.seed=5", "pretrain.arm=a,b"]),
+        (True, 3, [*fourth, "pretrain.arm=b,a", "finetune.pretrain_seed=4", "finetune.row=b,a", "finetune.task=mrpc"]),
+        (True, 2, ["scale=demo", "pretrain.seed=5", "pretrain.arm=b,a"]),
         (
             True,
             3,
-            [*fourth, "pretrain.arm=b", "finetune.pretrain_seed=4", "finetune.row=b,random", "finetune.task=mrpc"],
+            [*fourth, "pretrain.arm=b,a", "finetune.pretrain_seed=4", "finetune.row=b,random", "finetune.task=mrpc"],
         ),
     ]
 

@@ -153,7 +153,10 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
 def next_seed(one: Judgement, experiment: Experiment) -> list[str]:
     """The overrides that give the rows of a claim one more pre-training seed, on the data sets that it is about."""
     rows = list(dict.fromkeys([*one.claim.rows, *(one.claim.against or ())[:2]]))
-    arms = dict.fromkeys(row.arm for row in experiment.rows if row.name in rows and row.arm)
+    # A row without an arm takes the shape of one, from its encoder's folder.
+    shape = next((row.arm for row in experiment.rows if row.arm), "")
+    shapes = {row.name: str(row.arm or row.delta.get("encoder_arm") or shape) for row in experiment.rows}
+    arms = dict.fromkeys(shapes[row] for row in rows)
     seed = 1 + max(int(seed) for known in one.seeds.values() for seed in known.split("/")[0].split())
     words = [f"pretrain.seed={seed}", f"pretrain.arm={','.join(arms)}"]
     if one.column and one.column.is_pretraining:
