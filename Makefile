@@ -35,7 +35,7 @@ house:  ## how large and how deep the code is
 faults: $(STAMP)  ## faults in real trainings, and docs/reliability.md's table of them (six minutes; LONG=1: each one more often)
 	$(BIN)/python benchmarks/faults.py $(if $(LONG),--long)
 
-bench: $(STAMP)  ## speed, memory and overhead beside the peers, in one interleaved run (17 minutes on two cores)
+bench: $(STAMP)  ## speed, memory and overhead beside the peers, in one interleaved run (its first two of five sizes took 16 minutes on two slow cores)
 	$(BIN)/python benchmarks/bench.py
 
 bench-finetuning: $(STAMP)  ## the same for fine-tuning and prediction; needs real task files (CLOZELAB_SHARED)

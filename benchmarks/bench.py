@@ -1,4 +1,4 @@
-"""`make bench`: every comparison of this folder in one run, interleaved, in about a quarter of an hour on two cores.
+"""`make bench`: every comparison of this folder in one run, interleaved; an hour or more on two slow cores.
 
 Prints each table as it grows and writes docs/results/bench-DATE-COMMIT.md. `--quick` halves the turns, `--smoke` only
 shows that everything runs (its numbers mean nothing, and nothing is written unless --output says where), `--parts`
