@@ -18,9 +18,6 @@ class LeftToRight(TokenObjective):
     name = "ltr"
     is_causal = True
 
-    def __init__(self, *, weight: float) -> None:
-        self.weight = weight
-
     def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:  # noqa: ARG002
         position = np.flatnonzero(packed.position_ids < np.repeat(packed.lengths, packed.width) - 1)
         return {

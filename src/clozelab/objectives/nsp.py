@@ -14,9 +14,6 @@ class NextSentencePrediction(PairObjective):
     label = "next_sentence_label"
     is_of_other_document = True
 
-    def __init__(self, *, weight: float) -> None:
-        self.weight = weight
-
     def check_input(self, input: InputFormat) -> None:
         if not input.has_pairs:
             raise ValueError(

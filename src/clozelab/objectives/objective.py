@@ -106,7 +106,9 @@ class Sight:
 class _Weighted(ABC):
     name: ClassVar[str]
     """Of the term; of a token objective that for which `validation/loss` stands."""
-    weight: float
+
+    def __init__(self, *, weight: float) -> None:
+        self.weight = weight
 
     @property
     def weights(self) -> dict[str, float]:

@@ -26,9 +26,6 @@ class SentenceOrderPrediction(PairObjective):
     label = "sentence_order_label"
     is_of_other_document = False
 
-    def __init__(self, *, weight: float) -> None:
-        self.weight = weight
-
     def check_input(self, input: InputFormat) -> None:
         if not isinstance(input, SentencePairs):
             raise ValueError(
