@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -54,19 +54,15 @@ def run_verb(words: Sequence[str], **environment: str) -> int:
     return 128 + came[0] if came else status if status >= 0 else 128 - status
 
 
-class ForkedProcess:
+class ForkedProcess(ForkServerProcess):
     """A forked job with the interface of a Popen."""
 
-    def __init__(self, process: ForkServerProcess) -> None:
-        assert process.pid is not None
-        self.process, self.pid = process, process.pid
-
     def poll(self) -> int | None:
-        return self.process.exitcode
+        return self.exitcode
 
     def wait(self) -> int:
-        self.process.join()
-        return self.process.exitcode or 0
+        self.join()
+        return self.exitcode or 0
 
 
 class ForkServer:
@@ -80,15 +76,14 @@ class ForkServer:
 
     def __init__(self, module: str, preload: Sequence[str], environment: Mapping[str, str]) -> None:
         self.module = module
-        self.context: ForkServerContext = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(list(preload))
+        multiprocessing.get_context("forkserver").set_forkserver_preload(list(preload))
         os.environ.update(environment)
         forkserver.ensure_running()  # its imports take seconds; the launcher still has things to check meanwhile
 
     def start(self, words: Sequence[str], log: Path) -> ForkedProcess:
-        process = self.context.Process(target=_run_forked, args=(self.module, list(words), str(log)))
+        process = ForkedProcess(target=_run_forked, args=(self.module, list(words), str(log)))
         process.start()
-        return ForkedProcess(process)
+        return process
 
 
 def _run_forked(module: str, words: list[str], log: str) -> None:
@@ -318,6 +313,7 @@ def _signal(processes: Sequence[AnyProcess], number: int) -> None:
             process.send_signal(number)
             continue
         try:
+            assert process.pid is not None, "it has been started"
             os.killpg(process.pid, number)
         except ProcessLookupError:  # forked a moment ago, and not yet a group of its own
             with suppress(ProcessLookupError):
