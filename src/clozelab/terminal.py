@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -81,6 +82,26 @@ def parse(
         noun = "name" if wanted == "1" else "names"
         raise ValueError(f"{verb} takes {wanted} {noun}, not {got}; see `clozelab {verb} --help`")
     return said
+
+
+def verb(name: str, text: str, **taken: Any) -> Callable[[Callable[[Words], int]], Callable[[Sequence[str]], int]]:
+    """Make a verb of what is to be done with its words, which it parses; `taken` is what `parse` is told of them.
+
+    It prints its help, `text`, where that is asked for, and where it is said alone and wants names.
+    """
+    least, most = taken["names"]
+
+    def verb_of(act: Callable[[Words], int]) -> Callable[[Sequence[str]], int]:
+        @wraps(act)
+        def run(words: Sequence[str]) -> int:
+            if wants_help(words, also_without_words=least > 0 or most is None):
+                print(text)
+                return 0
+            return act(parse(name, words, **taken))
+
+        return run
+
+    return verb_of
 
 
 def wants_help(words: Sequence[str], *, also_without_words: bool = False) -> bool:

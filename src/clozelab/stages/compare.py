@@ -13,7 +13,7 @@ from clozelab.runs.find import open_folder
 from clozelab.runs.fingerprint import flatten
 from clozelab.runs.record import DAMAGED, PERCENT, Record, Score
 from clozelab.suggestions import rough, signed
-from clozelab.terminal import Heading, make_console, make_table, parse, say, wants_help
+from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
 from clozelab.training.measuring import read_rows
 
 HELP = """clozelab compare RUN RUN [data_dir=FOLDER] [--plot FILE]
@@ -35,12 +35,9 @@ Curve = list[tuple[int, float]]
 """[(tokens, value)]."""
 
 
-def main(words: Sequence[str]) -> int:
+@verb("compare", HELP, names=(2, 2), keys=("data_dir",), options=("plot",))
+def main(said: Words) -> int:
     """Print the comparison; returns the exit status."""
-    if wants_help(words, also_without_words=True):
-        print(HELP)
-        return 0
-    said = parse("compare", words, names=(2, 2), keys=("data_dir",), options=("plot",))
     one, two = pair = [open_run(name) for name in said.names]
     console = make_console()
     for letter, record in zip("AB", pair, strict=True):

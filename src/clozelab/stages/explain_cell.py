@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from clozelab.runs.fingerprint import SEED_KEYS, flatten
 from clozelab.runs.record import Record
 from clozelab.stages.compare import differing
 from clozelab.suggestions import distinct, hint, percent
-from clozelab.terminal import Heading, make_console, make_table, parse, say, wants_help
+from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
 from clozelab.verdicts.comparability import MAY_DIFFER
 from clozelab.verdicts.experiment import PERCENT, Experiment, find_experiment, load_experiment
 from clozelab.verdicts.table import Cell, DataColumn, Table, build_table, is_scored
@@ -31,12 +31,9 @@ mean and its interval come about; what sets the row apart from the others; the c
   COLUMN    a column of the paper (QNLI, Average, "LM perplexity"), a task (qnli_derived) or its title"""
 
 
-def main(words: Sequence[str]) -> int:
+@verb("explain-cell", HELP, names=(3, 3), keys=("scale", "runs_dir"))
+def main(said: Words) -> int:
     """Print the explanation; returns the exit status."""
-    if wants_help(words, also_without_words=True):
-        print(HELP)
-        return 0
-    said = parse("explain-cell", words, names=(3, 3), keys=("scale", "runs_dir"))
     folder = find_experiment(said.names[0])
     root, scale = runs_root(folder, [f"{key}={value}" for key, value in said.values.items()])
     experiment, runs = load_experiment(folder), find(root)

@@ -31,7 +31,7 @@ from clozelab.runs.upkeep import (
 )
 from clozelab.suggestions import CONF_DIR, DASH, EXPERIMENTS_DIR, STAGE_NAMES, duration, hint, rough
 from clozelab.targets import locate
-from clozelab.terminal import Heading, make_console, make_table, parse, path_of, say, wants_help
+from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
 from clozelab.training.host import usable_cores
 
 RUNS_HELP = """clozelab runs [EXPERIMENT] [runs_dir=FOLDER] [name=value ...] [--csv]
@@ -87,12 +87,9 @@ LEAST, USUAL = {"n": 1, "seed": 0}, {"n": 3, "seed": 1}
 STYLES = {"": "", "right": "bold green", "PER": "bold cyan", "LOC": "bold yellow", "ORG": "bold magenta"}
 
 
-def runs(words: Sequence[str]) -> int:
+@verb("runs", RUNS_HELP, names=(0, 1), keys=("runs_dir", *FILTERS), flags=("csv",))
+def runs(said: Words) -> int:
     """Every run folder, one line each; what is damaged is shown, not hidden."""
-    if wants_help(words):
-        print(RUNS_HELP)
-        return 0
-    said = parse("runs", words, names=(0, 1), keys=("runs_dir", *FILTERS), flags=("csv",))
     filters = {key: value for key, value in said.values.items() if key in FILTERS}
     found, name = find_below(path_of("runs_dir", said.values)), said.names[0] if said.names else None
     records, console = select(found, name, filters), make_console()
@@ -151,12 +148,9 @@ class Standing:
         return any(one.planned is None for one in self.sweeps) and all(are_complete) and not self.trouble
 
 
-def status(words: Sequence[str]) -> int:
+@verb("status", STATUS_HELP, names=(0, 1), keys=("runs_dir", "scale"))
+def status(said: Words) -> int:
     """What runs now and how far it is, what failed and why, what is left."""
-    if wants_help(words):
-        print(STATUS_HELP)
-        return 0
-    said = parse("status", words, names=(0, 1), keys=("runs_dir", "scale"))
     runs_dir = path_of("runs_dir", said.values)
     filters = {key: value for key, value in said.values.items() if key == "scale"}
     found, name = find_below(runs_dir), said.names[0] if said.names else None
@@ -244,12 +238,9 @@ def _running_cells(record: Record, at: Progress) -> list[str]:
     return [name, steps, speed, left, DASH if record.holder is None else str(record.holder), note]
 
 
-def gc(words: Sequence[str]) -> int:
+@verb("gc", GC_HELP, names=(0, 0), keys=("runs_dir", "cache_dir", "what", "older_than"), flags=("delete",))
+def gc(said: Words) -> int:
     """What could be deleted without losing a result, and deleting it if told to; 1 if something could not be."""
-    if wants_help(words):
-        print(GC_HELP)
-        return 0
-    said = parse("gc", words, names=(0, 0), keys=("runs_dir", "cache_dir", "what", "older_than"), flags=("delete",))
     kinds = said.values["what"].split(",") if "what" in said.values else [*USUAL_GARBAGE]
     if set(kinds) - set(KINDS):
         raise ValueError(f"what={','.join(sorted(set(kinds) - set(KINDS)))}: there are {', '.join(KINDS)}")
@@ -280,12 +271,10 @@ def gc(words: Sequence[str]) -> int:
     return 1 if kept else 0
 
 
-def list_all(words: Sequence[str]) -> int:
+@verb("list", LIST_HELP, names=(0, 0), keys=("runs_dir",))
+def list_all(said: Words) -> int:
     """Every experiment's name and title, and a line below for every scale with runs."""
-    if wants_help(words):
-        print(LIST_HELP)
-        return 0
-    values = parse("list", words, names=(0, 0), keys=("runs_dir",)).values
+    values = said.values
     if "runs_dir" in values and not Path(values["runs_dir"]).is_dir():
         raise ValueError(f"runs_dir={values['runs_dir']}: there is no such folder")
     from clozelab.planning.steps import runs_root  # with what judges: not for a list of folders
@@ -313,15 +302,12 @@ def list_all(words: Sequence[str]) -> int:
     return 0
 
 
-def show(words: Sequence[str]) -> int:
+@verb("show", SHOW_HELP, names=(1, 1), options=tuple(LEAST))
+def show(said: Words) -> int:
     """Documents of a generated corpus and one example of each of its tasks, to be read.
 
     ValueError: another corpus, an unknown option, or no whole number.
     """
-    if wants_help(words, also_without_words=True):
-        print(SHOW_HELP)
-        return 0
-    said = parse("show", words, names=(1, 1), options=tuple(LEAST))
     nodes = {path.stem: OmegaConf.load(path) for path in sorted((CONF_DIR / "corpus").glob("*.yaml"))}
     targets = {name: OmegaConf.select(node, "generator._target_") for name, node in nodes.items()}
     name, known = said.names[0], [name for name, target in targets.items() if target]

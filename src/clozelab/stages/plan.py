@@ -12,7 +12,7 @@ from rich.console import Console
 
 from clozelab.planning.steps import SWEEPS, make_steps
 from clozelab.suggestions import DASH, STAGE_NAMES, duration, rough
-from clozelab.terminal import Heading, Words, make_console, make_table, parse, say, wants_help
+from clozelab.terminal import Heading, Words, make_console, make_table, parse, say, verb, wants_help
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
@@ -62,13 +62,9 @@ Table = tuple[list[Heading], list[list[str]]]
 MATCHINGS = ("steps", "tokens", "flops", "time")
 
 
-def main(words: Sequence[str]) -> int:
+@verb("plan", HELP, names=(1, 1), keys=("budget", "matched_by"), flags=("no-measure", "dry-run"), takes_overrides=True)
+def main(said: Words) -> int:
     """Print the plan; returns the exit status."""
-    if wants_help(words, also_without_words=True):
-        print(HELP)
-        return 0
-    said = parse("plan", words, names=(1, 1), keys=("budget", "matched_by"), flags=("no-measure", "dry-run"),
-                 takes_overrides=True)  # fmt: skip
     budget = parse_budget(said.values["budget"]) if "budget" in said.values else None
     matched_by = said.values.get("matched_by")
     if matched_by and budget is None:
@@ -179,12 +175,12 @@ def sums(costing: Costing) -> list[str]:
     lines = []
     whole: list[float | None] = []
     rest: list[float | None] = []
-    for verb, pool in costing.pools.items():
-        whole.append(costing.wall(verb))
-        rest.append(costing.wall(verb, only_left=True))
+    for stage, pool in costing.pools.items():
+        whole.append(costing.wall(stage))
+        rest.append(costing.wall(stage, only_left=True))
         shared_out = f"{pool.at_once} at a time with {pool.threads} thread(s)"
-        beside = _left(costing.left(verb), pool.num_jobs, rest[-1])
-        lines.append(f"{STAGE_NAMES[verb]}: {pool.num_jobs} jobs, {shared_out}: {_about(whole[-1])}{beside}")
+        beside = _left(costing.left(stage), pool.num_jobs, rest[-1])
+        lines.append(f"{STAGE_NAMES[stage]}: {pool.num_jobs} jobs, {shared_out}: {_about(whole[-1])}{beside}")
     if lines and None not in whole:
         left, jobs = sum(map(costing.left, costing.pools)), sum(pool.num_jobs for pool in costing.pools.values())
         beside = _left(left, jobs, sum(one or 0.0 for one in rest))

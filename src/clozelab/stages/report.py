@@ -15,7 +15,7 @@ from rich.text import Text
 from clozelab.launch.sweep import compose
 from clozelab.planning.steps import runs_root, sweeps_of
 from clozelab.report.tracked import track_report
-from clozelab.terminal import parse, say, wants_help
+from clozelab.terminal import Words, say, verb
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 
 if TYPE_CHECKING:
@@ -44,14 +44,11 @@ MOST_LINES = {"Collapsed": 3, "Below the floor": 3}
 """Of a kind of trouble that small encoders may have in every cell of a row."""
 
 
-def main(words: Sequence[str]) -> int:
+@verb("report", HELP, names=(1, 1), keys=("report_dir",), flags=("latex",), takes_overrides=True)
+def main(said: Words) -> int:
     """Write the report and print its table; returns the exit status."""
-    if wants_help(words, also_without_words=True):
-        print(HELP)
-        return 0
     from clozelab.report import render  # matplotlib and scipy: not for --help
 
-    said = parse("report", words, names=(1, 1), keys=("report_dir",), flags=("latex",), takes_overrides=True)
     place = Path(said.names[0])
     if place.is_dir() and not (place / "paper.yaml").is_file():
         if said.overrides:

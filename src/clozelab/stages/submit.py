@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clozelab.metrics.glue import TEST_SETS, placeholder, submission_problems, write_submission
-from clozelab.terminal import parse, wants_help
+from clozelab.terminal import Words, verb
 
 HELP = """clozelab submit glue RUNS... [out=FILE] [--placeholders]
 clozelab submit --check FILE
@@ -45,12 +45,9 @@ class Candidate(NamedTuple):
     task: str
 
 
-def main(words: Sequence[str]) -> int:
+@verb("submit", HELP, names=(0, None), keys=("out",), flags=("placeholders", "check"))
+def main(said: Words) -> int:
     """Write or check a submission; returns the exit status, 1 where a checked one is not valid."""
-    if wants_help(words, also_without_words=True):
-        print(HELP)
-        return 0
-    said = parse("submit", words, names=(0, None), keys=("out",), flags=("placeholders", "check"))
     if "check" in said.flags:
         if not said.names:
             raise ValueError("submit --check needs a file: `clozelab submit --check glue_submission.zip`")
@@ -114,12 +111,10 @@ def find_predictions(runs: Sequence[Path]) -> dict[str, list[Candidate]]:
     return found
 
 
-def export(words: Sequence[str]) -> int:
+@verb("export", EXPORT_HELP, names=(1, 2))
+def export(said: Words) -> int:
     """Write the encoder's folder and print where it is; ValueError where the run has no checkpoint of its own."""
-    if wants_help(words, also_without_words=True):
-        print(EXPORT_HELP)
-        return 0
-    run, *given = (Path(name).resolve() for name in parse("export", words, names=(1, 2)).names)
+    run, *given = (Path(name).resolve() for name in said.names)
     from omegaconf import OmegaConf  # these take seconds, which --help need not wait
 
     from clozelab import config

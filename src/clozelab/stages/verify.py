@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from clozelab.runs.fingerprint import flatten
 from clozelab.runs.record import Record, write_record
 from clozelab.stages.compare import open_run
 from clozelab.suggestions import key_of
-from clozelab.terminal import make_console, parse, say, wants_help
+from clozelab.terminal import Words, make_console, say, verb
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import read_rows
 from clozelab.training.stopping import TERMINATED, die_with_parent
@@ -38,12 +38,10 @@ OWN_KEYS = ("run_dir", "logger", "stop_after_step", "share_runs", "trainer.threa
 SHOWN_CHARACTERS = 600  # of the end of what a failed process said
 
 
-def main(words: Sequence[str]) -> int:
+@verb("verify", HELP, names=(1, 1))
+def main(said: Words) -> int:
     """Print one sentence; returns the exit status."""
-    if wants_help(words, also_without_words=True):
-        print(HELP)
-        return 0
-    record, console = open_run(parse("verify", words, names=(1, 1)).names[0]), make_console()
+    record, console = open_run(said.names[0]), make_console()
     with tempfile.TemporaryDirectory(prefix="clozelab-verify-") as place:
         stretch, found = train_again(record, Path(place))
     verdict = f"is not the same run: {'; '.join(found)}" if found else "is the same run"
