@@ -89,7 +89,7 @@ def track_sweep(
 
     `cfg` is of one job, `folder` of the sweep's notes, `run_dirs` are the jobs'.
     """
-    tracker = _wandb(cfg, "sweep", folder, arm="sweep", name=f"{cfg.scale.name}/sweep/{stage}")
+    tracker = _wandb(cfg, "sweep", folder, name=f"{cfg.scale.name}/sweep/{stage}")
     if tracker is None:
         return None
     columns = list(dict.fromkeys(key for row in rows for key in row))
@@ -110,11 +110,11 @@ def sync_command(folders: Sequence[Path]) -> str | None:
 
 def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str) -> None:
     """The report as an artifact of a W&B run of its own, with every run's result as a table, where `logger` has W&B."""
-    tracker = _wandb(cfg, "report", report.folder, arm="report", name=f"{scale}/report", experiment=experiment)
+    tracker = _wandb(cfg, "report", report.folder, name=f"{scale}/report", experiment=experiment)
     if tracker is None:
         return
     paths = [path for pattern in REPORT_FILES for path in sorted(report.folder.glob(pattern))]
-    tracker.log_files(f"{experiment}-{scale}-report".replace("/", "-"), "report", paths)
+    tracker.log_report(f"{experiment}-{scale}-report".replace("/", "-"), paths)
     with (report.folder / "results.csv").open(newline="", encoding="utf-8") as file:
         columns, *rows = list(csv.reader(file))
     tracker.log_table("results", columns, rows)
@@ -122,9 +122,7 @@ def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str
     tracker.close()
 
 
-def _wandb(
-    cfg: DictConfig, stage: str, folder: Path, *, arm: str, name: str, experiment: str | None = None
-) -> WandbTracker | None:
+def _wandb(cfg: DictConfig, stage: str, folder: Path, *, name: str, experiment: str = "") -> WandbTracker | None:
     """W&B for something that is not a job; None where it is not chosen."""
     node = next((node for node in tracker_nodes(cfg.get("logger")) if node["_target_"] == WANDB), None)
     if node is None:
@@ -139,7 +137,7 @@ def _wandb(
         folder=folder,
         run_id=kept.read_text(encoding="utf-8").strip(),
         experiment=experiment or str(cfg.experiment),
-        arm=arm,
+        arm=stage,
         stage=stage,
         name=name,
         tags=(f"scale:{cfg.scale.name}",),

@@ -149,11 +149,11 @@ class WandbTracker(Logger):
         data = [list(row) for row in rows]
         self._tell(lambda wandb, run: run.log({name: wandb.Table(columns=list(columns), data=data)}))
 
-    def log_files(self, name: str, kind: str, paths: Sequence[Path]) -> None:
-        """Files as one version of an artifact."""
+    def log_report(self, name: str, paths: Sequence[Path]) -> None:
+        """Its files, as one version of an artifact."""
 
         def act(wandb: Any, run: Any) -> None:
-            artifact = wandb.Artifact(name, type=kind)
+            artifact = wandb.Artifact(name, type="report")
             for path in paths:
                 artifact.add_file(str(path), name=path.name)
             run.log_artifact(artifact)
