@@ -22,12 +22,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.config import check_config, kept_step, scaled
+from clozelab.corpus.files import digest
 from clozelab.launch import sweep
 from clozelab.launch.experiments import ExperimentSource
 from clozelab.launch.jobs import planned_jobs
 from clozelab.models.config import EncoderConfig
 from clozelab.runs.find import kept_steps, trained_by
-from clozelab.runs.fingerprint import canonical, digest, flatten
+from clozelab.runs.fingerprint import canonical, flatten
 from clozelab.runs.record import Record, what_was_said
 from clozelab.runs.store import Run
 from clozelab.schema import ScaleConfig

@@ -43,6 +43,12 @@ HOW_TO_GET = (
 )
 
 
+def digest(value: Any) -> str:
+    """sha256 hex of a JSON value in its canonical form."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def file_sha256(path: Path) -> str:
     """Hex sha256 of a file's bytes."""
     with path.open("rb") as file:

@@ -23,7 +23,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from clozelab.corpus.documents import Document, SplitRule, TextSample, read_documents
 from clozelab.corpus.encoding import MAX_UNKNOWN_SHARE
-from clozelab.corpus.files import CorpusCounts, Source, TextFile, check_head, file_facts, find_files
+from clozelab.corpus.files import CorpusCounts, Source, TextFile, check_head, digest, file_facts, find_files
 from clozelab.corpus.shards import (
     FORMAT_VERSION,
     MANIFEST_FILE,
@@ -31,7 +31,6 @@ from clozelab.corpus.shards import (
     SPLITS,
     PreparedCorpus,
     ShardWriter,
-    json_sha256,
 )
 from clozelab.corpus.tokenizers import Tokenizer, TokenizerSettings
 
@@ -136,7 +135,7 @@ def _plan(
         "tokenizer": tokenizer.identity(given),
         "validation_fraction": validation_fraction,
     }
-    folder = Path(cache_dir).expanduser() / "corpora" / f"{name}-{json_sha256(settings)[:12]}"
+    folder = Path(cache_dir).expanduser() / "corpora" / f"{name}-{digest(settings)[:12]}"
     return folder, settings, files, given
 
 
@@ -186,7 +185,7 @@ def _write_corpus(
         "splits": {side: {key: value for key, value in facts[side].items() if key != "files"} for side in SPLITS},
         "unigram_entropy": facts["train"]["unigram_entropy"],
         "files": checksums,
-        "fingerprint": json_sha256(checksums),
+        "fingerprint": digest(checksums),
     }
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 

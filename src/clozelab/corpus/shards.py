@@ -14,7 +14,6 @@ Special tokens are never stored: whoever builds an instance adds them.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.corpus.files import file_facts, file_sha256
+from clozelab.corpus.files import digest, file_facts, file_sha256
 from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
 
 SHARDS_FILE = "shards.json"
@@ -33,12 +32,6 @@ MAX_SHARD_TOKENS = 2**28
 """Tokens of one file before the writer rolls: 512 MiB of uint16; most corpora stay one file, the fast case."""
 SPLITS = ("train", "validation")
 AGAIN = "delete the prepared corpus folder and run the prepare stage again"
-
-
-def json_sha256(value: Any) -> str:
-    """Of a value's canonical JSON."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -228,7 +221,7 @@ class ShardWriter:
             **{name: getattr(self, name) for name in ("num_tokens", "num_sentences", "num_documents")},
             "unigram_entropy": unigram_entropy(self.token_counts),
             "files": files,
-            "fingerprint": json_sha256([self.vocab_size, files]),
+            "fingerprint": digest([self.vocab_size, files]),
         }
         if kind is None:
             (self.folder / SHARDS_FILE).write_text(json.dumps(self.facts, indent=2) + "\n", encoding="utf-8")

@@ -32,6 +32,7 @@ import torch
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import nn
 
+from clozelab.corpus.files import digest
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
@@ -40,7 +41,6 @@ from clozelab.models.layout import Layout
 from clozelab.modules.pretraining import PretrainingModule
 from clozelab.objectives.objective import Objective
 from clozelab.planning.jobs import Request, Speed, made_up_corpus
-from clozelab.runs.fingerprint import digest
 from clozelab.runs.record import write_json
 from clozelab.targets import build
 from clozelab.training.host import host_facts

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import glob
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-from clozelab.corpus.files import matching_files
+from clozelab.corpus.files import digest, file_sha256, matching_files
 from clozelab.schema import IDENTITY, LAYOUT, NEUTRAL, meaning_of, meanings
 
 HIDDEN = "***"  # also inside an interpolation a value that can be read back
@@ -167,12 +166,6 @@ def no_value(key: str) -> str:
     return f"{key} has no value; give one: {key}=..."
 
 
-def digest(value: Any) -> str:
-    """sha256 hex of a JSON value in its canonical form."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def require_encoder(folder: str | Path | None) -> Path:
     """`folder`; ValueError where it holds no encoder."""
     if folder is not None and (Path(folder) / "config.json").is_file():
@@ -188,11 +181,8 @@ def require_encoder(folder: str | Path | None) -> Path:
 def encoder_fingerprint(folder: str | Path) -> str:
     """What an encoder folder holds, as a hash: its list of checksums, or, for a folder from elsewhere, its files."""
     listed = (folder := require_encoder(folder)) / "checksums.json"
-    hashes = {}
-    for path in [listed] if listed.is_file() else sorted(path for path in folder.iterdir() if path.is_file()):
-        with path.open("rb") as file:
-            hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digest(hashes)
+    paths = [listed] if listed.is_file() else [path for path in folder.iterdir() if path.is_file()]
+    return digest({path.name: file_sha256(path) for path in paths})
 
 
 ROOMS = ("corpus", "datamodules", "metrics", "models", "modules", "objectives", "optim", "stages", "training")

@@ -25,12 +25,12 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
+from clozelab.corpus.files import digest
 from clozelab.runs.find import find_equal_run, other_code, shared_run_is_there
 from clozelab.runs.fingerprint import (
     RESULTS_VERSIONS,
     UNWATCHED,
     code_of,
-    digest,
     encoder_fingerprint,
     flatten,
     identity_of,
