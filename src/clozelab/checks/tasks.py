@@ -17,8 +17,8 @@ import numpy as np
 
 from clozelab.checks.corpus import NGRAM, NgramIndex, ngram_hashes, unknown_tokens
 from clozelab.checks.subject import ERROR, WARNING, Case, Finding, Task, finding, findings, share
-from clozelab.corpus.random import uniform_u64
 from clozelab.datamodules.baselines import guess_classes
+from clozelab.datamodules.examples import subset
 from clozelab.datamodules.files import Preview
 
 if TYPE_CHECKING:
@@ -125,11 +125,11 @@ def check_canary(task: Task) -> Iterator[Finding]:
     known, asked = (_classes(task, names, found) for _, found in _splits(task))
     if known is None or asked is None or min(len(known), len(asked)) < MIN_CANARY_EXAMPLES:
         return  # check_labels has said why
-    train, held_out = sample(len(known), CANARY_TRAIN), sample(len(asked), CANARY_VALIDATION)
+    train, held_out = subset(len(known), CANARY_TRAIN), subset(len(asked), CANARY_VALIDATION)
     truth, number, pairs = asked[held_out], len(held_out), []
     for found, chosen in ((preview.train, train), (preview.validation, held_out)):
         first, second = [*found.texts.values(), [""] * found.num_examples][:2]
-        pairs.append([(first[row], second[row]) for row in chosen.tolist()])
+        pairs.append([(first[row], second[row]) for row in chosen])
     # Balanced: a class must not win by being frequent in one of the files.
     guess = guess_classes(pairs[0], known[train], pairs[1], len(names), balanced=True)
     table = np.zeros((len(names), len(names)), dtype=np.int64)
@@ -164,20 +164,13 @@ def _classes(task: Task, names: Sequence[str], found: Preview) -> np.ndarray | N
     return np.array([index[label] for label in labels]) if set(labels) <= set(index) else None
 
 
-def sample(number: int, limit: int) -> np.ndarray:
-    """Up to `limit` of `number` examples, in order, the same every time."""
-    if number <= limit:
-        return np.arange(number)
-    return np.sort(np.argsort(uniform_u64(0, 0, "preflight", np.arange(number)), kind="stable")[:limit])
-
-
 def check_text(task: Task) -> Iterator[Finding]:
     """Unknown words, texts longer than the encoder's training, and validation examples that stand in training."""
     preview = task.preview
     if task.tokenizer is not None:
         unknown, lengths = 0, []
         for texts in preview.validation.texts.values():
-            ids, found = task.tokenizer.encode_flat([texts[i] for i in sample(len(texts), SAMPLED_TEXTS)])
+            ids, found = task.tokenizer.encode_flat([texts[i] for i in subset(len(texts), SAMPLED_TEXTS)])
             unknown += int((ids == task.tokenizer.unk_id).sum())
             lengths.append(found)
         yield unknown_tokens(task.name, unknown, int(sum(found.sum() for found in lengths)))
@@ -218,7 +211,7 @@ def sample_texts(task: Task, corpus: Corpus) -> Iterator[TextSample]:
     """One sample a part of the task."""
     assert corpus.tokenizer is not None
     for part, texts in task.preview.validation.texts.items():
-        chosen = [texts[i] for i in sample(len(texts), LOCATED_TEXTS)]
+        chosen = [texts[i] for i in subset(len(texts), LOCATED_TEXTS)]
         hashes = [ngram_hashes(ids) for ids in corpus.tokenizer.encode_batch(chosen) if len(ids) >= NGRAM]
         spread = [np.unique(np.linspace(0, len(one) - 1, MAX_TEXT_NGRAMS).astype(np.int64)) for one in hashes]
         if hashes:
