@@ -109,15 +109,10 @@ def check_config(stage: str, config: DictConfig) -> None:
         raise ValueError("\n".join(mistakes))
 
 
-@functools.cache
-def _adapter(stage: str) -> TypeAdapter[Any]:
-    return TypeAdapter(SCHEMAS[stage])
-
-
 def _mistakes(stage: str, plain: Any) -> list[str]:
     """A sentence for each key that Hydra lets past its own check as `+key=value`; without one, for each wrong value."""
     try:
-        _adapter(stage).validate_python(plain)
+        adapter(SCHEMAS[stage]).validate_python(plain)
     except ValidationError as error:
         found = error.errors(include_url=False)
         unknown = [one for one in found if one["type"] == "unexpected_keyword_argument"]
@@ -141,6 +136,7 @@ def _sentence(mistake: ErrorDetails, plain: Any) -> str:
 
 
 parsed = functools.cache(grammar_parser.parse)
+adapter: Callable[[type], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 
 
 @functools.cache

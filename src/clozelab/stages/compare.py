@@ -14,7 +14,6 @@ from clozelab.runs.fingerprint import flatten
 from clozelab.runs.record import DAMAGED, PERCENT, Record, Score
 from clozelab.suggestions import rough, signed
 from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
-from clozelab.training.measuring import read_rows
 
 HELP = """clozelab compare RUN RUN [data_dir=FOLDER] [--plot FILE]
 
@@ -124,11 +123,8 @@ def points(one: Record, two: Record) -> list[Point]:
 
 def read_validation(record: Record) -> dict[str, Curve]:
     """Every held-out figure of a run, each in its unit."""
-    curves: dict[str, Curve] = {}
-    for row in read_rows(record.folder / "metrics.csv"):
-        if row.key.startswith("validation/"):
-            curves.setdefault(row.key, []).append((row.tokens, score_of(record, row.key).factor * row.value))
-    return curves
+    factors = {key: score_of(record, key).factor for key in record.curves}
+    return {key: [(at, factors[key] * value) for at, value in curve] for key, curve in record.curves.items()}
 
 
 def score_of(record: Record, key: str) -> Score:

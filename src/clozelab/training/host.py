@@ -39,7 +39,7 @@ def host_facts() -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **installed},
         "git": {"commit": commit, "dirty": dirty} if is_ours else None,
         "host": {
-            "cpu": cpu_model(),
+            "cpu": _cpuinfo("model name") or platform.processor() or platform.machine(),
             "cores": usable_cores(),
             "platform": platform.platform(terse=True),
             "gpus": gpus.splitlines() if gpus else [],
@@ -53,10 +53,6 @@ def _output(*command: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def cpu_model() -> str:
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 
 def cpu_flags() -> frozenset[str]:
