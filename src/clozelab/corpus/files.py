@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import json
 import logging
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -58,6 +59,16 @@ def file_sha256(path: Path) -> str:
 def file_facts(path: Path) -> dict[str, Any]:
     """A file's size and checksum, as manifests name them."""
     return {"size": path.stat().st_size, "sha256": file_sha256(path)}
+
+
+def write_whole(path: Path, lines: Iterable[str]) -> None:
+    """Write a text file of these lines in one rename, so that a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8", newline="") as file:
+        file.writelines(f"{line}\n" for line in lines)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
 
 
 @dataclass(frozen=True)

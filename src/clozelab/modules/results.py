@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from clozelab.corpus.files import write_whole
 from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
 from clozelab.models.folders import read_config, read_config_dict, save_encoder_folder, verify_checksums
 from clozelab.modules.finetuning import FineTuning
@@ -39,8 +39,8 @@ def write_results(folder: Path, module: FineTuning, task: Mapping[str, Any]) -> 
         "collapsed": best.is_collapsed,
     }
     for name, lines in module.result_files(best).items():
-        _write(folder / name, lines)
-    _write(folder / "scores.json", [json.dumps(scores, indent=1, ensure_ascii=False)])
+        write_whole(folder / name, lines)
+    write_whole(folder / "scores.json", [json.dumps(scores, indent=1, ensure_ascii=False)])
     if best.is_collapsed:
         log.warning("collapsed run: the same answer for (nearly) every validation example; never average it in silence")
     log.info("%s: best at step %d of %d: %s", task.get("title"), best.step, module.total_steps, best.scores)
@@ -51,7 +51,7 @@ def write_test_predictions(folder: Path, files: Mapping[str, Iterable[str]]) -> 
     """Write what a module's `prediction_files` gives below test_predictions/."""
     (folder / "test_predictions").mkdir(exist_ok=True)
     for name, lines in files.items():
-        _write(folder / "test_predictions" / name, lines)
+        write_whole(folder / "test_predictions" / name, lines)
 
 
 def save_model(folder: Path, module: FineTuning, encoder_folder: Path, tokenizer: Tokenizer, **facts: Any) -> None:
@@ -68,15 +68,6 @@ def save_model(folder: Path, module: FineTuning, encoder_folder: Path, tokenizer
     extra["clozelab"] = read_config_dict(encoder_folder).get("clozelab", {}) | facts
     files = tokenizer.files()
     save_encoder_folder(folder, module.encoder, heads=module.heads(), tokenizer_files=files, extra_config=extra)
-
-
-def _write(path: Path, lines: Iterable[str]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.writelines(line + "\n" for line in lines)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 MAX_PADDED_ENTRIES = 127  # some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from clozelab.corpus.files import write_whole
 from clozelab.runs.fingerprint import canonical, identity_of, redacted, redacted_words
 from clozelab.training.measuring import read_rows
 
@@ -275,12 +276,7 @@ def write_record(record: Record) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file in one rename, so that a reader never sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_whole(path, [json.dumps(value, indent=2, ensure_ascii=False)])
 
 
 def plain_config(config: DictConfig) -> dict[str, Any]:

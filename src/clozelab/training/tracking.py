@@ -20,6 +20,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from clozelab.corpus.files import write_whole
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Row, parse_row
 
 log = logging.getLogger(__name__)
@@ -69,12 +70,9 @@ class MetricsCsv(Logger):
         """Drop what a resumed run will write again: lines of later steps, and a last one that was cut in the middle."""
         if not self.path.exists():
             return
-        with self.path.open(newline="", encoding="utf-8") as source:
-            kept = [line for line in source if line.endswith("\n") and (row := parse_row(line)) and row.step <= step]
-        temporary = self.path.with_name(".metrics.csv.tmp")
-        with temporary.open("w", newline="", encoding="utf-8") as target:
-            target.writelines([",".join(Row._fields) + "\n", *kept])
-        temporary.replace(self.path)
+        *lines, _ = self.path.read_text(encoding="utf-8").split("\n")
+        kept = [line for line in lines if (row := parse_row(line)) and row.step <= step]
+        write_whole(self.path, [",".join(Row._fields), *kept])
 
 
 @dataclass(frozen=True)
