@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -43,16 +44,13 @@ from clozelab.training.tracking import MetricsCsv, TrackedJob
 from clozelab.training.trainer import Hardware, choose_hardware
 
 log = logging.getLogger(__name__)
-HARDWARE_KEYS = (
-    *("accelerator", "devices", "num_nodes", "strategy", "precision", "threads"),
-    *("compile", "deterministic", "tf32"),
-)
 PLAN_KEYS = ("global_batch_size", "epochs", "evaluations_per_epoch", "max_train_examples")
 
 
 def hardware_of(trainer: DictConfig) -> Hardware:
     """What `cfg.trainer` asks for, resolved and checked; ValueError says what this machine lacks."""
-    return choose_hardware(**{key: trainer[key] for key in HARDWARE_KEYS})
+    keys = (*(one.name for one in fields(Hardware)), "threads", "tf32")
+    return choose_hardware(**{key: trainer[key] for key in keys})
 
 
 def check_trackers(cfg: DictConfig) -> None:

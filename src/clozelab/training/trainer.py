@@ -7,7 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,39 +63,28 @@ class Hardware:
         return self.compile == "true" or (self.compile == "auto" and self.accelerator == "gpu")
 
 
-def choose_hardware(
-    *,
-    accelerator: str,
-    devices: int,
-    num_nodes: int,
-    strategy: str,
-    precision: str,
-    threads: int | None,
-    compile: str = "auto",
-    deterministic: bool = False,
-    tf32: bool = False,
-) -> Hardware:
-    """Resolve `auto`, check that the machine has what is asked for, set threads and the fp32 library.
+def choose_hardware(*, threads: int | None, tf32: bool = False, **asked: Any) -> Hardware:
+    """Resolve `auto`, check that the machine has what is `asked` for (as Hardware), set threads and the fp32 library.
 
     ValueError says what is missing, and what to choose instead.
     """
-    kind = resolve_accelerator(accelerator, devices)
-    build_strategy(strategy, kind, devices, num_nodes)
+    wanted = Hardware(**asked)
+    kind = resolve_accelerator(wanted.accelerator, wanted.devices)
+    build_strategy(wanted.strategy, kind, wanted.devices, wanted.num_nodes)
     if kind != "tpu":
-        cluster_environment(devices, num_nodes)
-    wanted = check_compile(compile, kind)
-    chosen = choose_precision(precision, kind)
+        cluster_environment(wanted.devices, wanted.num_nodes)
+    compiles, precision = check_compile(wanted.compile, kind), choose_precision(wanted.precision, kind)
     if threads is not None:
         torch.set_num_threads(threads)
-    if kind == "cpu" and chosen == "32-true":
+    if kind == "cpu" and precision == "32-true":
         use_onednn_fp32()
     if kind == "gpu":
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    if deterministic:
+    if wanted.deterministic:
         use_deterministic_algorithms()
     said = "training on %s x %d, strategy %s, precision %s, %d threads"
-    log.info(said, kind, devices, strategy, chosen, torch.get_num_threads())
-    return Hardware(kind, devices, num_nodes, strategy, chosen, wanted, deterministic)
+    log.info(said, kind, wanted.devices, wanted.strategy, precision, torch.get_num_threads())
+    return replace(wanted, accelerator=kind, precision=precision, compile=compiles)
 
 
 def resolve_accelerator(requested: str, devices: int) -> str:
