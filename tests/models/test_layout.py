@@ -56,7 +56,7 @@ def test_slots_after_the_last_sequence_hold_nothing_and_widths_are_rounded():
     layout, extra = Layout.ragged([3, 7, 1, 7, 4]), 5
     x = torch.randn(layout.num_slots + extra, 2, requires_grad=True)
     groups = layout.padded_groups(2, len(x), width_multiple=4)
-    assert [group.rows.row_slots for group in groups.groups] == [4, 8, 8]
+    assert [rows.row_slots for _, rows in groups.groups] == [4, 8, 8]
     back = from_padded(to_padded(x, groups), groups)
     assert torch.equal(back[:-extra], x[:-extra])
     assert (back[-extra:] == 0).all()

@@ -28,8 +28,6 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.layers import drawn_mask, dropout, dropped_levels, has_fast_dropout, keep_scale, masked
 from clozelab.models.layout import Layout, from_padded, to_padded
 
-KERNELS = ("bmm", "sdpa")
-
 CPU_GROUP_SIZE = 8
 """Measured: groups of eight lose little to padding and little to the Python loop."""
 CPU_WIDTH_MULTIPLE = 8
@@ -92,7 +90,7 @@ class DenseRows(NamedTuple):
     [1 or B*N, 1 or S, S] for matmul, [1 or B, 1, 1 or S, S] for torch's kernels.
     """
     kernel: str
-    """One of KERNELS."""
+    """bmm | sdpa."""
     mask: Mask
 
 

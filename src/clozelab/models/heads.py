@@ -216,7 +216,7 @@ class BiLSTM(nn.Module):
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """[T, H] -> fp32 [T, 2 G]; zero in padding slots."""
         groups = layout.padded_groups(layout.batch_size)
-        rows = groups.groups[0].rows
+        rows = groups.groups[0][1]
         x = to_padded(x, groups).view(rows.batch_size, rows.max_seqlen, -1)  # [B, S, H]
         # The slots of each row in reverse order within its length; padding stays where it is: [B, S, 1].
         slots, last = torch.arange(rows.max_seqlen, device=x.device), rows.lengths[:, None] - 1

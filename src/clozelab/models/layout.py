@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,8 +33,8 @@ class PaddedGroups:
     """The padded rows that hold no token."""
     stream_padding: Tensor
     """The stream rows that hold no token."""
-    groups: list[PaddedGroup]
-    """In the order of the padded rows."""
+    groups: list[tuple[int, Layout]]
+    """The first padded row of each block, and its rows."""
 
 
 @dataclass
@@ -166,7 +166,7 @@ class Layout:
             scatter[rows[real]] = (offset + np.arange(real.size).reshape(real.shape))[real]
             gather.append(rows.reshape(-1))
             is_padding.append(~real.reshape(-1))
-            groups.append(PaddedGroup(offset, Layout.rectangle(lengths[members], width).to(self.lengths.device)))
+            groups.append((offset, Layout.rectangle(lengths[members], width).to(self.lengths.device)))
             offset += real.size
         padding = np.flatnonzero(np.concatenate(is_padding)), np.flatnonzero(scatter < 0)
         indices = [torch.from_numpy(one) for one in (np.concatenate(gather), np.maximum(scatter, 0), *padding)]
@@ -174,13 +174,6 @@ class Layout:
             indices = [one.pin_memory() for one in indices]
         there, back, gaps, stream_gaps = (one.to(self.lengths.device, non_blocking=True) for one in indices)
         return PaddedGroups(there, back, gaps, stream_gaps, groups)
-
-
-class PaddedGroup(NamedTuple):
-    """One block of the padded stream: its rows begin at `start`."""
-
-    start: int
-    rows: Layout
 
 
 class _Rearrange(torch.autograd.Function):
