@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,9 +30,7 @@ from clozelab.models.cost import parameter_count
 from clozelab.models.encoder import Encoder
 from clozelab.models.layout import Layout
 from clozelab.objectives.objective import Arrays, EncoderWithHeads, Sight, build_models, to_torch
-
-if TYPE_CHECKING:
-    from clozelab.planning.jobs import Arm
+from clozelab.planning.jobs import Arm
 
 MAX_WARMUP_FRACTION = 0.3
 NUM_SAMPLED = 2048

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from clozelab.checks.subject import ERROR, WARNING, Finding, finding, share
 from clozelab.corpus.encoding import WARNED_UNKNOWN_SHARE
 from clozelab.corpus.shards import TokenShards
-
-if TYPE_CHECKING:
-    from clozelab.planning.jobs import Corpus
+from clozelab.planning.jobs import Corpus
 
 NGRAM = 8  # tokens: five or six words
 BLOCK_TOKENS = 1 << 15

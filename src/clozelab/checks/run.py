@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -13,11 +12,9 @@ from clozelab.checks.arms import check_masks, check_pairs, check_schedule, check
 from clozelab.checks.corpus import check_duplicates, check_vocabulary, search
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding, Subject, finding
 from clozelab.checks.tasks import check_canary, check_contamination, check_labels, check_text, sample_texts
+from clozelab.planning.jobs import Arm, Corpus
 from clozelab.runs.upkeep import describe_size
 from clozelab.terminal import Heading, make_table
-
-if TYPE_CHECKING:
-    from clozelab.planning.jobs import Arm, Corpus
 
 DISK_MARGIN = 1.2
 LONG_SECONDS = 86_400.0  # nobody starts a day by mistake without being told

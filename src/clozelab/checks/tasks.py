@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,9 +19,7 @@ from clozelab.checks.subject import ERROR, WARNING, Case, Finding, Task, finding
 from clozelab.datamodules.baselines import guess_classes
 from clozelab.datamodules.examples import subset
 from clozelab.datamodules.files import Preview
-
-if TYPE_CHECKING:
-    from clozelab.planning.jobs import Corpus
+from clozelab.planning.jobs import Corpus
 
 CANARY_TRAIN, CANARY_VALIDATION = 4000, 2000
 CANARY_SIGMAS = 5.0

@@ -13,28 +13,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas
 from omegaconf import OmegaConf
 from scipy.optimize import brentq
 
+from clozelab.datamodules.files import TaskPreview
 from clozelab.launch.jobs import planned_jobs
 from clozelab.launch.launcher import share_cores
 from clozelab.models.config import EncoderConfig
 from clozelab.models.cost import parameter_count
 from clozelab.planning.jobs import START_SECONDS, Arm, Features, Kind, Request, Sample, Speed, TaskJob, Words
+from clozelab.planning.steps import Step
 from clozelab.planning.timing import HOST, measured_speeds
+from clozelab.runs.find import Runs
 from clozelab.runs.fingerprint import canonical
 from clozelab.runs.record import JobName
 from clozelab.runs.upkeep import size
 from clozelab.suggestions import duration, key_of
 from clozelab.training.host import host_facts
-
-if TYPE_CHECKING:
-    from clozelab.datamodules.files import TaskPreview
-    from clozelab.planning.steps import Step
-    from clozelab.runs.find import Runs
 
 ALIKE = {
     "pretrain": ("model", "architecture", "objective", "phases"),
