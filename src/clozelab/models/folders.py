@@ -92,11 +92,7 @@ def load_encoder(folder: Path | str, *, initialisation: str = "pretrained", seed
     if poolers and not any(name in tensors for name in poolers):
         _LOG.warning("%s has no pooler: it starts from fresh weights (seed %d)", folder, seed)
         tensors.update({name: expected[name] for name in poolers})
-    _check_tensors(tensors, {name: value.shape for name, value in expected.items()}, family, folder)
-    # The values of `expected` are views of the encoder's own parameters.
-    with torch.no_grad():
-        for name, value in expected.items():
-            value.copy_(tensors[name])
+    _fill(expected, tensors, family, folder)
     return encoder
 
 
@@ -109,11 +105,7 @@ def load_head(folder: Path | str, kind: str, module: nn.Module) -> None:
         refuse_untied(folder, stored)
         bias = family.head_name("lm", "bias")  # some files have it at the decoder alone
         stored = {name.replace(f"{family.decoder}.bias", bias): value for name, value in stored.items()} | stored
-    found = {name: stored[name] for name in own if name in stored}
-    _check_tensors(found, {name: value.shape for name, value in own.items()}, family, folder)
-    with torch.no_grad():
-        for name, value in own.items():
-            value.copy_(found[name])
+    _fill(own, {name: stored[name] for name in own if name in stored}, family, folder)
 
 
 def refuse_untied(folder: Path | str, stored: Mapping[str, Tensor] | None = None) -> None:
@@ -214,12 +206,12 @@ def _named(encoder: Encoder) -> dict[str, Tensor]:
     return tensors
 
 
-def _check_tensors(
-    tensors: Mapping[str, Tensor], expected: Mapping[str, torch.Size], family: Family, folder: Path
-) -> None:
+@torch.no_grad()
+def _fill(own: Mapping[str, Tensor], stored: Mapping[str, Tensor], family: Family, folder: Path) -> None:
+    """Copy a file's tensors into a module's own, or views of them; ValueError where they are not the same ones."""
     model = family.class_name
-    missing = [name for name in expected if name not in tensors]
-    unexpected = [name for name in tensors if name not in expected]
+    missing = [name for name in own if name not in stored]
+    unexpected = [name for name in stored if name not in own]
     for names, wrong in (
         (missing, f"of this {model} model is missing"),
         (unexpected, f"is not part of the {model} model that {CONFIG_FILE} describes"),
@@ -227,11 +219,12 @@ def _check_tensors(
         if names:
             which = names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
             raise ValueError(f"{folder}: tensor {which} {wrong}")
-    for name, shape in expected.items():
-        if tensors[name].shape != shape:
-            raise ValueError(
-                f"{folder}: tensor {name} has shape {list(tensors[name].shape)}, the configuration says {list(shape)}"
-            )
+    for name, value in own.items():
+        if (shape := stored[name].shape) != value.shape:
+            said = f"the configuration says {list(value.shape)}"
+            raise ValueError(f"{folder}: tensor {name} has shape {list(shape)}, {said}")
+    for name, value in own.items():
+        value.copy_(stored[name])
 
 
 def _publish(temporary: Path, folder: Path) -> None:
