@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from rich import filesize
 from rich.console import Console
 
 from clozelab.checks.arms import check_masks, check_pairs, check_schedule, check_visibility, sample_pairs
@@ -13,7 +14,6 @@ from clozelab.checks.corpus import check_duplicates, check_vocabulary, search
 from clozelab.checks.subject import ERROR, OK, WARNING, Finding, Subject, finding
 from clozelab.checks.tasks import check_canary, check_contamination, check_labels, check_text, sample_texts
 from clozelab.planning.jobs import Arm, Corpus
-from clozelab.runs.upkeep import describe_size
 from clozelab.terminal import Heading, make_table
 
 DISK_MARGIN = 1.2
@@ -77,7 +77,7 @@ def check_disk(subject: Subject) -> Finding:
     budget = subject.budget
     largest = max((arm.checkpoint_bytes for arm in subject.arms), default=0)
     wanted = DISK_MARGIN * (max(0, budget.run_bytes - budget.used_bytes) + largest)
-    figure = f"{describe_size(wanted)} wanted, {describe_size(budget.free_bytes)} free"
+    figure = f"{filesize.decimal(int(wanted))} wanted, {filesize.decimal(budget.free_bytes)} free"
     fix = "free space, or set runs_dir to a larger disk"
     full = (budget.free_bytes < wanted, ERROR, "the disk cannot hold the checkpoints of all runs", fix)
     return finding("disk", budget.folder, "the disk holds all runs", figure, full)

@@ -21,7 +21,6 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 from pydantic import BaseModel
-from rich import filesize
 
 from clozelab.runs.fingerprint import redacted_words
 from clozelab.runs.record import (
@@ -291,8 +290,3 @@ def held(lock: Path | None) -> Iterator[bool]:
             except Timeout:
                 is_free = False
         yield is_free
-
-
-def describe_size(num_bytes: float) -> str:
-    """Bytes in the unit that suits them."""
-    return filesize.decimal(int(num_bytes))

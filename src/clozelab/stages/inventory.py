@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from omegaconf import OmegaConf
+from rich import filesize
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -22,7 +23,6 @@ from clozelab.runs.upkeep import (
     Progress,
     SweepState,
     delete,
-    describe_size,
     elapsed,
     find_garbage,
     read_launches,
@@ -255,11 +255,11 @@ def gc(said: Words) -> int:
         say(console, "nothing to delete; what changed within the last hour is left alone")
         return 0
     headings = [Heading("kind"), Heading("size", is_number=True), Heading("why", drop=1), Heading("path", folds=True)]
-    rows = [[one.kind, describe_size(one.num_bytes), one.reason, str(one.path)] for one in items]
+    rows = [[one.kind, filesize.decimal(one.num_bytes), one.reason, str(one.path)] for one in items]
     console.print(make_table(headings, rows, console.width))
     for kind in KINDS:
         if sizes := [one.num_bytes for one in items if one.kind == kind]:
-            say(console, f"{describe_size(sum(sizes)):>9}  {len(sizes)} {kind}: {KINDS[kind]}")
+            say(console, f"{filesize.decimal(sum(sizes)):>9}  {len(sizes)} {kind}: {KINDS[kind]}")
     if "delete" not in said.flags:
         say(console, "nothing was deleted; --delete deletes the above")
         return 0
@@ -267,7 +267,7 @@ def gc(said: Words) -> int:
     for path, why in kept.items():
         say(console, f"kept: {path}: {why}", style="yellow")
     freed = sum(one.num_bytes for one in items if one.path not in kept)
-    say(console, f"deleted {len(items) - len(kept)}, {describe_size(freed)}")
+    say(console, f"deleted {len(items) - len(kept)}, {filesize.decimal(freed)}")
     return 1 if kept else 0
 
 

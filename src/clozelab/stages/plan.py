@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich import filesize
 from rich.console import Console
 
 from clozelab.planning.steps import SWEEPS, make_steps
@@ -161,13 +162,13 @@ def _times(shape: Shape, unit: str = "") -> list[str]:
 
 def disk(costing: Costing, room: tuple[str, int, int, int]) -> str:
     """What the runs leave, what of it is there, and the room."""
-    from clozelab.runs.upkeep import describe_size, size
+    from clozelab.runs.upkeep import size
 
     folders = {arm.corpus.folder for arm in costing.arms if arm.corpus.folder}
-    corpus = describe_size(sum(map(size, folders))) if folders else "not prepared yet"
+    corpus = filesize.decimal(sum(map(size, folders))) if folders else "not prepared yet"
     place, free, wanted, used = room
-    runs = f"run folders {describe_size(wanted)}" + (f" ({describe_size(used)} there already)" if used else "")
-    return f"disk: {runs}, prepared corpus {corpus}; {describe_size(free)} free for {place}"
+    runs = f"run folders {filesize.decimal(wanted)}" + (f" ({filesize.decimal(used)} there already)" if used else "")
+    return f"disk: {runs}, prepared corpus {corpus}; {filesize.decimal(free)} free for {place}"
 
 
 def sums(costing: Costing) -> list[str]:
