@@ -19,13 +19,8 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 
 
-def decays(parameter: nn.Parameter) -> bool:
-    """Whether weight decay applies; true for matrices, false for vectors."""
-    return parameter.ndim >= 2
-
-
 def decay_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float) -> list[dict[str, Any]]:
-    """Two optimiser groups, decaying first; frozen parameters are left out, an empty group is dropped.
+    """Two optimiser groups, matrices, which decay, first; frozen parameters are left out, an empty group is dropped.
 
     Raises ValueError when nothing is trainable.
     """
@@ -33,8 +28,8 @@ def decay_groups(named_parameters: Iterable[tuple[str, nn.Parameter]], weight_de
     if not trainable:
         raise ValueError("no trainable parameter: every parameter has requires_grad=False")
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in trainable if decays(p)], "weight_decay": weight_decay},
-        {"params": [p for p in trainable if not decays(p)], "weight_decay": 0.0},
+        {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
 
