@@ -20,12 +20,16 @@ from clozelab.models import attention
 from clozelab.models.attention import Context, Mask, attention_of, dense_rows
 from clozelab.models.config import EncoderConfig
 from clozelab.models.embeddings import Embeddings
-from clozelab.models.layers import Dropout, Linear, activation, initialise_, layer_norm
+from clozelab.models.layers import Dropout, Linear, activation, initialise_
 from clozelab.models.layout import Layout
 
 MAX_SHAPES = 64
 """Shapes that are compiled before torch gives up and runs the rest uncompiled: phases x (with, without padding) x
 (last micro-batch, others)."""
+
+
+def layer_norm(config: EncoderConfig) -> nn.LayerNorm:
+    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
 
 class ResidualOutput(nn.Module):

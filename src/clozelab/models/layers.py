@@ -15,15 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-if TYPE_CHECKING:
-    from clozelab.models.config import EncoderConfig
 
 _LEVELS = 1 << 16
 _INTEGERS = {2: torch.int16, 4: torch.int32}
@@ -133,7 +130,3 @@ def initialise_(module: nn.Module, initializer_range: float, generator: torch.Ge
         elif isinstance(child, nn.LayerNorm):
             nn.init.ones_(child.weight)
             nn.init.zeros_(child.bias)
-
-
-def layer_norm(config: EncoderConfig) -> nn.LayerNorm:
-    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
