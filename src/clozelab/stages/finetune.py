@@ -22,14 +22,7 @@ from clozelab.modules.results import max_positions, open_tokenizer, save_model, 
 from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
-from clozelab.stages.building import (
-    build_loggers,
-    build_task_data,
-    check_finetuning,
-    check_fraction,
-    check_trackers,
-    hardware_of,
-)
+from clozelab.stages import building
 from clozelab.targets import build, check_targets, locate
 from clozelab.training.checkpoints import LAST, newest_whole, seed_initialisation
 from clozelab.training.tracking import summarise, tracked
@@ -42,11 +35,11 @@ KEPT_RESULTS = ("title", "stand_in_for", "synthetic", "num_examples", "collapsed
 def main(cfg: DictConfig) -> None:
     """Check encoder and data, train, keep the best checkpoint's scores and predictions, complete the run."""
     check_targets(cfg)
-    check_finetuning(cfg)
-    check_trackers(cfg)
-    hardware = hardware_of(cfg.trainer)
+    building.check_finetuning(cfg)
+    building.check_trackers(cfg)
+    hardware = building.hardware_of(cfg.trainer)
     folder = require_encoder(cfg.encoder)
-    check_fraction(folder, cfg.encoder_fraction)
+    building.check_fraction(folder, cfg.encoder_fraction)
     inputs = {"encoder": encoder_fingerprint(folder)}
     name = inputs["encoder"]
     name = name if cfg.initialisation == "pretrained" else f"{cfg.initialisation}-{cfg.pretrain_seed}-{name}"
@@ -59,7 +52,7 @@ def main(cfg: DictConfig) -> None:
     source = EncoderSource(name, load, hardware.device)
     tokenizer = open_tokenizer(folder, cfg.token_types)
     task = TaskInputs(cfg.task.name, *places, tokenizer, limit, source, cfg.max_unknown_share)
-    data = build_task_data(cfg, task, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers)
+    data = building.build_task_data(cfg, task, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers)
     inputs |= {"task_files": data.source_fingerprint, "task_data": data.fingerprint}
     inputs |= {"test_data": data.require_test_files()} if cfg.predict_test else {}
     about = {key: cfg.task[key] for key in ("name", "title", "stand_in_for")} | {"synthetic": data.synthetic}
@@ -85,7 +78,7 @@ def main(cfg: DictConfig) -> None:
         run.record(threads=torch.get_num_threads())
         checkpoints = run.dir / "checkpoints"
         name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
-        with tracked(build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:
+        with tracked(building.build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:
             said = {"checkpoint": checkpoints / LAST, "fingerprint": run.fingerprint}
             said |= {"progress_bar": cfg.trainer.progress_bar, "stop_after_step": cfg.stop_after_step}
             trainer = build_finetuning_trainer(hardware, module, loggers, run.dir, watch=run.watch, **said)

@@ -16,19 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from clozelab.runs import upkeep
 from clozelab.runs.find import find, find_below, no_match, select
 from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
-from clozelab.runs.upkeep import (
-    KINDS,
-    Progress,
-    SweepState,
-    delete,
-    elapsed,
-    find_garbage,
-    read_launches,
-    read_progress,
-    sweep_state,
-)
 from clozelab.suggestions import CONF_DIR, DASH, EXPERIMENTS_DIR, STAGE_NAMES, duration, hint, rough
 from clozelab.targets import locate
 from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
@@ -121,7 +111,7 @@ def _run_cells(one: Record) -> list[str]:
     score = DASH if one.score is None else f"{one.score:.1f}" if one.stage == "finetune" else f"loss {one.score:.3f}"
     names = [one.name or one.place, *([] if one.stage == "pretrain" else [one.task]), one.seeds]
     started = one.started[:16].replace("T", " ")
-    return [*names, one.status, score, duration(elapsed(one)), started, one.fingerprint[:8]]
+    return [*names, one.status, score, duration(upkeep.elapsed(one)), started, one.fingerprint[:8]]
 
 
 @dataclass(frozen=True)
@@ -130,8 +120,8 @@ class Standing:
 
     experiment: str
     scale: str
-    sweeps: list[SweepState]
-    running: list[tuple[Record, Progress]]
+    sweeps: list[upkeep.SweepState]
+    running: list[tuple[Record, upkeep.Progress]]
     trouble: list[Record]
     commands: list[str]
 
@@ -168,10 +158,11 @@ def standings(records: Sequence[Record]) -> Iterator[Standing]:
         mine = list(group)
         parents = (parent for one in mine for parent in one.folder.resolve().parents)
         root = next((one for one in parents if (one.parent.name, one.name) == (experiment, scale)), Path())
-        launches = read_launches(root)
+        launches = upkeep.read_launches(root)
         stages = [stage for stage in STAGE_NAMES if stage in launches or any(one.stage == stage for one in mine)]
-        sweeps = [sweep_state(stage, mine, launches[stage].jobs if stage in launches else None) for stage in stages]
-        running = [(one, read_progress(one)) for one in mine if one.status == "running"]
+        jobs = {stage: launch.jobs for stage, launch in launches.items()}
+        sweeps = [upkeep.sweep_state(stage, mine, jobs.get(stage)) for stage in stages]
+        running = [(one, upkeep.read_progress(one)) for one in mine if one.status == "running"]
         trouble = [one for one in mine if one.status in TROUBLE]
         # The launches of the stages that are not done; of runs without a launch their own commands.
         left = [one.stage for one in sweeps if not one.is_done] or list(launches)
@@ -227,7 +218,7 @@ def _show_jobs(standing: Standing, console: Console, at_once: int) -> None:
     console.print(make_table([Heading("stage"), *(Heading(name, True) for name in names)], rows, console.width))
 
 
-def _running_cells(record: Record, at: Progress) -> list[str]:
+def _running_cells(record: Record, at: upkeep.Progress) -> list[str]:
     """The line of a run that goes on: which, steps, speed, time left, process, and a long silence."""
     name = "/".join(filter(None, (record.name or record.place, record.task, f"seed {record.seeds}")))
     steps = f"{at.step:,}" + (f" of {at.total_steps:,}" if at.total_steps else "")
@@ -242,14 +233,14 @@ def _running_cells(record: Record, at: Progress) -> list[str]:
 def gc(said: Words) -> int:
     """What could be deleted without losing a result, and deleting it if told to; 1 if something could not be."""
     kinds = said.values["what"].split(",") if "what" in said.values else [*USUAL_GARBAGE]
-    if set(kinds) - set(KINDS):
-        raise ValueError(f"what={','.join(sorted(set(kinds) - set(KINDS)))}: there are {', '.join(KINDS)}")
+    if wrong := ",".join(sorted(set(kinds) - set(upkeep.KINDS))):
+        raise ValueError(f"what={wrong}: there are {', '.join(upkeep.KINDS)}")
     kinds += ["unfinished"] if "older_than" in said.values else []
     age = said.values.get("older_than", "0")
     if not age.replace(".", "", 1).isdecimal():
         raise ValueError(f"older_than={age}: give a number of days")
     runs_dir, cache_dir = (Path(path_of(name, said.values)) for name in ("runs_dir", "cache_dir"))
-    found = find_garbage(find_below(str(runs_dir)), runs_dir, cache_dir, float(age))
+    found = upkeep.find_garbage(find_below(str(runs_dir)), runs_dir, cache_dir, float(age))
     items, console = [one for one in found if one.kind in kinds], make_console()
     if not items:
         say(console, "nothing to delete; what changed within the last hour is left alone")
@@ -257,13 +248,13 @@ def gc(said: Words) -> int:
     headings = [Heading("kind"), Heading("size", is_number=True), Heading("why", drop=1), Heading("path", folds=True)]
     rows = [[one.kind, filesize.decimal(one.num_bytes), one.reason, str(one.path)] for one in items]
     console.print(make_table(headings, rows, console.width))
-    for kind in KINDS:
+    for kind in upkeep.KINDS:
         if sizes := [one.num_bytes for one in items if one.kind == kind]:
-            say(console, f"{filesize.decimal(sum(sizes)):>9}  {len(sizes)} {kind}: {KINDS[kind]}")
+            say(console, f"{filesize.decimal(sum(sizes)):>9}  {len(sizes)} {kind}: {upkeep.KINDS[kind]}")
     if "delete" not in said.flags:
         say(console, "nothing was deleted; --delete deletes the above")
         return 0
-    kept = {one.path: why for one in items if (why := delete(one))}
+    kept = {one.path: why for one in items if (why := upkeep.delete(one))}
     for path, why in kept.items():
         say(console, f"kept: {path}: {why}", style="yellow")
     freed = sum(one.num_bytes for one in items if one.path not in kept)
@@ -291,7 +282,7 @@ def list_all(said: Words) -> int:
         for place in sorted(path for path in root.parent.glob("*") if path.is_dir()):
             found = find(place)
             if found.runs:
-                planned = sum(len(one.jobs or ()) for one in read_launches(place).values()) or len(found.runs)
+                planned = sum(len(one.jobs or ()) for one in upkeep.read_launches(place).values()) or len(found.runs)
                 count = sum(run.is_complete for run in found.runs)
                 # Verdicts are a look, which nobody takes by listing what still runs.
                 verdicts = f"; {summarise(look_at(build_table(experiment, found))[0])}" if count >= planned else ""

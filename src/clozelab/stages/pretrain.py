@@ -19,18 +19,7 @@ from clozelab.modules.pretraining import PretrainingModule
 from clozelab.runs.find import kept_steps, require_kept_encoders
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run, share_equal_run
-from clozelab.stages.building import (
-    build_loggers,
-    build_objectives,
-    build_pretraining_module,
-    check_pretraining,
-    check_trackers,
-    corpus_facts,
-    encoder_tokenizer,
-    hardware_of,
-    provenance,
-    require_own_vocabulary,
-)
+from clozelab.stages import building
 from clozelab.stages.prepare import prepared_corpus
 from clozelab.targets import check_targets
 from clozelab.training.callbacks import KeepEncoders, PositionGrowth, growth_steps
@@ -95,10 +84,10 @@ def main(cfg: DictConfig) -> None:
     """Prepare the corpus if need be, train (or go on training), save the encoder folder, complete the run."""
     check_targets(cfg)
     plain: Any = OmegaConf.to_container(cfg, resolve=True)
-    hardware = hardware_of(cfg.trainer)
-    objectives = build_objectives(plain)
-    check_pretraining(cfg, plain, hardware)
-    check_trackers(cfg)
+    hardware = building.hardware_of(cfg.trainer)
+    objectives = building.build_objectives(plain)
+    building.check_pretraining(cfg, plain, hardware)
+    building.check_trackers(cfg)
     steps_to_keep = kept_steps(cfg)
     corpus = prepared_corpus(cfg, verify="sizes" if process_rank() else "full")  # every byte, once a run
     validation = {f"validation_{key}": plain["validation"][key] for key in ("instances", "seq_length")}
@@ -106,8 +95,8 @@ def main(cfg: DictConfig) -> None:
     data = CorpusDataModule(corpus, objectives, **how, **validation)
     # All that can be wrong is found before the run folder is taken: a failed run of wrong settings would keep it.
     data.setup("fit")
-    inputs = {"corpus": corpus.fingerprint} | require_own_vocabulary(cfg, corpus)
-    tokenizer = encoder_tokenizer(cfg, corpus, objectives)
+    inputs = {"corpus": corpus.fingerprint} | building.require_own_vocabulary(cfg, corpus)
+    tokenizer = building.encoder_tokenizer(cfg, corpus, objectives)
     share_equal_run(cfg, inputs)
     scores = {key: Score.of(key, are_shares=True) for key in SCORES}
     claimed = Run.claim(cfg.run_dir, stage="pretrain", config=cfg, inputs=inputs, scores=scores, metric=SCORES[0])
@@ -118,14 +107,14 @@ def main(cfg: DictConfig) -> None:
             return
         # A resumed run keeps the precision that `auto` meant when it began.
         hardware = replace(hardware, precision=run.facts.get("precision", hardware.precision))
-        module = build_pretraining_module(cfg, hardware, corpus, objectives, data.total_steps)
+        module = building.build_pretraining_module(cfg, hardware, corpus, objectives, data.total_steps)
         adapt(cfg, run, hardware, module, data)
-        facts = corpus_facts(cfg, corpus, objectives[-1], data) | module.facts()
+        facts = building.corpus_facts(cfg, corpus, objectives[-1], data) | module.facts()
         run.record(precision=hardware.precision, threads=torch.get_num_threads(), **facts)
 
         def save_encoder(step: int | None = None) -> None:
             folder = run.dir / ("encoder" if step is None else f"encoders/step-{step}")
-            module.save_encoder(folder, tokenizer.files(), provenance(plain, run.content, corpus, step=step))
+            module.save_encoder(folder, tokenizer.files(), building.provenance(plain, run.content, corpus, step=step))
 
         checkpoints = run.dir / "checkpoints"
         callbacks = [
@@ -140,7 +129,7 @@ def main(cfg: DictConfig) -> None:
             ),
             PositionGrowth(growth_steps(cfg.phases) if cfg.position_growth == "tile" else {}),
         ]
-        with tracked(build_loggers(cfg, run, arm=cfg.arm, name=f"{cfg.arm}/seed-{cfg.seed}")) as loggers:
+        with tracked(building.build_loggers(cfg, run, arm=cfg.arm, name=f"{cfg.arm}/seed-{cfg.seed}")) as loggers:
             trainer = build_trainer(
                 hardware,
                 max_steps=data.total_steps,
