@@ -30,7 +30,7 @@ class SequenceClassification(FineTuning):
     Args:
         validation: the validation split; its extra splits are scored as "validation/NAME_SCORE".
         number_range: of regression: predictions for a submission are cut to it.
-        metrics: names of scores in metrics/glue.py; `metric`, as "validation/NAME", is the one that selects.
+        metrics: names of scores in metrics/glue.py.
         training: what FineTuning takes beside these.
     """
 
@@ -42,13 +42,12 @@ class SequenceClassification(FineTuning):
         encoder: Encoder,
         validation: LabelledSplit,
         metrics: Sequence[str],
-        metric: str,
         number_range: Sequence[float] | None,
         **training: Any,
     ) -> None:
         data = {"numeric_labels": validation.is_regression, "extra_validation_files": validation.extra}
         keys = self.score_keys({"metrics": metrics}, data)
-        super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
+        super().__init__(encoder=encoder, score_keys=keys, **training)
         self.metrics, self.validation, self.number_range = list(metrics), validation, number_range or (-np.inf, np.inf)
         self._put_head("classification", max(1, len(validation.label_names)))
 

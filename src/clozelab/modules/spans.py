@@ -132,14 +132,13 @@ class SpanExtraction(FineTuning):
         *,
         encoder: Encoder,
         validation: SquadSplit,
-        metric: str,
         n_best_size: int,
         max_answer_length: int,
         with_unanswerable: bool,
         **training: Any,
     ) -> None:
         keys = self.score_keys({"with_unanswerable": with_unanswerable}, {})
-        super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
+        super().__init__(encoder=encoder, score_keys=keys, **training)
         self.validation = validation
         self.settings = NBestSettings(n_best_size, max_answer_length, with_unanswerable)
         self.encoder.pooler.requires_grad_(False)

@@ -30,9 +30,9 @@ class TokenClassification(FineTuning):
 
     head_kind: ClassVar[str] = "tags"
 
-    def __init__(self, *, encoder: Encoder, validation: TaggedSplit, metric: str, **training: Any) -> None:
+    def __init__(self, *, encoder: Encoder, validation: TaggedSplit, **training: Any) -> None:
         keys = self.score_keys({}, {"entity_tags": validation.entity_tags})
-        super().__init__(encoder=encoder, metric=metric, score_keys=keys, **training)
+        super().__init__(encoder=encoder, score_keys=keys, **training)
         self.validation = validation
         self.encoder.pooler.requires_grad_(False)
         family, number = encoder.config.family, len(validation.label_names)
