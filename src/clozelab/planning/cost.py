@@ -70,7 +70,7 @@ class Pool:
 class TaskFiles:
     """What the files of each task hold, each read once by `read`, which takes a fine-tuning's settings."""
 
-    def __init__(self, read: Callable[[Mapping[str, Any]], TaskPreview | None]) -> None:
+    def __init__(self, read: Callable[[Mapping[str, Any]], TaskPreview]) -> None:
         self.read = read
         self._found: dict[str, tuple[Sample | None, Sample | None]] = {}
 

@@ -113,8 +113,8 @@ def open_task(settings: Mapping[str, Any], tokenizer: Any = None, longest: int =
     return build_task_data(settings, TaskInputs(settings["task"]["name"], *places, tokenizer, longest))
 
 
-def read_preview(settings: Mapping[str, Any]) -> TaskPreview | None:
-    """Texts and labels of a task's files; None where its reader has no such look. ValueError: they are not right."""
+def read_preview(settings: Mapping[str, Any]) -> TaskPreview:
+    """Texts and labels of a task's files. ValueError: they are not right."""
     return open_task(settings).preview()
 
 
@@ -238,10 +238,10 @@ class Gathering:
         task = open_task(settings, tokenizer, trained)
         if settings["predict_test"]:
             task.require_test_files()
-        if (preview := task.preview()) is not None:
-            self.files.of(settings, preview)
-            metrics, span, longest = module.get("metrics") or (), module.get("number_range"), data["max_seq_length"]
-            self.tasks.append(Task(name, preview, tokenizer, longest, trained, metrics, span, names))
+        preview = task.preview()
+        self.files.of(settings, preview)
+        metrics, span, longest = module.get("metrics") or (), module.get("number_range"), data["max_seq_length"]
+        self.tasks.append(Task(name, preview, tokenizer, longest, trained, metrics, span, names))
 
     def _budget(self, root: Path) -> Budget:
         """Of what is left, by speeds that are known; nothing is timed but a matrix product."""
