@@ -21,13 +21,8 @@ from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.shards import TokenShards, TokenStream
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.files import Preview
+from clozelab.models import cost
 from clozelab.models.config import EncoderConfig
-from clozelab.models.cost import (
-    electra_flops_per_token,
-    parameter_count,
-    trained_parameters,
-    training_flops_per_token,
-)
 from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.objectives.objective import Objective, build_models, plateau_tokens
@@ -222,13 +217,13 @@ class Arm(Shape):
     @cached_property
     def parameters(self) -> int:
         """Of the encoder with its pooler, as published sizes are given."""
-        return parameter_count(self.config)
+        return cost.parameter_count(self.config)
 
     @cached_property
     def trained_parameters(self) -> int:
         """Of all models with their heads, each counted once; built without memory."""
         with torch.device("meta"):
-            return trained_parameters(build_models(Encoder(self.config), self.of_phases))
+            return cost.trained_parameters(build_models(Encoder(self.config), self.of_phases))
 
     @property
     def of_phases(self) -> Sequence[Objective]:
@@ -251,7 +246,7 @@ class Arm(Shape):
         """By ELECTRA's convention, every step at the longest instance."""
         fraction = min(1.0, self.objective.token.predicted_share(self.longest) * ELECTRA_ROOM)
         tokens = self.longest * sum(phase["steps"] * phase["global_batch_size"] for phase in self.phases)
-        return tokens * electra_flops_per_token(self.config, self.longest, fraction)
+        return tokens * cost.electra_flops_per_token(self.config, self.longest, fraction)
 
     @property
     def tokens_to_plateau(self) -> float:
@@ -393,7 +388,7 @@ class TaskJob(Shape):
     @property
     def flops_per_token(self) -> float:
         """Of training the encoder; a third of it passes forward."""
-        return training_flops_per_token(self.encoder, round(self.tokens_per_example), 0.0)
+        return cost.training_flops_per_token(self.encoder, round(self.tokens_per_example), 0.0)
 
     @property
     def flops(self) -> float | None:
@@ -409,7 +404,7 @@ class TaskJob(Shape):
     def result_bytes(self) -> int:
         """Of a run folder: records, predictions, and the model where it is saved."""
         is_span = "span_extraction" in str(self.settings["task"]["module"]["_target_"])
-        model = FLOAT_BYTES * parameter_count(self.encoder) if self.settings["save_model"] else 0
+        model = FLOAT_BYTES * cost.parameter_count(self.encoder) if self.settings["save_model"] else 0
         return RECORD_BYTES + self.validation_examples * (NBEST_BYTES if is_span else PREDICTION_BYTES) + model
 
     def timed_seconds(self) -> float | None:

@@ -20,14 +20,9 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 
+from clozelab.training import runtime
 from clozelab.training.callbacks import GracefulStop, LastCheckpoint, SameConfig, TrainingProgress
 from clozelab.training.checkpoints import AtomicCheckpointIO, verify_file
-from clozelab.training.runtime import (
-    check_compile,
-    choose_precision,
-    use_deterministic_algorithms,
-    use_onednn_fp32,
-)
 from clozelab.training.stopping import Watch
 
 log = logging.getLogger(__name__)
@@ -73,15 +68,15 @@ def choose_hardware(*, threads: int | None, tf32: bool = False, **asked: Any) ->
     build_strategy(wanted.strategy, kind, wanted.devices, wanted.num_nodes)
     if kind != "tpu":
         cluster_environment(wanted.devices, wanted.num_nodes)
-    compiles, precision = check_compile(wanted.compile, kind), choose_precision(wanted.precision, kind)
+    compiles, precision = runtime.check_compile(wanted.compile, kind), runtime.choose_precision(wanted.precision, kind)
     if threads is not None:
         torch.set_num_threads(threads)
     if kind == "cpu" and precision == "32-true":
-        use_onednn_fp32()
+        runtime.use_onednn_fp32()
     if kind == "gpu":
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
     if wanted.deterministic:
-        use_deterministic_algorithms()
+        runtime.use_deterministic_algorithms()
     said = "training on %s x %d, strategy %s, precision %s, %d threads"
     log.info(said, kind, wanted.devices, wanted.strategy, precision, torch.get_num_threads())
     return replace(wanted, accelerator=kind, precision=precision, compile=compiles)
