@@ -24,14 +24,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from clozelab.corpus.documents import Document, SplitRule, TextSample, read_documents
 from clozelab.corpus.encoding import MAX_UNKNOWN_SHARE
 from clozelab.corpus.files import CorpusCounts, Source, TextFile, check_head, digest, file_facts, find_files
-from clozelab.corpus.shards import (
-    FORMAT_VERSION,
-    MANIFEST_FILE,
-    SHARDS_FILE,
-    SPLITS,
-    PreparedCorpus,
-    ShardWriter,
-)
+from clozelab.corpus.shards import FORMAT_VERSION, MANIFEST_FILE, SHARDS_FILE, SPLITS, PreparedCorpus, ShardWriter
 from clozelab.corpus.tokenizers import Tokenizer, TokenizerSettings
 
 log = logging.getLogger(__name__)
