@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.report.render import Notes, escape
+from clozelab.report.render import escape, mark
 from clozelab.stages.report import main
 
 ROWS = ("mlm_nsp", "mlm", "ltr", "ltr_bilstm", "random", "random_bilstm")
@@ -112,10 +112,10 @@ def test_baselines_stand_below_the_rows(make_runs: Callable[..., Path], writers:
 
 
 def test_a_note_has_one_letter() -> None:
-    notes = Notes()
-    marks = [notes.mark(f"note {number}") for number in range(28)]
+    notes: dict[str, str] = {}
+    marks = [mark(f"note {number}", notes) for number in range(28)]
     assert marks[0] == r"\textsuperscript{a}" and marks[26] == r"\textsuperscript{aa}" and len(set(marks)) == 28
-    assert notes.mark("note 1") == marks[1] and notes.mark("") == "" and len(notes.letters) == 28
+    assert mark("note 1", notes) == marks[1] and mark("", notes) == "" and len(notes) == 28
 
 
 def bare(text: str) -> str:

@@ -214,18 +214,10 @@ _SPECIAL = {
 }
 
 
-class Notes:
-    """What is said below a table: each text once, with a letter that its cells bear."""
-
-    def __init__(self) -> None:
-        self.letters: dict[str, str] = {}
-
-    def mark(self, text: str) -> str:
-        """What a cell with this note ends in; nothing for no note."""
-        if not text:
-            return ""
-        rounds, place = divmod(len(self.letters), len(ascii_lowercase))
-        return rf"\textsuperscript{{{self.letters.setdefault(text, ascii_lowercase[place] * (rounds + 1))}}}"
+def mark(text: str, notes: dict[str, str]) -> str:
+    """What a cell with this note ends in, its letter among a table's `notes`; nothing for no note."""
+    rounds, place = divmod(len(notes), len(ascii_lowercase))
+    return rf"\textsuperscript{{{notes.setdefault(text, ascii_lowercase[place] * (rounds + 1))}}}" if text else ""
 
 
 def escape(text: object) -> str:
@@ -241,9 +233,9 @@ def write_latex(page: Mapping[str, Any], path: Path) -> Path:
         comment_start_string="((=", comment_end_string="=))", trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True, autoescape=False,
     )  # fmt: skip
-    environment.filters["tex"] = escape
+    environment.filters.update(tex=escape, mark=mark)
     template = environment.get_template("report.tex.j2")
-    path.write_text(template.render(page, scores=list(_score_tables(page)), make_notes=Notes), encoding="utf-8")
+    path.write_text(template.render(page, scores=list(_score_tables(page))), encoding="utf-8")
     return path
 
 
