@@ -312,8 +312,8 @@ def _signal(processes: Sequence[AnyProcess], number: int) -> None:
         if isinstance(process, RemoteProcess):
             process.send_signal(number)
             continue
+        assert process.pid is not None, "it has been started"
         try:
-            assert process.pid is not None, "it has been started"
             os.killpg(process.pid, number)
         except ProcessLookupError:  # forked a moment ago, and not yet a group of its own
             with suppress(ProcessLookupError):
