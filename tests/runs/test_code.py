@@ -277,7 +277,7 @@ def test_a_reproduction_that_finds_everything_complete_says_it_too(
 @pytest.mark.slow
 def test_a_sweep_says_it_in_one_line(tmp_path: Path) -> None:
     """From the command line, with a package whose mlm.py was edited between two launches of the same sweep."""
-    draw = "\n\n".join("\n".join(f"a b c d e {word}." for word in "fghij") for _ in range(40))
+    draw = "\n\n".join("\n".join(f"a b c d e {word} {number}." for word in "fghij") for number in range(40))
     (tmp_path / "text.txt").write_text(draw + "\n")
     source = shutil.copytree(PACKAGE, tmp_path / "src" / "clozelab")
     for name in ("conf", "experiments"):

@@ -528,7 +528,7 @@ STRATEGIES = ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)]
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path, strategy: str) -> None:
-    """The first process gets the signal, both stop at the same step, and both go on."""
+    """The first process gets the signal, both stop at the same step, and both go on as if nothing had been."""
     changes = {"phases": LONG, "validation.interval_steps": 100, "trainer": strategy, "trainer.accelerator": "cpu"}
     changes |= {"position_growth": GROWTH[strategy]}
     run_dir = tmp_path / "run"
@@ -536,8 +536,16 @@ def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path, strategy: s
     assert state(run_dir)["status"] == "interrupted"
     done = subprocess.run(command(workplace, run_dir, **changes), env=environment(), capture_output=True, timeout=300)
     assert done.returncode == 0 and state(run_dir)["status"] == "complete"
-    steps = [step for step, key, _ in rows(run_dir) if key == "train/loss"]
-    assert steps == list(range(1, 251))
+    whole = command(workplace, tmp_path / "whole", **changes)
+    assert subprocess.run(whole, env=environment(), capture_output=True, timeout=300).returncode == 0
+    ours, theirs = (
+        {step: value for step, key, value in rows(one) if key == "train/loss"} for one in (run_dir, tmp_path / "whole")
+    )
+    assert list(ours) == list(theirs) == list(range(1, 251))
+    assert list(ours.values()) == pytest.approx(list(theirs.values()), abs=1e-5)
+    mine, others = tensors(run_dir), tensors(tmp_path / "whole")
+    for name in others:
+        torch.testing.assert_close(mine[name], others[name], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("strategy", ["", pytest.param("fsdp", marks=pytest.mark.slow)])

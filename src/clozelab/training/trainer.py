@@ -19,6 +19,7 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from torch.optim import Optimizer
 
 from clozelab.training import runtime
 from clozelab.training.callbacks import GracefulStop, LastCheckpoint, SameConfig, TrainingProgress
@@ -121,7 +122,18 @@ def build_strategy(name: str, accelerator: str, devices: int, num_nodes: int) ->
 
 
 class ShardedStrategy(ModelParallelStrategy):
-    """Fully sharded data parallel; it reads a checkpoint past our CheckpointIO, so the checksum is checked here."""
+    """Fully sharded data parallel; it reads a checkpoint past our CheckpointIO, so the checksum is checked here.
+
+    An optimizer's state keeps its parameters' names. Lightning numbers them in the module's order, and an optimizer
+    with several groups counts in another.
+    """
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict  # slow to import
+
+        assert self.model is not None
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        return get_optimizer_state_dict(self.model, getattr(optimizer, "optimizer", optimizer), options=options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = True) -> dict[str, Any]:
         verify_file(Path(checkpoint_path))
