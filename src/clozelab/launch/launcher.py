@@ -7,6 +7,7 @@ along. Here are what all launchers share and the one for this machine; clusters.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from abc import abstractmethod
 from collections import Counter
@@ -17,13 +18,12 @@ from typing import Any
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folders
 from clozelab.launch.processes import ForkServer, Job, ProcessPool, run_verb
 from clozelab.launch.sweep import JobComposer, hydra_config, refuse_repeated
-from clozelab.runs.fingerprint import redacted, redacted_words
 from clozelab.runs.record import DAMAGED, read_record
 from clozelab.runs.store import accept_other_code
 from clozelab.runs.upkeep import write_launch
@@ -102,8 +102,8 @@ class SweepLauncher(Launcher):
     config: DictConfig
     context: HydraContext
     verb: str
-    track: Callable[..., str | None] | None
-    """Shows a sweep as a whole to its jobs' tracker, and says how to upload what is offline."""
+    track: Callable[..., None] | None
+    """Shows a sweep as a whole to its jobs' tracker."""
     rows: list[dict[str, object]]
     """What the tracker shows of the sweep's jobs so far; a search launches several times."""
     failed: int
@@ -126,7 +126,8 @@ class SweepLauncher(Launcher):
         self.sweep_dir = Path(str(config.hydra.sweep.dir))
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        _hide_secrets(self.sweep_dir / "multirun.yaml")
+        # What Hydra has just written, as it was said, secrets too; launch.json and the runs' records have it without.
+        (self.sweep_dir / "multirun.yaml").unlink(missing_ok=True)
         composer = JobComposer(self.context.config_loader, self.config)
         composed, planned = list[DictConfig](), list[PlannedJob]()
         for overrides in job_overrides:
@@ -156,7 +157,14 @@ class SweepLauncher(Launcher):
             console.print(self.stopped_words if status else "out of trainer.max_time; the same command goes on")
             raise SystemExit(status or OUT_OF_TIME)
         if composed and self.track is not None:
-            self._show_sweep(self.track, jobs, planned, composed[0], console)
+            for job, plan in zip(jobs, planned, strict=True):
+                value = None if job.state == "failed" else _returned(job, plan).return_value
+                choices = dict(word.split("=", 1) for word in plan.overrides)
+                self.rows.append({"name": job.name, "state": job.state, "value": value, **choices})
+            with hydra_config(composed[0]) as config:
+                self.track(config, self.verb, self.sweep_dir, self.rows)
+        if command := sync_command([self.sweep_dir, *(Path(plan.run_dir) for plan in planned)]):
+            console.print(f"W&B offline; to upload all: {command}", markup=False, highlight=False, soft_wrap=True)
         failed = sum(job.state == "failed" for job in jobs)
         if failed and is_grid(self.config):
             raise SystemExit(1)  # one that searches gets it as a failed trial
@@ -169,20 +177,6 @@ class SweepLauncher(Launcher):
             return
         known = {self.verb: names_of(composed) if is_grid(self.config) else None}
         write_launch(self.sweep_dir.parent, [self.verb, *sys.argv[1:]], known)
-
-    def _show_sweep(
-        self, track: Callable[..., str | None], jobs: Sequence[Job], planned: Sequence[PlannedJob],
-        config: DictConfig, console: Console,
-    ) -> None:  # fmt: skip
-        """The sweep's own view where its jobs are tracked, and once for all of them how to upload what is offline."""
-        for job, plan in zip(jobs, planned, strict=True):
-            choices = dict(word.split("=", 1) for word in plan.overrides)
-            value = None if job.state == "failed" else _returned(job, plan).return_value
-            self.rows.append({"name": job.name, "state": job.state, "value": value, **choices})
-        with hydra_config(config) as own:
-            command = track(own, self.verb, self.sweep_dir, self.rows, [plan.run_dir for plan in planned])
-        if command:
-            console.print(f"W&B offline; to upload all: {command}", markup=False, highlight=False, soft_wrap=True)
 
     def _job(self, plan: PlannedJob, index: int) -> Job:
         name, above = plan.run_dir.lstrip("/") or f"job-{index}", self.sweep_dir.parent
@@ -256,21 +250,6 @@ def share_cores(jobs_at_once: int | str, config: Any, num_jobs: int) -> tuple[in
     return at_once, max(1, cores // (at_once * devices))
 
 
-def _hide_secrets(path: Path) -> None:
-    """Hydra has just written the sweep's configuration as it was given, the command line included."""
-    if not path.is_file():
-        return
-    written: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    shown = redacted(written)
-    hydra = shown.get("hydra", {})
-    for kind, words in (hydra.get("overrides") or {}).items():
-        hydra["overrides"][kind] = redacted_words(words)
-    if names := (hydra.get("job") or {}).get("override_dirname"):
-        hydra["job"]["override_dirname"] = ",".join(redacted_words(names.split(",")))
-    if shown != written:
-        path.write_text(OmegaConf.to_yaml(OmegaConf.create(shown)), encoding="utf-8")
-
-
 def _doubt(jobs: Sequence[Job], planned: Sequence[PlannedJob]) -> None:
     """An exit status of 0 is not enough: the run folder has to say that the run is complete."""
     for job, plan in zip(jobs, planned, strict=True):
@@ -296,6 +275,14 @@ def _summary(jobs: Sequence[Job], console: Console) -> None:
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
         text = f"  failed: {failed[0].name}{more}: {reason}\n    log: {failed[0].log}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def sync_command(folders: Sequence[Path]) -> str | None:
+    """The one command that uploads every offline W&B run in these run folders; None where there is none."""
+    offline = [str(folder.resolve()) for folder in folders if any(folder.glob("wandb/offline-run-*"))]
+    if not offline:
+        return None
+    return f"find {shlex.quote(os.path.commonpath(offline))} -name 'offline-run-*' -prune -exec wandb sync {{}} +"
 
 
 def _returned(job: Job, plan: PlannedJob) -> JobReturn:

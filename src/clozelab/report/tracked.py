@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import os
 import secrets
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf import DictConfig
 
-from clozelab.runs.fingerprint import hidden_environment, redacted, redacted_words
+from clozelab.runs.fingerprint import DIGEST, flatten, redacted, redacted_words
 from clozelab.targets import build
 
 if TYPE_CHECKING:
@@ -49,7 +45,7 @@ def tracked_job(cfg: DictConfig, run: Run, *, arm: str, name: str) -> Any:
         stage=run.content.stage,
         name=f"{cfg.scale.name}/{run.content.stage}/{name}",
         tags=tags_of(cfg),
-        config=tracked_config(cfg),
+        config=tracked_config(run.content.config),
         command=tuple(redacted_words(sys.argv[1:])),
     )
 
@@ -61,68 +57,36 @@ def tags_of(cfg: DictConfig) -> tuple[str, ...]:
     return tuple(f"{key}:{value}" for key, value in found.items())
 
 
-def tracked_config(cfg: DictConfig) -> dict[str, Any]:
-    """The configuration, resolved, `(env NAME)` for what the environment says, and without what looks like a secret."""
-    # Without types: a number from the environment is shown as a text.
-    plain = OmegaConf.create(OmegaConf.to_container(cfg, resolve=False))
-
-    def shown(node: DictConfig | ListConfig, key: Any) -> Any:
-        """One resolved value; what can do nothing with `(env NAME)` comes from the environment, too."""
-        try:
-            value = node[key]
-        except MissingMandatoryValue:
-            return "???"
-        except (OmegaConfBaseException, TypeError, ValueError):
-            return "(env)"
-        if isinstance(value, DictConfig):
-            return {str(name): shown(value, name) for name in value}
-        return [shown(value, index) for index in range(len(value))] if isinstance(value, ListConfig) else value
-
-    with hidden_environment():
-        return {str(key): redacted(shown(plain, key), str(key)) for key in plain}
+def tracked_config(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """A record's configuration by dotted keys, without the hashes of secrets."""
+    return {key: DIGEST.sub("", one) if isinstance(one, str) else one for key, one in flatten(dict(recorded)).items()}
 
 
-def track_sweep(
-    cfg: DictConfig, stage: str, folder: Path, rows: Sequence[Mapping[str, Any]], run_dirs: Sequence[str]
-) -> str | None:
-    """A W&B run with one table of a sweep's jobs (`rows`), where they have W&B; returns how to upload what is offline.
+def track_sweep(cfg: DictConfig, stage: str, folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A W&B run with one table of a sweep's jobs (`rows`), where they have W&B.
 
-    `cfg` is of one job, `folder` of the sweep's notes, `run_dirs` are the jobs'.
+    `cfg` is of one job, `folder` of the sweep's notes.
     """
-    tracker = _wandb(cfg, "sweep", folder, name=f"{cfg.scale.name}/sweep/{stage}")
-    if tracker is None:
-        return None
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    tracker.log_table("jobs", columns, [[redacted(row.get(key), key) for key in columns] for row in rows])
-    states = [row["state"] for row in rows]
-    tracker.summarise({f"jobs/{state}": states.count(state) for state in dict.fromkeys(states)})
-    tracker.close()
-    return sync_command([folder, *map(Path, run_dirs)])
-
-
-def sync_command(folders: Sequence[Path]) -> str | None:
-    """The one command that uploads every offline W&B run in these run folders; None where there is none."""
-    offline = [str(folder.resolve()) for folder in folders if any(folder.glob("wandb/offline-run-*"))]
-    if not offline:
-        return None
-    return f"find {shlex.quote(os.path.commonpath(offline))} -name 'offline-run-*' -prune -exec wandb sync {{}} +"
+    tracker = _wandb(
+        cfg, "sweep", folder, name=f"{cfg.scale.name}/sweep/{stage}", experiment=str(cfg.get("experiment"))
+    )
+    if tracker is not None:
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        tracker.log_table("jobs", columns, [[redacted(row.get(key), key) for key in columns] for row in rows])
+        tracker.close()
 
 
 def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str) -> None:
-    """The report as an artifact of a W&B run of its own, with every run's result as a table, where `logger` has W&B."""
+    """The report as an artifact of a W&B run of its own, where `logger` has W&B; the verdicts are in its summary."""
     tracker = _wandb(cfg, "report", report.folder, name=f"{scale}/report", experiment=experiment)
-    if tracker is None:
-        return
-    paths = [path for pattern in REPORT_FILES for path in sorted(report.folder.glob(pattern))]
-    tracker.log_report(f"{experiment}-{scale}-report".replace("/", "-"), paths)
-    with (report.folder / "results.csv").open(newline="", encoding="utf-8") as file:
-        columns, *rows = list(csv.reader(file))
-    tracker.log_table("results", columns, rows)
-    tracker.summarise({f"claim {number}": one.word for number, one in enumerate(report.judgements, 1)})
-    tracker.close()
+    if tracker is not None:
+        paths = [path for pattern in REPORT_FILES for path in sorted(report.folder.glob(pattern))]
+        tracker.log_report(f"{experiment}-{scale}-report".replace("/", "-"), paths)
+        tracker.summarise({f"claim {number}": one.word for number, one in enumerate(report.judgements, 1)})
+        tracker.close()
 
 
-def _wandb(cfg: DictConfig, stage: str, folder: Path, *, name: str, experiment: str = "") -> WandbTracker | None:
+def _wandb(cfg: DictConfig, stage: str, folder: Path, *, name: str, experiment: str) -> WandbTracker | None:
     """W&B for something that is not a job; None where it is not chosen."""
     node = next((node for node in tracker_nodes(cfg.get("logger")) if node["_target_"] == WANDB), None)
     if node is None:
@@ -133,15 +97,8 @@ def _wandb(cfg: DictConfig, stage: str, folder: Path, *, name: str, experiment: 
     kept = folder / f"{stage}_wandb_id.txt"
     if not kept.exists():
         kept.write_text(secrets.token_hex(8), encoding="utf-8")
-    job = TrackedJob(
-        folder=folder,
-        run_id=kept.read_text(encoding="utf-8").strip(),
-        experiment=experiment or str(cfg.experiment),
-        arm=stage,
-        stage=stage,
-        name=name,
-        tags=(f"scale:{cfg.scale.name}",),
-        command=tuple(redacted_words(sys.argv[1:])),
-    )
+    tags, command = (f"scale:{cfg.scale.name}",), tuple(redacted_words(sys.argv[1:]))
+    run_id = kept.read_text(encoding="utf-8").strip()
+    job = TrackedJob(folder, run_id, experiment, arm=stage, stage=stage, name=name, tags=tags, command=command)
     tracker: WandbTracker = build("logger", node)(job=job)
     return tracker

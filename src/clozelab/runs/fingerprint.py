@@ -88,6 +88,9 @@ def scrubbed(text: str) -> str:
     return text
 
 
+DIGEST = re.compile(r" \(sha256 [0-9a-f]{12}\)$")
+
+
 def digested(value: Any) -> str:
     """What stands for a secret where another secret has to be another run."""
     return f"(sha256 {hashlib.sha256(str(value).encode()).hexdigest()[:12]})"
