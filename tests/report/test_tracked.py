@@ -21,7 +21,9 @@ from clozelab.runs.store import Run
 def test_no_secret_is_shown_nor_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither directly, nor through another key, nor inside a longer value; a literal one is hidden, too."""
     monkeypatch.setenv("TOKEN", "s3cret")
-    text = "{direct: '${oc.env:TOKEN}', through: '${direct}', within: ['http://${direct}@x'], api_key: hunter2, seed: 7}"
+    text = (
+        "{direct: '${oc.env:TOKEN}', through: '${direct}', within: ['http://${direct}@x'], api_key: hunter2, seed: 7}"
+    )
     config = OmegaConf.create(text)
     assert isinstance(config, DictConfig)
     assert "s3cret" in str(OmegaConf.to_container(config, resolve=True)), "the control: it is there to be shown"

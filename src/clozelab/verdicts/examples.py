@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.metrics.statistics import Bootstrap, McNemar, bootstrap_mean, bootstrap_score, mcnemar
+from clozelab.metrics.statistics import RESAMPLES, Bootstrap, McNemar, bootstrap, mcnemar
 from clozelab.suggestions import signed
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def describe(test: PairedTest) -> list[str]:
         lines.append(f"  {only}: exact McNemar p = {right.p_value:.3g}")
     gap = test.bootstrap
     interval = f"95 % [{signed(-gap.high)}, {signed(-gap.low)}]"
-    how = f"by paired bootstrap ({gap.num_resamples:,} resamples)"
+    how = f"by paired bootstrap ({RESAMPLES:,} resamples)"
     return [*lines, f"  {test.metric}, B - A: {signed(-gap.difference)} points, {interval} {how}"]
 
 
@@ -125,10 +125,16 @@ def _pair(run: Record, first: Answers, second: Answers, metric: str) -> PairedTe
     one, other, labels = (np.array([index.get(str(value), -1) for value in values]) for values in (*both, given))
     right = mcnemar(one == labels, other == labels)
     if metric == "accuracy":
-        return PairedTest(count, metric, bootstrap_mean(100.0 * (one == labels), 100.0 * (other == labels)), right)
+        right_ones = 100.0 * np.array([one == labels, other == labels])
+        return PairedTest(count, metric, _means(right_ones), right)
     if not own and set(names) != {"0", "1"}:  # F1 asks for the second label
         raise ValueError(f"{metric} needs the order of the labels {names}, which the run does not say")
     return PairedTest(count, metric, _scores([one, other], labels, metric), right)
+
+
+def _means(each: NDArray[np.float64]) -> Bootstrap:
+    """Of both systems' mean scores; `each` [2, N]."""
+    return bootstrap(lambda index, which: float(each[which, index].mean()), each.shape[1])
 
 
 def _scores(predicted: Sequence[NDArray[Any]], labels: NDArray[Any], metric: str) -> Bootstrap:
@@ -136,7 +142,7 @@ def _scores(predicted: Sequence[NDArray[Any]], labels: NDArray[Any], metric: str
 
     if (scorer := glue.SCORERS.get(metric)) is None:
         raise ValueError(f"{metric} is no score of labelled examples")
-    return bootstrap_score(lambda index, which: 100.0 * scorer(predicted[which][index], labels[index]), len(labels))
+    return bootstrap(lambda index, which: 100.0 * scorer(predicted[which][index], labels[index]), len(labels))
 
 
 def _tags(both: Sequence[list[Any]], labels: list[Any], metric: str) -> Bootstrap:
@@ -155,7 +161,7 @@ def _tags(both: Sequence[list[Any]], labels: list[Any], metric: str) -> Bootstra
         right, total = counts[which][index].sum(axis=0)
         return 100.0 * right / total if total else 0.0
 
-    return bootstrap_score(score, len(labels))
+    return bootstrap(score, len(labels))
 
 
 def _questions(one: Record, two: Record, first: Answers, second: Answers, data_dir: str | None) -> PairedTest:
@@ -185,4 +191,4 @@ def _questions(one: Record, two: Record, first: Answers, second: Answers, data_d
         if record.metric == "validation/f1" and abs(mean - said) > TOLERANCE:
             raise ValueError(f"{record.place}: its answers score {mean:.2f}, its scores.json {said:.2f}")
         each.append(values)
-    return PairedTest(len(answers), "f1", bootstrap_mean(*each))
+    return PairedTest(len(answers), "f1", _means(np.array(each)))
