@@ -523,7 +523,7 @@ def test_windows_read_what_truncation_loses(finetune: Any, world: Path) -> None:
     assert len(predictions(windows)) == 40 == read(windows, "scores.json")["num_examples"]
     truncated = finetune(*words, name="truncated")
     assert read(truncated, "scores.json")["scores"]["validation/accuracy"] < 0.75
-    assert read(truncated, "run.json")["facts"]["data"]["unusual"]["validation"]["truncated_sequences"] == 40
+    assert read(truncated, "run.json")["facts"]["data"]["validation_counts"]["truncated_sequences"] == 40
 
 
 def test_data_by_hub_name(finetune: Any, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,13 +89,10 @@ def test_tagging_with_document_context(finetune: Any, world: Path) -> None:
 def test_feature_based(finetune: Any, world: Path) -> None:
     """Two choices of layers and two seeds share one cache; the scores are the tagger's own."""
     common = ["task=ner_features_conll2003", "task.module.bilstm_hidden_size=16", "epochs=4"]
-    caches = []
     for features, seed in (("concat_last_four", 1), ("weighted_sum_all", 2)):
         folder = finetune(*common, f"task.data.features={features}", f"seed={seed}", name=features)
         assert read(folder, "scores.json")["scores"]["validation/f1"] > 0.9
-        caches.append(read(folder, "run.json")["facts"]["data"]["feature_cache"])
-    assert caches[0] == caches[1]  # the very same pass, its seconds included
-    assert len(list((world / "cache/features").iterdir())) == 2  # one a split
+        assert len(list((world / "cache/features").iterdir())) == 2  # one a split, for both
     finetune(*common, "initialisation=random", "epochs=0.2", name="random")
     assert len(list((world / "cache/features").iterdir())) == 4  # other weights, other features
     test = "+task.data.test_files={dev: ner/conll2003/dev.txt}"

@@ -10,7 +10,6 @@ Letters: C chosen layers, S sentences and W words of the split, U words of a bat
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -63,7 +62,6 @@ class FeatureDataModule(TagDataModule):
     def __init__(self, *, features: str, **tagging: Any) -> None:
         super().__init__(**tagging)
         self.features = features
-        self.feature_facts: dict[str, Facts] = {}
 
     @property
     def source(self) -> EncoderSource:
@@ -73,26 +71,21 @@ class FeatureDataModule(TagDataModule):
     def read_splits(self) -> None:
         super().read_splits()
         load = cache(self.source.load)  # once for both splits, never where both are stored
-        self.train_sequences = self._features("train", self.train, load)
-        self.validation_sequences = self._features("validation", self.validation, load)
+        self.train_sequences = self._features(self.train, load)
+        self.validation_sequences = self._features(self.validation, load)
 
     def read_test(self, path: Path) -> tuple[Sequences, TaggedSplit]:
         split = super().read_test(path)[1]
-        return self._features(path.stem, split, self.source.load), split
+        return self._features(split, self.source.load), split
 
-    def _features(self, name: str, split: TaggedSplit, load: Callable[[], Encoder]) -> FeatureSequences:
+    def _features(self, split: TaggedSplit, load: Callable[[], Encoder]) -> FeatureSequences:
         key = content_key({"version": FEATURES_VERSION, "sequences": split.key, "encoder": self.source.fingerprint})
         folder = self.inputs.cache_dir / "features" / f"{self.inputs.name}-{key}"
         where = self.source.device, self.evaluation_tokens
         facts = cached_folder(folder, lambda target: write_features(target, split.sequences, load(), *where))
-        self.feature_facts[name] = facts
         chosen = feature_layers(self.features, facts["num_hidden_layers"])
         layers = [np.load(folder / f"layer_{number:02d}.npy", mmap_mode="r") for number in chosen]
         return FeatureSequences(layers, split.sentence_offsets, split.labels)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return super().facts | {"features": self.features, "feature_cache": self.feature_facts}
 
 
 @torch.inference_mode()
@@ -105,7 +98,6 @@ def write_features(
     paths = [folder / f"layer_{layer:02d}.npy" for layer in range(number + 1)]
     files = [open_memmap(path, mode="w+", dtype=np.float32, shape=shape) for path in paths]
     batches = token_budget_batches(sequences.lengths, max_tokens)
-    began = time.perf_counter()
     log.info("computing features of %d words in %d sequences, %d batches", shape[0], len(sequences), len(batches))
     with torch.autocast(device.type, enabled=False):
         for index in batches:
@@ -117,10 +109,4 @@ def write_features(
                 file[words] = hidden.index_select(0, word_slots).float().cpu().numpy()
     for file in files:
         file.flush()
-    return {
-        "num_hidden_layers": number,
-        "words": shape[0],
-        "encoded_tokens": int(sequences.lengths.sum()),
-        "encoder_calls": len(batches),
-        "seconds": round(time.perf_counter() - began, 3),
-    }
+    return {"num_hidden_layers": number}

@@ -161,7 +161,7 @@ class FinetuningDataModule(LightningDataModule):
         """Counts worth keeping with a run: examples, skipped rows, cut lengths."""
         found = {"max_seq_length": self.max_seq_length, "train_examples_available": self.train.num_available}
         found["unknown_shares"], found["token_types"] = self.unknown_shares, 1 + self.inputs.tokenizer.has_token_types
-        found["bad_rows"] = self.train.num_bad_rows + self.validation.num_bad_rows
+        found["bad_rows"] = sum(split.num_bad_rows for *_, split in self.splits())
         for name, split in (("train", self.train), ("validation", self.validation)):
             found |= {f"{name}_examples": len(split), f"{name}_counts": split.counts}
         return found

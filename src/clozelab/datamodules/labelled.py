@@ -297,16 +297,13 @@ class LabelledDataModule(FinetuningDataModule):
             values = values.astype(np.float32) if values.dtype.kind == "f" else values
             arrays: Arrays = {"ids": np.array(chosen.ids, dtype=np.str_), "labels": values}
             tokenizer, length = self.inputs.tokenizer, self.max_seq_length
-            counts = {
-                "empty_texts": sum(not text.strip() for part in texts for text in part),
-                "duplicate_ids": len(chosen) - len(set(chosen.ids)),
-            }
+            counts = {"empty_texts": sum(not text.strip() for part in texts for text in part)}
             if self.windows is None:
                 sequences = encode_examples(tokenizer, *texts, max_seq_length=length)
             else:
                 stride, _ = self.windows
                 sequences, offsets = encode_windows(tokenizer, texts[0], max_seq_length=length, stride=stride)
-                counts |= {"windows": len(sequences), "texts_in_windows": int((np.diff(offsets) > 1).sum())}
+                counts["windows"] = len(sequences)
                 arrays["window_offsets"] = offsets
             facts = {"label_names": known, "num_available": len(examples), "num_bad_rows": examples.num_bad_rows}
             return arrays | sequences.arrays(), facts | {"counts": sequences.cut_counts() | counts}
@@ -359,21 +356,6 @@ class LabelledDataModule(FinetuningDataModule):
         found = self._read(path)
         texts = dict(zip(self.layout.text_columns, zip(*found.texts, strict=True), strict=True))
         return Preview(texts, found.labels, len(found), {"damaged rows": found.num_bad_rows})
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        splits = {"train": self.train, "validation": self.validation}
-        splits |= {f"validation_{name}": split for name, split in self.validation.extra.items()}
-        labels, names = self.train.labels, self.train.label_names
-        if self.train.is_regression:
-            found = {"least": float(labels.min()), "mean": float(labels.mean()), "largest": float(labels.max())}
-        else:
-            found = dict(zip(names, np.bincount(labels, minlength=len(names)).tolist(), strict=True))
-        return super().facts | {
-            "train_labels": found,
-            "bad_rows": sum(split.num_bad_rows for split in splits.values()),
-            "unusual": {name: {key: n for key, n in split.counts.items() if n} for name, split in splits.items()},
-        }
 
 
 def _pairs(examples: TextExamples) -> list[tuple[str, str]]:

@@ -373,4 +373,4 @@ class SquadDataModule(FinetuningDataModule):
 
     @property
     def facts(self) -> dict[str, Any]:
-        return super().facts | {"train_extra_examples": sum(map(len, self.extra)), **asdict(self.settings)}
+        return super().facts | asdict(self.settings)

@@ -392,8 +392,3 @@ class TagDataModule(FinetuningDataModule):
         tags = [tag for sentence in found.tags or () for tag in sentence]
         labels = [split_tag(tag)[1] or OUTSIDE for tag in tags] if self.entity_tags else tags
         return Preview({"sentence": [" ".join(words) for words in found.words]}, labels, len(found), dict(found.counts))
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        words = {"train_words": len(self.train.words), "validation_words": len(self.validation.words)}
-        return super().facts | words | {"label_names": self.train.label_names}
