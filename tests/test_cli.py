@@ -106,7 +106,6 @@ def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type
         (["plan", "table5_pretraining_tasks", "budget=2h", "matched_by=foo"], 1, "can be matched by steps, tokens"),
         (["plan", "table5_pretraining_tasks", "matched_by=steps"], 1, "say budget=TIME too"),
         (["plan", "table5"], 1, "no experiment 'table5'"),
-        (["show", "micorworld"], 1, "did you mean 'microworld'?"),
         (["pretrain", "-m", "seed=glob(none*)"], 1, "no job at all"),
         (["pretrain", "-m", "arm=x", "seed=1", "trainer.num_workers=0,1"], 1, "would share the folder"),
         (["pretrain", "-m", "hydra.launcher.jobs_at_once=0"], 1, "jobs_at_once is 0"),

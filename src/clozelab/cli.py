@@ -42,9 +42,8 @@ PLAIN_VERBS = {
     "gc": "what could be deleted: checkpoints of complete runs, leftovers, unused cache",
     "submit": "the submission zip of a benchmark from runs with predict_test=true",
     "list": "experiments with their status",
-    "show": "documents and examples of the embedded world",
 }
-PLACES = {verb: f"inventory.{verb}" for verb in ("runs", "status", "gc", "show")}
+PLACES = {verb: f"inventory.{verb}" for verb in ("runs", "status", "gc")}
 PLACES |= {"list": "inventory.list_all", "doctor": "plan.doctor", "explain-cell": "explain_cell.main"}
 PLACES["export"] = "submit.export"
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of its name."""

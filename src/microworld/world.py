@@ -233,7 +233,7 @@ class Sample:
 
 
 def samples(num_documents: int, world_seed: int) -> Iterator[Sample]:
-    """What `clozelab show` prints: the first documents of the corpus and the first training example of every task."""
+    """What `python -m microworld` prints: documents of the corpus and the first training example of every task."""
     for number, sentences in enumerate(corpus_documents(world_seed, num_documents)):
         yield Sample(f"document {number}", "of the corpus", [("", [(sentence, "")]) for sentence in sentences])
     for name, table in TABLES.items():

@@ -1,4 +1,4 @@
-"""`clozelab runs`, `status`, `gc`, `list` and `show`: what is there, how it stands, what may go, a world."""
+"""`clozelab runs`, `status`, `gc` and `list`: what is there, how it stands, what may go."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from omegaconf import OmegaConf
 from rich import filesize
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from clozelab.runs import upkeep
 from clozelab.runs.find import find, find_below, no_match, select
 from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
-from clozelab.suggestions import CONF_DIR, DASH, EXPERIMENTS_DIR, STAGE_NAMES, duration, hint, rough
-from clozelab.targets import locate
+from clozelab.suggestions import DASH, EXPERIMENTS_DIR, STAGE_NAMES, duration, rough
 from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
 from clozelab.training.host import usable_cores
 
@@ -56,12 +53,6 @@ touched, nor is anything that changed within the last hour.
 LIST_HELP = """clozelab list [runs_dir=FOLDER]
 
 The experiments that come with the project; for each scale that has runs: how many are done, and the verdicts."""
-SHOW_HELP = """clozelab show microworld [--n 3] [--seed 1]
-
-Prints documents of the embedded synthetic world and one training example of each task; writes nothing.
-
-  --n NUMBER       how many documents (at least 1)
-  --seed NUMBER    which world: the corpus.generator.world_seed of the other verbs"""
 FILTERS = ("status", "scale", "stage", "name", "task", "seeds")
 FIELDS = ("experiment", "scale", "stage", "name", "task", "seeds", "status", "metric", "score", "seconds", "started",
           "fingerprint", "place", "problem")  # fmt: skip
@@ -73,8 +64,6 @@ SHOWN_COMMANDS = 3
 """Of single runs that no launch speaks for."""
 
 INDENT = "  "
-LEAST, USUAL = {"n": 1, "seed": 0}, {"n": 3, "seed": 1}
-STYLES = {"": "", "right": "bold green", "PER": "bold cyan", "LOC": "bold yellow", "ORG": "bold magenta"}
 
 
 @verb("runs", RUNS_HELP, names=(0, 1), keys=("runs_dir", *FILTERS), flags=("csv",))
@@ -290,36 +279,4 @@ def list_all(said: Words) -> int:
         for line in (line for text in below for line in text.wrap(console, console.width - len(INDENT))):
             line.rstrip()  # rich's own Padding fills every line up to the console's width
             console.print(Text.assemble(INDENT, line), soft_wrap=True)
-    return 0
-
-
-@verb("show", SHOW_HELP, names=(1, 1), options=tuple(LEAST))
-def show(said: Words) -> int:
-    """Documents of a generated corpus and one example of each of its tasks, to be read.
-
-    ValueError: another corpus, an unknown option, or no whole number.
-    """
-    nodes = {path.stem: OmegaConf.load(path) for path in sorted((CONF_DIR / "corpus").glob("*.yaml"))}
-    targets = {name: OmegaConf.select(node, "generator._target_") for name, node in nodes.items()}
-    name, known = said.names[0], [name for name, target in targets.items() if target]
-    if name not in known:
-        raise ValueError(f"show has no world {name!r}; {hint(name, known)}")
-    for option, value in said.options.items():
-        if not (value.isascii() and value.isdigit()) or int(value) < LEAST[option]:
-            raise ValueError(f"--{option} takes a whole number of at least {LEAST[option]}, not {value or 'nothing'}")
-    numbers = USUAL | {option: int(value) for option, value in said.options.items()}
-    generator = locate(targets[name])
-    console = Console(highlight=False)
-    console.print(
-        f"[bold]{name}[/], seed {numbers['seed']}. [yellow]Synthetic text: no real person, place or event.[/]"
-    )
-    # A generator's module offers `samples` beside the function that writes the files.
-    for sample in sys.modules[generator.__module__].samples(numbers["n"], numbers["seed"]):
-        console.print(f"\n[bold]{sample.name}[/] [dim]{sample.question}[/]")
-        grid = Table.grid(padding=(0, 1), pad_edge=True)
-        for label, parts in sample.lines:  # a mark that no style is known for stays plain
-            grid.add_row(
-                Text(label, style="dim"), Text.assemble(*((text, STYLES.get(mark, "")) for text, mark in parts))
-            )
-        console.print(grid)
     return 0
