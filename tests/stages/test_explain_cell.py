@@ -38,7 +38,6 @@ def test_arithmetic_is_that_of_the_table(root: Path) -> None:
     assert found.paper == 86.5 and len(lines) == 5
     assert [one.why_not for one in found.runs].count("") == 6
     assert "not complete (failed)" in [one.why_not for one in found.runs]
-    assert ("encoder_arm", "(none)", "(none)") not in found.apart
 
 
 def test_names_of_rows_and_columns(root: Path) -> None:
@@ -67,7 +66,6 @@ def test_an_equal_score_at_another_rate_does_not_count(tmp_path: Path, writers: 
     assert found.cell.note.startswith("learning rate 2e-05")
     by_rate = {one.run.folder.parent.name: one.why_not for one in found.runs if one.run.seed == 1}
     assert by_rate == {"2e-05": "", "5e-05": "learning rate 5e-05, and the cell is of 2e-05"}
-    assert ("learning_rate", "2e-05", "5e-05") in found.apart
 
 
 def test_a_fact_of_pretraining_has_the_arms_runs(
@@ -85,7 +83,6 @@ def test_a_fact_of_pretraining_has_the_arms_runs(
     assert re.search(r"pretrain/base/seed-1 +10\.75 +0123456789ab", out)
     assert re.search(r"pretrain/base/seed-3 .*does not count: not complete \(failed\)", out)
     assert "pretrain/wide" not in out and "missing: pre-training seed 3\n" in out
-    assert re.search(r"model\.num_hidden_layers +4 +6", out)
     assert out.count("clozelab pretrain --config-dir") == 3 and "torch 2.13.0" in out
 
 

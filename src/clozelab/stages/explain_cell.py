@@ -13,19 +13,17 @@ from scipy import stats
 from clozelab.metrics.statistics import FINETUNING_SEEDS
 from clozelab.planning.steps import runs_root
 from clozelab.runs.find import find
-from clozelab.runs.fingerprint import SEED_KEYS, flatten
 from clozelab.runs.record import Record
-from clozelab.stages.compare import differing
 from clozelab.suggestions import distinct, hint, percent
 from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
-from clozelab.verdicts.comparability import MAY_DIFFER
 from clozelab.verdicts.experiment import PERCENT, Experiment, find_experiment, load_experiment
 from clozelab.verdicts.table import Cell, DataColumn, Table, build_table, is_scored
 
 HELP = """clozelab explain-cell EXPERIMENT ROW COLUMN [scale=NAME] [runs_dir=FOLDER]
 
 The runs behind one number of an experiment's table: folders, seeds, scores, commit, versions, fingerprints; how the
-mean and its interval come about; what sets the row apart from the others; the command that makes each run again.
+mean and its interval come about; the command that makes each run again. `clozelab compare` says of two of them what
+their settings differ in.
 
   ROW       a row's name or label (mlm, "No NSP")
   COLUMN    a column of the paper (QNLI, Average, "LM perplexity"), a task (qnli_derived) or its title"""
@@ -72,17 +70,13 @@ class Listed(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """One row on one data set: its runs, the `encoders` behind them, and what sets the row apart from the others.
-
-    `apart`: (key, this row's value, other rows' values).
-    """
+    """One row on one data set: its runs, and the `encoders` behind them."""
 
     column: DataColumn
     cell: Cell
     paper: float | None
     runs: list[Listed]
     encoders: list[Record]
-    apart: list[tuple[str, ...]]
 
 
 def find_row(experiment: Experiment, name: str) -> str:
@@ -117,7 +111,7 @@ def explain(table: Table, row: str, column: DataColumn) -> Explanation:
     tuned = [one.run for one in runs if one.run.stage == "finetune"]
     arms, seeds = {str(run.config.get("encoder_arm")) for run in tuned}, {run.pretrain_seed for run in tuned}
     encoders = [run for run in table.runs.pretrain if run.name in arms and run.seed in seeds]
-    return Explanation(column, cell, table.paper_value(row, column), runs, encoders, _apart(table, row, column))
+    return Explanation(column, cell, table.paper_value(row, column), runs, encoders)
 
 
 def _of_pretraining(table: Table, row: str, column: DataColumn) -> Iterator[Listed]:
@@ -184,33 +178,8 @@ def arithmetic(cell: Cell) -> list[str]:
     return [*lines, f"mean over the {basis}: {found.mean:.2f}", f"interval ({how}): {half}"]
 
 
-def _apart(table: Table, row: str, column: DataColumn) -> list[tuple[str, ...]]:
-    """Settings of this row that some other row of the column has otherwise, seeds aside, by the runs that count.
-
-    Where the parts of a mean do not agree, each line names the part's task. What the rows are to differ in comes first.
-    """
-    found: dict[tuple[str, ...], list[str]] = {}
-    tasks = dict.fromkeys(part.task for part, _ in _parts(table.cells[row, column.key], column))
-    for task in tasks:
-        settings: dict[bool, list[dict[str, str]]] = {True: [], False: []}
-        for one in table.experiment.rows:
-            cell = table.cells[one.name, column.key]
-            counting = next((part.runs for own, part in _parts(cell, column) if own.task == task and part.runs), {})
-            # Where none counts, those there are.
-            there = [run for run in table.runs.finetune if (run.name, run.task) == (one.name, task)]
-            for run in [*counting.values()] or there:
-                config = {key: value for key, value in run.config.items() if key not in SEED_KEYS}
-                settings[one.name == row].append(flatten(config))
-        for line in differing(settings[True], settings[False]) if settings[True] else []:
-            found.setdefault(line, []).append(task)
-    intended = {*MAY_DIFFER, "head", "initialisation"}
-    lines = sorted((line for line in found if line[0] != "row"), key=lambda line: line[0] not in intended)
-    where = {line: "" if len(found[line]) == len(tasks) else f" ({', '.join(found[line])})" for line in lines}
-    return [(f"{line[0]}{where[line]}", *line[1:]) for line in lines]
-
-
 def show(found: Explanation, console: Console) -> None:
-    """The runs (encoders last), the arithmetic and what sets the row apart."""
+    """The runs (encoders last) and the arithmetic."""
     rows = []
     for one in found.runs:
         why = one.why_not and f"does not count: {one.why_not}"
@@ -235,6 +204,3 @@ def show(found: Explanation, console: Console) -> None:
         say(console, line)
     versions = distinct(", ".join(map(" ".join, one.run.versions.items())) for one in found.runs)
     say(console, f"made with {versions}", "dim")
-    if found.apart:
-        headings = [Heading("setting"), Heading("this row", folds=True), Heading("other rows", folds=True)]
-        console.print(make_table(headings, found.apart, console.width))
