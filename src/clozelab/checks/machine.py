@@ -14,13 +14,11 @@ from clozelab.terminal import Heading, make_table
 from clozelab.training.runtime import (
     MAX_FP32_ERROR,
     choose_precision,
-    least_seconds,
     matmul_ceiling,
     onednn_fp32,
     onednn_fp32_error,
 )
 
-COPY_BYTES = 1 << 28  # larger than any cache
 MAX_BF16_ERROR = 0.02
 MEASURE_SECONDS = 0.5
 
@@ -33,23 +31,17 @@ class Fact:
     note: str = ""
 
 
-def look_at_machine(*, cores: int, allocator_tuned: bool, threads: int | None = None) -> Iterator[Fact]:
-    """Facts in the order in which they are shown; `threads` as trainer.threads."""
-    before, cpu = torch.get_num_threads(), torch.device("cpu")
-    if threads is not None:
-        torch.set_num_threads(threads)
-    try:
-        yield Fact("ceilings", "matmul fp32", flops(matmul_ceiling("32-true", cpu, MEASURE_SECONDS)), "default library")
-        with onednn_fp32() as there:
-            if there:
-                rate = flops(matmul_ceiling("32-true", cpu, MEASURE_SECONDS))
-                yield Fact("ceilings", "matmul fp32, oneDNN", rate, "fp32_precision = 'bf16'")
-        yield Fact("ceilings", "matmul bf16", flops(matmul_ceiling("bf16-mixed", cpu, MEASURE_SECONDS)))
-        yield Fact("ceilings", "memory copy", f"{copy_rate(cpu) / 1e9:.1f} GB/s", "bytes read, as many written")
-        yield from chosen_path(cores, allocator_tuned)
-        yield from gpu_facts()
-    finally:
-        torch.set_num_threads(before)
+def look_at_machine(*, cores: int, allocator_tuned: bool) -> Iterator[Fact]:
+    """Facts in the order in which they are shown."""
+    cpu = torch.device("cpu")
+    yield Fact("ceilings", "matmul fp32", flops(matmul_ceiling("32-true", cpu, MEASURE_SECONDS)), "default library")
+    with onednn_fp32() as there:
+        if there:
+            rate = flops(matmul_ceiling("32-true", cpu, MEASURE_SECONDS))
+            yield Fact("ceilings", "matmul fp32, oneDNN", rate, "fp32_precision = 'bf16'")
+    yield Fact("ceilings", "matmul bf16", flops(matmul_ceiling("bf16-mixed", cpu, MEASURE_SECONDS)))
+    yield from chosen_path(cores, allocator_tuned)
+    yield from gpu_facts()
 
 
 def chosen_path(cores: int, allocator_tuned: bool) -> Iterator[Fact]:
@@ -80,7 +72,6 @@ def gpu_facts() -> Iterator[Fact]:
         yield Fact("GPU", f"cuda:{number}", torch.cuda.get_device_name(number), f"{memory / 2**30:.0f} GiB")
     device = torch.device("cuda")
     yield Fact("GPU", "matmul bf16", flops(matmul_ceiling("bf16-mixed", device, MEASURE_SECONDS)))
-    yield Fact("GPU", "memory copy", f"{copy_rate(device) / 1e9:,.0f} GB/s")
     yield Fact("GPU", "precision", choose_precision("auto", "gpu"), "trainer=gpu with precision auto")
     try:
         error = varlen_error()
@@ -108,13 +99,6 @@ def varlen_error() -> float | None:
     got = attention(q, k, v, layout, dropout_prob=0.0, training=False, mask=FULL)
     expected = reference_attention(q.float(), k.float(), v.float(), layout, mask=FULL)
     return float((got.float() - expected).abs().max())
-
-
-def copy_rate(device: torch.device) -> float:
-    """Bytes a second of copying a block that no cache holds; the best of some."""
-    source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    return COPY_BYTES / least_seconds(lambda: target.copy_(source), device, MEASURE_SECONDS)
 
 
 def flops(rate: float) -> str:

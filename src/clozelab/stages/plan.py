@@ -42,11 +42,11 @@ FLOPs are those of every matrix product in the modules that a training step runs
 beside them ELECTRA's convention, which other papers quote: backward counted once, the embedding look-up as a product,
 every step at the longest instance, the room for predictions (20 of 128 positions)."""
 
-DOCTOR_HELP = """clozelab doctor [threads=N]
+DOCTOR_HELP = """clozelab doctor
 clozelab doctor EXPERIMENT [scale=NAME] [name=value ...]
 clozelab doctor pretrain|finetune [--config-dir FOLDER] [--config-name NAME] [name=value ...]
 
-Without an experiment: what this machine can do (matrix products, memory), and which precision, kernels and threads are
+Without an experiment: what this machine can do (matrix products), and which precision, kernels and threads are
 taken on it.
 
 With one, the pre-flight: every arm and task of the experiment is looked at before anything is trained. Left-to-right
@@ -255,15 +255,12 @@ def doctor(words: Sequence[str]) -> int:
 
 
 def _machine(overrides: Sequence[str], allocator_tuned: bool) -> int:
-    wrong = [word for word in overrides if not word.startswith("threads=")]
-    threads = [word.partition("=")[2] for word in overrides if word.startswith("threads=")]
-    if wrong or not all(text.isdecimal() and int(text) for text in threads):
-        raise ValueError(f"doctor without an experiment takes threads=N only, not {' '.join(wrong or overrides)}")
+    if overrides:
+        raise ValueError(f"{overrides[0]}: doctor without an experiment looks at the machine, and takes nothing")
     from clozelab.checks.machine import look_at_machine, print_facts
     from clozelab.training.host import host_facts, usable_cores
 
-    chosen = int(threads[-1]) if threads else None
-    facts = list(look_at_machine(cores=usable_cores(), allocator_tuned=allocator_tuned, threads=chosen))
+    facts = list(look_at_machine(cores=usable_cores(), allocator_tuned=allocator_tuned))
     host = host_facts()
     print_facts(facts, {"processor": host["host"]["cpu"], **host["versions"]}, make_console())
     return 0
