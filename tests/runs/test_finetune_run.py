@@ -183,8 +183,8 @@ def test_stopped_run_goes_on_where_it_was(
 
 def test_killed_run_goes_on_from_its_last_checkpoint(finetune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = finetune(name="whole")
-    monkeypatch.setattr("clozelab.modules.finetuning.CHECKPOINT_INTERVAL_STEPS", 4)
-    monkeypatch.setattr("clozelab.modules.finetuning.CHECKPOINT_SECONDS", 1e-9)
+    monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_INTERVAL_STEPS", 4)
+    monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_SECONDS", 1e-9)
     original = FineTuning.training_step
 
     def dies(self: FineTuning, *rest: Any) -> Any:
@@ -207,8 +207,8 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
 ) -> None:
     caplog.set_level(logging.INFO)
     whole = finetune(name="whole")
-    monkeypatch.setattr("clozelab.modules.finetuning.CHECKPOINT_INTERVAL_STEPS", 4)
-    monkeypatch.setattr("clozelab.modules.finetuning.CHECKPOINT_SECONDS", 1e-9)
+    monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_INTERVAL_STEPS", 4)
+    monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_SECONDS", 1e-9)
     with pytest.raises(TrainingInterruptedError):
         finetune("stop_after_step=22", name="stopped")
     last = whole.with_name("stopped") / "checkpoints" / "last.ckpt"
@@ -223,8 +223,8 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
 def test_weights_that_are_no_numbers_are_not_saved(finetune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two log points no loss would have told it, and the saved run would never recover."""
     whole = finetune(name="whole")
-    monkeypatch.setattr("clozelab.modules.finetuning.CHECKPOINT_INTERVAL_STEPS", 2)
-    monkeypatch.setattr("clozelab.modules.finetuning.CHECKPOINT_SECONDS", 1e-9)
+    monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_INTERVAL_STEPS", 2)
+    monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_SECONDS", 1e-9)
     original = FineTuning.on_train_batch_end
 
     def poisoned(self: FineTuning, *rest: Any) -> None:
@@ -243,7 +243,7 @@ def test_weights_that_are_no_numbers_are_not_saved(finetune: Any, monkeypatch: p
 
 
 def test_short_runs_write_no_checkpoint(finetune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozelab.modules.finetuning.CHECKPOINT_INTERVAL_STEPS", 1)
+    monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_INTERVAL_STEPS", 1)
     monkeypatch.setattr("lightning.pytorch.Trainer.save_checkpoint", None)  # would fail
     finetune()
 

@@ -12,13 +12,10 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 
 from clozelab.models.cost import training_flops_per_token
@@ -26,7 +23,6 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM
 from clozelab.modules.base import TrainingModule
 from clozelab.training.checkpoints import seed_forward
-from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
 
@@ -277,28 +273,3 @@ def check_metric(metric: str, score_keys: Sequence[str]) -> None:
     known = [f"validation/{key}" for key in score_keys]
     if metric not in known:
         raise ValueError(f"task.metric={metric!r} is not a score of this task; it has {', '.join(known)}")
-
-
-CHECKPOINT_INTERVAL_STEPS = 50
-CHECKPOINT_SECONDS = 300.0  # at least between two: a fine-tuning that is done sooner is rather begun again
-
-
-def build_finetuning_trainer(
-    hardware: Hardware, module: FineTuning, loggers: Sequence[Logger], folder: Path, **callbacks: Any
-) -> Trainer:
-    """A Trainer that evaluates at each end of a (short) epoch and asks the data module for the next stretch.
-
-    `callbacks`: checkpoint, fingerprint, progress_bar and watch, as stage_callbacks takes them.
-    """
-    common = stage_callbacks(interval_steps=CHECKPOINT_INTERVAL_STEPS, least_seconds=CHECKPOINT_SECONDS, **callbacks)
-    return build_trainer(
-        hardware,
-        max_steps=module.total_steps,
-        validation_interval_steps=None,
-        callbacks=common,
-        loggers=loggers,
-        folder=folder,
-        log_interval_steps=module.log_interval_steps,
-        limit_val_batches=1.0,
-        reload_dataloaders_every_n_epochs=1,
-    )

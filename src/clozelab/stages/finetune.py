@@ -17,7 +17,7 @@ from clozelab.datamodules.files import HubSource, hub_files, used_folders
 from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, TaskInputs
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
-from clozelab.modules.finetuning import FineTuning, build_finetuning_trainer
+from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.results import max_positions, open_tokenizer, save_model, write_results, write_test_predictions
 from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder
 from clozelab.runs.record import Score
@@ -26,8 +26,11 @@ from clozelab.stages import building
 from clozelab.targets import build, check_targets, locate
 from clozelab.training.checkpoints import LAST, newest_whole, seed_initialisation
 from clozelab.training.tracking import summarise, tracked
+from clozelab.training.trainer import build_trainer, stage_callbacks
 
 log = logging.getLogger(__name__)
+CHECKPOINT_INTERVAL_STEPS = 50
+CHECKPOINT_SECONDS = 300.0  # at least between two: a fine-tuning that is done sooner is rather begun again
 KEPT_RESULTS = ("title", "stand_in_for", "synthetic", "num_examples", "collapsed", "best_step")
 """What the record of a run repeats of scores.json, for tables."""
 
@@ -79,9 +82,26 @@ def main(cfg: DictConfig) -> None:
         checkpoints = run.dir / "checkpoints"
         name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
         with tracked(building.build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:
-            said = {"checkpoint": checkpoints / LAST, "fingerprint": run.fingerprint}
-            said |= {"progress_bar": cfg.trainer.progress_bar, "stop_after_step": cfg.stop_after_step}
-            trainer = build_finetuning_trainer(hardware, module, loggers, run.dir, watch=run.watch, **said)
+            callbacks = stage_callbacks(
+                checkpoints / LAST,
+                CHECKPOINT_INTERVAL_STEPS,
+                CHECKPOINT_SECONDS,
+                fingerprint=run.fingerprint,
+                progress_bar=cfg.trainer.progress_bar,
+                watch=run.watch,
+                stop_after_step=cfg.stop_after_step,
+            )
+            trainer = build_trainer(
+                hardware,
+                max_steps=data.total_steps,
+                validation_interval_steps=None,
+                callbacks=callbacks,
+                loggers=loggers,
+                folder=run.dir,
+                log_interval_steps=cfg.trainer.log_interval_steps,
+                limit_val_batches=1.0,  # at each end of a (short) epoch
+                reload_dataloaders_every_n_epochs=1,  # the data module is asked for the next stretch
+            )
             trainer.fit(module, datamodule=data, ckpt_path=newest_whole(checkpoints))
             if run.is_leader:
                 result = write_results(run.dir, module, about)
