@@ -1,9 +1,7 @@
-"""Which parameters decay: weight matrices and embeddings do, biases and LayerNorm do not (as the released BERT code).
+"""AdamW for BERT: torch's fused kernel, or the released code's variant without bias correction.
 
-The rule is the number of dimensions: every bias and every LayerNorm gain is a vector, everything that decays is a
-matrix.
-
-AdamW for BERT: torch's fused kernel, or the released code's variant without bias correction.
+Weight matrices and embeddings decay, biases and LayerNorm do not, as in the released code. The rule is the number of
+dimensions: every bias and every LayerNorm gain is a vector, everything that decays is a matrix.
 
 Unusual: the released BERT optimiser leaves the moments uncorrected, so its first updates are larger by up to
 1 / sqrt(1 - beta2) per unit of learning rate; `bias_correction: false` gives exactly that.
@@ -81,17 +79,14 @@ class UncorrectedAdamW(Optimizer):
     def __init__(self, params: Any, *, learning_rate: float, betas: tuple[float, float], eps: float) -> None:
         super().__init__(params, {"lr": learning_rate, "betas": betas, "eps": eps, "weight_decay": 0.0})
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update of every parameter that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = closure() if closure is not None else None
         for group in self.param_groups:
             self._step_group(group)
         return loss
 
+    @torch.no_grad()
     def _step_group(self, group: dict[str, Any]) -> None:
         params = [p for p in group["params"] if p.grad is not None]
         if not params:
