@@ -26,8 +26,7 @@ WITHOUT_PLACE = re.compile(r"^(scale\.pretrain\.)?phases\.\d+\.|(?<=^logger)\.\w
 """What stands around a place's name: a phase that says it, or one of several trackers."""
 UPWARDS = re.compile(r"^(/|~[\w.-]*(/|$))|(^|/)\.\.(/|$)")
 """Of a path that does not stay in the folder that it begins in."""
-NAMING = ("_target_", "()", "class")
-"""Keys whose value is called: Hydra's, and in Hydra's logging Python's."""
+NAMING = ("_target_", "()", "class")  # keys whose value is called: Hydra's, and in Hydra's logging Python's
 HYDRA_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_"})
 GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = {
     "optimizer": frozenset({"named_parameters"}),

@@ -29,8 +29,7 @@ class Words:
     values: dict[str, str] = field(default_factory=dict)
     flags: set[str] = field(default_factory=set)
     options: dict[str, str] = field(default_factory=dict)
-    overrides: list[str] = field(default_factory=list)
-    """Every `key=value` whose key is not the verb's own, for Hydra."""
+    overrides: list[str] = field(default_factory=list)  # every `key=value` whose key is not the verb's own, for Hydra
 
 
 def parse(
@@ -114,8 +113,7 @@ def path_of(name: str, values: Mapping[str, str]) -> str:
     return values.get(name) or str(OmegaConf.select(OmegaConf.load(CONF_DIR / "paths.yaml"), name))
 
 
-PIPE_WIDTH = 10_000
-"""Characters: no line that anybody prints is longer, so none is folded where a program reads it."""
+PIPE_WIDTH = 10_000  # characters: no line that anybody prints is longer, so none is folded where a program reads it
 GAP = 2
 STYLES = {"complete": "green", "ok": "green", "running": "cyan", "interrupted": "yellow", "warning": "yellow"}
 STYLES |= {"killed": "red", "failed": "bold red", "damaged": "bold red", "error": "bold red"}
@@ -128,8 +126,7 @@ class Heading:
     name: str
     is_number: bool = False
     drop: int = 0
-    folds: bool = False
-    """May break over several lines rather than push others out."""
+    folds: bool = False  # may break over several lines rather than push others out
 
 
 def make_console() -> Console:

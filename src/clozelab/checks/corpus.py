@@ -22,8 +22,7 @@ MAX_SEARCHED_TOKENS = 400_000_000
 """About five seconds of one core; of a larger corpus evenly spread blocks are searched."""
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _FILTER_BITS = 22
-MANY_UNKNOWN = 0.2
-"""The share of [UNK] that is an error here, before anybody has waited for anything."""
+MANY_UNKNOWN = 0.2  # the share of [UNK] that is an error here, before anybody has waited for anything
 MAX_DUPLICATE_DOCUMENTS, MANY_DUPLICATE_DOCUMENTS = 0.01, 0.2
 MAX_DUPLICATE_SENTENCES = 0.3
 MAX_OVERLAP, MANY_OVERLAP = 0.05, 0.5

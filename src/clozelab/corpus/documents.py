@@ -22,10 +22,8 @@ import sentencex
 
 from clozelab.corpus.files import MAX_BAD_FRACTION, CorpusCounts, TextFile, lines_of, usable_rows
 
-LANGUAGE = "en"
-"""Rules of the sentence splitter; abbreviations differ, most rules are shared between languages."""
-MAX_SENTENCE_CHARACTERS = 2000
-"""A longer sentence is cut between words."""
+LANGUAGE = "en"  # rules of the sentence splitter; abbreviations differ, most rules are shared between languages
+MAX_SENTENCE_CHARACTERS = 2000  # a longer sentence is cut between words
 LONG_SENTENCE_CHARACTERS = 300
 """A longer one is looked at again without quotation marks: the splitter takes a quoted speech for one sentence."""
 MAX_PIECE_CHARACTERS = 8000
@@ -67,8 +65,7 @@ _WORD = re.compile(r"[^\W_]")
 class Document:
     source: int
     sentences: list[str]
-    hash: int
-    """Of the text."""
+    hash: int  # of the text
 
     @property
     def num_characters(self) -> int:

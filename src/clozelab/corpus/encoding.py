@@ -26,8 +26,7 @@ CACHED_CHARACTERS = 4_000_000
 """Characters of cached words, about 100 MB; then the cache starts again (frequent words are back within a batch)."""
 TEXTS_PER_BATCH = 8192
 WORDS_PER_CALL = 512
-SURROGATES = re.compile("[\ud800-\udfff]")
-"""The library refuses them."""
+SURROGATES = re.compile("[\ud800-\udfff]")  # the library refuses them
 MAX_UNKNOWN_SHARE, WARNED_UNKNOWN_SHARE = 0.5, 0.01
 """A vocabulary made for a text leaves far less than a hundredth unknown."""
 log = logging.getLogger(__name__)
@@ -49,14 +48,11 @@ class Tokenizer(ABC):
     """A vocabulary and the rules of one kind. Ids never include special tokens unless the caller adds them."""
 
     kind: ClassVar[str]
-    special_tokens: ClassVar[tuple[str, str, str, str, str]]
-    """Padding, unknown, begin, separator, mask."""
-    smallest: ClassVar[int]
-    """Entries without which no text can be encoded."""
+    special_tokens: ClassVar[tuple[str, str, str, str, str]]  # padding, unknown, begin, separator, mask
+    smallest: ClassVar[int]  # entries without which no text can be encoded
     pair_separators: ClassVar[int]
     """Separators between the two texts of a pair: [CLS] A [SEP] B [SEP], or <s> A </s></s> B </s>."""
-    has_token_types: bool
-    """Whether the second text of a pair has token type 1."""
+    has_token_types: bool  # whether the second text of a pair has token type 1
     continuing: ClassVar[re.Pattern[str]]  # how an entry begins that goes on with the word before it
     _end_of_text: ClassVar[str]
     """Stands behind each text in a batch's list of words; no word of this kind is equal to it."""

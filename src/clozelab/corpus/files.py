@@ -27,14 +27,10 @@ TEXT_SUFFIXES = (".txt", ".text", "")
 """What a folder is searched for besides jsonl; a file or glob may have any suffix."""
 CHUNK_BYTES = 2**20
 MAX_EXPANSION, MIN_BOMB_BYTES = 200, 2**24  # a packed file may become so many times larger, or so large
-SNIFFED_BYTES = 8192
-"""A NUL byte among the first ones means a binary file; a later one, a bad row."""
-MAX_BAD_FRACTION = 0.01
-"""More unusable rows than this mean a wrong file, not dirt; one row is always forgiven."""
-NAMED_BAD_ROWS = 20
-"""How many unusable rows the manifest names."""
-MIN_HEAD_ROWS = 10
-"""A beginning of fewer rows says nothing about a file."""
+SNIFFED_BYTES = 8192  # a NUL byte among the first ones means a binary file; a later one, a bad row
+MAX_BAD_FRACTION = 0.01  # more unusable rows than this mean a wrong file, not dirt; one row is always forgiven
+NAMED_BAD_ROWS = 20  # how many unusable rows the manifest names
+MIN_HEAD_ROWS = 10  # a beginning of fewer rows says nothing about a file
 
 HOW_TO_GET = (
     "expected: plain text (.txt: one sentence a line, a blank line between documents), a folder of such files, or "
@@ -76,10 +72,8 @@ class Source:
     """One named part of a corpus."""
 
     name: str
-    path: str
-    """A file, a folder or a glob; a relative one starts at the data directory."""
-    format: str = "auto"
-    """auto (by file name) | text | jsonl."""
+    path: str  # a file, a folder or a glob; a relative one starts at the data directory
+    format: str = "auto"  # auto (by file name) | text | jsonl
     text_field: str = "text"
 
 

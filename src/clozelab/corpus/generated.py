@@ -27,8 +27,7 @@ from clozelab.corpus.files import file_sha256
 from clozelab.corpus.tokenizers import Tokenizer
 
 MANIFEST = "generated.json"
-BASELINES_FILE = "baselines.json"
-"""What simple methods score on a task's validation files; lies beside them."""
+BASELINES_FILE = "baselines.json"  # what simple methods score on a task's validation files; lies beside them
 
 
 def generator_of(data_dir: str | Path, paths: Iterable[Path]) -> str | None:

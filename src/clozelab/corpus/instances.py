@@ -109,10 +109,8 @@ class _Split:
 
     document: I64
     spans: Spans
-    room: I64
-    """Tokens that A leaves of the budget."""
-    available: I64
-    """Tokens from the split to the document's end; below `room`, the instance is short."""
+    room: I64  # tokens that A leaves of the budget
+    available: I64  # tokens from the split to the document's end; below `room`, the instance is short
 
 
 class Pool:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 I64 = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-Epoch = int | I64
-"""One for all instances, or [B]."""
+Epoch = int | I64  # one for all instances, or [B]
 
 _SLOT_BITS = 16
 _NEVER = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -43,8 +42,7 @@ class SpecialIds:
     vocab_size: int
     pair_separators: int = 1
     has_token_types: bool = True
-    undrawn: tuple[int, ...] = ()
-    """`undrawn_ids`."""
+    undrawn: tuple[int, ...] = ()  # `undrawn_ids`
     continues: BoolArray | None = field(default=None, compare=False, repr=False)  # [V]; None: every token is a word
 
     @classmethod
@@ -61,25 +59,17 @@ class PackedInstances:
 
     input_ids: I64
     token_type_ids: I64
-    position_ids: I64
-    """Slot within the instance."""
-    lengths: I64
-    """[B] real tokens of each instance, CLS and SEP included."""
-    width: int
-    """S"""
-    names: NDArray[np.uint64]
-    """[B] what the random numbers know each instance by."""
-    special: BoolArray
-    """CLS, SEP and PAD slots: never candidates for masking."""
+    position_ids: I64  # slot within the instance
+    lengths: I64  # [B] real tokens of each instance, CLS and SEP included
+    width: int  # S
+    names: NDArray[np.uint64]  # [B] what the random numbers know each instance by
+    special: BoolArray  # CLS, SEP and PAD slots: never candidates for masking
     a_length: I64 | None = None
-    b_length: I64 | None = None
-    """[B] tokens of each segment; None where the input format has no pairs."""
+    b_length: I64 | None = None  # [B] tokens of each segment; None where the input format has no pairs
     next_sentence_label: I64 | None = None
     """[B] 1 = B comes from another document; None where the input format does not draw it."""
-    source: I64 | None = None
-    """[B] index of the (first) segment's source."""
-    b_source: I64 | None = None
-    """[B] of the second one's, where it may be another."""
+    source: I64 | None = None  # [B] index of the (first) segment's source
+    b_source: I64 | None = None  # [B] of the second one's, where it may be another
     num_fallbacks: int = 0
     """Instances that should have had a random next segment but found none in the allowed tries, and stayed IsNext."""
 

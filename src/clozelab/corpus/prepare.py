@@ -36,8 +36,7 @@ VOCABULARY_SAMPLE_CHARACTERS = 64_000_000
 BATCH_CHARACTERS = 1_000_000
 FIT_CHARACTERS = 200_000
 """Text at the beginning of the corpus on which a given vocabulary is tried before anything slow."""
-MAX_MEAN_SENTENCE_CHARACTERS = 300
-"""Prose has 100 to 150; beyond this, the lines of a text file are paragraphs."""
+MAX_MEAN_SENTENCE_CHARACTERS = 300  # prose has 100 to 150; beyond this, the lines of a text file are paragraphs
 
 
 def prepare_corpus(*, max_unknown_share: float = MAX_UNKNOWN_SHARE, **arguments: Any) -> Path:

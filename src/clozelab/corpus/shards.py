@@ -81,16 +81,12 @@ class TokenShards:
     """One split of a prepared corpus, memory-mapped."""
 
     tokens: TokenStream
-    sentence_offsets: np.ndarray
-    """int64 [num_sentences + 1], token positions."""
-    document_offsets: np.ndarray
-    """int64 [num_documents + 1], sentence indices."""
-    document_source: np.ndarray
-    """uint8 [num_documents], index into source_names."""
+    sentence_offsets: np.ndarray  # int64 [num_sentences + 1], token positions
+    document_offsets: np.ndarray  # int64 [num_documents + 1], sentence indices
+    document_source: np.ndarray  # uint8 [num_documents], index into source_names
     source_names: tuple[str, ...]
     vocab_size: int
-    unigram_entropy: float
-    """Nats per token of this split's own unigram distribution."""
+    unigram_entropy: float  # nats per token of this split's own unigram distribution
     fingerprint: str
     document_origin: np.ndarray | None = None
     """int64 [num_documents]: the parts that holding text out leaves of a document share a number; None: all whole."""

@@ -30,10 +30,8 @@ log = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """WordPiece's, as BERT's; byte-level BPE has RoBERTa's."""
-MIN_PIECE_COUNT = 2
-"""Of an entry that is learnt."""
-MAX_WORD_CHARACTERS = 200
-"""A longer word is [UNK], as in BERT's released code."""
+MIN_PIECE_COUNT = 2  # of an entry that is learnt
+MAX_WORD_CHARACTERS = 200  # a longer word is [UNK], as in BERT's released code
 CHARACTER_COVERAGE = 0.9999
 """Share of the text whose characters enter a trained vocabulary; scripts that are quoted once would only fill it."""
 
@@ -338,8 +336,7 @@ class TokenizerSettings:
     lowercase: bool
     vocab_file: str | None = None
     """A vocabulary to use instead of learning one: a vocab.txt; of byte_bpe a folder with vocab.json and merges.txt."""
-    add_prefix_space: bool | None = None
-    """Of byte_bpe alone."""
+    add_prefix_space: bool | None = None  # of byte_bpe alone
 
     def __post_init__(self) -> None:
         if (self.kind == ByteBpeTokenizer.kind) != (self.add_prefix_space is not None):

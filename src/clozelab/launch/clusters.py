@@ -33,10 +33,8 @@ from clozelab.training.host import process_rank, usable_cores
 from clozelab.training.stopping import die_with_parent
 
 POLL_SECONDS = 0.2
-UNKNOWN_SECONDS = 300.0
-"""After so long a job that Slurm does not know is taken for gone."""
-NO_RESULT = 75
-"""Exit status of a job that left no result (EX_TEMPFAIL: it may go well the next time)."""
+UNKNOWN_SECONDS = 300.0  # after so long a job that Slurm does not know is taken for gone
+NO_RESULT = 75  # exit status of a job that left no result (EX_TEMPFAIL: it may go well the next time)
 
 
 def require_package(package: str, extra: str, what: str) -> None:

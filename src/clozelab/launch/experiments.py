@@ -152,8 +152,7 @@ KEYS_OF_THE_USER = re.compile(
 )
 SWEPT_KEY = re.compile(r"hydra\.sweeper\.params\.[+~]*(?!run_dir$|.*\bhydra\b)[\w./@-]+")
 """Key of a sweep, which becomes a word of a command line: `run_dir=x,y` or `+rates@hydra.callbacks` would be more."""
-DOUBTED: set[str] = set()
-"""Texts with interpolations of such files; `check_values` looks at what became of them."""
+DOUBTED: set[str] = set()  # texts with interpolations of such files; `check_values` looks at what became of them
 
 
 def check_file(place: str, config_path: str, found: ConfigResult) -> None:

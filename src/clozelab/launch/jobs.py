@@ -24,8 +24,7 @@ from clozelab.suggestions import key_of
 
 LIKELY_SHARED = "shared?"
 ARM = "${encoder_arm}"
-GIVEN_ROW = "given"
-"""The row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then."""
+GIVEN_ROW = "given"  # the row of a table for an encoder from elsewhere (encoder=FOLDER): no pre-training then
 
 
 class PlannedJob(NamedTuple):
@@ -38,8 +37,7 @@ class PlannedJob(NamedTuple):
     another experiment will be taken) | shared? (will be, if the files it read are still the same) | complete (nothing
     it was made from can have changed) | running | interrupted | failed | check (complete, but perhaps of other
     inputs, or of code that must not be) | damaged (its record cannot be read: the job itself will say so)."""
-    source: str = ""
-    """Folder of the run that is, or will be, shared."""
+    source: str = ""  # folder of the run that is, or will be, shared
 
 
 def planned_jobs(sweep: Sweep) -> Iterator[PlannedJob]:

@@ -33,10 +33,8 @@ from clozelab.training.stopping import OUT_OF_TIME, STOPPED, Interrupted
 
 SKIP_DOCTOR = "CLOZELAB_SKIP_DOCTOR"
 """In the environment: sweeps begin without it. `clozelab reproduce`, which has its own, says so to its sweeps."""
-REPRODUCING = "reproduce"
-"""Its value there then: the jobs are noted as those of the whole reproduction already."""
-FEW_JOBS = 3
-"""So many are sooner run than looked at."""
+REPRODUCING = "reproduce"  # its value there then: the jobs are noted as those of the whole reproduction already
+FEW_JOBS = 3  # so many are sooner run than looked at
 LOOKED_AT = ("pretrain", "finetune")
 PASSED_ON = ("hydra.searchpath", "hydra.sweeper.params", "hydra/launcher")
 """Of Hydra's own keys, what decides which jobs there are and where they run."""
@@ -90,8 +88,7 @@ def require_positive(name: str, value: Any, *, instead: str = "") -> None:
         raise ValueError(f"hydra.launcher.{name} is {value!r}: give a positive number{instead}")
 
 
-SHOWN_FAILURES = 12
-"""Different reasons that a summary prints."""
+SHOWN_FAILURES = 12  # different reasons that a summary prints
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
@@ -102,12 +99,10 @@ class SweepLauncher(Launcher):
     config: DictConfig
     context: HydraContext
     verb: str
-    track: Callable[..., None] | None
-    """Shows a sweep as a whole to its jobs' tracker."""
+    track: Callable[..., None] | None  # shows a sweep as a whole to its jobs' tracker
     rows: list[dict[str, object]]
     """What the tracker shows of the sweep's jobs so far; a search launches several times."""
-    failed: int
-    """Jobs that a search has gone on without."""
+    failed: int  # jobs that a search has gone on without
 
     sweep_dir: Path
 

@@ -37,11 +37,9 @@ from clozelab.training.stopping import OUT_OF_TIME, SIGNALS, bound_to_us, interr
 POLL_SECONDS = 0.02
 REDRAW_SECONDS = 0.5
 LOOK_AGAIN_SECONDS = 2.0
-TRY_AGAIN_SECONDS = 30.0
-"""Where this machine does not list who holds the folder, and only a new process can find out."""
+TRY_AGAIN_SECONDS = 30.0  # where this machine does not list who holds the folder, and only a new process can find out
 SHOWN_ROWS = 24
-SHOWN_LINES = 8
-"""Of one job's error."""
+SHOWN_LINES = 8  # of one job's error
 STYLES = {"running": "cyan", "complete": "green", "skipped": "green dim", "failed": "bold red"}
 STYLES |= dict.fromkeys(("stopped", "held", "left"), "yellow")
 
@@ -109,12 +107,9 @@ class RemoteProcess(ABC):
     """A job that runs in somebody else's hands (Slurm's, Ray's), with the interface of a Popen."""
 
     pid = 0
-    survives = False
-    """It goes on when we stop (a job of a batch system)."""
-    reason = ""
-    """Why it failed, where its log cannot say."""
-    ask_seconds = 1.0
-    """Between two questions: they cost whoever has the job."""
+    survives = False  # it goes on when we stop (a job of a batch system)
+    reason = ""  # why it failed, where its log cannot say
+    ask_seconds = 1.0  # between two questions: they cost whoever has the job
     _asked = float("-inf")
     _status: int | None = None
 
@@ -150,18 +145,14 @@ class Job:
     command: Sequence[str]
     log: Path
     environment: dict[str, str] = field(default_factory=dict)
-    words: Sequence[str] | None = None
-    """The same job as words for the pool's fork server, if it may be forked."""
-    folder: str = ""
-    """The run folder, where the job has one."""
-    start: Callable[[], RemoteProcess] | None = None
-    """Hands the job over, where it is not a process of this machine."""
+    words: Sequence[str] | None = None  # the same job as words for the pool's fork server, if it may be forked
+    folder: str = ""  # the run folder, where the job has one
+    start: Callable[[], RemoteProcess] | None = None  # hands the job over, where it is not a process of this machine
     state: str = "waiting"
     """waiting | running | complete | skipped | failed | stopped | held (another launch works in its folder) | left
     (with the batch system, when we stopped)."""
     seconds: float = 0.0
-    look_again: float = 0.0
-    """When a held job's folder may be free, on the monotonic clock."""
+    look_again: float = 0.0  # when a held job's folder may be free, on the monotonic clock
     message: str = ""
     process: AnyProcess | None = None
     started: float = 0.0

@@ -19,10 +19,8 @@ _PREFIXES = "BIES"
 
 class Entity(NamedTuple):
     type: str
-    start: int
-    """Number of its first word."""
-    end: int
-    """One behind its last word."""
+    start: int  # number of its first word
+    end: int  # one behind its last word
 
 
 def split_tag(tag: str) -> tuple[str, str]:

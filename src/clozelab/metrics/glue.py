@@ -74,8 +74,7 @@ SCORERS: dict[str, Callable[..., float]] = {
 }
 """What a task's YAML may list under `metrics`."""
 CORRELATIONS = ("pearson", "spearman")
-CONSTANT_RANGE = 1e-3
-"""Predicted numbers that differ by less are one answer."""
+CONSTANT_RANGE = 1e-3  # predicted numbers that differ by less are one answer
 NEARLY_ALL, FEWER = 0.95, 4.0
 
 
@@ -126,8 +125,7 @@ def _paired(predictions: ArrayLike, labels: ArrayLike) -> tuple[NDArray[Any], ND
 
 
 HEADER = ("index", "prediction")
-FIRST_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
-"""A zip that depends on its content alone."""
+FIRST_ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # a zip that depends on its content alone
 MAX_SHOWN = 3
 
 

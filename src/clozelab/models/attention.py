@@ -28,23 +28,18 @@ from clozelab.models.config import EncoderConfig
 from clozelab.models.layers import drawn_mask, dropout, dropped_levels, has_fast_dropout, keep_scale, masked
 from clozelab.models.layout import Layout, from_padded, to_padded
 
-CPU_GROUP_SIZE = 8
-"""Measured: groups of eight lose little to padding and little to the Python loop."""
+CPU_GROUP_SIZE = 8  # measured: groups of eight lose little to padding and little to the Python loop
 CPU_WIDTH_MULTIPLE = 8
 """Of the slots of a group: oneDNN builds a kernel for every new shape, which takes longer than a small product."""
-ACCELERATOR_GROUP_SIZE = 64
-"""Not measured: a kernel launch costs more there than padding."""
-VARLEN_MAX_HEAD_DIM = 256
-"""Of flash attention, whose head sizes also are multiples of eight (torch's flash_api.cpp)."""
+ACCELERATOR_GROUP_SIZE = 64  # not measured: a kernel launch costs more there than padding
+VARLEN_MAX_HEAD_DIM = 256  # of flash attention, whose head sizes also are multiples of eight (torch's flash_api.cpp)
 
 
 class Mask(NamedTuple):
     """What a token may see of its own sequence."""
 
-    is_causal: bool = False
-    """Itself and what stands before it."""
-    window: int | None = None
-    """So many tokens on each side; None: all."""
+    is_causal: bool = False  # itself and what stands before it
+    window: int | None = None  # so many tokens on each side; None: all
 
 
 FULL, CAUSAL = Mask(), Mask(is_causal=True)
@@ -89,8 +84,7 @@ class DenseRows(NamedTuple):
 
     [1 or B*N, 1 or S, S] for matmul, [1 or B, 1, 1 or S, S] for torch's kernels.
     """
-    kernel: str
-    """bmm | sdpa."""
+    kernel: str  # bmm | sdpa
     mask: Mask
 
 

@@ -27,8 +27,7 @@ from clozelab.models.layout import Layout
 if TYPE_CHECKING:
     from clozelab.models.encoder import Encoder
 
-EVERY_TOKEN = frozenset({"rtd"})
-"""Kinds of heads that read every token; `lm` reads the predicted positions."""
+EVERY_TOKEN = frozenset({"rtd"})  # kinds of heads that read every token; `lm` reads the predicted positions
 
 
 def training_flops_per_token(

@@ -35,8 +35,7 @@ def sinusoids(num_positions: int, size: int) -> Tensor:
 class Rotation(NamedTuple):
     """What rotary positions do to query and key; one angle a pair of numbers."""
 
-    cos: Tensor
-    """[T, 1, D / 2]."""
+    cos: Tensor  # [T, 1, D / 2]
     sin: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -121,8 +121,7 @@ class PreNorm(nn.Module):
 class EncoderOutput(NamedTuple):
     """A named tuple, not a dataclass: wrappers for sharded training look for tensors in outputs and know tuples."""
 
-    sequence_output: Tensor
-    """[T, H]."""
+    sequence_output: Tensor  # [T, H]
     hidden_states: tuple[Tensor, ...] | None
     """What goes into the first layer and what comes out of each, [T, H]; None unless asked for."""
 

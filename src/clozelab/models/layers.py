@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 _LEVELS = 1 << 16
-_INTEGERS = {2: torch.int16, 4: torch.int32}
-"""By the bytes of a number, integers of the same size."""
+_INTEGERS = {2: torch.int16, 4: torch.int32}  # by the bytes of a number, integers of the same size
 
 
 class Linear(nn.Linear):

@@ -25,29 +25,21 @@ from torch import Tensor
 class PaddedGroups:
     """The stream rearranged into blocks of similar length, each padded to its longest sequence; all int64."""
 
-    gather: Tensor
-    """[padded rows]: the stream row of each padded row; a padding row names its sequence's first row."""
-    scatter: Tensor
-    """[T]: the padded row of each stream row; slots that hold no token name padded row 0."""
-    padded_padding: Tensor
-    """The padded rows that hold no token."""
-    stream_padding: Tensor
-    """The stream rows that hold no token."""
-    groups: list[tuple[int, Layout]]
-    """The first padded row of each block, and its rows."""
+    gather: Tensor  # [padded rows]: the stream row of each padded row; a padding row names its sequence's first row
+    scatter: Tensor  # [T]: the padded row of each stream row; slots that hold no token name padded row 0
+    padded_padding: Tensor  # the padded rows that hold no token
+    stream_padding: Tensor  # the stream rows that hold no token
+    groups: list[tuple[int, Layout]]  # the first padded row of each block, and its rows
 
 
 @dataclass
 class Layout:
     """Sequence boundaries of one batch; made by `rectangle` or `ragged`."""
 
-    lengths: Tensor
-    """int64 [B], real tokens."""
-    row_slots: int | None
-    """S for a rectangle, None for a ragged stream."""
+    lengths: Tensor  # int64 [B], real tokens
+    row_slots: int | None  # S for a rectangle, None for a ragged stream
     max_seqlen: int
-    lengths_list: list[int]
-    """`lengths` on the host."""
+    lengths_list: list[int]  # `lengths` on the host
     _cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod

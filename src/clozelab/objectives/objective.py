@@ -60,8 +60,7 @@ class EncoderWithHeads(nn.Module):
             self.heads[kind] = self.encoder.config.family.head(kind, self.encoder)
 
 
-MOST_SOURCES = 20
-"""With more, a held-out loss of each would say little and cost a call each."""
+MOST_SOURCES = 20  # with more, a held-out loss of each would say little and cost a call each
 ONE_SOURCE = ("_one_source/next", "_one_source/random")
 """What the figures of pairs inside one source are called behind the objective's name, in the order of the labels."""
 Models = Mapping[str, EncoderWithHeads]
@@ -73,11 +72,9 @@ class LossTerm:
     """One loss on one micro-batch."""
 
     name: str
-    loss_sum: Tensor
-    """fp32 scalar, summed over `count` predictions, not weighted."""
+    loss_sum: Tensor  # fp32 scalar, summed over `count` predictions, not weighted
     count: int
-    num_correct: Tensor
-    """int scalar."""
+    num_correct: Tensor  # int scalar
     figures: dict[str, tuple[Tensor, Tensor | int]] = field(default_factory=dict)
     """What else is reported: name -> (sum, number it is a mean over)."""
 
@@ -93,19 +90,14 @@ class Sight:
 
     term: str
     model: str
-    positions: I64
-    """[P] stream slots whose states predict."""
-    about: I64
-    """[P] the slot of the text that each is to find out about."""
-    past_only: bool
-    """Nothing behind a slot may change its state; otherwise everything must reach it."""
-    own_share: float
-    """Share of the predictions that see the text's own token at `about` on purpose."""
+    positions: I64  # [P] stream slots whose states predict
+    about: I64  # [P] the slot of the text that each is to find out about
+    past_only: bool  # nothing behind a slot may change its state; otherwise everything must reach it
+    own_share: float  # share of the predictions that see the text's own token at `about` on purpose
 
 
 class _Weighted(ABC):
-    name: ClassVar[str]
-    """Of the term; of a token objective that for which `validation/loss` stands."""
+    name: ClassVar[str]  # of the term; of a token objective that for which `validation/loss` stands
 
     def __init__(self, *, weight: float) -> None:
         self.weight = weight
@@ -119,8 +111,7 @@ class _Weighted(ABC):
 class TokenObjective(_Weighted):
     """Predicts tokens, or something about them."""
 
-    is_causal: ClassVar[bool]
-    """The encoder's attention mask, remembered with its weights."""
+    is_causal: ClassVar[bool]  # the encoder's attention mask, remembered with its weights
 
     @abstractmethod
     def arrays(self, packed: PackedInstances, ids: SpecialIds, seed: int, epoch: Epoch) -> Arrays:
@@ -193,10 +184,8 @@ class TokenObjective(_Weighted):
 class PairObjective(_Weighted):
     """Tells two classes of segment pairs apart by the pooled state; class 0 are those that follow each other."""
 
-    label: ClassVar[str]
-    """Key of its labels [B] in the batch."""
-    is_of_other_document: ClassVar[bool]
-    """Where the second segment of class 1 comes from."""
+    label: ClassVar[str]  # key of its labels [B] in the batch
+    is_of_other_document: ClassVar[bool]  # where the second segment of class 1 comes from
 
     @abstractmethod
     def check_input(self, input: InputFormat) -> None:

@@ -23,8 +23,7 @@ from clozelab.models.families.electra import narrower
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.objective import Arrays, EncoderWithHeads, LossTerm, Models, Sight, TorchBatch
 
-SAMPLED_LOGITS = 1 << 24
-"""Held at a time where words are drawn."""
+SAMPLED_LOGITS = 1 << 24  # held at a time where words are drawn
 
 
 class ReplacedTokenDetection(MaskedLanguageModel):

@@ -41,8 +41,7 @@ ALIKE = {
 """Settings in which a run has to be equal to take as long."""
 DONE = ("complete", "check", "shared", "shared?")
 """Of a planned job; `check` is complete, and most likely of the same inputs."""
-CHARACTERS_A_TOKEN = 4.2
-"""Of English prose in a vocabulary of thousands of word pieces, special tokens included."""
+CHARACTERS_A_TOKEN = 4.2  # of English prose in a vocabulary of thousands of word pieces, special tokens included
 
 
 @dataclass(frozen=True)

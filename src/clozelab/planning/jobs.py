@@ -27,25 +27,19 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.objectives.objective import Objective, build_models, plateau_tokens
 
-ADAM_COPIES = 3
-"""Weights and two moments in a checkpoint."""
+ADAM_COPIES = 3  # weights and two moments in a checkpoint
 ELECTRA_ROOM = 0.15625 / 0.15
 """ELECTRA counts the released code's room for predictions (20 of 128 positions), not 15 %."""
-MAX_BOUND_TOKENS = 100_000_000
-"""Finding instances takes a second or two for as many."""
+MAX_BOUND_TOKENS = 100_000_000  # finding instances takes a second or two for as many
 
 
-Words = tuple[str, ...]
-"""Of one job of a sweep, as the sweeper gives them."""
-Kind = tuple[Mapping[str, Any], Sequence[Words]]
-"""A composed configuration, and the jobs that repeat it over seeds."""
+Words = tuple[str, ...]  # of one job of a sweep, as the sweeper gives them
+Kind = tuple[Mapping[str, Any], Sequence[Words]]  # a composed configuration, and the jobs that repeat it over seeds
 START_SECONDS = {"pretrain": 2.5, "finetune": 0.9}
 """Between the launcher's decision and the first step, and after the last one: imports, reading the corpus, writing."""
-FORWARD_SHARE = 1 / 3
-"""Of a training step's work: what a validation pass costs per token."""
+FORWARD_SHARE = 1 / 3  # of a training step's work: what a validation pass costs per token
 FLOAT_BYTES = 4
-SENTENCE_WORDS = 15.0
-"""Of a tagged sentence whose file is not there."""
+SENTENCE_WORDS = 15.0  # of a tagged sentence whose file is not there
 PREDICTION_BYTES, NBEST_BYTES, RECORD_BYTES = 105, 3700, 25_000
 """Of one example in predictions.jsonl, of one question in nbest_predictions.json, of what every run folder records."""
 

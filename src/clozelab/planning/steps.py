@@ -25,8 +25,7 @@ from clozelab.suggestions import key_of
 STAGES = ("prepare", *SWEEPS)
 ENUMERABLE = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)
 """Lists of values that are known without a sweeper; glob() and interval() are not."""
-PLAIN = re.compile(r"[\w.]+=")
-"""An override that can only change what is there."""
+PLAIN = re.compile(r"[\w.]+=")  # an override that can only change what is there
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,7 @@ class Step:
 
     verb: str
     config_name: str
-    folder: Path | None
-    """Where a sweep's configuration is, beside conf/: the experiment's folder."""
+    folder: Path | None  # where a sweep's configuration is, beside conf/: the experiment's folder
     overrides: tuple[str, ...]
 
     @property

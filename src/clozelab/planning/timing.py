@@ -49,30 +49,20 @@ from clozelab.training.runtime import matmul_ceiling
 from clozelab.training.stopping import die_with_parent
 from clozelab.training.trainer import Hardware, build_trainer, choose_hardware
 
-HOST = ("cpu", "cores", "gpus")
-"""What a speed depends on of a machine."""
-TIMING_VERSION = 1
-"""Raised when what is timed changes."""
-SECONDS = 1.5
-"""Of each measurement."""
-MAX_STEP_SECONDS = 30.0
-"""Shapes whose steps take longer, by their FLOPs, are not timed."""
-KEPT = ("tokens_per_second", "forward")
-"""Of a speed, in the cache."""
+HOST = ("cpu", "cores", "gpus")  # what a speed depends on of a machine
+TIMING_VERSION = 1  # raised when what is timed changes
+SECONDS = 1.5  # of each measurement
+MAX_STEP_SECONDS = 30.0  # shapes whose steps take longer, by their FLOPs, are not timed
+KEPT = ("tokens_per_second", "forward")  # of a speed, in the cache
 WORKER = "clozelab.planning.timing"
-ANSWER = "answer: "
-"""Before each line of a process that is one; anything else is a library's talk."""
-USUAL_SHARE = 0.4
-"""Of the speed of a matrix product: what training a large model reaches."""
+ANSWER = "answer: "  # before each line of a process that is one; anything else is a library's talk
+USUAL_SHARE = 0.4  # of the speed of a matrix product: what training a large model reaches
 ceiling = cache(matmul_ceiling)
-WARM_UP_STEPS = 3
-"""Left out: the first steps allocate memory and compile kernels."""
+WARM_UP_STEPS = 3  # left out: the first steps allocate memory and compile kernels
 MIN_TICKS, SLOW_TICKS = 4, 2
 """Steps that are timed at least; the first step of a large model is hardly slower than its second."""
-MAX_SECONDS = 180.0
-"""Of one shape on a machine that is much slower than its matrix products, or busy."""
-NUM_DOCUMENTS, NUM_SENTENCES = 400, 40
-"""Of the made-up corpus; sentences a document."""
+MAX_SECONDS = 180.0  # of one shape on a machine that is much slower than its matrix products, or busy
+NUM_DOCUMENTS, NUM_SENTENCES = 400, 40  # of the made-up corpus; sentences a document
 
 
 def measured_speeds(

@@ -39,10 +39,8 @@ FAINT: Final = "axes.edgecolor"
 PAPER: Final = "figure.facecolor"
 LOOKS = Path(__file__).parent / "templates"
 DOTTED, DASHED = (0, (1, 2)), (0, (4, 3))
-MARKERS = "osv^DP"
-"""Of the rows, whose colours alone are hard to tell apart."""
-ACROSS = 3
-"""Data sets side by side, of scores along pre-training and against sizes."""
+MARKERS = "osv^DP"  # of the rows, whose colours alone are hard to tell apart
+ACROSS = 3  # data sets side by side, of scores along pre-training and against sizes
 LABEL_GAP = 0.055  # of the axes' height: two labels closer than that would overlap
 LEAST_PERCENT = 2.0  # that an axis of percents spans: on a narrower one equal scores would get ticks of hundredths
 APART = 0.006  # of the axis: how far intervals of two lines at one place are drawn from each other

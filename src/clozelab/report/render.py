@@ -32,8 +32,7 @@ from clozelab.verdicts.judging import Judgement, look_at
 from clozelab.verdicts.points import find_races
 from clozelab.verdicts.table import Table, build_table, is_scored, stand_in_for
 
-SHARE = "share"
-"""The unit of a held-out accuracy of pre-training, which records keep as a share of one."""
+SHARE = "share"  # the unit of a held-out accuracy of pre-training, which records keep as a share of one
 RESULT_FIELDS = (
     "experiment", "scale", "stage", "row", "arm", "task", "stand_in_for", "synthetic", "pretrain_seed", "seed",
     "learning_rate", "metric", "unit", "score", "is_headline", "column", "counts", "majority", "baseline", "examples",
@@ -196,8 +195,7 @@ def _plots(table: Table, folder: Path) -> dict[str, dict[str, str]]:
     return plots
 
 
-SETS_A_TABLE = 4
-"""Data sets side by side; more do not fit on a page."""
+SETS_A_TABLE = 4  # data sets side by side; more do not fit on a page
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     **{character: f"\\{character}" for character in "{}&%$#_"},

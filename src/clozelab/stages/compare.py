@@ -30,8 +30,7 @@ PARTS: dict[str, Any] = {
     "made with": {"versions": True, "git": True, "host": True, "facts": {"precision"}},
 }
 """Of a record: what its fingerprint is made of, and what was the same by intention, and may not be."""
-Curve = list[tuple[int, float]]
-"""[(tokens, value)]."""
+Curve = list[tuple[int, float]]  # [(tokens, value)]
 
 
 @verb("compare", HELP, names=(2, 2), keys=("data_dir",), options=("plot",))

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 OWN_TYPE, OWN_CLASS = "clozelab_", "Clozelab"
 """Before the model_type and the architecture of what other libraries would misread."""
-OWN_KEY = "clozelab_encoder"
-"""Fields of the configuration that the family's config.json has no key for."""
+OWN_KEY = "clozelab_encoder"  # fields of the configuration that the family's config.json has no key for
 PLAIN_KEYS = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size"),
@@ -49,28 +48,23 @@ class Family:
 
     model_type: ClassVar[str] = "bert"
     class_name: ClassVar[str] = "Bert"
-    prefix: ClassVar[str] = "bert."
-    """Before the encoder's tensors in a file that holds heads too."""
+    prefix: ClassVar[str] = "bert."  # before the encoder's tensors in a file that holds heads too
     layer_prefix: ClassVar[str] = "encoder.layer.{}."
     layer_names: ClassVar[Mapping[str, str]] = {
         f"attention.{part}": f"attention.self.{part}" for part in ("query", "key", "value")
     }
     """Inside a layer, ours -> theirs; what is not here is called alike."""
-    encoder_names: ClassVar[Mapping[str, str]] = {}
-    """The same outside of the layers."""
+    encoder_names: ClassVar[Mapping[str, str]] = {}  # the same outside of the layers
     head_names: ClassVar[Mapping[str, str]] = {}
     """The same of heads; the longest beginning counts, and COMMON_HEADS beneath it."""
-    decoder: ClassVar[str] = "cls.predictions.decoder"
-    """The vocabulary projection, which is the word embeddings."""
+    decoder: ClassVar[str] = "cls.predictions.decoder"  # the vocabulary projection, which is the word embeddings
     pretraining: ClassVar[tuple[tuple[frozenset[str], str], ...]] = (
         (frozenset({"lm", "nsp"}), "ForPreTraining"),
         (frozenset({"lm"}), "ForMaskedLM"),
     )
     """Kinds of heads -> the class that holds them; the first that fits."""
-    causal_lm: ClassVar[str] = "LMHeadModel"
-    """Instead of ForMaskedLM, for a causal encoder."""
-    keys: ClassVar[tuple[str, ...]] = PLAIN_KEYS
-    """Fields of EncoderConfig that its config.json spells alike."""
+    causal_lm: ClassVar[str] = "LMHeadModel"  # instead of ForMaskedLM, for a causal encoder
+    keys: ClassVar[tuple[str, ...]] = PLAIN_KEYS  # fields of EncoderConfig that its config.json spells alike
     parts: ClassVar[Mapping[str, Any]] = {}
     """Fields of EncoderConfig that its config.json does not name, where they are not BERT's."""
     defaults: ClassVar[Mapping[str, Any]] = {
@@ -84,8 +78,7 @@ class Family:
         "pad_token_id": 0,
     }
     """Of keys that a config.json leaves out."""
-    lm_act: ClassVar[str | None] = None
-    """Activation before the vocabulary; None: the encoder's."""
+    lm_act: ClassVar[str | None] = None  # activation before the vocabulary; None: the encoder's
     dense_heads: ClassVar[Mapping[str, str]] = {}
     """Kinds of heads that bring a dense layer of their own instead of the pooler's, and its activation."""
 

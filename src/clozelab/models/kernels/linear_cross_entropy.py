@@ -22,8 +22,7 @@ CHUNK_LOGITS = 1 << 22
 MIN_CHUNK_ROWS = 256
 ACCELERATOR_CHUNK_LOGITS = 1 << 27
 """The same elsewhere than on the CPU, where a launch costs more than memory (0.8 GB with bf16); not measured."""
-CACHED_LOGITS = 1 << 19
-"""Logits in one softmax block: 2 MB as fp32, what stays in a core's cache."""
+CACHED_LOGITS = 1 << 19  # logits in one softmax block: 2 MB as fp32, what stays in a core's cache
 IGNORED_LABEL = -100
 SURE_PROB = 1e-30
 """A smaller probability is not read from the softmax, whose fp32 ends there: its logarithm comes from the logits."""
@@ -33,20 +32,16 @@ SURE_PROB = 1e-30
 class PredictionLoss:
     """Sums over the predicted positions, so that any number of them can be added before dividing."""
 
-    loss_sum: Tensor
-    """fp32 scalar, nats."""
-    num_correct: Tensor
-    """int64 scalar: positions whose largest logit is the label's."""
-    count: Tensor
-    """int64 scalar: positions with a label."""
+    loss_sum: Tensor  # fp32 scalar, nats
+    num_correct: Tensor  # int64 scalar: positions whose largest logit is the label's
+    count: Tensor  # int64 scalar: positions with a label
 
 
 @dataclass
 class _Sums:
     """What the chunks add to; a gradient is None before the first chunk, and for good where none is wanted."""
 
-    wanted: tuple[bool, ...]
-    """Gradients somebody will ask for: hidden, weight, bias."""
+    wanted: tuple[bool, ...]  # gradients somebody will ask for: hidden, weight, bias
     loss: Tensor
     num_correct: Tensor
     grad_hidden: Tensor | None = None
