@@ -260,8 +260,7 @@ def compile_encoder(encoder: Encoder, *, dynamic: bool, **options: Any) -> None:
     import torch._dynamo  # a second of start-up that only compiled runs pay
 
     config: Any = torch._dynamo.config
-    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # before torch 2.7
-    setattr(config, name, max(getattr(config, name), MAX_SHAPES))
+    config.recompile_limit = max(config.recompile_limit, MAX_SHAPES)
     # Host-side grouping of ragged batches: nothing in it to compile, and every batch is another one.
     if not getattr(attention._grouped, "_torchdynamo_disable", False):
         attention._grouped = torch.compiler.disable(attention._grouped)
