@@ -20,7 +20,17 @@ from clozelab.models.encoder import Encoder
 from clozelab.objectives.objective import Objective
 from clozelab.planning import timing
 from clozelab.planning.cost import TaskFiles, divide, makespan, with_speeds
-from clozelab.planning.jobs import ADAM_COPIES, Arm, Request, Sample, Speed, made_up_corpus
+from clozelab.planning.jobs import (
+    ADAM_COPIES,
+    NBEST_BYTES,
+    PREDICTION_BYTES,
+    RECORD_BYTES,
+    Arm,
+    Request,
+    Sample,
+    Speed,
+    made_up_corpus,
+)
 from clozelab.planning.steps import make_steps
 from clozelab.planning.timing import measured_speeds
 from clozelab.stages.plan import main, parse_budget
@@ -219,6 +229,10 @@ def test_costs_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert found.room(tmp_path, ())[2] > 2 * sum(arm.checkpoint_bytes for arm in found.arms)
     kept = 5  # encoders on the way, beside the last one
     assert all(arm.result_bytes == (3 + (kept + 1) / ADAM_COPIES) * arm.checkpoint_bytes for arm in found.arms)
+    tuned = [replace(job, validation=Sample(1000, 1.0, 50.0, 10.0)) for job in found.tasks]
+    sizes = {job.task: (job.result_bytes - RECORD_BYTES) / 1000 for job in tuned}
+    assert sizes == {task: NBEST_BYTES if task.startswith("squad") else PREDICTION_BYTES for task in sizes}
+    assert any(task.startswith("squad") for task in sizes)
 
 
 def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

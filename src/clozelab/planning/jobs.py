@@ -397,7 +397,7 @@ class TaskJob(Shape):
     @property
     def result_bytes(self) -> int:
         """Of a run folder: records, predictions, and the model where it is saved."""
-        is_span = "span_extraction" in str(self.settings["task"]["module"]["_target_"])
+        is_span = "SpanExtraction" in str(self.settings["task"]["module"]["_target_"])
         model = FLOAT_BYTES * cost.parameter_count(self.encoder) if self.settings["save_model"] else 0
         return RECORD_BYTES + self.validation_examples * (NBEST_BYTES if is_span else PREDICTION_BYTES) + model
 
