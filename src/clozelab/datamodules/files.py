@@ -220,16 +220,13 @@ HUB_VERSION = 2  # raised when this code writes other files from the same rows o
 
 @dataclass(frozen=True)
 class HubSource:
-    """Where a task's files come from; conf/task/format/glue.yaml says what each key of `hub` means.
-
-    `files`: file below data_dir -> split, or config/split. `revision` None: none is pinned, the user has to give one.
-    """
+    """Where a task's files come from; conf/task/format/glue.yaml says what each key of `hub` means."""
 
     name: str
     config: str | None
-    revision: str | None
+    revision: str | None  # None: none is pinned, the user has to give one
     format: str
-    files: Mapping[str, str]
+    files: Mapping[str, str]  # file below data_dir -> split, or config/split
     columns: Mapping[str, str]
     label_column: str | None
     labels: Sequence[str] | None

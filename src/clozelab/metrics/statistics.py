@@ -39,26 +39,16 @@ Scores = Mapping[tuple[int, int], float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its interval.
+    """A mean with its interval."""
 
-    Attributes:
-        mean: in the unit of the scores.
-        low, high: ends of the interval; None where there is nothing to estimate a spread from.
-        count: values the interval is over.
-        basis: what those values are (PRETRAINING_SEEDS, FINETUNING_SEEDS or ONE_RUN).
-        num_runs: runs that went into it.
-        sd: standard deviation of the values; None where there is but one.
-        is_balanced: every pre-training seed has equally many runs.
-    """
-
-    mean: float
-    low: float | None
+    mean: float  # in the unit of the scores
+    low: float | None  # None, as `high`, where there is nothing to estimate a spread from
     high: float | None
-    count: int
-    basis: str
-    num_runs: int
-    sd: float | None = None
-    is_balanced: bool = True
+    count: int  # values the interval is over
+    basis: str  # what those values are: PRETRAINING_SEEDS, FINETUNING_SEEDS or ONE_RUN
+    num_runs: int  # that went into it
+    sd: float | None = None  # standard deviation of the values; None where there is but one
+    is_balanced: bool = True  # every pre-training seed has equally many runs
 
     @property
     def half_width(self) -> float | None:
@@ -237,16 +227,11 @@ RESAMPLED_AT_ONCE = 4_000_000
 
 @dataclass(frozen=True)
 class McNemar:
-    """Exact McNemar test.
+    """Exact McNemar test."""
 
-    Attributes:
-        only_first, only_second: examples that only one of the two got right.
-        p_value: two-sided, of a fair coin giving counts at least as uneven.
-    """
-
-    only_first: int
+    only_first: int  # examples that only the one of the two got right
     only_second: int
-    p_value: float
+    p_value: float  # two-sided, of a fair coin giving counts at least as uneven
 
 
 @dataclass(frozen=True)

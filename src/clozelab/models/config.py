@@ -66,16 +66,7 @@ PARTS: Mapping[str, Part | None] = {
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Sizes, probabilities and parts of an encoder. ValueError, naming the field, when a value is impossible.
-
-    Unusual fields:
-        type_vocab_size: 1: every token has the same type, whatever a batch says; 0: none.
-        embedding_size: width of the embeddings; 0: the hidden size.
-        num_hidden_groups: sets of weights that the layers share among them; 0: each layer has its own.
-        projects_embeddings: a matrix between embeddings and layers even where their widths are equal.
-        model_type: the family (families/), whose names its folders have.
-        positions, block, attention, pooler: parts; given as a Part or as the node of a YAML.
-    """
+    """Sizes, probabilities and parts of an encoder. ValueError, naming the field, when a value is impossible."""
 
     vocab_size: int
     hidden_size: int
@@ -86,16 +77,17 @@ class EncoderConfig:
     hidden_dropout_prob: float
     attention_probs_dropout_prob: float
     max_position_embeddings: int
-    type_vocab_size: int
+    type_vocab_size: int  # 1: every token has the same type, whatever a batch says; 0: none
     initializer_range: float
     layer_norm_eps: float
     position_embedding_init: str
     is_causal: bool = False
     pad_token_id: int = 0
-    embedding_size: int = 0
-    num_hidden_groups: int = 0
-    projects_embeddings: bool = False
-    model_type: str = "bert"
+    embedding_size: int = 0  # width of the embeddings; 0: the hidden size
+    num_hidden_groups: int = 0  # sets of weights that the layers share among them; 0: each layer has its own
+    projects_embeddings: bool = False  # a matrix between embeddings and layers even where their widths are equal
+    model_type: str = "bert"  # the family (families/), whose names its folders have
+    # Parts, given as such or as the node of a YAML.
     positions: Part = PARTS["positions"]  # type: ignore[assignment]
     block: Part = PARTS["block"]  # type: ignore[assignment]
     attention: Part = PARTS["attention"]  # type: ignore[assignment]

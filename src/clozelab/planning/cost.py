@@ -46,16 +46,13 @@ CHARACTERS_A_TOKEN = 4.2  # of English prose in a vocabulary of thousands of wor
 
 @dataclass(frozen=True)
 class Pool:
-    """How a stage's jobs run: so many at a time, with so many threads each.
-
-    `num_seeds` are of pre-training. `timed_at_once` processes side by side are timed: one where jobs run elsewhere.
-    """
+    """How a stage's jobs run: so many at a time, with so many threads each."""
 
     num_jobs: int
-    num_seeds: int
+    num_seeds: int  # of pre-training
     at_once: int
     threads: int
-    timed_at_once: int
+    timed_at_once: int  # processes side by side that are timed: one where jobs run elsewhere
 
     @classmethod
     def of(cls, step: Step) -> Pool:

@@ -46,46 +46,33 @@ PREDICTION_BYTES, NBEST_BYTES, RECORD_BYTES = 105, 3700, 25_000
 
 @dataclass(frozen=True)
 class Speed:
-    """Tokens a second of one of the jobs that run side by side; 0 where `problem` says why there is none.
-
-    `forward` is of an evaluation pass (fine-tuning). `is_estimated`: reckoned from FLOPs, nothing was timed.
-    """
+    """Of one of the jobs that run side by side."""
 
     tokens_per_second: float
-    forward: float | None = None
-    is_estimated: bool = False
-    problem: str = ""
+    forward: float | None = None  # of an evaluation pass (fine-tuning)
+    is_estimated: bool = False  # reckoned from FLOPs, nothing was timed
+    problem: str = ""  # why there is none, where it is 0
 
 
 @dataclass(frozen=True)
 class Request:
-    """Something to time: `question` is what a timing process is asked, and what a speed is kept by.
+    """Something to time."""
 
-    `step_tokens` (words, for a BiLSTM on features) and `step_flops` are of one optimizer step.
-    """
-
-    question: Mapping[str, Any]
+    question: Mapping[str, Any]  # what a timing process is asked, and what a speed is kept by
     title: str
-    step_tokens: float
+    step_tokens: float  # of one optimizer step, as `step_flops`; words, for a BiLSTM on features
     step_flops: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Runs that cost the same.
+    """Runs that cost the same."""
 
-    Attributes:
-        settings: the whole composed configuration of the first job.
-        done: how many of the jobs are complete, or will be taken from another experiment.
-        took: seconds of finished runs like these on this machine.
-        speeds: the answers to `requests`, once those were asked.
-    """
-
-    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)  # all that is composed of the first job
     jobs: Sequence[Words] = ((),)
-    done: int = 0
-    took: Sequence[float] = ()
-    speeds: Sequence[Speed | None] = ()
+    done: int = 0  # jobs that are complete, or will be taken from another experiment
+    took: Sequence[float] = ()  # seconds of finished runs like these on this machine
+    speeds: Sequence[Speed | None] = ()  # the answers to `requests`, once those were asked
 
     @property
     def count(self) -> int:
@@ -334,26 +321,18 @@ class Features(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskJob(Shape):
-    """One shape of a fine-tuning run: a task with a head, on an encoder of one size.
-
-    Attributes:
-        train, validation: what the files hold; None where they are not there, and lengths are guesses.
-        tokens_per_example, inputs_per_example: inputs are windows of a passage, or choices; 1 for other tasks.
-        longest: tokens of the longest input: the task's, cut to what the encoder was trained on.
-        features: where the encoder is frozen. Then a speed is in words of the BiLSTM, `forward` the encoder's.
-        pass_share: encoders over runs: features are kept, and read by every other run on that encoder.
-    """
+    """One shape of a fine-tuning run: a task with a head, on an encoder of one size."""
 
     task: str
     head: str
     encoder: EncoderConfig
-    train: Sample | None
+    train: Sample | None  # None, as `validation`, where the file is not there, and lengths are guesses
     validation: Sample | None
     tokens_per_example: float
-    inputs_per_example: float
-    longest: int
-    features: Features | None = None
-    pass_share: float = 0.0
+    inputs_per_example: float  # windows of a passage, or choices; 1 for other tasks
+    longest: int  # tokens of the longest input: the task's, cut to what the encoder was trained on
+    features: Features | None = None  # of a frozen encoder: speeds are in words of the BiLSTM, `forward` the encoder's
+    pass_share: float = 0.0  # encoders over runs: features are kept, and read by every other run on that encoder
 
     @property
     def words_per_example(self) -> float:

@@ -57,16 +57,12 @@ def main(said: Words) -> int:
 
 
 class Listed(NamedTuple):
-    """A run of a cell and how it counts there.
-
-    `score` is in the column's unit; `why_not` is empty where the run is in the mean. `part` is the column of a mean
-    that it is in (a run may be in several), and empty for any other cell.
-    """
+    """A run of a cell and how it counts there."""
 
     run: Record
-    score: float | None
-    why_not: str
-    part: str = ""
+    score: float | None  # in the column's unit
+    why_not: str  # empty where the run is in the mean
+    part: str = ""  # of a mean: the column of it that the run is in (it may be in several)
 
 
 class Explanation(NamedTuple):
