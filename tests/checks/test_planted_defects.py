@@ -461,11 +461,6 @@ def test_days_of_work(subject: Subject) -> None:
     assert "roughly 2.0 days by FLOPs" in by_flops.what
 
 
-def test_rows_longer_than_positions(subject: Subject, corpus: Corpus, make: Make) -> None:
-    arm = make("arm", "mlm", corpus, phases=[{"seq_length": 128, "steps": 9000, "global_batch_size": 64}])
-    assert caught(replace(subject, arms=[arm])) == {"lengths"}
-
-
 @pytest.mark.parametrize(("fraction", "level"), [(1.0, ERROR), (0.5, WARNING)])
 def test_warm_up_that_never_ends(subject: Subject, corpus: Corpus, make: Make, fraction: float, level: str) -> None:
     arm = make("arm", "mlm", corpus, settings={"schedule": {"warmup_fraction": fraction}})

@@ -45,12 +45,8 @@ PICKS = 8  # predictions of each instance whose own label is changed
 
 
 def check_schedule(arm: Arm) -> Iterator[Finding]:
-    """Warm-up, lengths against positions, and the plateau of masked models."""
+    """Warm-up, and the plateau of masked models."""
     figure = f"{arm.steps:,} steps, {arm.tokens / 1e6:,.1f} M tokens, warmup_fraction {arm.warmup_fraction:g}"
-    longest, positions = arm.longest, arm.config.max_position_embeddings
-    if longest > positions:
-        what = f"{arm.name}: a phase has instances of {longest} tokens, the model {positions} positions"
-        yield Finding("lengths", ERROR, what, figure, "shorten the phase or raise model.max_position_embeddings")
     fraction, needed = arm.warmup_fraction, arm.tokens_to_plateau
     plateau = f"the budget may end before the masked model leaves its plateau (about {needed / 1e6:,.1f} M tokens)"
     yield finding(

@@ -30,12 +30,11 @@ def examine(subject: Subject) -> Iterator[Finding]:
     yield from subject.noticed
     for arm in subject.arms:
         yield from check_schedule(arm)
-    # What reads instances cannot be asked where ids or lengths are impossible.
-    short_enough = [arm for arm in subject.arms if arm.longest <= arm.config.max_position_embeddings]
-    sound = [one for arm in short_enough for one in arm.by_objective()]
+    sound = [one for arm in subject.arms for one in arm.by_objective()]
     for corpus in subject.corpora:
         found = list(_tried("corpus", corpus.name, partial(_examine_corpus, subject, corpus, sound)))
         yield from found
+        # What reads instances cannot be asked where ids are impossible.
         if any(one.check in ("corpus", "vocabulary") and one.level == ERROR for one in found):
             sound = [arm for arm in sound if arm.corpus is not corpus]
     for arm in sound:
