@@ -24,17 +24,12 @@ PRETRAINING_SEEDS = "pre-training seeds"
 FINETUNING_SEEDS = "fine-tuning seeds only"
 ONE_RUN = "one run"
 CONFIDENCE, POWER = 0.95, 0.8
-ROUNDING = 1e-9
-"""Of floating-point sums of scores, as a share of them."""
-MOST_SEEDS = 50
-"""Nobody pre-trains more often than that to settle one difference: beyond it, no number is given."""
-DRAWN = 200_000
-"""Experiments without a difference, from which the p of repeated looks is counted."""
-LARGEST_EFFECT = 1000.0
-"""Standard deviations; beyond it (no spread at all) the distribution's sums have no numbers."""
+ROUNDING = 1e-9  # of floating-point sums of scores, as a share of them
+MOST_SEEDS = 50  # nobody pre-trains more often than that to settle one difference: beyond it, no number is given
+DRAWN = 200_000  # experiments without a difference, from which the p of repeated looks is counted
+LARGEST_EFFECT = 1000.0  # standard deviations; beyond it (no spread at all) the distribution's sums have no numbers
 
-Scores = Mapping[tuple[int, int], float]
-"""(pre-training seed, fine-tuning seed) -> score."""
+Scores = Mapping[tuple[int, int], float]  # (pre-training seed, fine-tuning seed) -> score
 
 
 @dataclass(frozen=True)
@@ -221,8 +216,7 @@ def _quantile(count: int, confidence: float) -> float:
 
 
 RESAMPLES = 1000
-RESAMPLED_AT_ONCE = 4_000_000
-"""Examples of all resamples that are in memory together."""
+RESAMPLED_AT_ONCE = 4_000_000  # examples of all resamples that are in memory together
 
 
 @dataclass(frozen=True)
