@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -96,16 +95,6 @@ def digested(value: Any) -> str:
     return f"(sha256 {hashlib.sha256(str(value).encode()).hexdigest()[:12]})"
 
 
-@contextmanager
-def hidden_environment() -> Iterator[None]:
-    """Meanwhile `${oc.env:NAME}` resolves to `(env NAME)`, also through other keys and inside longer values."""
-    OmegaConf.register_new_resolver("oc.env", lambda key, *_default: f"(env {key})", replace=True)
-    try:
-        yield
-    finally:
-        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
-
-
 RESULTS_VERSIONS = {"pretrain": 5, "finetune": 5}
 """Of each stage; raised when a change of code changes its results: then no older run is taken for the same."""
 
@@ -157,11 +146,14 @@ def _is_from_environment(node: DictConfig | ListConfig, key: Any, text: str, val
         return True
     if isinstance(value, DictConfig | ListConfig) and ":" not in text:
         return False  # another part of the configuration: its own values will be asked
+    # In another one, which has only names: also through other keys and inside longer values.
+    OmegaConf.register_new_resolver("oc.env", lambda name, *_default: f"(env {name})", replace=True)
     try:
-        with hidden_environment():
-            return bool(node[key] != value)
+        return bool(node[key] != value)
     except (OmegaConfBaseException, TypeError, ValueError):
         return True  # its type, or a resolver, cannot do with "(env NAME)"
+    finally:
+        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
 
 
 def no_value(key: str) -> str:
