@@ -102,19 +102,13 @@ def contents_of(batch: Mapping[str, Any], epoch: NDArray[np.int64], index: NDArr
     return int((uniform_u64(0, epoch, "contents", index, tokens) >> np.uint64(24)).sum()) % 2**40
 
 
+@dataclass(eq=False)
 class ValidationStream(IterableDataset[TorchBatch]):
-    """The fixed held-out instances, epoch 0, one batch at a time; every rank has the same number of batches.
+    """The fixed held-out instances, epoch 0, one batch at a time; every rank has the same number of batches."""
 
-    `phases` are (objective, instances, the indices of each batch); `current` says for every pass which one it is in.
-    """
-
-    def __init__(
-        self,
-        phases: Sequence[tuple[Objective, Instances, list[NDArray[np.int64]]]],
-        current: Callable[[], int],
-        source_names: Sequence[str],
-    ) -> None:
-        self.phases, self.current, self.source_names = phases, current, tuple(source_names)
+    phases: Sequence[tuple[Objective, Instances, list[NDArray[np.int64]]]]  # with the indices of each batch
+    current: Callable[[], int]  # which phase a pass is in
+    source_names: tuple[str, ...]
 
     def __iter__(self) -> Iterator[TorchBatch]:
         number = self.current()
