@@ -384,8 +384,3 @@ def test_a_text_that_repeats_itself_leaves_no_side_empty(other: str) -> None:
     """Its stretches are all the same text, and lie on one side."""
     sides = settled(1e-9, [Document(0, ["The same line again. " * 800] * 5, 1), Document(0, [other], 2)])
     assert {len(set(side)) for side in sides.values()} == {1} and sides[1][0] != sides[2][0]
-
-
-def test_validation_fraction_is_checked() -> None:
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        SplitRule(1.0)

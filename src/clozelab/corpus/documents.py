@@ -247,8 +247,6 @@ class SplitRule:
     """
 
     def __init__(self, validation_fraction: float) -> None:
-        if not 0.0 < validation_fraction < 1.0:
-            raise ValueError(f"validation_fraction is {validation_fraction}: it has to be between 0 and 1")
         self.validation_fraction = validation_fraction
         self._seen: dict[int, tuple[array[int], array[int]]] = {}
         self._limits: dict[int, int] = {}

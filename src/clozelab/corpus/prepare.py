@@ -103,7 +103,6 @@ def _plan(
     names = [source.name for source in sources]
     if not 1 <= len(set(names)) == len(names) <= 255:
         raise ValueError(f"corpus {name} needs 1 to 255 sources with different names, not {names}")
-    SplitRule(validation_fraction)
     files = [file for index, source in enumerate(sources) for file in find_files(source, index, Path(data_dir))]
     for file in files:
         check_head(file)
