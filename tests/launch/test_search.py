@@ -12,8 +12,8 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
 from clozelab.launch import sweep
-from clozelab.launch.clusters import require_package
 from clozelab.launch.plugins import OptunaSweeper
+from clozelab.training.host import require_package
 
 try:
     has_optuna = importlib.util.find_spec("hydra_plugins.hydra_optuna_sweeper") is not None

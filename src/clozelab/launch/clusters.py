@@ -8,7 +8,6 @@ again. Ray only shares out the machines: it retries nothing.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -29,25 +28,12 @@ from clozelab.launch.launcher import THREAD_VARIABLES, SweepLauncher, require_po
 from clozelab.launch.processes import Job, ProcessPool, RemoteProcess
 from clozelab.runs.fingerprint import redacted_words
 from clozelab.runs.record import write_json
-from clozelab.training.host import process_rank, usable_cores
+from clozelab.training.host import process_rank, require_package, usable_cores
 from clozelab.training.stopping import die_with_parent
 
 POLL_SECONDS = 0.2
 UNKNOWN_SECONDS = 300.0  # after so long a job that Slurm does not know is taken for gone
 NO_RESULT = 75  # exit status of a job that left no result (EX_TEMPFAIL: it may go well the next time)
-
-
-def require_package(package: str, extra: str, what: str) -> None:
-    """ValueError with the command that installs an extra, where its package is missing; `what` needs it."""
-    try:
-        found = importlib.util.find_spec(package)
-    except ModuleNotFoundError:  # not even the package that it lies in
-        found = None
-    if found is None:
-        raise ValueError(
-            f"{what} needs the package {package!r}, which is not installed: pip install 'clozelab[{extra}]'"
-            f" (in a checkout: pip install -c constraints.txt -e '.[{extra}]')"
-        )
 
 
 class RemoteJob:

@@ -16,9 +16,10 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from clozelab.launch.clusters import RayLauncher, SlurmLauncher, require_package
+from clozelab.launch.clusters import RayLauncher, SlurmLauncher
 from clozelab.launch.launcher import ProcessLauncher
 from clozelab.launch.sweep import named_jobs
+from clozelab.training.host import require_package
 
 PLUGIN_PACKAGE = "hydra_plugins.clozelab"
 

@@ -69,6 +69,19 @@ def _cpuinfo(*names: str) -> str:
     return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith(names)), "")
 
 
+def require_package(package: str, extra: str, what: str) -> None:
+    """ValueError with the command that installs an extra, where its package is missing; `what` needs it."""
+    try:
+        found = importlib.util.find_spec(package)
+    except ModuleNotFoundError:  # not even the package that it lies in
+        found = None
+    if found is None:
+        raise ValueError(
+            f"{what} needs the package {package!r}, which is not installed: pip install 'clozelab[{extra}]'"
+            f" (in a checkout: pip install -c constraints.txt -e '.[{extra}]')"
+        )
+
+
 def usable_cores() -> int:
     """Cores that this process may run on, within the container's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

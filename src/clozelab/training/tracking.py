@@ -21,6 +21,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from clozelab.corpus.files import write_whole
+from clozelab.training.host import require_package
 from clozelab.training.measuring import SECONDS_KEY, TOKENS_KEY, Row, parse_row
 
 log = logging.getLogger(__name__)
@@ -195,13 +196,8 @@ class WandbTracker(Logger):
 
 def build_tensorboard_logger(*, flush_seconds: int, job: TrackedJob) -> Logger:
     """TensorBoard's event files in RUN_DIR/tensorboard; ValueError where the extra is not installed."""
-    try:
-        return TensorBoardTracker(job.folder, name="tensorboard", version="", flush_secs=flush_seconds)
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            "logger=tensorboard needs the package 'tensorboard', which is not installed: pip install"
-            " 'clozelab[tensorboard]' (in a checkout: pip install -c constraints.txt -e '.[tensorboard]')"
-        ) from error
+    require_package("tensorboard", "tensorboard", "logger=tensorboard")
+    return TensorBoardTracker(job.folder, name="tensorboard", version="", flush_secs=flush_seconds)
 
 
 class TensorBoardTracker(TensorBoardLogger):
