@@ -36,6 +36,8 @@ PLAIN_VERBS = {
     "status": "what runs now and how far it is, what failed and why",
     "runs": "every run folder: status, score, time",
     "verify": "train a stretch of a run again and say whether it is the same run",
+    "pack": "records, scores and predictions of runs in one small file",
+    "pool": "runs of several machines and days, from their packs, in one table",
     "compare": "two runs: what differs, how they learnt, a paired test on the same examples",
     "explain-cell": "the runs behind a cell of an experiment's table, and the commands that make them",
     "export": "the encoder of an unfinished run, from its checkpoint",
@@ -45,7 +47,7 @@ PLAIN_VERBS = {
 }
 PLACES = {verb: f"inventory.{verb}" for verb in ("runs", "status", "gc")}
 PLACES |= {"list": "inventory.list_all", "doctor": "plan.doctor", "explain-cell": "explain_cell.main"}
-PLACES["export"] = "submit.export"
+PLACES |= {"export": "submit.export", "pack": "travel.pack", "pool": "travel.pool"}
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of its name."""
 HYDRA_HELP = {
     "prepare": """\

@@ -36,7 +36,8 @@ SHARE = "share"  # the unit of a held-out accuracy of pre-training, which record
 RESULT_FIELDS = (
     "experiment", "scale", "stage", "row", "arm", "task", "stand_in_for", "synthetic", "pretrain_seed", "seed",
     "learning_rate", "metric", "unit", "score", "is_headline", "column", "counts", "majority", "baseline", "examples",
-    "collapsed", "status", "tokens", "tokens_per_second", "seconds", "commit", "local_changes", "fingerprint", "folder",
+    "collapsed", "status", "tokens", "tokens_per_second", "seconds", "machine", "commit", "local_changes",
+    "fingerprint", "folder",
 )  # fmt: skip
 """What each holds is in docs/runs.md."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -64,6 +65,7 @@ def write_results(path: Path, table: Table, scale: str) -> None:
                 "tokens": run.facts.get("tokens"),
                 "tokens_per_second": run.facts.get("tokens_per_second"),
                 "seconds": run.seconds,
+                "machine": run.machine,
                 "commit": run.git.commit if run.git else None,
                 "local_changes": run.git.dirty if run.git else None,
                 "fingerprint": run.fingerprint,

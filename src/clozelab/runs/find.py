@@ -53,7 +53,7 @@ class Runs:
         """Those that count: readable and, of folders that are called the same, the one that was made where it lies."""
         found: dict[tuple[Any, ...], Record] = {}
         for one in self.records:
-            name = _identity(one)
+            name = identity(one)
             if one.status != DAMAGED and (name not in found or _at_home(one) > _at_home(found[name])):
                 found[name] = one
         return list(found.values())
@@ -69,13 +69,13 @@ class Runs:
     @cached_property
     def damaged(self) -> list[str]:
         """Every folder that does not count, with the reason."""
-        first = {_identity(one): one.folder for one in self.runs}
+        first = {identity(one): one.folder for one in self.runs}
         return [
             f"{one.folder}: {one.problem}"
             if one.status == DAMAGED
-            else f"{one.folder}: the same run as {first[_identity(one)]}, a copy by its place; not counted"
+            else f"{one.folder}: the same run as {first[identity(one)]}, a copy by its place; not counted"
             for one in self.records
-            if one.status == DAMAGED or first[_identity(one)] != one.folder
+            if one.status == DAMAGED or first[identity(one)] != one.folder
         ]
 
     @property
@@ -90,7 +90,7 @@ class Runs:
         return next((one.synthetic for one in self.runs if one.synthetic), None)
 
 
-def _identity(one: Record) -> tuple[Any, ...]:
+def identity(one: Record) -> tuple[Any, ...]:
     """What a run is called in a table, which takes the best of several learning rates."""
     return one.experiment, one.scale, one.stage, *one.job_name, one.learning_rate
 
@@ -184,13 +184,22 @@ def is_done(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
         record = read_record(folder)
         if record is None or not record.is_complete or not is_record_of(record, stage=stage, config=config):
             return False
-        if not are_untouched(config, record.watched) or (config.get("reuse") == "same_code" and other_code(record)):
+        has_inputs = are_untouched(config, record.watched) or _has_traveled(record, config)
+        if not has_inputs or (config.get("reuse") == "same_code" and other_code(record)):
             return False
     except ValueError:
         return False
     if stage == "finetune":
         return (folder / "scores.json").is_file()
     return (record.shared is None or shared_run_is_there(record)) and not missing_encoders(config, folder)
+
+
+def _has_traveled(record: Record, config: DictConfig) -> bool:
+    """Whether a fine-tuning run came without its encoder's weights, of which the checksums are those that it read."""
+    folder = Path(str(config.get("encoder") or ""))
+    if record.stage != "finetune" or not (folder / "checksums.json").is_file() or any(folder.glob("*.safetensors")):
+        return False
+    return encoder_fingerprint(folder) == record.inputs.get("encoder")
 
 
 def other_code(record: Record | None) -> str:

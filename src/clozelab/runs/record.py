@@ -174,6 +174,11 @@ class Record(BaseModel):
         return int(self.config.get("pretrain_seed", self.config["seed"]))
 
     @property
+    def machine(self) -> str:
+        """The name of the machine that it ended on."""
+        return self.process.host if self.process else ""
+
+    @property
     def learning_rate(self) -> float | None:
         return self.config.get("learning_rate")
 

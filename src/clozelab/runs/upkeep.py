@@ -87,6 +87,16 @@ def read_launches(root: Path) -> dict[str, Launch]:
         return {}
 
 
+def merge_launches(root: Path, theirs: Path) -> None:
+    """Add the jobs of another folder's launches to those of a folder; without end (None) where either is."""
+    known = read_launches(root)
+    for stage, note in read_launches(theirs).items():
+        mine = known.setdefault(stage, note)
+        if mine.jobs is not None:
+            mine.jobs = None if note.jobs is None else [*dict.fromkeys([*mine.jobs, *note.jobs])]
+    write_json(root / LAUNCH_FILE, {stage: one.model_dump() for stage, one in known.items()})
+
+
 @dataclass(frozen=True)
 class Progress:
     """Where a run stands; None where its folder does not say."""

@@ -55,7 +55,7 @@ LIST_HELP = """clozelab list [runs_dir=FOLDER]
 The experiments that come with the project; for each scale that has runs: how many are done, and the verdicts."""
 FILTERS = ("status", "scale", "stage", "name", "task", "seeds")
 FIELDS = ("experiment", "scale", "stage", "name", "task", "seeds", "status", "metric", "score", "seconds", "started",
-          "fingerprint", "place", "problem")  # fmt: skip
+          "machine", "fingerprint", "place", "problem")  # fmt: skip
 USUAL_GARBAGE = ("checkpoints", "leftovers", "cache")
 SILENT_SECONDS = 600.0
 """After so long without a new line, a run's silence is worth saying."""

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -282,6 +283,7 @@ def provenance(table: Table) -> list[tuple[str, str]]:
     times = sorted(one[:16].replace("T", " ") for run in runs for one in (run.started, run.finished) if one)
     made = [one for run in runs for one in run.earlier_sessions]
     made += [{"git": run.git and run.git.model_dump(), "versions": run.versions, "host": run.host} for run in runs]
+    named = grouped((run for run in runs if run.machine), attrgetter("machine"))
     commits = []
     for git in (one.get("git") for one in made):
         changed = " with local changes" if git and git.get("dirty") else ""
@@ -291,6 +293,11 @@ def provenance(table: Table) -> list[tuple[str, str]]:
         ("Commit", distinct(commits)),
         ("Versions", distinct(", ".join(map(" ".join, (one.get("versions") or {}).items())) for one in made)),
         ("Machine", distinct(_host(one.get("host") or {}) for one in made)),
+        *(
+            [("Machines", listed(f"{name} ({len(own)} runs)" for name, own in sorted(named.items())))]
+            if len(named) > 1
+            else []
+        ),
         ("Seeds", seed_counts(table)),
         ("Runs", f"{times[0]} to {times[-1]} UTC" if times else DASH),
         ("Report", f"made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC from run folders alone"),

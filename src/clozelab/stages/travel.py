@@ -1,0 +1,327 @@
+"""`clozelab pack` and `clozelab pool`: runs travel in small files, and those of several machines become one table.
+
+A pool looks at everything before it writes anything: every pack is unpacked elsewhere and compared with the others and
+with the runs that are there. Then all files but the records are put in place, and then the records. So of a pool that
+was cut off every run that is not whole has no record, which every verb says.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from clozelab.planning.steps import runs_root
+from clozelab.runs.find import Runs, find, identity, select
+from clozelab.runs.fingerprint import RESULTS_VERSIONS
+from clozelab.runs.packs import EXPERIMENT, NOTES, RESULTS, RUNS, Manifest, PackedRun, run_files, unpack, write_pack
+from clozelab.runs.record import COPY_FILE, LOCK_FILE, RUN_FILE, Record, read_record
+from clozelab.runs.upkeep import LAUNCH_FILE, describe_size, merge_launches
+from clozelab.suggestions import own_text
+from clozelab.terminal import parse, path_of, say, wants_help
+from clozelab.verdicts.comparability import settings, sweep_table
+from clozelab.verdicts.experiment import RATE_KEYS, find_experiment, load_experiment
+from clozelab.verdicts.judging import LOOKS_FILE
+from clozelab.verdicts.table import Table, build_table
+
+PACK_HELP = """clozelab pack EXPERIMENT out=FILE [scale=NAME] [runs_dir=FOLDER] [encoders=true] [name=value ...]
+clozelab pack FOLDER out=FILE [encoders=true] [name=value ...]
+
+Packs records, scores, predictions, curves, configurations, vocabularies and the launch's notes of an experiment's runs,
+or of all runs below a FOLDER, into one zip; with encoders=true their weights, too. The same runs make the same bytes.
+Runs that are going on are left out, and so are damaged ones; failed ones come along.
+
+  stage= name= task= seeds=   only these runs (name: arm or row; seeds: 1, or pre-training/fine-tuning 1/2)
+
+`clozelab pool` puts packs together, `clozelab verify FILE` says whether one is true."""
+POOL_HELP = """clozelab pool FILE... [runs_dir=FOLDER]
+
+Puts the runs of packs into runs_dir (default `runs`), beside those that are there, so that report, status, runs and
+reproduce find one table. The same pack again changes nothing.
+
+All of it is refused, before anything is written, where a pack is damaged, has another results version, judges an
+experiment by other claims or trained a row in another way than another pack, or has another run of a cell that is
+there already."""
+FILTERS = ("stage", "name", "task", "seeds")
+PACKED = ("complete", "failed", "interrupted")
+MERGED = (LOOKS_FILE, str(LAUNCH_FILE))
+"""Notes that packs have in common, and that say different things."""
+
+
+def pack(words: Sequence[str]) -> int:
+    """Write the pack and say what it holds; returns the exit status."""
+    if wants_help(words, also_without_words=True):
+        print(PACK_HELP)
+        return 0
+    said = parse("pack", words, names=(1, 1), keys=("out", "encoders", *FILTERS), takes_overrides=True)
+    weights = said.values.get("encoders", "false")
+    if "out" not in said.values or weights not in ("true", "false"):
+        raise ValueError("pack needs out=FILE, the file to write; encoders= is true or false")
+    root, experiment, scale = Path(said.names[0]).absolute(), None, ""
+    if not root.is_dir() or (root / "paper.yaml").is_file():
+        experiment = find_experiment(said.names[0])
+        root, scale = runs_root(experiment, said.overrides)
+        root = root.absolute()
+    elif said.overrides:
+        raise ValueError(f"{said.overrides[0]}: pack has no such key for a folder of runs")
+    filters = {key: said.values[key] for key in FILTERS if key in said.values}
+    found = select(find(root).records if root.is_dir() else [], None, filters)
+    chosen = [one for one in found if one.status in PACKED]
+    if not chosen:
+        raise ValueError(f"no run to pack below {root}; say runs_dir=FOLDER or scale=NAME, or the folder of the runs")
+    base, out = root.parents[1] if experiment else _runs_dir(root, chosen), Path(said.values["out"])
+    runs = [one.model_copy(update={"place": _below(one.folder, base)}) for one in (*chosen, *_shared(chosen, base))]
+    files = {f"{RUNS}/{_below(path, base)}": path for one in runs for path in run_files(one.folder, weights == "true")}
+    files |= {f"{RUNS}/{_below(path, base)}": path for name in NOTES for path in root.rglob(name) if path.is_file()}
+    files |= {f"{EXPERIMENT}/{name}": path for name, path in _files_of(experiment)} if experiment else {}
+    manifest = Manifest(
+        experiment=experiment.name if experiment else "",
+        root=_below(root, base) if experiment else "",
+        scale=scale or ", ".join(sorted({one.scale for one in chosen} - {""})),
+        results_versions=RESULTS_VERSIONS,
+        runs={one.place: PackedRun(fingerprint=one.fingerprint, code=one.code, machine=one.machine) for one in runs},
+        files={},
+    )
+    with tempfile.TemporaryDirectory(prefix="clozelab-pack-") as place:
+        files[RESULTS] = results_of(manifest, runs, experiment, Path(place))
+        write_pack(out, manifest, files)
+    left = Counter(one.status for one in found if one not in chosen)
+    parts = [f"{len(runs)} runs, {describe_size(out.stat().st_size)}", *_machines(runs)]
+    parts += [f"left out: {', '.join(f'{count} {status}' for status, count in left.items())}"] if left else []
+    say(Console(), f"{out}: {'; '.join(parts)}")
+    return 0
+
+
+def _below(path: Path, base: Path) -> str:
+    return path.relative_to(base).as_posix()
+
+
+def _runs_dir(root: Path, records: Iterable[Record]) -> Path:
+    """The folder that the runs below `root` were made below, if they lie there as then; else `root`."""
+    for one in records:
+        home = Path(one.home).parts
+        if home and one.folder.parts[-len(home) :] == home:
+            above = one.folder.parents[len(home) - 1]
+            return above if root.is_relative_to(above) else root
+    return root
+
+
+def _shared(records: Sequence[Record], base: Path) -> Iterator[Record]:
+    """The runs of other experiments that some records speak for: without them nobody would know their encoders."""
+    places = [Path(os.path.normpath(one.folder / one.shared.run)) for one in records if one.shared]
+    own = {one.folder for one in records}
+    for folder in dict.fromkeys(place for place in places if place not in own and place.is_relative_to(base)):
+        if (record := read_record(folder)) is not None:
+            yield record
+
+
+def _files_of(experiment: Path) -> Iterator[tuple[str, Path]]:
+    """An experiment's own files, by their names below experiment/; none may lead out of its folder."""
+    if experiment.is_file():
+        yield experiment.name, experiment
+        return
+    for path in (*experiment.rglob("*.yaml"), *experiment.glob("*.md")):
+        own_text(path, experiment)
+        yield f"{experiment.name}/{_below(path, experiment)}", path
+
+
+def table_of(manifest: Manifest, records: Iterable[Record], experiment: Path | None) -> Table:
+    """The table that a pack's runs make, wherever they lie."""
+    prefix = f"{manifest.root}/" if manifest.root else ""
+    judged = (one for one in records if one.place.startswith(prefix))
+    runs = Runs(Path(RUNS), sorted(judged, key=lambda one: (one.stage != "pretrain", one.place)))
+    return build_table(load_experiment(experiment), runs) if experiment else sweep_table(runs)
+
+
+def results_of(manifest: Manifest, records: Iterable[Record], experiment: Path | None, folder: Path) -> Path:
+    """Write every score of a pack's runs."""
+    from clozelab.report.render import write_results  # matplotlib: not for --help
+
+    write_results(folder / RESULTS, table_of(manifest, records, experiment), manifest.scale)
+    return folder / RESULTS
+
+
+def _machines(records: Iterable[Record]) -> list[str]:
+    counts = Counter(one.machine or "an unknown machine" for one in records)
+    shown = ", ".join(f"{name} ({count} runs)" for name, count in sorted(counts.items()))
+    return [f"machines: {shown}"] if len(counts) > 1 else []
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A pack, unpacked elsewhere."""
+
+    path: Path
+    folder: Path
+    manifest: Manifest
+    records: list[Record]
+
+    @property
+    def experiment(self) -> Path | None:
+        return self.folder / EXPERIMENT / self.manifest.experiment if self.manifest.experiment else None
+
+
+def open_parcel(path: Path, folder: Path) -> tuple[Parcel, list[str]]:
+    """(a pack, its files that are not what its manifest says). ValueError: it is none, or of other code's results."""
+    manifest, wrong = unpack(path, folder)
+    parcel = Parcel(path, folder, manifest, find(folder / RUNS).records)
+    for one in parcel.records:
+        if one.stage in RESULTS_VERSIONS and one.results_version not in (0, RESULTS_VERSIONS[one.stage]):
+            raise ValueError(
+                f"{path}: {one.place} has results version {one.results_version} of {one.stage}, and here it is "
+                f"{RESULTS_VERSIONS[one.stage]}: no report may mix them; use the code that made it"
+            )
+    return parcel, wrong
+
+
+def pool(words: Sequence[str]) -> int:
+    """Put the runs of packs where they belong; returns the exit status."""
+    if wants_help(words, also_without_words=True):
+        print(POOL_HELP)
+        return 0
+    said = parse("pool", words, names=(1, None), keys=("runs_dir",))
+    target = Path(path_of("runs_dir", said.values))
+    with tempfile.TemporaryDirectory(prefix="clozelab-pool-") as place:
+        parcels = []
+        for number, name in enumerate(said.names):
+            parcel, wrong = open_parcel(Path(name), Path(place) / str(number))
+            known = {one.place: one.fingerprint for one in parcel.records if one.status in PACKED}
+            wrong += [key for key, one in parcel.manifest.runs.items() if known.get(key) != one.fingerprint]
+            if wrong or len(known) < len(parcel.records):
+                what = (wrong or [one.place for one in parcel.records if one.place not in known])[0]
+                raise ValueError(f"{name} is damaged: {what} is not what its manifest says; fetch it again")
+            parcels.append(parcel)
+        _check_claims(parcels)
+        there = find(target).records if target.is_dir() else []
+        _check_protocols(parcels, there)
+        _check_cells(parcels, there)
+        new = _missing(parcels, target)
+        _put(new, target)
+        _merge_notes(parcels, target)
+    added = sum(name.endswith(f"/{RUN_FILE}") for name in new)
+    records = find(target).records
+    parts = [f"{added} runs added, {len(records) - added} were there", *_machines(records)]
+    say(Console(), f"{target}: {'; '.join(parts)}")
+    return 0
+
+
+def _check_claims(parcels: Iterable[Parcel]) -> None:
+    """ValueError where two packs judge one experiment differently."""
+    first: dict[str, tuple[Parcel, Any]] = {}
+    for parcel in parcels:
+        if parcel.experiment:
+            claims = load_experiment(parcel.experiment).model_dump(mode="json", exclude={"folder"})
+            other, theirs = first.setdefault(parcel.manifest.experiment, (parcel, claims))
+            if apart := [key for key in claims if claims[key] != theirs[key]]:
+                raise ValueError(
+                    f"{parcel.path}: its {parcel.manifest.experiment} has other {' and '.join(apart)} than that of "
+                    f"{other.path}; pack both with one paper.yaml"
+                )
+
+
+def _check_protocols(parcels: Iterable[Parcel], there: Sequence[Record]) -> None:
+    """ValueError where a row of an experiment was made in one way in one pack, and in another way elsewhere."""
+    judged = {one.manifest.experiment for one in parcels} - {""}
+    known: dict[tuple[str, ...], dict[str, tuple[str, str]]] = {}
+    sources = [("runs_dir", there), *((str(one.path), one.records) for one in parcels)]
+    for source, records in sources:
+        mine: dict[tuple[str, ...], dict[str, set[str]]] = {}
+        for one in (one for one in records if one.experiment in judged and one.is_complete):
+            group = mine.setdefault((one.experiment, one.scale, one.stage, one.name, one.task), {})
+            for key, value in settings(one).items():
+                group.setdefault(key, set()).add(value)
+        for names, values in mine.items():
+            theirs = known.setdefault(names, {key: (", ".join(sorted(all_)), source) for key, all_ in values.items()})
+            for key in sorted((values.keys() | theirs.keys()) - {*RATE_KEYS}):
+                now, (before, where) = ", ".join(sorted(values.get(key, {"none"}))), theirs.get(key, ("none", source))
+                if not set(now.split(", ")) & set(before.split(", ")):
+                    raise ValueError(
+                        f"{source}: {' '.join(filter(None, names[2:]))} was made with {key} {now}, and with {before} "
+                        f"in {where}: they are no runs of one table"
+                    )
+
+
+def _check_cells(parcels: Iterable[Parcel], there: Sequence[Record]) -> None:
+    """ValueError where two different runs are called the same."""
+    cells: dict[Any, tuple[str, Record]] = {}
+    judged = {one.manifest.experiment for one in parcels} - {""}
+    for source, records in [("runs_dir", there), *((str(one.path), one.records) for one in parcels)]:
+        for one in (one for one in records if one.experiment in judged and one.status in PACKED):
+            where, other = cells.setdefault(identity(one), (source, one))
+            if other.place != one.place:
+                raise ValueError(f"{source}: {one.place} is the same cell as {other.place} of {where}; leave one out")
+
+
+def _missing(parcels: Iterable[Parcel], target: Path) -> dict[str, Path]:
+    """Name below `target` -> file of a pack, of all that is not there. ValueError where another file is."""
+    new: dict[str, Path] = {}
+    for parcel in parcels:
+        for name in (name.removeprefix(f"{RUNS}/") for name in parcel.manifest.files if name.startswith(f"{RUNS}/")):
+            if name.endswith(MERGED):
+                continue
+            mine, there = parcel.folder / RUNS / name, new.get(name, target / name)
+            if not there.exists():
+                new[name] = mine
+            elif not _is_same(mine, there):
+                raise ValueError(
+                    f"{parcel.path}: {name} is another one than in {target if there == target / name else 'a pack'}: "
+                    "two runs of one cell; pack without one of them (name= task= seeds=)"
+                )
+    return new
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Whether two files say the same; a record that looked at its inputs again has other times of them."""
+    if one.name != RUN_FILE:
+        return filecmp.cmp(one, other, shallow=False)
+    records = [read_record(path.parent) for path in (one, other)]
+    return len({record.model_dump_json(exclude={"watched"}) for record in records if record}) == 1
+
+
+def _put(new: Mapping[str, Path], target: Path) -> None:
+    """First a sign of every run, last their records: what is cut off in between is no run, and is named as none."""
+    records = [name for name in new if name.endswith(f"/{RUN_FILE}")]
+    for name in records:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).with_name(LOCK_FILE).touch()
+    for name in sorted(new, key=lambda name: (name in records, name)):
+        path = target / name
+        for place in [path.with_name(COPY_FILE), path] if name in records else [path]:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+            shutil.copyfile(new[name], temporary)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(place)
+
+
+def _merge_notes(parcels: Iterable[Parcel], target: Path) -> None:
+    """Looks that anybody took, each once and in their order; jobs that any launch was to run."""
+    for parcel in parcels:
+        for name in (name.removeprefix(f"{RUNS}/") for name in parcel.manifest.files if name.endswith(MERGED)):
+            path, theirs = target / name, parcel.folder / RUNS / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                shutil.copyfile(theirs, path)
+            elif name.endswith(LOOKS_FILE):
+                lines = [line for one in (path, theirs) for line in one.read_text(encoding="utf-8").splitlines()]
+                ordered = sorted(dict.fromkeys(filter(None, lines)), key=_time_of)
+                path.write_text("".join(f"{line}\n" for line in ordered), encoding="utf-8")
+            else:
+                merge_launches(path.parents[1], theirs.parents[1])
+
+
+def _time_of(line: str) -> str:
+    try:
+        return str(json.loads(line)["time"])
+    except (ValueError, KeyError, TypeError):
+        return ""

@@ -1,0 +1,368 @@
+"""`clozelab pack` and `pool`: what travels is whole, the same table comes of it, and what does not fit is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import stat
+import zipfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from clozelab.cli import main
+from clozelab.report import render
+from clozelab.runs.find import find
+from clozelab.runs.packs import MANIFEST, RUNS
+from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.verdicts.experiment import load_experiment
+
+NAME = "table5_pretraining_tasks"
+MEANS = {(row, task): 60.0 + 3.0 * place for place, row in enumerate(("mlm_nsp", "mlm", "ltr"))
+         for task in ("mnli", "mrpc")}  # fmt: skip
+
+PAIR: list[Path] = []
+
+
+def say(words: list[str], capsys: Any) -> tuple[int, str]:
+    capsys.readouterr()
+    status = main(words)
+    out = capsys.readouterr()
+    return status, " ".join((out.out + out.err).split())
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def on_machines(root: Path) -> None:
+    """Odd pre-training seeds on one machine, even ones on another."""
+    for path in root.rglob("run.json"):
+        config = json.loads(path.read_text())["config"]
+        host = f"machine-{config.get('pretrain_seed', config['seed']) % 2}"
+        edit(path, process={"pid": 1, "host": host})
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def packed(make_runs: Any, tmp_path: Path, capsys: Any) -> Callable[..., Path]:
+    """packed(name, *seeds) -> a pack of the runs of these pre-training seeds, made in a folder of their own."""
+
+    def make(
+        name: str, *seeds: int, change: Callable[[Path], None] = lambda _: None, words: tuple[str, ...] = ()
+    ) -> Path:
+        root = make_runs(MEANS, pretrain_seeds=seeds, finetune_seeds=(1,), below=name)
+        on_machines(root)
+        change(root)
+        out = tmp_path / f"{name}.zip"
+        assert say(["pack", NAME, "scale=demo", f"runs_dir={tmp_path / name}", f"out={out}", *words], capsys)[0] == 0
+        return out
+
+    return make
+
+
+@pytest.fixture
+def pair(packed: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Packs of seeds 1 and 2, made once."""
+    if not PAIR:
+        kept = tmp_path_factory.mktemp("pair")
+        PAIR.extend(Path(shutil.copy(packed(name, seed), kept)) for seed, name in ((1, "one"), (2, "two")))
+    return PAIR
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take longer than everything else, and are drawn from the same table."""
+    monkeypatch.setattr(render, "_plots", lambda *_: {})
+
+
+class Noon(datetime):
+    @classmethod
+    def now(cls, _tz: Any = None) -> Any:
+        return datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+def test_ten_seeds_cut_in_five_make_the_joint_report(
+    packed: Any, make_runs: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Byte for byte; each machine is named in it. The same packs again change nothing, nor does their order."""
+    packs = [str(packed(f"part{first}", first, first + 1)) for first in range(1, 11, 2)]
+    status, said = say(["pool", *packs[::-1], f"runs_dir={tmp_path / 'pooled'}"], capsys)
+    assert status == 0 and "90 runs added, 0 were there" in said
+    assert "machine-0 (45 runs), machine-1 (45 runs)" in said
+    joint = make_runs(MEANS, pretrain_seeds=tuple(range(1, 11)), finetune_seeds=(1,), below="joint")
+    on_machines(joint)
+    before = contents(tmp_path / "pooled")
+    assert "0 runs added, 90 were there" in say(["pool", *packs, f"runs_dir={tmp_path / 'pooled'}"], capsys)[1]
+    assert contents(tmp_path / "pooled") == before
+    monkeypatch.setattr("clozelab.verdicts.accounts.datetime", Noon)
+    reports = []
+    for root in (joint, tmp_path / "pooled" / NAME / "demo"):
+        render.write_report(load_experiment(EXPERIMENTS_DIR / NAME), root, root / "report", scale="demo")
+        reports.append(contents(root / "report"))
+    assert reports[0].keys() >= {"report.md", "report.html", "results.csv"} and reports[0] == reports[1]
+    assert b"machine-0 (45 runs) and machine-1 (45 runs)" in reports[0]["report.md"]
+    assert reports[0]["results.csv"].count(b",machine-0,") == 45
+
+
+def test_a_pack_has_the_same_bytes_again_and_what_it_needs_alone(packed: Any, tmp_path: Path, capsys: Any) -> None:
+    """Of equal vocabularies one; weights on request; runs that go on are left out, and said to be."""
+
+    def change(root: Path) -> None:
+        for seed in (1, 2):
+            folder = root / "pretrain" / "mlm" / f"seed-{seed}"
+            (folder / "encoder").mkdir()
+            for name in ("vocab.txt", "model.safetensors", "config.json"):
+                (folder / "encoder" / name).write_text("the same")
+            for name in ("log.txt", "nbest_predictions.json", ".run.json.copy"):
+                (folder / name).write_text("stays at home")
+        edit(root / "pretrain" / "ltr" / "seed-1" / "run.json", status="running")
+
+    one = packed("one", 1, 2, change=change)
+    words = ["pack", NAME, "scale=demo", f"runs_dir={tmp_path / 'one'}"]
+    status, said = say([*words, f"out={tmp_path / 'again.zip'}"], capsys)
+    assert (tmp_path / "again.zip").read_bytes() == one.read_bytes()
+    assert status == 0 and "17 runs" in said and "left out: 1 " in said and "kB" in said
+    with zipfile.ZipFile(one) as archive:
+        manifest, names = json.loads(archive.read(MANIFEST)), archive.namelist()
+    assert len([name for name in manifest["files"] if name.endswith("/vocab.txt")]) == 2
+    assert len([name for name in names if name.endswith(("/vocab.txt", "encoder/config.json"))]) == 1
+    assert not [
+        name
+        for name in manifest["files"]
+        if "stays" in name or (name.endswith((".txt", ".copy", ".safetensors")) and "vocab" not in name)
+    ]
+    assert say([*words, f"out={tmp_path / 'heavy.zip'}", "encoders=true", "seeds=1", "name=mlm"], capsys)[0] == 0
+    with zipfile.ZipFile(tmp_path / "heavy.zip") as archive:
+        heavy = json.loads(archive.read(MANIFEST))
+    assert [name.rpartition("/")[2] for name in heavy["files"] if "encoder/" in name] == [
+        "config.json",
+        "model.safetensors",
+        "vocab.txt",
+    ]
+    assert [*heavy["runs"]] == [f"{NAME}/demo/pretrain/mlm/seed-1"]
+    assert [*heavy["runs"].values()] == [{"fingerprint": "f" * 64, "code": "", "machine": "machine-1"}]
+
+
+def rewritten(path: Path, change: Callable[[dict[str, bytes], dict[str, Any]], None]) -> None:
+    """A pack with other entries and another manifest, as a forger would write it."""
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist() if name != MANIFEST}
+        manifest = json.loads(archive.read(MANIFEST))
+    change(entries, manifest)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in ({MANIFEST: json.dumps(manifest).encode()} | entries).items():
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = (stat.S_IFLNK | 0o777) << 16 if content == b"/etc/passwd" else 0o644 << 16
+            archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
+
+
+def planted(name: str, content: bytes = b"planted", times: int = 1) -> Callable[[Path], None]:
+    def plant(entries: dict[str, bytes], manifest: dict[str, Any]) -> None:
+        entries[name] = content
+        for number in range(times):
+            manifest["files"][f"{name}{number or ''}"] = hashlib.sha256(content).hexdigest()
+
+    return lambda path: rewritten(path, plant)
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def other_score(entries: dict[str, bytes], manifest: dict[str, Any]) -> None:
+    name = next(name for name in entries if name.endswith("/scores.json"))
+    entries[name] = entries[name].replace(b"0.", b"0.9", 1)
+
+
+RUN = f"{RUNS}/{NAME}/demo/pretrain/mlm/seed-1"
+BAD = {
+    "flipped": (flipped, "is damaged"),
+    "cut": (lambda path: path.write_bytes(path.read_bytes()[:-400]), "is damaged, or no pack"),
+    "text": (lambda path: path.write_text("not a zip"), "is damaged, or no pack"),
+    "another zip": (lambda path: zipfile.ZipFile(path, "w").writestr("a", "b"), "is no pack: it has no manifest.json"),
+    "changed": (lambda path: rewritten(path, other_score), "scores.json is not what its manifest says"),
+    "upwards": (planted(f"{RUNS}/../../x/run.json"), "leads out of a folder"),
+    "absolute": (planted("/tmp/run.json"), "leads out of a folder"),
+    "hidden": (planted(f"{RUNS}/a/.lock"), "leads out of a folder, or is hidden"),
+    "backslash": (planted(f"{RUNS}/..\\x/run.json"), "leads out of a folder"),
+    "link": (planted(f"{RUN}/encoder/vocab.txt", b"/etc/passwd"), "is a link"),
+    "stranger": (planted(f"{RUN}/sitecustomize.py"), "is no file that packs have"),
+    "not listed": (lambda path: rewritten(path, lambda entries, _: entries.update({"a": b""})), "do not agree"),
+    "missing": (lambda path: rewritten(path, lambda entries, _: entries.pop("results.csv")), "do not agree"),
+    "bomb": (planted(f"{RUN}/encoder/vocab.txt", bytes(2**25)), "unpacks to over 16,777,216 bytes"),
+    "many bombs": (planted(f"{RUN}/encoder/vocab.txt", bytes(2**20), times=20), "unpacks to over 16,777,216 bytes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_damaged_or_hostile_pack_is_refused_before_anything_is_written(
+    kind: str, pair: list[Path], tmp_path: Path, capsys: Any
+) -> None:
+    harm, message = BAD[kind]
+    packs = [Path(shutil.copy(pack, tmp_path)) for pack in pair]
+    harm(packs[1])
+    before = set(tmp_path.rglob("*"))
+    status, said = say(["pool", *map(str, packs), f"runs_dir={tmp_path / 'pooled'}"], capsys)
+    assert status == 1 and message in said and "two.zip" in said
+    assert set(tmp_path.rglob("*")) == before
+
+
+def other_version(root: Path) -> None:
+    for path in root.rglob("run.json"):
+        edit(path, results_version=4)
+
+
+def other_epochs(root: Path) -> None:
+    for path in root.glob("finetune/mlm/*/mnli/*/run.json"):
+        edit(path, config=json.loads(path.read_text())["config"] | {"epochs": 7})
+
+
+def elsewhere(root: Path) -> None:
+    """Seed 2 calls itself seed 1."""
+    for path in root.glob("pretrain/mlm/*/run.json"):
+        edit(path, config=json.loads(path.read_text())["config"] | {"seed": 1})
+
+
+MISFITS: dict[str, tuple[Any, ...]] = {
+    "version": (2, other_version, "has results version 4 of pretrain, and here it is 5"),
+    "protocol": (2, other_epochs, "finetune mlm mnli was made with epochs 7, and with none in"),
+    "cell": (2, elsewhere, "is the same cell as"),
+    "contents": (1, lambda root: edit(root / "pretrain/mlm/seed-1/run.json", seconds=1.0), "two runs of one cell"),
+}
+
+
+@pytest.mark.parametrize("kind", MISFITS)
+def test_packs_that_do_not_match_are_refused_before_anything_is_written(
+    kind: str, packed: Any, tmp_path: Path, capsys: Any
+) -> None:
+    seed, change, message = MISFITS[kind]
+    packs = [str(packed("one", 1)), str(packed("two", seed, change=change))]
+    status, said = say(["pool", *packs, f"runs_dir={tmp_path / 'pooled'}"], capsys)
+    assert status == 1 and message in said and not (tmp_path / "pooled").exists()
+    # The same where the first one has been pooled already.
+    assert say(["pool", packs[0], f"runs_dir={tmp_path / 'pooled'}"], capsys)[0] == 0
+    before = contents(tmp_path / "pooled")
+    status, said = say(["pool", packs[1], f"runs_dir={tmp_path / 'pooled'}"], capsys)
+    assert status == 1 and message in said and contents(tmp_path / "pooled") == before
+
+
+def test_other_claims_of_one_experiment_are_refused(packed: Any, tmp_path: Path, capsys: Any) -> None:
+    def change(entries: dict[str, bytes], manifest: dict[str, Any]) -> None:
+        name = f"experiment/{NAME}/paper.yaml"
+        said = yaml.safe_load(entries[name])
+        said["claims"][0]["text"] += ", or so"
+        entries[name] = yaml.safe_dump(said).encode()
+        manifest["files"][name] = hashlib.sha256(entries[name]).hexdigest()
+
+    packs = [packed("one", 1), packed("two", 2)]
+    rewritten(packs[1], change)
+    status, said = say(["pool", *map(str, packs), f"runs_dir={tmp_path / 'pooled'}"], capsys)
+    assert status == 1 and f"its {NAME} has other claims than that of" in said and not (tmp_path / "pooled").exists()
+
+
+def test_a_pool_that_was_cut_off_is_never_taken_for_whole(
+    packed: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At whichever file: every run either counts and is whole, or is named as damaged. The same command mends it."""
+    pack = packed("one", 1)
+    replace, left = Path.replace, 0
+
+    def cut(path: Path, target: Any) -> Path:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError("the disk is full")
+        return replace(path, target)
+
+    seen = set()
+    for files in (0, 1, 10, 14, 20, 25):
+        target = tmp_path / f"pooled-{files}"
+        with monkeypatch.context() as patch:
+            left = files
+            patch.setattr(Path, "replace", cut)
+            assert say(["pool", str(pack), f"runs_dir={target}"], capsys)[0] == 1
+        found = find(target)
+        whole = {one.place for one in found.runs if one.is_complete}
+        assert len(found.records) == 9 and len(found.damaged) == 9 - len(whole) > 0
+        seen.add(len(whole))
+        for one in whole:
+            theirs = contents(tmp_path / "one" / one)
+            assert contents(target / one).items() >= theirs.items()
+        assert say(["pool", str(pack), f"runs_dir={target}"], capsys)[0] == 0
+        assert len([one for one in find(target).runs if one.is_complete]) == 9
+    assert len(seen) > 2
+
+
+def test_looks_and_launches_of_all_packs_come_along(packed: Any, tmp_path: Path, capsys: Any) -> None:
+    def noted(day: int) -> Callable[[Path], None]:
+        def note(root: Path) -> None:
+            look = {"time": f"2030-01-0{day}T00:00:00+00:00", "seeds": {"a": str(day)}, "verdicts": {}, "rule": ""}
+            (root / "looks.jsonl").write_text(json.dumps(look) + "\n")
+            (root / "launcher").mkdir()
+            launch = {
+                "words": ["reproduce"],
+                "started_in": "/there",
+                "root": str(root),
+                "jobs": [["mlm", "", str(day)]],
+            }
+            (root / "launcher" / "launch.json").write_text(json.dumps({"pretrain": launch}))
+
+        return note
+
+    packs = [str(packed(f"day{day}", day, change=noted(day))) for day in (2, 1)]
+    for _ in range(2):
+        assert say(["pool", *packs, f"runs_dir={tmp_path / 'pooled'}"], capsys)[0] == 0
+        root = tmp_path / "pooled" / NAME / "demo"
+        assert [json.loads(line)["time"][:10] for line in (root / "looks.jsonl").open()] == ["2030-01-01", "2030-01-02"]
+        launches = json.loads((root / "launcher" / "launch.json").read_text())
+        assert sorted(job[2] for job in launches["pretrain"]["jobs"]) == ["1", "2"]
+
+
+def test_what_a_shared_run_speaks_for_comes_along(packed: Any, tmp_path: Path, capsys: Any) -> None:
+    def share(root: Path) -> None:
+        other = root.parents[1] / "other" / "demo" / "pretrain" / "mlm" / "seed-1"
+        shutil.copytree(root / "pretrain/mlm/seed-1", other)
+        edit(
+            other / "run.json", config=json.loads((other / "run.json").read_text())["config"] | {"experiment": "other"}
+        )
+        edit(root / "pretrain/mlm/seed-1/run.json", shared={"run": "../../../../../other/demo/pretrain/mlm/seed-1",
+                                                            "fingerprint": "f", "weights": "w"})  # fmt: skip
+
+    pack = packed("one", 1, change=share)
+    assert say(["pool", str(pack), f"runs_dir={tmp_path / 'pooled'}"], capsys)[0] == 0
+    assert (tmp_path / "pooled/other/demo/pretrain/mlm/seed-1/run.json").is_file()
+
+
+def test_runs_without_an_experiment_keep_their_places_below_runs_dir(
+    make_runs: Any, tmp_path: Path, capsys: Any
+) -> None:
+    root = make_runs(MEANS, pretrain_seeds=(1,), finetune_seeds=(1,), below="one")
+    for path in root.rglob("run.json"):
+        edit(path, home=path.parent.relative_to(tmp_path / "one").as_posix())
+    assert say(["pack", str(root), f"out={tmp_path / 'one.zip'}"], capsys)[0] == 0
+    assert say(["pool", str(tmp_path / "one.zip"), f"runs_dir={tmp_path / 'pooled'}"], capsys)[0] == 0
+    assert {one.place for one in find(tmp_path / "pooled").runs} == {one.place for one in find(tmp_path / "one").runs}
+
+
+def test_what_cannot_be_packed_is_one_sentence(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "runs").mkdir()
+    for words, message in (
+        (["pack", str(tmp_path)], "pack needs out=FILE"),
+        (["pack", str(tmp_path / "runs"), "out=x.zip"], "no run to pack below"),
+        (["pack", NAME, "scale=demo", f"runs_dir={tmp_path}", "out=x.zip"], "no run to pack below"),
+        (["pack", str(tmp_path), "out=x.zip", "seed=1"], "seed=1: pack has no such key"),
+        (["pool", str(tmp_path / "none.zip")], "there is no file"),
+    ):
+        status, said = say(words, capsys)
+        assert status == 1 and message in said
