@@ -35,8 +35,9 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from clozelab import config as schema
+from clozelab.config import copied
 from clozelab.launch import experiments
-from clozelab.launch.experiments import KINDS, copied
+from clozelab.launch.experiments import KINDS
 from clozelab.runs.fingerprint import no_value, redacted_words
 from clozelab.schema import SCHEMAS
 from clozelab.suggestions import CONF_DIR, key_of, nearest
