@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from microworld.world import write_world
 
@@ -25,4 +27,8 @@ def small_settings() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def small_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("microworld"), **SETTINGS)
+    """Written by the first of pytest-xdist's processes that needs it (8 s); nobody changes it."""
+    is_alone = "PYTEST_XDIST_WORKER" not in os.environ
+    base = tmp_path_factory.getbasetemp() if is_alone else tmp_path_factory.getbasetemp().parent
+    with FileLock(base / "microworld.lock"):
+        return write_world(base / "microworld", **SETTINGS)  # does nothing where it lies already
