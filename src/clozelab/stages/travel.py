@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich import filesize
 from rich.console import Console
 
 from clozelab.planning.steps import runs_root
@@ -25,7 +26,7 @@ from clozelab.runs.find import Runs, find, identity, select
 from clozelab.runs.fingerprint import RESULTS_VERSIONS
 from clozelab.runs.packs import EXPERIMENT, NOTES, RESULTS, RUNS, Manifest, PackedRun, run_files, unpack, write_pack
 from clozelab.runs.record import COPY_FILE, LOCK_FILE, RUN_FILE, Record, read_record
-from clozelab.runs.upkeep import LAUNCH_FILE, describe_size, merge_launches
+from clozelab.runs.upkeep import LAUNCH_FILE, merge_launches
 from clozelab.suggestions import own_text
 from clozelab.terminal import parse, path_of, say, wants_help
 from clozelab.verdicts.comparability import settings, sweep_table
@@ -95,7 +96,7 @@ def pack(words: Sequence[str]) -> int:
         files[RESULTS] = results_of(manifest, runs, experiment, Path(place))
         write_pack(out, manifest, files)
     left = Counter(one.status for one in found if one not in chosen)
-    parts = [f"{len(runs)} runs, {describe_size(out.stat().st_size)}", *_machines(runs)]
+    parts = [f"{len(runs)} runs, {filesize.decimal(out.stat().st_size)}", *_machines(runs)]
     parts += [f"left out: {', '.join(f'{count} {status}' for status, count in left.items())}"] if left else []
     say(Console(), f"{out}: {'; '.join(parts)}")
     return 0
