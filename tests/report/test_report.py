@@ -57,7 +57,10 @@ def test_files(make_runs: Callable[..., Path], writers: Any) -> None:
     names = {path.name for path in report.folder.iterdir()}
     stems = ("curves", "curves-dark", "table", "table-dark")
     plots = {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg")}
-    assert names == {"report.md", "report.html", "results.csv"} | plots
+    assert names == {"report.md", "report.html", "results.csv", "claims.csv"} | plots
+    with (report.folder / "claims.csv").open(newline="") as file:
+        claims = list(csv.DictReader(file))
+    assert [one["verdict"] for one in claims] == [one.word for one in report.judgements]
     for text in (texts(report)["report.md"], texts(report)["report.html"]):
         assert "Ablation over the pre-training tasks" in text
         assert "Does next-sentence prediction help" in text  # the README's question

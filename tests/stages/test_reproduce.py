@@ -98,7 +98,8 @@ def judgement(experiment: Experiment, number: int, seeds: int, verdict: str, p: 
     about = experiment.columns[0 if number < 2 else 1]
     column = DataColumn("x", "x", "m", about, False, tasks=("mrpc",) if number < 2 else ())
     known = {"key": f"{' '.join(map(str, range(1, seeds + 1)))}/1"}
-    return Judgement(experiment.claims[number], column, "x", found, verdict, p=p, seeds=known)
+    claim = experiment.claims[number]
+    return Judgement(claim, column, "x", found, verdict, p=p, seeds=known, rows=claim.rows)
 
 
 def test_the_next_seed_goes_to_the_claim_that_is_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,7 @@ REFUSED = [
     ("floor: small", "floor: smal", "rows.1: floor: 'smal' is none of the rows; did you mean 'small'?"),
     ("row: base,", "row: small,", "rows: row 'small' is there twice"),
     ("row: base,", "", "rows.1: lacks row, the row's name"),
-    ("decreasing", "down", "claims.0.direction is 'down'; it is lower or higher with compare"),
+    ("decreasing", "down", "claims.0.direction is 'down'; it is lower, higher or crosses with compare"),
     ("decreasing", "lower", "claims.0: direction is 'lower'; with rows it is increasing, decreasing or within"),
     ("decreasing", "decreasing, points: 1.0", "claims.0: points, a number above 0, belongs to direction: within"),
     ("decreasing", "decreasing, paper_delta: -1.5", "claims.0: paper_delta is -1.5; of several differences it is null"),

@@ -12,6 +12,7 @@ import pytest
 
 from clozelab.metrics.statistics import FINETUNING_SEEDS
 from clozelab.runs.find import find
+from clozelab.suggestions import duration
 from clozelab.verdicts.accounts import problems
 from clozelab.verdicts.experiment import Claim, Experiment, find_experiment, load_experiment
 from clozelab.verdicts.judging import (
@@ -495,3 +496,25 @@ def test_a_size_is_held_against_means_only(
         words = {"median": "medians", "best": "the best"}[averaging]
         assert mrpc.paper_size is None
         assert f"the paper's numbers are {words} of its runs, ours means: direction only" in mrpc.note
+
+
+def test_what_is_needed_is_said_in_hours(experiment: Experiment, make_runs: Callable[..., Path]) -> None:
+    """As these runs took: a seed is two pre-trainings and two times two fine-tunings of six minutes each."""
+    means = {("ltr", "mrpc"): 70.4, ("mlm", "mrpc"): 70.0}
+    root = make_runs(means)
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.verdict == INCONCLUSIVE and one.decisive_seeds is not None
+    more = one.decisive_seeds - 3
+    assert one.needs.endswith(f"; {more} more take about {duration(more * 6 * 360.0)}, as these runs took")
+    for number, path in enumerate(sorted(root.glob("*/*/**/run.json"))):  # two at a time
+        begin = f"2030-01-01T{number // 2:02d}:00:00+00:00"
+        state = json.loads(path.read_text()) | {"started": begin, "finished": begin.replace("00:00+", "06:00+")}
+        path.write_text(json.dumps(state))
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.needs.endswith(f"about {duration(more * 3 * 360.0)}, as these runs took")
+    (alone,) = judged(experiment, make_runs(means, pretrain_seeds=(1,), below="one"))["ltr_hurts_mrpc"]
+    assert alone.needs == "needs 2 or more pre-training seeds; 1 more takes about 36.0 min, as these runs took"
+    for path in (root / "pretrain").rglob("run.json"):  # no time that is known: seeds alone
+        path.write_text(path.read_text().replace('"seconds": 360.0', '"seconds": 0.0'))
+    (one,) = judged(experiment, root)["ltr_hurts_mrpc"]
+    assert one.needs.endswith("at this difference and spread")

@@ -16,10 +16,10 @@ from clozelab.report.plots import races_to_draw
 from clozelab.report.render import Report, write_latex, write_report
 from clozelab.runs.find import find
 from clozelab.stages.report import print_page
-from clozelab.verdicts.accounts import arm_labels, find_lines
+from clozelab.verdicts.accounts import arm_labels
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 from clozelab.verdicts.points import Race, find_races, sentence
-from clozelab.verdicts.table import build_table
+from clozelab.verdicts.table import build_table, find_lines
 
 FIGURE_5 = "figure5_training_steps"
 PERCENTS = (5, 10, 25, 50, 75, 100)
@@ -235,6 +235,11 @@ def test_the_report_shows_points_and_names_arms(tmp_path: Path, writers: Any) ->
     console = Console(width=400, file=io.StringIO())
     print_page(report.page, console)
     assert report.page["races"][0]["sentence"] in console.file.getvalue()
+    # MLM is 3 points behind at 100 k tokens and 0.1 ahead at 250 k; straight lines over the logarithm.
+    place = "at 243 k tokens"
+    assert f"mlm overtakes ltr {place}; 95 % interval: [" in text and f"mlm overtakes ltr {place}" in tex
+    assert f"mlm overtakes ltr {place}" in (report.folder / "report.html").read_text()
+    assert place in console.file.getvalue() and place in (report.folder / "claims.csv").read_text()
     # A whole run is not "MLM after 5 %".
     assert [arm["label"] for arm in report.page["arms"]] == ["mlm", "ltr"]
     assert report.page["costs"][0]["label"] == "pre-training mlm"

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -184,6 +185,38 @@ def seeds_needed(
     shifts = np.outer(np.minimum(effects, LARGEST_EFFECT), np.sqrt(seeds))  # [effects, numbers of seeds]
     enough = seeds[stats.nct.cdf(quantiles, seeds - 1, shifts).sum(axis=0) <= 1.0 - power]
     return int(enough[0]) if len(enough) else None
+
+
+def zero_crossings(
+    places: Sequence[float], differences: ArrayLike, confidence: float = CONFIDENCE
+) -> tuple[list[float], list[tuple[float, float]]]:
+    """Where a mean difference changes sign, and all stretches where a t test over seeds does not exclude zero.
+
+    Those stretches are the confidence set of the place: the true one is in them in so many of experiments. Between two
+    places every seed's difference is a straight line, so the squared t is above its limit by the sign of a parabola.
+
+    Args:
+        places: ascending, two or more.
+        differences: [seeds, places], of two seeds or more.
+
+    Returns:
+        (places, stretches), both in order. A stretch that begins at the first place or ends at the last may go on.
+    """
+    values, changes, stretches = np.asarray(differences, dtype=np.float64), list[float](), list[tuple[float, float]]()
+    count, limit = len(values), _quantile(len(values), confidence) ** 2
+    for (left, right), (one, other) in zip(pairwise(places), pairwise(values.T), strict=True):
+        begin, gain, spread = one.mean(), other.mean() - one.mean(), np.cov(one, other - one)
+        if begin * other.mean() < 0.0 or (begin == 0.0 and gain):
+            changes.append(float(left - (right - left) * begin / gain))
+        parabola = [count * gain**2, 2.0 * count * begin * gain, count * begin**2] - limit * np.array(
+            [spread[1, 1], 2.0 * spread[0, 1], spread[0, 0]]
+        )
+        roots = sorted(float(root.real) for root in np.roots(parabola) if root.imag == 0.0 and 0.0 < root.real < 1.0)
+        for low, high in pairwise([left, *(left + root * (right - left) for root in roots), right]):
+            if np.polyval(parabola, ((low + high) / 2.0 - left) / (right - left)) <= 0.0:
+                joins = bool(stretches) and stretches[-1][1] == low
+                stretches[-1:] = [(stretches[-1][0], high)] if joins else [*stretches[-1:], (low, high)]
+    return changes, stretches
 
 
 def smallest_detectable_difference(sd: float, n: int, confidence: float = CONFIDENCE, power: float = POWER) -> float:

@@ -28,12 +28,12 @@ from clozelab.suggestions import (
     span,
     with_direction,
 )
-from clozelab.verdicts.accounts import costs, find_lines, known_losses, learnt, problems, provenance, seed_counts
-from clozelab.verdicts.experiment import MONOTONE, OUR_SPLIT, PERCENT, SPREAD
+from clozelab.verdicts.accounts import costs, known_losses, learnt, problems, provenance, seed_counts
+from clozelab.verdicts.experiment import CROSSES, MONOTONE, OUR_SPLIT, PERCENT, SPREAD
 from clozelab.verdicts.judging import ONE_SEED, Judgement, Look, summarise
 from clozelab.verdicts.links import correct, link_between
 from clozelab.verdicts.points import find_races, race_page
-from clozelab.verdicts.table import DataColumn, Table
+from clozelab.verdicts.table import DataColumn, Table, find_lines
 
 POINTS = "points"
 KINDS = {"hold": "holds", "fail": "fails"}
@@ -116,13 +116,13 @@ def _judgement_pages(judgements: Sequence[Judgement], table: Table, axis: float)
                 "compared": _compared(one, table),
                 "paper": paper,
                 "judged_on": one.judged_on,
-                "ours": signed(found.mean if found else None, decimals),
-                "interval": interval(found, decimals),
-                "shown": f"weakest: {one.shown}" if one.shown else "",
+                "ours": one.where.place if one.where else signed(found.mean if found else None, decimals),
+                "interval": one.where.interval if one.where else interval(found, decimals),
+                "shown": f"weakest: {one.shown}" if one.shown and not one.where else "",
                 "p": f"{probability(one.p)}, {corrected}" if one.p is not None else "",
                 "corrected": probability(one.corrected),
                 "basis": found.basis if found and found.basis != _basis(table) else "",
-                "marks": _marks(one, axis) if unit_of(one) == POINTS else {},
+                "marks": _marks(one, axis) if unit_of(one) == POINTS and not one.where else {},
                 "verdict": one.word,
                 "kind": one.verdict.split()[0],
                 "needs": one.needs,
@@ -164,6 +164,8 @@ def _compared(one: Judgement, table: Table) -> str:
         return f"{', '.join(labels)}: {claim.direction}"
     if claim.kind == SPREAD:
         return f"{', '.join(labels)}: within {claim.points:g} of each other"
+    if claim.kind == CROSSES:
+        return f"along the lines up to {labels[0]} and {labels[1]}"
     text = f"{labels[0]} against {'each of ' if len(labels) > 2 else ''}{', '.join(labels[1:])}"
     if claim.against is None:
         return text

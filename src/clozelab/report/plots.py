@@ -24,10 +24,9 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatt
 from clozelab.metrics.statistics import Estimate
 from clozelab.runs.record import Record
 from clozelab.suggestions import with_direction
-from clozelab.verdicts.accounts import Line
 from clozelab.verdicts.experiment import PERCENT, Row
 from clozelab.verdicts.points import Race
-from clozelab.verdicts.table import Cell, DataColumn, Table
+from clozelab.verdicts.table import Cell, DataColumn, Line, Table
 
 matplotlib.use("Agg")
 

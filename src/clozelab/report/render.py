@@ -1,4 +1,4 @@
-"""The report of an experiment or a sweep: report.md, one self-contained report.html, plots and results.csv.
+"""The report of an experiment or a sweep: report.md, one self-contained report.html, plots, results.csv, claims.csv.
 
 It reads run folders and the experiment's own files and nothing else, so it can be made again at any time, also while
 runs are going on. What the pages say is in page.py, how they look in templates/. results.csv has every score of every
@@ -25,12 +25,12 @@ from clozelab.report.plots import STYLES, Picture, draw_curves, draw_lines, draw
 from clozelab.runs.find import find
 from clozelab.runs.record import NO_UNIT, PERCENT, Record, Score
 from clozelab.suggestions import DASH, in_units
-from clozelab.verdicts.accounts import arm_labels, encoder_sizes, find_lines, rows_by_size
+from clozelab.verdicts.accounts import arm_labels, encoder_sizes, rows_by_size
 from clozelab.verdicts.comparability import sweep_table
 from clozelab.verdicts.experiment import Experiment
 from clozelab.verdicts.judging import Judgement, look_at
 from clozelab.verdicts.points import find_races
-from clozelab.verdicts.table import Table, build_table, is_scored, stand_in_for
+from clozelab.verdicts.table import Table, build_table, find_lines, is_scored, stand_in_for
 
 SHARE = "share"  # the unit of a held-out accuracy of pre-training, which records keep as a share of one
 RESULT_FIELDS = (
@@ -40,6 +40,8 @@ RESULT_FIELDS = (
     "fingerprint", "folder",
 )  # fmt: skip
 """What each holds is in docs/runs.md."""
+CLAIM_FIELDS = "text", "judged_on", "verdict", "ours", "interval", "p", "needs", "note"
+"""Of the page, in claims.csv."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -162,6 +164,10 @@ def write_table(table: Table, folder: Path, *, scale: str) -> Report:
     for name, said in (("report.md", without_html(page)), ("report.html", page)):
         (folder / name).write_text(templates().get_template(f"{name}.j2").render(said), encoding="utf-8")
     write_results(folder / "results.csv", table, scale)
+    with (folder / "claims.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(CLAIM_FIELDS)
+        writer.writerows([_cell_text(one[key]) for key in CLAIM_FIELDS] for one in page["judgements"])
     return Report(folder, table, judgements, page)
 
 

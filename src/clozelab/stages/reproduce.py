@@ -145,23 +145,22 @@ def nearest(judgements: Sequence[Judgement], experiment: Experiment) -> Judgemen
     able = [
         one for one in primary or undecided
         if one.p is not None and one.difference and one.difference.count < most
-        and any(arms[row] for row in one.claim.rows)
+        and any(arms[row] for row in one.rows)
     ]  # fmt: skip
     return min(able, key=lambda one: (one.decisive_seeds or math.inf, one.p), default=None)
 
 
 def next_seed(one: Judgement, experiment: Experiment) -> list[str]:
     """The overrides that give the rows of a claim one more pre-training seed, on the data sets that it is about."""
-    rows = list(dict.fromkeys([*one.claim.rows, *(one.claim.against or ())[:2]]))
     # A row without an arm takes the shape of one, from its encoder's folder.
     shape = next((row.arm for row in experiment.rows if row.arm), "")
     shapes = {row.name: str(row.arm or row.delta.get("encoder_arm") or shape) for row in experiment.rows}
-    arms = dict.fromkeys(shapes[row] for row in rows)
+    arms = dict.fromkeys(shapes[row] for row in one.rows)
     seed = 1 + max(int(seed) for known in one.seeds.values() for seed in known.split("/")[0].split())
     words = [f"pretrain.seed={seed}", f"pretrain.arm={','.join(arms)}"]
     if one.column and one.column.is_pretraining:
         return words
-    words += [f"finetune.pretrain_seed={seed}", f"finetune.row={','.join(rows)}"]
+    words += [f"finetune.pretrain_seed={seed}", f"finetune.row={','.join(one.rows)}"]
     return [*words, f"finetune.task={','.join(one.column.tasks)}"] if one.column else words
 
 

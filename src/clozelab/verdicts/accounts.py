@@ -6,23 +6,23 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import product
 from operator import attrgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from clozelab.metrics.statistics import zero_crossings
 from clozelab.suggestions import DASH, distinct, duration, listed, percent, rough
-from clozelab.training.measuring import read_rows
 from clozelab.verdicts.comparability import inconsistencies
-from clozelab.verdicts.experiment import Experiment, Row
-from clozelab.verdicts.table import Table, grouped
+from clozelab.verdicts.experiment import Row
+from clozelab.verdicts.table import Table, find_lines, grouped
 
 if TYPE_CHECKING:
-    from clozelab.runs.find import Runs
     from clozelab.runs.record import Record
+    from clozelab.verdicts.links import Case
 
-POINT = "encoder_fraction"
 LEARNT_NSP_ACCURACY = 0.55
 """Of held-out pairs inside one source, both kinds counted alike; a few hundred pairs decide it to 2 %. Learnt means
 above it, and for all pairs above what asking for the sources alone gives."""
@@ -30,54 +30,6 @@ LEARNT_CONTEXT_NATS = 0.2
 """A token below the loss of a model without context; before that, an arm is on the plateau that it began on."""
 SAME_SIZE = 1.02
 """Encoders whose parameters differ by no more than that factor: a head of one's own does not make another size."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """The rows along one arm's pre-training."""
-
-    name: str
-    arm: str
-    rows: Mapping[float, str]  # fraction of the steps -> row, in the order of the steps; two or more
-    tokens: Mapping[float, float]  # fraction -> seen, a mean over seeds; empty where not known of every fraction
-    floor: str | None  # the row without pre-training that all of them name, where the line begins
-
-
-def find_lines(experiment: Experiment, runs: Runs) -> list[Line]:
-    """Every arm with rows at two or more fractions of its steps, and nothing else that they set differently."""
-    found: dict[tuple[str, frozenset[tuple[str, str]]], dict[float, str]] = {}
-    tuned = grouped(runs.finetune)
-    for row in experiment.rows:
-        if row.arm is not None and row.name in tuned:
-            run = tuned[row.name][0]
-            others = frozenset((key, str(value)) for key, value in run.row_delta.items() if key not in ("row", POINT))
-            found.setdefault((row.arm, others), {})[float(run.config.get(POINT, 1.0))] = row.name
-    long = {key: dict(sorted(rows.items())) for key, rows in found.items() if len(rows) > 1}
-    lines = []
-    for (arm, others), rows in long.items():
-        # Of several lines of one arm, each is called by what sets it apart, too.
-        shared = frozenset.intersection(*(one for other, one in long if other == arm))
-        name = ", ".join([arm, *(f"{key} {value}" for key, value in sorted(others - shared))])
-        floors = {row.floor for row in experiment.rows if row.name in rows.values()}
-        tokens = _tokens([run for run in runs.pretrain if run.name == arm and run.is_complete], list(rows))
-        lines.append(Line(name, arm, rows, tokens, floors.pop() if len(floors) == 1 else None))
-    return lines
-
-
-def _tokens(runs: Sequence[Record], fractions: Sequence[float]) -> dict[float, float]:
-    """Seen after each fraction of the steps, as a mean over the runs; empty where one is not known."""
-    found: dict[float, list[float]] = {fraction: [] for fraction in fractions}
-    for run in runs:
-        steps, tokens = run.facts.get("steps"), run.facts.get("tokens")
-        if not steps or not tokens:
-            continue
-        logged = {row.step: float(row.tokens) for row in read_rows(run.folder / "metrics.csv")}
-        known = dict(sorted((logged | {0: 0.0, int(steps): float(tokens)}).items()))
-        for fraction, values in found.items():
-            step = round(fraction * steps)
-            if len(known) > 2 or step in known:
-                values.append(float(np.interp(step, list(known), list(known.values()))))
-    return {key: float(np.mean(values)) for key, values in found.items()} if all(found.values()) else {}
 
 
 def arm_labels(table: Table) -> dict[str, str]:
@@ -175,6 +127,32 @@ def costs(table: Table) -> list[dict[str, str]]:
     return entries
 
 
+def seed_seconds(rows: Iterable[str], tasks: Iterable[str], table: Table) -> float | None:
+    """What one more pre-training seed of some rows takes, as finished runs did; None where one has none to go by."""
+    arms = dict.fromkeys(row.arm for row in table.experiment.rows if row.name in rows and row.arm)
+    parts = [(table.trained.get(arm, []), 1) for arm in arms]
+    for row, task in product(rows, tasks):
+        mine = [run for run in table.tuned.get(row, []) if run.task == task]
+        parts.append((mine, len({run.seed for run in mine})))
+    means = [_average(runs, lambda run: run.seconds or None) for runs, _ in parts]
+    if not means or None in means:
+        return None
+    work = sum((mean or 0.0) * count for mean, (_, count) in zip(means, parts, strict=True))
+    return work / _side_by_side([run for runs, _ in parts for run in runs])
+
+
+def _side_by_side(runs: Iterable[Record]) -> float:
+    """How many of some runs went on at once, on average while any did."""
+    read = datetime.fromisoformat
+    moments = sorted((read(one.started), read(one.finished)) for one in runs if one.finished)
+    busy, wall, latest = 0.0, 0.0, datetime.min.replace(tzinfo=UTC)
+    for start, end in moments:
+        busy += (end - start).total_seconds()
+        wall += max(0.0, (end - max(start, latest)).total_seconds())
+        latest = max(latest, end)
+    return busy / wall if wall else 1.0
+
+
 def _average(runs: Iterable[Record], key: str | Callable[[Record], Any]) -> float | None:
     """Of a fact, or of what `key` makes of a run, over the runs that know it."""
     found = [run.facts.get(key) if isinstance(key, str) else key(run) for run in runs]
@@ -185,6 +163,77 @@ def _average(runs: Iterable[Record], key: str | Callable[[Record], Any]) -> floa
 def _mean(runs: Iterable[Record], key: str | Callable[[Record], Any], shape: str = "") -> str:
     mean = _average(runs, key)
     return DASH if mean is None else shape.format(mean) if shape else rough(mean)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where one line overtakes another: in the unit of the lines, and in words."""
+
+    point: float | None  # where the mean difference turns to the first line's favour for the last time
+    stretches: tuple[tuple[float, float], ...]  # where zero is not excluded; empty with fewer than two seeds
+    place: str  # the point in words
+    interval: str
+    sentence: str
+
+
+def find_crossing(case: Case, table: Table, *, holds: bool) -> Crossing | None:
+    """Of a claim that the first of two lines crosses the second; None where it has no two lines to look at.
+
+    Each seed's scores are straight lines between its points, over the logarithm of tokens (FLOPs, seconds). The
+    interval is every place at which a t test over pre-training seeds does not exclude that both are level.
+    """
+    if not case.courses or case.column is None:
+        return None
+    first, second = case.courses
+    start, end = max(one.points[0][0] for one in case.courses), min(one.points[-1][0] for one in case.courses)
+    amounts = sorted({at for one in case.courses for at, _ in one.points if start <= at <= end})
+    scores = [[table.cells[row, case.column.key].scores for _, row in one.points] for one in case.courses]
+    common = sorted(set.intersection(*(set(one) for line in scores for one in line)))
+    seeds = sorted({seed for seed, _ in common})
+
+    def line(number: int, seed: int) -> Any:
+        of_seed = [[one[key] for key in common if key[0] == seed] for one in scores[number]]
+        places = [at for at, _ in case.courses[number].points]
+        return np.interp(np.log(amounts), np.log(places), np.mean(of_seed, axis=1))
+
+    gaps = np.array([line(0, seed) - line(1, seed) for seed in seeds])
+    if not len(gaps):
+        return None
+    is_tested = len(gaps) > 1 and all(link.is_tested for link in case.links)
+    changes, found = zero_crossings(np.log(amounts).tolist(), gaps if len(gaps) > 1 else gaps.repeat(2, axis=0))
+    means, say = gaps.mean(axis=0), _amount_in(first.unit)
+    upwards = [place for place in changes if np.interp(place + 1e-9, np.log(amounts), means) > 0.0]
+    point = float(np.exp(upwards[-1])) if upwards else None
+    # The ends are the very numbers that the lines have, not those that come back from a logarithm.
+    stretches = tuple(
+        (start if low == np.log(start) else float(np.exp(low)), end if high == np.log(end) else float(np.exp(high)))
+        for low, high in (found if is_tested else ())
+    )
+    spans = " or ".join(_span(low, high, start, end, say) for low, high in stretches)
+    if point is not None:
+        how = "overtakes" if holds else "goes past, in the mean,"
+        said = f"{first.name} {how} {second.name} at {say(point)}" + f"; 95 % interval: {spans}" * bool(spans)
+    elif np.all(means > 0.0) or np.all(means < 0.0):
+        ahead = (first if means[0] > 0.0 else second).name
+        said = f"no crossing: {ahead} leads at every point from {say(start)} to {say(end)}"
+    else:
+        said = f"no crossing in the claimed direction between {say(start)} and {say(end)}"
+    return Crossing(point, stretches, "none seen" if point is None else f"at {say(point)}", spans, said)
+
+
+def _span(low: float, high: float, start: float, end: float, say: Callable[[float], str]) -> str:
+    """An interval in words; one that reaches an end of the lines may go on beyond."""
+    if low == start:
+        return "anywhere" if high == end else f"up to {say(high)}"
+    return f"from {say(low)} on" if high == end else f"[{say(low)}, {say(high)}]"
+
+
+def _amount_in(unit: str) -> Callable[[float], str]:
+    if unit == "seconds":
+        return duration
+    if unit == "flops":
+        return "{:.3g} FLOPs".format
+    return lambda at: f"{rough(at)} tokens" if unit else f"{100 * at:.3g} % of the steps"
 
 
 def problems(table: Table) -> dict[str, list[str]]:

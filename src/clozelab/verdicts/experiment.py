@@ -19,7 +19,7 @@ OUR_SPLIT: Literal["dev"] = "dev"
 PERCENT = "percent"
 ALL_COLUMNS = "all"
 ORDER, MONOTONE, SPREAD, CONTRAST = "order", "monotone", "spread", "difference of differences"
-FALLING, RISING, WITHIN = ("lower", "decreasing"), ("higher", "increasing"), "within"
+FALLING, RISING, WITHIN, CROSSES = ("lower", "decreasing"), ("higher", "increasing"), "within", "crosses"
 MATCHES = {None: ("steps", "tokens"), "none": (), "time": ("training_seconds",)}
 """What `matched_by` may say -> the amounts of two arms' pre-training that have to agree; any other is an amount."""
 AVERAGES = {"mean": "means", "median": "medians", "best": "the best"}
@@ -110,8 +110,8 @@ class Claim(_Entry):
     """One sentence that runs support or contradict; `direction` is of the number: a perplexity decreases."""
 
     text: str = Field(description="the claim as a sentence")
-    direction: Literal["lower", "higher", "increasing", "decreasing", "within"] = Field(
-        description="lower or higher with compare; increasing, decreasing or within with rows"
+    direction: Literal["lower", "higher", "increasing", "decreasing", "within", "crosses"] = Field(
+        description="lower, higher or crosses with compare; increasing, decreasing or within with rows"
     )
     rows: tuple[str, ...] = Field(description="a list of two or more different rows, in the claimed order")
     column: str = Field(description="a column's name, or all")
@@ -119,6 +119,9 @@ class Claim(_Entry):
     paper_delta: Number | None = Field(default=None, description="a number in the column's unit, or null")
     against: tuple[str, str, str] | None = Field(default=None, description="[row, row, column]")
     points: Number = Field(default=0.0, ge=0.0, description="a number above 0, in the column's unit")
+    measured_in: Literal["tokens", "flops", "seconds"] | None = Field(
+        default=None, description="tokens, flops or seconds of pre-training, with direction: crosses"
+    )
     primary: Annotated[bool, Strict()] = Field(default=False, description="true where it is tested before the others")
 
     @model_validator(mode="before")
@@ -127,11 +130,11 @@ class Claim(_Entry):
         """`compare: [row, row, column]` and `compare: [row, [row, row], column]` are rows and a column, too."""
         said = entry.get("direction") if isinstance(entry, dict) else None
         if not isinstance(entry, dict) or "compare" not in entry:
-            if said in ("lower", "higher"):
+            if said in ("lower", "higher", CROSSES):
                 raise ValueError(f"direction is {said!r}; with rows it is increasing, decreasing or within")
             return entry
         if said in ("increasing", "decreasing", WITHIN):
-            raise ValueError(f"direction is {said!r}; with compare it is lower or higher")
+            raise ValueError(f"direction is {said!r}; with compare it is lower, higher or crosses")
         value, rest = entry["compare"], {key: one for key, one in entry.items() if key != "compare"}
         if not isinstance(value, list) or len(value) != 3:
             raise ValueError(f"compare is [row, row, column] or [row, [row, row], column], not {value!r}")
@@ -144,6 +147,11 @@ class Claim(_Entry):
             raise ValueError(f"a claim needs two or more different rows, not {', '.join(self.rows) or 'none'}")
         if (self.kind == SPREAD) != (self.points > 0):
             raise ValueError("points, a number above 0, belongs to direction: within and to no other")
+        is_plain = len(self.rows) == 2 and self.column != ALL_COLUMNS and not self.against and self.paper_delta is None
+        if self.direction == CROSSES and not is_plain:
+            raise ValueError("crosses takes a compare of two rows on one column, and neither against nor paper_delta")
+        if self.measured_in and self.direction != CROSSES:
+            raise ValueError("measured_in belongs to direction: crosses and to no other")
         if self.against and (len(self.rows) != 2 or self.column == ALL_COLUMNS):
             raise ValueError("against takes a compare of two rows on one column")
         if self.against == (*self.rows, self.column):
@@ -159,6 +167,8 @@ class Claim(_Entry):
     def kind(self) -> str:
         if self.direction == WITHIN:
             return SPREAD
+        if self.direction == CROSSES:
+            return CROSSES
         return CONTRAST if self.against else MONOTONE if self.direction.endswith("creasing") else ORDER
 
     @property
@@ -272,6 +282,8 @@ class Experiment(_Entry):
         for name in (*claim.rows, *(claim.against[:2] if claim.against else ())):
             _known(name, rows, where, "rows")
         _known(claim.column, [*units, ALL_COLUMNS], where, "columns")
+        if claim.kind == CROSSES and any(one.is_pretraining for one in self.columns if one.name == claim.column):
+            raise ValueError(f"{where}: crosses is about kept encoders; {claim.column!r} is a fact of whole runs")
         if claim.against:
             first, second, column = claim.against
             _known(column, units, f"{where}: against", "columns")

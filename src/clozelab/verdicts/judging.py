@@ -25,8 +25,10 @@ from clozelab.metrics.statistics import (
     seeds_needed,
     smallest_detectable_difference,
 )
+from clozelab.suggestions import duration
+from clozelab.verdicts.accounts import Crossing, find_crossing, seed_seconds
 from clozelab.verdicts.examples import compare_examples
-from clozelab.verdicts.experiment import ALL_COLUMNS, AVERAGES, FALLING, ORDER, SPREAD, Claim, Experiment
+from clozelab.verdicts.experiment import ALL_COLUMNS, AVERAGES, CROSSES, FALLING, ORDER, SPREAD, Claim, Experiment
 from clozelab.verdicts.links import SIGNIFICANCE, Case, Correction, Link, correct, families_of, find_cases
 from clozelab.verdicts.table import DataColumn, Table, build_table
 
@@ -61,6 +63,8 @@ class Judgement:
     paper_size: float | None = None  # the paper's difference, where ours may be held against its size
     seeds: Mapping[str, str] = field(default_factory=dict)  # tested difference -> the seeds that it is over
     is_exploratory: bool = False  # decided after an earlier look at other seeds
+    rows: Sequence[str] = ()  # all that it is about
+    where: Crossing | None = None  # one line overtakes another, for a claim that it does
 
     @property
     def word(self) -> str:
@@ -143,9 +147,14 @@ def _counted(verdicts: Sequence[str], order: Sequence[str]) -> str:
 def _judgement(case: Case, correction: Correction, table: Table, before: Sequence[Look]) -> Judgement:
     verdicts = [link_verdict(link, case.claim, correction.corrected.get(link.key)) for link in case.links]
     verdict, weakest = _conjunction(case, verdicts), _weakest(case, verdicts)
-    count, needs = _needs(case, verdicts, verdict, correction)
+    count, needs, more = _needs(case, verdicts, verdict, correction)
+    tasks = dict.fromkeys(task for link in case.links for _, _, column in link.terms for task in column.tasks)
+    if more and (seconds := seed_seconds(case.rows, tasks, table)):
+        needs += f"; {more} more take{'s' * (more == 1)} about {duration(more * seconds)}, as these runs took"
     is_on_all = case.claim.column == ALL_COLUMNS
     notes = _notes_on_all(case, verdicts) if is_on_all else _notes(case, verdicts, verdict, weakest, correction, table)
+    where = find_crossing(case, table, holds=verdict == HOLDS) if verdict != NOT_COMPARABLE else None
+    notes = [where.sentence, *notes] if where else notes
     seeds = {link.key: link.seeds for link in case.links if link.is_tested}
     rule = _rule(table.experiment)
     earlier = [
@@ -174,6 +183,8 @@ def _judgement(case: Case, correction: Correction, table: Table, before: Sequenc
         paper_size=None if _why_no_size(case, table) else case.claim.paper_delta,
         seeds=seeds,
         is_exploratory=bool(earlier) and verdict in (HOLDS, FAILS),
+        rows=case.rows,
+        where=where,
     )
 
 
@@ -227,19 +238,19 @@ def _weakest(case: Case, verdicts: Sequence[str]) -> Link | None:
     return max(spoken, key=doubt, default=None)
 
 
-def _needs(case: Case, verdicts: Sequence[str], verdict: str, correction: Correction) -> tuple[int | None, str]:
-    """How many pre-training seeds would decide an undecided claim, as a number and in words."""
+def _needs(case: Case, verdicts: Sequence[str], verdict: str, correction: Correction) -> tuple[int | None, str, int]:
+    """How many pre-training seeds would decide an undecided claim, as a number and in words; how many more it takes."""
     if verdict == ONE_SEED:
-        return None, "needs 2 or more pre-training seeds"
+        return None, "needs 2 or more pre-training seeds", 1
     open_links = [link for link, one in zip(case.links, verdicts, strict=True) if one == INCONCLUSIVE]
     is_stuck = any(link.copies or link.is_collapsed or link.rests_on_collapsed or link.below for link in open_links)
     if verdict != INCONCLUSIVE or not open_links or case.silent or NOT_COMPARABLE in verdicts or is_stuck:
-        return None, ""
-    rule = case.links[0].stopping
+        return None, "", 0
+    rule, present = case.links[0].stopping, max(link.difference.count for link in open_links if link.difference)
     if rule and not all(link.earlier for link in open_links):
-        return None, f"the first look is at {rule.first} pre-training seeds"
+        return None, f"the first look is at {rule.first} pre-training seeds", rule.first - present
     if first := next(filter(None, (correction.waits_for.get(link.key) for link in open_links)), ""):
-        return None, f"first the primary claim '{first}' has to be decided"
+        return None, f"first the primary claim '{first}' has to be decided", 0
     # Holm's step that surely comes: any later one waits for those before it, which may fail. One link that goes the
     # other way is enough to fail; to hold, all have to be found.
     level = SIGNIFICANCE / max([1, *(correction.num_open.get(link.key, 0) for link in open_links)])
@@ -249,10 +260,11 @@ def _needs(case: Case, verdicts: Sequence[str], verdict: str, correction: Correc
     most = rule.most if rule else MOST_SEEDS
     counts = [count for effects in ways if (count := seeds_needed(effects, 1.0 - level, most=most)) is not None]
     # The next seed cannot make it fewer than there are.
-    count = max(min(counts, default=most + 1), 1 + max(link.difference.count for link in open_links if link.difference))
+    count = max(min(counts, default=most + 1), 1 + present)
     if count > most:
-        return None, f"more than {most} pre-training seeds at this difference and spread"
-    return count, f"with {count} pre-training seeds 4 of 5 repetitions decide, at this difference and spread"
+        return None, f"more than {most} pre-training seeds at this difference and spread", most - present
+    words = f"with {count} pre-training seeds 4 of 5 repetitions decide, at this difference and spread"
+    return count, words, count - present
 
 
 def _notes(
@@ -267,7 +279,12 @@ def _notes(
         notes.append(f"of {len(verdicts)} differences {_counted(verdicts, list(dict.fromkeys(verdicts)))}")
         notes += [f"{link.name}: {link.absent}" for link in case.links if link.absent]
     p = weakest.p if weakest else None
-    if weakest and p is not None and p < SIGNIFICANCE <= correction.corrected.get(weakest.key, 0.0):
+    if (
+        weakest
+        and p is not None
+        and not case.courses
+        and p < SIGNIFICANCE <= correction.corrected.get(weakest.key, 0.0)
+    ):
         # The plain interval and the verdict would seem to contradict each other.
         count, what = len(correction.corrected), "the margin" if weakest.margin else "zero"
         test = f"the test corrected for {count} differences does not"
@@ -345,6 +362,7 @@ def family_size(experiment: Experiment, *, primary: bool = False) -> int:
     found: set[tuple[object, ...]] = set()
     for claim in (one for one in experiment.claims if one.primary or not primary):
         columns = tasks if claim.column == ALL_COLUMNS else [claim.column]
+        found |= {("first common point", *claim.rows, claim.column)} if claim.kind == CROSSES else set()
         found |= {(frozenset(pair), column, claim.points, claim.against) for pair in claim.pairs for column in columns}
     return len(found)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate, Scores, contrast, holm, sequential_p
 from clozelab.suggestions import MINUS, interval, signed
-from clozelab.verdicts.comparability import copied_seeds, made_apart, why_not
-from clozelab.verdicts.experiment import ALL_COLUMNS, SPREAD, Claim, Column, Stopping
-from clozelab.verdicts.table import Cell, DataColumn, Table, speakers
+from clozelab.verdicts.comparability import TOLERANCE, copied_seeds, made_apart, why_not
+from clozelab.verdicts.experiment import ALL_COLUMNS, CROSSES, SPREAD, Claim, Column, Stopping
+from clozelab.verdicts.table import Cell, DataColumn, Line, Table, find_lines, reached, speakers
 
 SIGNIFICANCE = 0.05
 Term = tuple[float, str, DataColumn]
@@ -131,6 +132,33 @@ class Case:
     judged_on: str
     links: tuple[Link, ...]
     silent: tuple[str, ...] = ()
+    courses: tuple[Course, ...] = ()  # of a claim that one line crosses another: both lines
+
+    @property
+    def rows(self) -> list[str]:
+        """All rows that it is about."""
+        claim = self.claim
+        along = [row for course in self.courses for _, row in course.points]
+        return list(dict.fromkeys([*claim.rows, *(claim.against or ())[:2], *along]))
+
+
+@dataclass(frozen=True)
+class Course:
+    """One line on a data set: how far its arm was at each row, in order. `unit` is empty for shares of the steps."""
+
+    name: str
+    unit: str
+    points: tuple[tuple[float, str], ...]  # (amount, row)
+
+    def at(self, place: float) -> list[tuple[float, str]]:
+        """(weight, row) of the rows around a place, between which scores are straight over the logarithm."""
+        places = [amount for amount, _ in self.points]
+        number = bisect_right(places, place) - 1
+        (left, row), *after = self.points[number : number + 2]
+        if left == place or not after:
+            return [(1.0, row)]
+        share = math.log(place / left) / math.log(after[0][0] / left)
+        return [(1.0 - share, row), (share, after[0][1])]
 
 
 def families_of(cases: Iterable[Case]) -> dict[str, list[Link]]:
@@ -187,7 +215,63 @@ def find_cases(claim: Claim, table: Table) -> list[Case]:
         return [_case_of_none(claim, mine, table)]
     if claim.against:
         return _contrasts(claim, mine, columns[claim.against[2]], table)
+    if claim.kind == CROSSES:
+        lines = find_lines(table.experiment, table.runs)
+        return [_crossing(claim, one, lines, table) for one in data_sets]
     return [Case(claim, one, one.heading, _links(claim, one, table)) for one in data_sets]
+
+
+def _crossing(claim: Claim, column: DataColumn, lines: Sequence[Line], table: Table) -> Case:
+    """Its two links: the second line is ahead at the first common point, and the first line at the last.
+
+    The lines end at the rows that the claim names. Points between that may not be compared, or that rest on collapsed
+    runs, are left out.
+    """
+    mine = [line for row in claim.rows for line in lines if row in line.rows.values()]
+    if len(mine) < 2:
+        return Case(claim, column, column.heading, (), ("no runs at two or more fractions of both arms' steps",))
+    first, second = mine
+    last = min(key for line in mine for key, row in line.rows.items() if row in claim.rows)
+    common = [key for key in first.rows if key in second.rows and key <= last]
+    pairs = {key: (first.rows[key], second.rows[key]) for key in common}
+    pairs = {key: rows for key, rows in pairs.items() if all(table.cells[row, column.key].scores for row in rows)}
+    inner = {key: link_between(*rows, column, table) for key, rows in list(pairs.items())[1:-1]}
+    bad = [key for key, link in inner.items() if link.barred or link.is_collapsed or link.rests_on_collapsed]
+    fractions = [key for key in pairs if key not in bad]
+    if len(fractions) < 2:
+        return Case(claim, column, column.heading, (), (f"{first.name} and {second.name} have less than two points",))
+    unit: str = claim.measured_in or "tokens"
+    amounts = [reached(table.runs, line.arm, fractions, unit) for line in mine]
+    if not all(amounts):
+        unit, amounts = "", [{key: key for key in fractions}] * 2
+    for key in fractions:  # arms are matched up to a tolerance: two rows at one place
+        both = [known[key] for known in amounts]
+        if max(both) <= (1.0 + TOLERANCE) * min(both):
+            amounts = [known | {key: sum(both) / 2} for known in amounts]
+    courses = tuple(
+        Course(line.name, unit, tuple((known[key], line.rows[key]) for key in fractions))
+        for line, known in zip(mine, amounts, strict=True)
+    )
+    start = max(course.points[0][0] for course in courses)
+    end = min(course.points[-1][0] for course in courses)
+    if start >= end:
+        return Case(claim, column, column.heading, (), (f"the lines have no stretch of {unit} in common",))
+    links = (_lead(courses[::-1], start, column, table), _lead(courses, end, column, table))
+    return Case(claim, column, column.heading, links, (), courses)
+
+
+def _lead(courses: Sequence[Course], place: float, column: DataColumn, table: Table) -> Link:
+    """What the first course is ahead of the second at a place where one of them has a row."""
+    (one, other), label = (course.at(place) for course in courses), table.experiment.label
+    weights = one if len(other) == 1 else other
+    rows = [(one[0][1], row) if len(other) > 1 else (row, other[0][1]) for _, row in weights]
+    terms = [
+        (sign * weight, row, column)
+        for (weight, _), both in zip(weights, rows, strict=True)
+        for sign, row in zip((1.0, -1.0), both, strict=True)
+    ]
+    said = (" and ".join(dict.fromkeys(map(label, side))) for side in zip(*rows, strict=True))
+    return _link(tuple(terms), table, f" {MINUS} ".join(said))
 
 
 def _case_of_none(claim: Claim, column: Column, table: Table) -> Case:

@@ -15,9 +15,8 @@ import numpy as np
 
 from clozelab.metrics.statistics import PRETRAINING_SEEDS, Estimate
 from clozelab.suggestions import DASH, MINUS, distinct, interval, listed, percent, rough, signed
-from clozelab.verdicts.accounts import Line
 from clozelab.verdicts.links import Link, link_between
-from clozelab.verdicts.table import DataColumn, Table
+from clozelab.verdicts.table import DataColumn, Line, Table
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,18 @@ from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from clozelab.metrics.statistics import Estimate, estimate
 from clozelab.suggestions import nearest
+from clozelab.training.measuring import read_rows
 from clozelab.verdicts.experiment import OUR_SPLIT, PERCENT, Column, Experiment
 
 if TYPE_CHECKING:
     from clozelab.runs.find import Runs
     from clozelab.runs.record import Record
 
+POINT = "encoder_fraction"
 SAME_KEY = 0.85
 """How much alike two keys have to be that both begin with "validation/", to be taken for one."""
 Seeds = tuple[int, int]
@@ -377,3 +381,56 @@ def _mean_cell(parts: Sequence[Cell]) -> Cell:
     scores = {seeds: sum(part.scores[seeds] for part in parts) / len(parts) for seeds in common}
     missing = {seeds for part in parts for seeds in (*part.scores, *part.missing)} - set(common)
     return Cell(scores, {seeds: scores[seeds] for seeds in healthy}, tuple(sorted(missing)))
+
+
+@dataclass(frozen=True)
+class Line:
+    """The rows along one arm's pre-training."""
+
+    name: str
+    arm: str
+    rows: Mapping[float, str]  # fraction of the steps -> row, in the order of the steps; two or more
+    tokens: Mapping[float, float]  # fraction -> seen, a mean over seeds; empty where not known of every fraction
+    floor: str | None  # the row without pre-training that all of them name, where the line begins
+
+
+def find_lines(experiment: Experiment, runs: Runs) -> list[Line]:
+    """Every arm with rows at two or more fractions of its steps, and nothing else that they set differently."""
+    found: dict[tuple[str, frozenset[tuple[str, str]]], dict[float, str]] = {}
+    tuned = grouped(runs.finetune)
+    for row in experiment.rows:
+        if row.arm is not None and row.name in tuned:
+            run = tuned[row.name][0]
+            others = frozenset((key, str(value)) for key, value in run.row_delta.items() if key not in ("row", POINT))
+            found.setdefault((row.arm, others), {})[float(run.config.get(POINT, 1.0))] = row.name
+    long = {key: dict(sorted(rows.items())) for key, rows in found.items() if len(rows) > 1}
+    lines = []
+    for (arm, others), rows in long.items():
+        # Of several lines of one arm, each is called by what sets it apart, too.
+        shared = frozenset.intersection(*(one for other, one in long if other == arm))
+        name = ", ".join([arm, *(f"{key} {value}" for key, value in sorted(others - shared))])
+        floors = {row.floor for row in experiment.rows if row.name in rows.values()}
+        tokens = reached(runs, arm, list(rows))
+        lines.append(Line(name, arm, rows, tokens, floors.pop() if len(floors) == 1 else None))
+    return lines
+
+
+def reached(runs: Runs, arm: str, fractions: Sequence[float], unit: str = "tokens") -> dict[float, float]:
+    """Tokens, FLOPs or seconds after each fraction of an arm's steps, a mean over its runs; empty where not known.
+
+    FLOPs are shared out as tokens are: a token of longer instances takes a little more.
+    """
+    found: dict[float, list[float]] = {fraction: [] for fraction in fractions}
+    clock = "training_seconds" if unit == "seconds" else "tokens"
+    for run in (one for one in runs.pretrain if one.name == arm and one.is_complete):
+        steps, total = run.facts.get("steps"), run.facts.get(clock)
+        if not steps or not total or not (amount := run.facts.get("flops") if unit == "flops" else total):
+            continue
+        rows = read_rows(run.folder / "metrics.csv")
+        logged = {row.step: float(row.seconds if unit == "seconds" else row.tokens) for row in rows}
+        known = dict(sorted((logged | {0: 0.0, int(steps): float(total)}).items()))
+        for fraction, values in found.items():
+            step = round(fraction * steps)
+            if len(known) > 2 or step in known:
+                values.append(amount / total * float(np.interp(step, list(known), list(known.values()))))
+    return {key: float(np.mean(values)) for key, values in found.items()} if all(found.values()) else {}

@@ -1,0 +1,190 @@
+"""Where one arm overtakes another: the place with its interval, and what the claim that it does needs to hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from clozelab.metrics.statistics import zero_crossings
+from clozelab.runs.find import Runs
+from clozelab.runs.record import Record, Score
+from clozelab.verdicts.experiment import Experiment, load_experiment
+from clozelab.verdicts.judging import FAILS, HOLDS, INCONCLUSIVE, NOT_COMPARABLE, ONE_SEED, Judgement, judge
+from clozelab.verdicts.table import build_table
+
+FRACTIONS = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
+METRIC = "validation/accuracy"
+TOKENS = 1_000_000
+WOBBLE = np.array([[0.3], [-0.3], [0.1], [-0.1]])
+"""Of four seeds, at all points alike."""
+
+
+def make(folder: Path, **claim: Any) -> Experiment:
+    rows = [
+        {"row": f"{arm}_{100 * one:.0f}", "arm": arm, "set": {"encoder_fraction": one}, "floor": None}
+        for arm in ("new", "old")
+        for one in FRACTIONS
+    ]
+    said = {
+        "columns": [{"name": "task", "task": "task", "metric": METRIC}, {"name": "other", "task": "other"}],
+        "arms": {"new": {}, "old": {}},
+        "rows": rows,
+        "claims": [{"text": "t", "compare": ["new_100", "old_100", "task"], "direction": "crosses", **claim}],
+        "matched_by": "none",
+    }
+    folder.mkdir(exist_ok=True)
+    (folder / "paper.yaml").write_text(json.dumps(said))
+    return load_experiment(folder)
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    return make(tmp_path_factory.mktemp("crossing"))
+
+
+def record(stage: str, seed: int, folder: Path = Path("none"), score: float = 0.0, **more: Any) -> Record:
+    """Complete, and not validated: there are many."""
+    return Record.model_construct(
+        status="complete", stage=stage, scale="", fingerprint="f", results_version=0, inputs={}, folder=folder,
+        metric=METRIC, scores={METRIC: Score(unit="percent", better="higher", value=score)}, **more,
+    )  # fmt: skip
+
+
+def finetuned(leads: Any) -> list[Record]:
+    """[seeds, points] -> the runs in which `new` is so far ahead of `old`."""
+    found = []
+    for seed, mine in enumerate(np.atleast_2d(leads), 1):
+        for fraction, lead in zip(FRACTIONS, mine, strict=True):
+            for arm, ahead in (("new", lead), ("old", 0.0)):
+                row, said = f"{arm}_{100 * fraction:.0f}", {"encoder_arm": arm, "encoder_fraction": fraction}
+                config = {"row": row, "task": {"name": "task"}, "pretrain_seed": seed, "seed": 1, **said}
+                score = 60.0 + 3.0 * fraction + seed + float(ahead)
+                found.append(record("finetune", seed, score=score, config=config, row_delta={"row": row, **said}))
+    return found
+
+
+def pretrained(root: Path, arm: str, seeds: int, slower: float = 1.0) -> list[Record]:
+    """Runs that count tokens evenly, the other clock `slower`."""
+    found = []
+    for seed in range(1, seeds + 1):
+        folder = root / arm / str(seed)
+        folder.mkdir(parents=True)
+        lines = [f"{step},{step * TOKENS // 100},{slower * step},train/loss,2.0\n" for step in range(10, 100, 5)]
+        (folder / "metrics.csv").write_text("step,tokens,seconds,key,value\n" + "".join(lines))
+        facts = {"steps": 100, "tokens": TOKENS, "training_seconds": 100.0 * slower, "flops": 1e12 * slower}
+        found.append(record("pretrain", seed, folder, config={"arm": arm, "seed": seed}, facts=facts))
+    return found
+
+
+def judged(experiment: Experiment, leads: Any, others: Sequence[Record] = ()) -> Judgement:
+    (found,) = judge(build_table(experiment, Runs(Path("none"), [*others, *finetuned(leads)])))
+    return found
+
+
+def test_it_holds_with_the_place_and_its_interval(experiment: Experiment, tmp_path: Path) -> None:
+    """Level at 25 % and +-0.3 around it: the interval is that of a t test, in both directions along the lines."""
+    both = [*pretrained(tmp_path, "new", 4), *pretrained(tmp_path, "old", 4)]
+    leads = np.array([-4.0, -2.0, 0.0, 2.0, 4.0, 6.0]) + WOBBLE
+    found = judged(experiment, leads, both)
+    assert found.verdict == HOLDS and found.where is not None
+    assert found.where.point == pytest.approx(0.25 * TOKENS)
+    half = stats.t.ppf(0.975, 3) * WOBBLE.std(ddof=1) / 2.0
+    ((low, high),) = found.where.stretches
+    assert low == pytest.approx(TOKENS * 0.25 * (0.1 / 0.25) ** (half / 2.0))
+    assert high == pytest.approx(TOKENS * 0.25 * (0.5 / 0.25) ** (half / 2.0))
+    assert found.note.startswith("new overtakes old at 250 k tokens; 95 % interval: [207 k tokens, 288 k tokens]")
+    assert set(found.rows) == {f"{arm}_{100 * one:.0f}" for arm in ("new", "old") for one in FRACTIONS}
+
+
+def test_no_crossing_is_said_plainly(experiment: Experiment) -> None:
+    behind = judged(experiment, np.array([-6.0, -5.0, -4.0, -3.0, -2.0, -1.0]) + WOBBLE)
+    assert behind.verdict == FAILS
+    assert "no crossing: old leads at every point from 5 % of the steps to 100 % of the steps" in behind.note
+    ahead = judged(experiment, np.full((4, 6), 5.0) + WOBBLE)
+    assert ahead.verdict == FAILS and "no crossing: new leads at every point" in ahead.note
+    other_way = judged(experiment, np.array([4.0, 2.0, 0.0, -2.0, -4.0, -6.0]) + WOBBLE)
+    assert other_way.verdict == FAILS and "no crossing in the claimed direction" in other_way.note
+
+
+def test_both_ends_are_tested(experiment: Experiment) -> None:
+    """A mean that changes its sign is no crossing while one end is open, and the interval then reaches that end."""
+    found = judged(experiment, np.array([-0.2, 0.2, 2.0, 2.0, 2.0, 2.0]) + WOBBLE)
+    assert found.verdict == INCONCLUSIVE and found.where is not None
+    assert found.where.interval.startswith("up to ") and "new goes past, in the mean, old at" in found.note
+    assert found.decisive_seeds and "of 2 differences 1 inconclusive, 1 holds" in found.note
+    alone = judged(experiment, [-4.0, -2.0, 0.0, 2.0, 4.0, 6.0])
+    assert alone.verdict == ONE_SEED and alone.where and alone.where.interval == ""
+
+
+def test_flops_and_seconds_are_each_arm_s_own(tmp_path: Path) -> None:
+    """`new` takes twice as long a step: where it is level by steps, it lies behind by time."""
+    both = [*pretrained(tmp_path, "new", 4, slower=2.0), *pretrained(tmp_path, "old", 4)]
+    grows = np.linspace(-4.0, 6.0, 6) + WOBBLE
+    places = {}
+    for unit in ("tokens", "flops", "seconds"):
+        found = judged(make(tmp_path, measured_in=unit), grows, both)
+        assert found.verdict == HOLDS and found.where is not None
+        places[unit] = found.where.point
+        assert {"flops": "FLOPs", "seconds": "min"}.get(unit, "tokens") in found.where.place
+    assert places["flops"] / 1e12 == pytest.approx(places["seconds"] / 100.0)
+    assert places["flops"] / 1e12 > 1.5 * places["tokens"] / TOKENS
+
+
+def test_lines_that_are_not_there(experiment: Experiment, tmp_path: Path) -> None:
+    found = finetuned(np.zeros((3, 6)))
+    few = [one for one in found if one.name in ("new_100", "old_100", "old_50")]
+    (one,) = judge(build_table(experiment, Runs(Path("none"), few)))
+    assert one.verdict == NOT_COMPARABLE and "no runs at two or more fractions of both arms' steps" in one.note
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        ({"compare": ["new_5", ["old_5", "old_10"], "task"]}, "crosses takes a compare of two rows on one column"),
+        ({"compare": ["new_5", "old_5", "all"]}, "crosses takes a compare of two rows on one column"),
+        ({"paper_delta": 1.0}, "and neither against nor paper_delta"),
+        ({"measured_in": "hours"}, "measured_in is 'hours'; it is tokens, flops or seconds of pre-training"),
+        ({"direction": "higher", "measured_in": "flops"}, "measured_in belongs to direction: crosses"),
+    ],
+)
+def test_claims_that_are_refused(tmp_path: Path, claim: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, **claim)
+
+
+def test_the_set_is_that_of_t_tests_at_every_place() -> None:
+    """Against a fine grid, on lines that cross more than once."""
+    draw = np.random.default_rng(1)
+    places = [0.0, 1.0, 2.5, 3.0, 5.0]
+    grid = np.linspace(0.0, 5.0, 201)
+    for _ in range(50):
+        gaps = draw.normal(size=(4, 5)) + draw.normal(size=5)
+        _, stretches = zero_crossings(places, gaps)
+        values = np.array([np.interp(grid, places, one) for one in gaps])
+        is_in = [any(low <= place <= high for low, high in stretches) for place in grid]
+        assert is_in == list(stats.ttest_1samp(values, 0.0).pvalue >= 0.05)
+
+
+@pytest.mark.parametrize("tables", [150, pytest.param(4000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_the_interval_has_the_true_place_in_95_of_100(experiment: Experiment, tables: int, seeds: int) -> None:
+    """Lines that are truly level at 20 % of the steps; seeds vary as a whole and at every point."""
+    draw, hits, truth = np.random.default_rng(seeds), 0, 0.2
+    means = np.interp(np.log(FRACTIONS), np.log([0.05, 0.1, truth, 1.0]), [-3.0, -2.0, 0.0, 4.0])
+    # Straight between two points, as the lines are: 0 lies at the truth.
+    slope = (means[2] - means[1]) / np.log(2.5)
+    means += -(means[1] + slope * np.log(truth / 0.1))
+    for _ in range(tables):
+        leads = means + draw.normal(size=(seeds, 1)) + 0.7 * draw.normal(size=(seeds, 6))
+        found = judged(experiment, leads)
+        assert found.where is not None
+        hits += any(low <= truth <= high for low, high in found.where.stretches)
+    assert stats.binom.ppf(0.001, tables, 0.95) <= hits <= stats.binom.ppf(0.999, tables, 0.95)
+    assert tables < 4000 or 0.93 * tables <= hits <= 0.97 * tables, hits
+    print(f"{hits} of {tables} with {seeds} seeds")
