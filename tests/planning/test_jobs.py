@@ -255,7 +255,14 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert main([*words, "budget=20min"]) == 0
     out = capsys.readouterr().out
     assert "741,248" in out and "pre-training: 6 jobs" in out and "fine-tuning: 8 jobs" in out
-    assert all(f"equal {name}" in out for name in ("steps", "tokens", "flops", "time"))
+    assert "equal steps" not in out
+    line = " ".join(out.split())
+    assert re.search(r"power: how often one of \d+ claims is decided where true differences are 2 points", line)
+    assert "<- chosen" in line and "mrpc 1.5 and 1.8 (assumed to be as SNLI's)" in line
+    command = line.split("run: clozelab ")[1]
+    assert command.startswith("reproduce table5_pretraining_tasks scale=demo ")
+    assert re.search(r"finetune.seed=1\S* pretrain.seed=1,2\S* finetune.pretrain_seed=1,2", command)
+    assert "not counted, since no task of this plan speaks for them: " in line
     assert "smallest detectable difference: 11.5 points" in out and "assumed" in out
     line = " ".join(out.split())
     said = re.search(r"for all (\d+) that the claims rest on, the hardest step of which takes ([\d.]+) points", line)
@@ -268,8 +275,11 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert "equal steps" not in out and "steps_factor" in out
     with pytest.raises(ValueError, match="matched_by=epochs"):
         main([*words, "budget=20min", "matched_by=epochs"])
-    with pytest.raises(ValueError, match="fine-tuning alone takes"):
-        main([*words, "finetune.row=mlm", "pretrain.arm=mlm", "budget=1s"])
+    for more, message in ((["matched_by=time"], "fine-tuning alone takes"), ([], "2 pre-training seeds with one fine")):
+        with pytest.raises(ValueError, match=message):
+            main([*words, "finetune.row=mlm", "pretrain.arm=mlm", "budget=1s", *more])
+    with pytest.raises(ValueError, match="difference=none: give a true difference in points above 0, such as 2"):
+        main([*words, "difference=none"])
     with pytest.raises(ValueError, match="did you mean 'seed'"):
         main([*words[:1], "sed=3"])
 

@@ -28,6 +28,7 @@ CONFIDENCE, POWER = 0.95, 0.8
 ROUNDING = 1e-9  # of floating-point sums of scores, as a share of them
 MOST_SEEDS = 50  # nobody pre-trains more often than that to settle one difference: beyond it, no number is given
 DRAWN = 200_000  # experiments without a difference, from which the p of repeated looks is counted
+SIMULATED = 4000  # tables, for the power of a plan
 LARGEST_EFFECT = 1000.0  # standard deviations; beyond it (no spread at all) the distribution's sums have no numbers
 
 Scores = Mapping[tuple[int, int], float]  # (pre-training seed, fine-tuning seed) -> score
@@ -217,6 +218,41 @@ def zero_crossings(
                 joins = bool(stretches) and stretches[-1][1] == low
                 stretches[-1:] = [(stretches[-1][0], high)] if joins else [*stretches[-1:], (low, high)]
     return changes, stretches
+
+
+def simulate_decided(
+    effects: Sequence[tuple[float, float]],
+    families: Sequence[Sequence[int]],
+    seeds: int,
+    looks: tuple[int, int] | None = None,
+    tables: int = SIMULATED,
+) -> NDArray[np.bool_]:
+    """[tables, tests]: which tests so many seeds decide, of independent differences whose truth is known.
+
+    Args:
+        effects: of each test the true mean and the margin that it is tested against, in standard deviations.
+        families: places of tests. Each family is corrected by Holm's method, and waits for those before it.
+        looks: the first and the last of a stopping rule that looks after every seed; None: one look.
+    """
+    shift, margin = np.transpose(np.asarray(effects, dtype=np.float64))
+    values = np.random.default_rng(0).normal(size=(seeds, tables, len(effects))) + shift
+    first, most = looks or (seeds, seeds)
+    p, corrected = np.ones(values.shape[1:]), np.ones(values.shape[1:])
+    for count in range(first, min(seeds, most) + 1):
+        mean, sd = values[:count].mean(axis=0), values[:count].std(axis=0, ddof=1)
+        size = np.abs(mean - np.copysign(margin, mean)) * np.sqrt(count) / sd
+        p = np.minimum(p, 2.0 * special.stdtr(count - 1, -size))
+    if most > first:
+        p = (1.0 + np.searchsorted(_smallest_p_values(first, most), p, side="right")) / DRAWN
+    largest = np.zeros((tables, 1))
+    for family in map(list, families):
+        order = np.argsort(p[:, family], axis=1)
+        steps = np.take_along_axis(p[:, family], order, axis=1) * np.arange(len(family), 0, -1)
+        alone = np.empty_like(steps)
+        np.put_along_axis(alone, order, np.maximum.accumulate(steps, axis=1), axis=1)
+        corrected[:, family] = np.maximum(alone, largest)
+        largest = corrected[:, family].max(axis=1, keepdims=True)
+    return corrected < 1.0 - CONFIDENCE
 
 
 def smallest_detectable_difference(sd: float, n: int, confidence: float = CONFIDENCE, power: float = POWER) -> float:

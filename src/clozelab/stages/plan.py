@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,27 +12,33 @@ from typing import TYPE_CHECKING
 from rich import filesize
 from rich.console import Console
 
-from clozelab.planning.steps import SWEEPS, make_steps
-from clozelab.suggestions import DASH, STAGE_NAMES, duration, rough
+from clozelab.planning.steps import SWEEPS, Step, make_steps
+from clozelab.suggestions import DASH, STAGE_NAMES, duration, key_of, rough
 from clozelab.terminal import Heading, Words, make_console, make_table, parse, say, verb, wants_help
-from clozelab.verdicts.experiment import find_experiment, load_experiment
+from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
 
 if TYPE_CHECKING:  # they import torch: not for --help and mistakes
     import pandas
 
     from clozelab.planning.cost import Costing
     from clozelab.planning.jobs import Shape
+    from clozelab.runs.find import Runs
 
-HELP = """clozelab plan EXPERIMENT [scale=NAME] [name=value ...] [budget=TIME [matched_by=QUANTITY]] [--no-measure]
+HELP = """clozelab plan EXPERIMENT [scale=NAME] [name=value ...] [budget=TIME [difference=POINTS]] [--no-measure]
+clozelab plan EXPERIMENT ... budget=TIME matched_by=QUANTITY
 clozelab plan EXPERIMENT ... --dry-run
 
 Counts parameters and FLOPs, measures tokens per second once a shape (a few steps on made-up text, kept in the cache),
 and says how many jobs there are and how many of them are left, how long they take, what they leave on disk, and the
 smallest difference that the seeds can be expected to show. Overrides are those of `clozelab reproduce`.
 
-  budget=2h        for the whole experiment: what each arm can afford, and the steps_factor for it, a line of
-                   `arms` or pretrain.arm=NAME pretrain.steps_factor=... (with matched_by in paper.yaml)
-  matched_by=      what arms get equal shares of: steps, tokens, flops or time (default: each in turn)
+  budget=10h       for the whole experiment: seeds of both kinds and tokens that give its primary claims (without any,
+                   all claims) most power, the power of every number of seeds, and the command to run. Power counts up
+                   to 80 %; then tokens do, up to the scale's own. How much scores vary is measured on finished runs of
+                   three seeds or more, else taken from conf/spreads.yaml
+  difference=2     the true difference in points that is to be found (default: 2)
+  matched_by=      instead: what each arm can afford where arms get equal steps, tokens, flops or time, and its
+                   steps_factor, a line of `arms` or pretrain.arm=NAME pretrain.steps_factor=...
   --no-measure     only speeds that are in the cache, else what finished runs took here (*)
   --dry-run        list every job with its state, as `clozelab reproduce --dry-run` does
 
@@ -63,7 +70,8 @@ Table = tuple[list[Heading], list[list[str]]]
 MATCHINGS = ("steps", "tokens", "flops", "time")
 
 
-@verb("plan", HELP, names=(1, 1), keys=("budget", "matched_by"), flags=("no-measure", "dry-run"), takes_overrides=True)
+@verb("plan", HELP, names=(1, 1), keys=("budget", "matched_by", "difference"), flags=("no-measure", "dry-run"),
+      takes_overrides=True)  # fmt: skip
 def main(said: Words) -> int:
     """Print the plan; returns the exit status."""
     budget = parse_budget(said.values["budget"]) if "budget" in said.values else None
@@ -72,8 +80,9 @@ def main(said: Words) -> int:
         raise ValueError(f"matched_by={matched_by} divides a budget among the arms: say budget=TIME too")
     if matched_by and matched_by not in MATCHINGS:
         raise ValueError(f"matched_by={matched_by}: arms can be matched by {', '.join(MATCHINGS)}")
+    difference = parse_points(said.values.get("difference", "2"))
     folder = find_experiment(said.names[0])
-    steps = make_steps(folder, said.overrides)
+    steps, experiment = make_steps(folder, said.overrides), load_experiment(folder)
     if "dry-run" in said.flags:
         from clozelab.stages.reproduce import dry_run
 
@@ -94,10 +103,17 @@ def main(said: Words) -> int:
     flops = sum(shape.count * (shape.flops or 0.0) for shape in found.shapes)
     for line in (f"all runs: {flops:.3g} FLOPs", disk(found, found.room(root, steps)), *sums(found)):
         say(console, line)
-    shares = {} if budget is None else affordable(found, budget, [matched_by] if matched_by else MATCHINGS)
+    is_shared = budget is not None and (matched_by or not experiment.claims)
+    shares = affordable(found, budget or 0.0, [matched_by] if matched_by else MATCHINGS) if is_shared else {}
     for name, part in shares.items():
         console.print(make_table(*share_table(name, part), console.width))
-    say(console, describe(load_experiment(folder), runs, found.num_seeds))
+    if budget is not None and not is_shared:
+        for part in choose(found, experiment, steps, runs, said, budget, difference):
+            if isinstance(part, str):
+                say(console, part)
+            else:
+                console.print(make_table(*part, console.width))
+    say(console, describe(experiment, runs, found.num_seeds))
     for line in warnings(found, shares):
         say(console, line, style="yellow")
     return 0
@@ -114,6 +130,65 @@ def parse_budget(text: str) -> float:
     if not seconds >= 1.0 or text.strip().isdigit():  # a number alone would be nanoseconds
         raise ValueError(f"budget={text}: give a time above zero, such as 2h, 90min or 1h30min")
     return seconds
+
+
+def parse_points(text: str) -> float:
+    """Of difference=2. ValueError: it is no number above 0."""
+    try:
+        points = float(text)
+    except ValueError:
+        points = 0.0
+    if not 0.0 < points < 100.0:
+        raise ValueError(f"difference={text}: give a true difference in points above 0, such as 2")
+    return points
+
+
+def choose(
+    costing: Costing, experiment: Experiment, steps: Sequence[Step], runs: Runs, said: Words, budget: float,
+    difference: float,
+) -> Iterator[Table | str]:  # fmt: skip
+    """The power of every number of seeds that a budget pays for, the choice among them, and its command."""
+    from clozelab.planning.choice import ask, choices, spreads_of
+    from clozelab.verdicts.table import build_table
+
+    tasks = list(dict.fromkeys(job.task for job in costing.tasks))
+    question = ask(experiment, tasks, difference)
+    if not question.claims:
+        yield f"no claim of {experiment.name} is about a task of this plan: there is no power to reckon"
+        return
+    tuned = [step for step in steps if step.verb == "finetune"]
+    spreads = spreads_of(tasks, build_table(experiment, runs) if runs.runs else None)
+    rule = experiment.stopping
+    found = choices(
+        costing, question, spreads, budget,
+        tuned_seeds=max([1, *(len(step.sweep.groups(lambda key: key == "seed")) for step in tuned)]),
+        looks=(rule.first, rule.most) if rule else None,
+        may_shorten=all(arm.settings["steps_factor"] == 1.0 for arm in costing.arms),
+    )  # fmt: skip
+    best = max(found, key=lambda one: one.worth)
+    primary = question.num_primary
+    what = f"all {primary} primary claims are" if primary else f"one of {len(question.claims)} claims is"
+    yield f"power: how often {what} decided where true differences are {difference:g} points"
+    headings = ["seeds", "fine-tuning seeds", "tokens a run", "time", "power"]
+    yield [*(Heading(name, True) for name in headings), Heading("")], [
+        [
+            str(one.seeds), str(one.finetune_seeds), rough(max(arm.tokens for arm in costing.arms) * one.factor),
+            duration(one.seconds), f"{one.power:.0%}", "#" * round(20 * one.power) + "  <- chosen" * (one == best),
+        ]
+        for one in found
+    ]  # fmt: skip
+    about = [f"{task} {one.pretraining:.2g} and {one.finetuning:.2g} ({one.source})" for task, one in spreads.items()]
+    yield f"standard deviations between pre-training and between fine-tuning seeds: {'; '.join(about)}"
+    if question.unknown:
+        yield f"not counted, since no task of this plan speaks for them: {'; '.join(question.unknown)}"
+    seeds = ",".join(map(str, range(1, best.seeds + 1)))
+    chosen = {"finetune.seed": ",".join(map(str, range(1, best.finetune_seeds + 1)))}
+    chosen |= {} if rule else {"pretrain.seed": seeds, "finetune.pretrain_seed": seeds}
+    chosen |= {"pretrain.steps_factor": f"{best.factor:.2f}"} if best.factor < 1.0 else {}
+    kept = [one for one in said.overrides if key_of(one) not in (*chosen, "seed", "pretrain_seed")]
+    until = ["until=decided", f"budget={said.values['budget']}"] if rule else []
+    words = [said.names[0], *kept, *(f"{key}={value}" for key, value in chosen.items()), *until]
+    yield f"run: clozelab reproduce {shlex.join(words)}"
 
 
 def tables(costing: Costing) -> Iterator[Table]:

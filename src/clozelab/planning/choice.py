@@ -1,0 +1,191 @@
+"""What a budget decides: seeds of both kinds, and how long to pre-train, that give an experiment's claims most power.
+
+Power is counted in simulated tables, corrected as the judge corrects, at a true difference that the user names. How
+much scores vary from seed to seed is measured: on finished runs, or else on those that conf/spreads.yaml names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import fmean, variance
+
+import numpy as np
+
+from clozelab.metrics.statistics import POWER, simulate_decided
+from clozelab.planning.cost import Costing
+from clozelab.planning.jobs import START_SECONDS
+from clozelab.suggestions import CONF_DIR, duration
+from clozelab.verdicts.experiment import ALL_COLUMNS, CROSSES, SPREAD, Experiment, read_yaml
+from clozelab.verdicts.table import Table
+
+MOST_FINETUNE_SEEDS, MOST_SEEDS = 5, 20
+PLATEAUS = 2.0
+"""A masked model has to see so many times the tokens after which it leaves its first plateau."""
+FEWEST = 3
+"""Pre-training seeds from which a spread is worth more than the shipped one."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Standard deviations in points: of a difference of rows between pre-training seeds, of a run between its own."""
+
+    pretraining: float
+    finetuning: float
+    source: str
+
+    def of_difference(self, finetune_seeds: int, terms: int) -> float:
+        """Of the sum of so many cells (2: of two rows), each a mean over fine-tuning seeds."""
+        return float(np.sqrt(self.pretraining**2 * terms / 2 + terms * self.finetuning**2 / finetune_seeds))
+
+
+@dataclass(frozen=True)
+class Question:
+    """The claims of an experiment before they are measured: the differences that they rest on, as families to correct.
+
+    `effects` are (true difference, margin, cells) in points by task; `claims` the places of each claim's differences,
+    the primary ones first; `num_primary` of them. `unknown` are claims about columns that have no such spread.
+    """
+
+    effects: Sequence[tuple[float, float, int, str]]
+    claims: Sequence[Sequence[int]]
+    num_primary: int
+    unknown: Sequence[str]
+
+    @property
+    def families(self) -> list[list[int]]:
+        first = [list(places) for places in self.claims[: self.num_primary]]
+        rest = dict.fromkeys(place for places in self.claims[self.num_primary :] for place in places)
+        found, seen = [], set[int]()
+        for family in (*first, list(rest)):
+            found.append([place for place in family if place not in seen])
+            seen |= set(family)
+        return [family for family in found if family]
+
+    def power(self, spreads: Mapping[str, Spread], seeds: int, tuned: int, looks: tuple[int, int] | None) -> float:
+        """The share of tables that decide all primary claims; without any, of all claims the share that is decided."""
+        scales = [max(1e-9, spreads[task].of_difference(tuned, cells)) for *_, cells, task in self.effects]
+        effects = [(gap / sd, margin / sd) for (gap, margin, *_), sd in zip(self.effects, scales, strict=True)]
+        decided = simulate_decided(effects, self.families, seeds, looks)
+        shares = [decided[:, list(places)].all(axis=1) for places in self.claims]
+        if self.num_primary:
+            return float(np.all(shares[: self.num_primary], axis=0).mean())
+        return float(np.mean(shares))
+
+
+def ask(experiment: Experiment, tasks: Iterable[str], difference: float) -> Question:
+    """What an experiment's claims will rest on, where these tasks are fine-tuned and the true differences are alike."""
+    columns = {one.name: one for one in experiment.columns}
+    here = set(tasks)
+    places: dict[object, int] = {}
+    effects: list[tuple[float, float, int, str]] = []
+    claims: list[list[int]] = []
+    unknown, num_primary = [], 0
+    for claim in sorted(experiment.claims, key=lambda one: not one.primary):
+        named = [one.name for one in columns.values() if one.task] if claim.column == ALL_COLUMNS else [claim.column]
+        mine = []
+        for column in (columns[name] for name in named):
+            task = next((one for one in (column.task, *column.stand_ins) if one in here), None)
+            pairs = [*claim.pairs, *([("at the first point", *claim.rows)] if claim.kind == CROSSES else [])]
+            for pair in pairs if task else ():
+                key = (frozenset(pair), column.name, claim.points, claim.against)
+                if key not in places:
+                    places[key] = len(effects)
+                    gap, margin = (0.0, claim.points) if claim.kind == SPREAD else (difference, 0.0)
+                    effects.append((gap, margin, 4 if claim.against else 2, str(task)))
+                mine.append(places[key])
+        if mine:
+            claims.append(mine)
+            num_primary += claim.primary
+        else:
+            unknown.append(claim.text)
+    return Question(effects, claims, num_primary, unknown)
+
+
+def spreads_of(tasks: Iterable[str], table: Table | None) -> dict[str, Spread]:
+    """Of each task: from the finished runs, where those are of three pre-training seeds; else the shipped ones."""
+    shipped = {name: Spread(**said) for name, said in read_yaml(CONF_DIR / "spreads.yaml").items()}
+    return {task: (_own(task, table) if table else None) or shipped.get(task, shipped["default"]) for task in tasks}
+
+
+def _own(task: str, table: Table) -> Spread | None:
+    column = next((one for one in table.with_results if one.tasks == (task,)), None)
+    if column is None:
+        return None
+    cells = [cell.healthy for row in table.rows if (cell := table.cells[row, column.key]).healthy]
+    groups = [{seed: [cell[key] for key in cell if key[0] == seed] for seed, _ in cell} for cell in cells]
+    inside = [(len(one) - 1, variance(one)) for group in groups for one in group.values() if len(one) > 1]
+    tuned = sum(count * found for count, found in inside) / sum(count for count, _ in inside) if inside else 0.0
+    found = []
+    for one, other in combinations(groups, 2):
+        if len(common := one.keys() & other.keys()) >= FEWEST:
+            noise = tuned * fmean(1 / len(one[seed]) + 1 / len(other[seed]) for seed in common)
+            found.append(variance(fmean(one[seed]) - fmean(other[seed]) for seed in common) - noise)
+    if not found:
+        return None
+    seeds = max(map(len, groups))
+    return Spread(float(np.sqrt(max(0.0, fmean(found)))), float(np.sqrt(tuned)), f"your own runs, {seeds} seeds")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """So many seeds of both kinds, at this multiple of the scale's steps."""
+
+    seeds: int
+    finetune_seeds: int
+    factor: float
+    seconds: float
+    power: float = 0.0
+
+    @property
+    def worth(self) -> tuple[float, ...]:
+        """Power up to four in five; then tokens, up to the scale's own; then more power, and less time."""
+        enough = self.power >= POWER
+        return (enough, self.factor if enough else self.power, self.power if enough else self.factor, -self.seconds)
+
+
+def choices(
+    costing: Costing, question: Question, spreads: Mapping[str, Spread], budget: float, *,
+    tuned_seeds: int, looks: tuple[int, int] | None, may_shorten: bool,
+) -> list[Choice]:  # fmt: skip
+    """The best of each number of pre-training seeds that the budget pays for, fewest seeds first.
+
+    Args:
+        tuned_seeds: fine-tuning seeds that `costing` counts.
+        looks: the first and the last of a stopping rule.
+        may_shorten: whether steps may be fewer than the scale's; never below the first plateau of a masked model.
+
+    Raises:
+        ValueError: there is no speed, or the budget does not pay for two seeds.
+    """
+    if not costing.arms or any(one.seconds is None for one in costing.shapes):
+        raise ValueError("no speed is known yet: leave --no-measure out (and the tasks' files must be in data_dir)")
+    at_once = {verb: pool.at_once for verb, pool in costing.pools.items()}
+    start = sum(START_SECONDS["pretrain"] * arm.count for arm in costing.arms) / costing.num_seeds / at_once["pretrain"]
+    train = sum((arm.seconds or 0.0) * arm.count for arm in costing.arms) / costing.num_seeds / at_once["pretrain"]
+    train -= start
+    tune = sum((job.seconds or 0.0) * job.count for job in costing.tasks) / costing.num_seeds / tuned_seeds
+    tune /= at_once.get("finetune", 1)
+    least = (
+        max([0.05, *(PLATEAUS * arm.tokens_to_plateau / arm.tokens for arm in costing.arms)]) if may_shorten else 1.0
+    )
+    least = min(1.0, least)
+
+    def fits(seeds: int, tuned: int) -> Choice:
+        factor = min(1.0, (budget / seeds - start - tuned * tune) / train)
+        return Choice(seeds, tuned, factor, seeds * (start + factor * train + tuned * tune))
+
+    fewest, most = looks or (2, MOST_SEEDS)
+    found = []
+    for seeds in range(fewest, most + 1):
+        able = [one for tuned in range(1, MOST_FINETUNE_SEEDS + 1) if (one := fits(seeds, tuned)).factor >= least]
+        known = [replace(one, power=question.power(spreads, seeds, one.finetune_seeds, looks)) for one in able]
+        found += [max(known, key=lambda one: one.worth)] if known else []
+    if not found:
+        least_time = duration(fewest * (start + least * train + tune))
+        raise ValueError(
+            f"{fewest} pre-training seeds with one fine-tuning seed take about {least_time}: a larger budget, or fewer "
+            "rows or tasks"
+        )
+    return found

@@ -1,0 +1,130 @@
+"""Seeds and tokens for a budget: the power that a plan says is the share of tables that the judge decides."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clozelab.planning.choice import Choice, Question, Spread, ask, choices, spreads_of
+from clozelab.runs.find import find
+from clozelab.suggestions import CONF_DIR
+from clozelab.verdicts.experiment import find_experiment, load_experiment, read_yaml
+from clozelab.verdicts.judging import FAILS, HOLDS
+from clozelab.verdicts.table import build_table
+
+FILE = importlib.util.spec_from_file_location("looks", Path(__file__).parents[2] / "benchmarks" / "looks.py")
+assert FILE is not None and FILE.loader is not None
+simulation = importlib.util.module_from_spec(FILE)
+FILE.loader.exec_module(simulation)
+TABLE_5 = load_experiment(find_experiment("table5_pretraining_tasks"))
+
+
+@pytest.mark.parametrize("tables", [150, pytest.param(4000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("claims", "primary", "seeds", "rule"),
+    [(4, 2, 4, None), (4, 0, 6, None), (1, 0, 5, {"first": 3, "most": 8})],
+    ids=["primary", "holm", "looks"],
+)
+def test_power_is_as_planned(
+    tmp_path: Path, tables: int, claims: int, primary: int, seeds: int, rule: dict[str, int] | None
+) -> None:
+    """Through the real judge, where differences vary as the plan was told: two cells of two fine-tuning seeds."""
+    spread, difference = Spread(1.2, 0.9, "told"), 3.0
+    experiment = simulation.make_experiment(tmp_path / "mine", claims, primary, **({"stopping": rule} if rule else {}))
+    looks = (rule["first"], rule["most"]) if rule else None
+    planned = ask(experiment, ["task"], difference).power({"task": spread}, seeds, 2, looks)
+    draw, found = np.random.default_rng(7), list[float]()
+    for _ in range(tables):
+        noise = 1.2 * draw.normal(size=(claims, seeds)) + 0.9 * draw.normal(size=(claims, seeds, 4)).sum(axis=2) / 2.0
+        decided = [one.verdict in (HOLDS, FAILS) for one in simulation.judged(experiment, difference + noise, seeds)]
+        found.append(float(all(decided[:primary])) if primary else float(np.mean(decided)))
+    simulated = float(np.mean(found))
+    print(f"planned {planned:.3f}, {simulated:.3f} of {tables} tables")
+    assert 0.3 < planned < 0.97
+    most = 0.05 if tables >= 4000 else 3.5 * float(np.std(found)) / tables**0.5
+    assert abs(simulated - planned) <= most
+
+
+def test_differences_are_counted_as_the_judge_counts_them() -> None:
+    found = ask(TABLE_5, ["snli_95k", "squad_v1"], 2.0)
+    assert len(found.claims) + len(found.unknown) == len(TABLE_5.claims) and found.num_primary == 0
+    assert {task for *_, task in found.effects} == {"snli_95k", "squad_v1"}
+    assert sum(map(len, found.families)) == len(found.effects), "each difference once"
+    assert found.families == [list(range(len(found.effects)))]
+    crossing = ask(load_experiment(find_experiment("figure5_training_steps")), ["snli_95k"], 2.0)
+    assert sorted(map(len, crossing.claims)) == [1, 1, 1, 1, 2, 5]
+
+
+def machine(minutes: float = 10.0, plateau: float = 0.0) -> Any:
+    """Two arms, two pre-training and three fine-tuning seeds, one job at a time."""
+    arms = [
+        SimpleNamespace(count=2, seconds=60.0 * minutes + 2.5, tokens=1e6, tokens_to_plateau=plateau) for _ in range(2)
+    ]
+    tasks = [SimpleNamespace(count=12, seconds=60.0, task="task")]
+    pools = {verb: SimpleNamespace(at_once=1) for verb in ("pretrain", "finetune")}
+    return SimpleNamespace(arms=arms, tasks=tasks, pools=pools, num_seeds=2, shapes=[*arms, *tasks])
+
+
+def chosen(hours: float, spread: Spread, difference: float = 3.0, **more: Any) -> tuple[Choice, list[Choice]]:
+    question = Question([(difference, 0.0, 2, "task")], [[0]], 1, [])
+    options: dict[str, Any] = {"tuned_seeds": 3, "looks": None, "may_shorten": True} | more
+    found = choices(options.pop("costing", machine()), question, {"task": spread}, 3600.0 * hours, **options)
+    return max(found, key=lambda one: one.worth), found
+
+
+def test_seeds_come_before_tokens_and_tokens_before_more_seeds() -> None:
+    one, found = chosen(1.5, Spread(1.0, 0.5, ""))
+    assert all(choice.seconds <= 1.5 * 3600 + 1e-6 and 0.05 <= choice.factor <= 1.0 for choice in found)
+    assert one.power >= 0.8 and max(choice.factor for choice in found if choice.power >= 0.8) == one.factor
+    rich, _ = chosen(24.0, Spread(1.0, 0.5, ""))
+    assert rich.factor == 1.0 and rich.power > one.power
+    assert [choice.power for choice in found] == sorted(choice.power for choice in found)
+    noisy, _ = chosen(3.0, Spread(0.2, 3.0, ""))
+    steady, _ = chosen(3.0, Spread(3.0, 0.2, ""))
+    assert noisy.finetune_seeds > steady.finetune_seeds and noisy.seeds < steady.seeds
+
+
+def test_limits() -> None:
+    """Arms with lengths of their own keep them; a masked model gets past its plateau; a rule begins at its first."""
+    _, whole = chosen(1.5, Spread(1.0, 0.5, ""), may_shorten=False)
+    assert {one.factor for one in whole} == {1.0}
+    _, past = chosen(1.5, Spread(1.0, 0.5, ""), costing=machine(plateau=2e5))
+    assert min(one.factor for one in past) >= 0.4
+    _, ruled = chosen(9.0, Spread(1.0, 0.5, ""), looks=(3, 5))
+    assert [one.seeds for one in ruled] == [3, 4, 5]
+    with pytest.raises(
+        ValueError, match=r"2 pre-training seeds with one fine-tuning seed take about 6.. min: a larger"
+    ):
+        chosen(0.05, Spread(1.0, 0.5, ""))
+    with pytest.raises(ValueError, match="no speed is known yet"):
+        chosen(1.0, Spread(1.0, 0.5, ""), costing=SimpleNamespace(arms=[], shapes=[]))
+
+
+def test_spreads_have_sources() -> None:
+    for task, said in read_yaml(CONF_DIR / "spreads.yaml").items():
+        assert task == "default" or (CONF_DIR.parent / "conf" / "task" / f"{task}.yaml").is_file() or task == "blimp"
+        assert Spread(**said).pretraining > 0.0 and said["source"]
+        assert not said["source"].startswith("docs/") or (CONF_DIR.parent / said["source"]).is_file()
+
+
+def test_own_runs_replace_the_shipped_spreads(make_runs: Callable[..., Path]) -> None:
+    """Rows that vary alike from seed to seed have no difference that varies."""
+    means = {("mlm", "squad_v1"): 70.0, ("ltr", "squad_v1"): 72.0, ("mlm", "mrpc"): 60.0}
+    table = build_table(TABLE_5, find(make_runs(means)))
+    found = spreads_of(["squad_v1", "mrpc", "sst2"], table)
+    assert found["squad_v1"].source == "your own runs, 3 seeds" and found["squad_v1"].finetuning == pytest.approx(
+        0.0707, abs=1e-3
+    )
+    cells = [table.cells[row, "squad_v1"].scores for row in ("mlm", "ltr")]
+    gaps = [sum(cells[0][seed, one] - cells[1][seed, one] for one in (1, 2)) / 2 for seed in (1, 2, 3)]
+    expected = np.var(gaps, ddof=1) - 0.0707**2
+    assert found["squad_v1"].pretraining == pytest.approx(expected**0.5, abs=1e-2)
+    assert found["mrpc"].source.startswith("assumed") and found["sst2"].source.startswith("docs/results")
+    two = build_table(TABLE_5, find(make_runs(means, pretrain_seeds=(1, 2), below="two")))
+    assert spreads_of(["squad_v1"], two)["squad_v1"].source.startswith("docs/results"), "two seeds are too few"
