@@ -30,6 +30,7 @@ HYDRA_VERBS = {
 }
 PLAIN_VERBS = {
     "reproduce": "a whole experiment: prepare, both sweeps, report; stop and start at will",
+    "register": "freeze claims, arms, seeds and stopping rule with a date, before the first run",
     "report": "judge an experiment from its run folders: table, verdicts, plots",
     "doctor": "what this machine can do; with an experiment: what is wrong before it is trained",
     "plan": "parameters, FLOPs, jobs, time, disk and the smallest detectable difference, before anything runs",
@@ -47,7 +48,8 @@ PLAIN_VERBS = {
 }
 PLACES = {verb: f"inventory.{verb}" for verb in ("runs", "status", "gc")}
 PLACES |= {"list": "inventory.list_all", "doctor": "plan.doctor", "explain-cell": "explain_cell.main"}
-PLACES |= {"export": "submit.export", "pack": "travel.pack", "pool": "travel.pool"}
+PLACES |= {"export": "submit.export", "register": "reproduce.register"}
+PLACES |= {"pack": "travel.pack", "pool": "travel.pool"}
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of its name."""
 HYDRA_HELP = {
     "prepare": """\

@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 
 from clozelab.metrics.statistics import FINETUNING_SEEDS, MOST_SEEDS, ONE_RUN, PRETRAINING_SEEDS
+from clozelab.report.registration import said_of
 from clozelab.suggestions import (
     DASH,
     distinct,
@@ -83,6 +84,7 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str, looks:
             for text in summary.split(", ")
             if judgements
         ],
+        "registered": said_of(experiment, table.runs),
         "looks": f"{len(looks)} ({', '.join(one.time[:10] for one in looks)})" if looks else "",
         "selection": reading["selection"],
         "interval": interval_words,

@@ -95,6 +95,8 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
     console.print(f"[bold]{escape(page['title'])}[/] ({escape(page['scale'])})")
     looks = f"; looks: {page['looks']}" if page["looks"] else ""
     console.print(escape(f"{page['setup']}\n{page['runs']}{looks}; {page['interval']}"), style="dim", highlight=False)
+    if page["registered"]:
+        console.print(escape(page["registered"]), style="dim", highlight=False)
     for group in page["groups"]:
         if any(heading["has_ours"] for heading in group["headings"]):
             console.print(f"\n[bold]{escape(group['title'])}[/]")

@@ -5,6 +5,7 @@ Each step is a process of its own, so it can be stopped and started again at any
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from omegaconf import OmegaConf
 from rich.console import Console
 from rich.markup import escape
 
@@ -20,12 +22,13 @@ from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR
 from clozelab.launch.processes import run_verb
 from clozelab.planning.steps import SWEEPS, Step, make_steps
 from clozelab.runs.find import find
+from clozelab.runs.fingerprint import SEED_KEYS, canonical
 from clozelab.runs.store import accept_other_code
 from clozelab.runs.upkeep import write_launch
 from clozelab.stages.plan import parse_budget
 from clozelab.stages.report import judge
 from clozelab.suggestions import duration, key_of
-from clozelab.terminal import parse, say, wants_help
+from clozelab.terminal import Words, parse, say, verb, wants_help
 from clozelab.training.stopping import STOPPED
 from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
 
@@ -50,6 +53,16 @@ Prepares the corpus, runs both sweeps and writes the report. Stop it and start i
                          check (complete, its inputs have to be read to be sure);
                          shared (an equal run of another experiment will be taken);
                          shared? (will be taken if the files it was trained on are still the same)"""
+
+
+REGISTER_HELP = """clozelab register EXPERIMENT [scale=NAME] [name=value ...] [--again]
+
+Freezes what an experiment claims and how it will be tested, before its first run: claims, rows, columns, arms, the
+settings of every run, seeds and the stopping rule, with the date and a hash. The file, registration.json beside the
+runs (RUNS_DIR/EXPERIMENT/SCALE), is text: commit it, or send it to somebody. The report says whether it came before
+the first run, and names what was changed afterwards. Takes the overrides of `clozelab reproduce`.
+
+  --again    where another declaration is registered: keeps that one, and adds what is declared now"""
 
 
 def main(words: Sequence[str]) -> int:
@@ -195,4 +208,31 @@ def dry_run(steps: Sequence[Step]) -> int:
             console.print(f"  {job.status:<12} {job.run_dir}{source}", markup=False, highlight=False, soft_wrap=True)
         counts = Counter(job.status for job in jobs)
         console.print("  " + ", ".join(f"{count} {status}" for status, count in counts.items()))
+    return 0
+
+
+@verb("register", REGISTER_HELP, names=(1, 1), flags=("again",), takes_overrides=True)
+def register(said: Words) -> int:
+    """Write what is declared beside the runs; returns the exit status."""
+    from clozelab.report import registration  # pandas: not for --help
+
+    folder = find_experiment(said.names[0])
+    sweeps = [step for step in make_steps(folder, said.overrides) if step.is_sweep]
+    settings, seeds = {}, {"pre-training": set[int](), "fine-tuning": set[int]()}
+    for step in sweeps:
+        for jobs in step.sweep.groups(lambda key: key not in SEED_KEYS).values():
+            config = canonical(OmegaConf.create(step.sweep.settings(jobs[0])))
+            name, value = registration.settings_of(json.loads(json.dumps(config)))
+            settings[name] = value
+            for job in jobs:
+                chosen = config | {key_of(word): word.partition("=")[2] for word in job}
+                first = "pretrain_seed" if step.verb == "finetune" else "seed"
+                seeds["pre-training"].add(int(chosen[first]))
+                seeds["fine-tuning"] |= {int(chosen["seed"])} if step.verb == "finetune" else set()
+    content = registration.declared(load_experiment(folder), seeds, settings)
+    root, _ = sweeps[0].root
+    entry, is_new = registration.register(root, content, again="again" in said.flags)
+    console = Console()
+    say(console, f"{'registered' if is_new else 'registered already'} on {entry.date}: sha256 {entry.hash}")
+    say(console, f"{(root / registration.REGISTRATION_FILE).resolve()}: commit it, or send it to somebody who keeps it")
     return 0

@@ -1,0 +1,136 @@
+"""What is declared before the first run: frozen with a date and a hash, and held against what was run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from clozelab.planning.steps import Step, make_steps
+from clozelab.report import registration
+from clozelab.report.registration import REGISTRATION_FILE, read_registration, said_of
+from clozelab.runs.find import find
+from clozelab.runs.fingerprint import RESULTS_VERSIONS, canonical
+from clozelab.stages.reproduce import register as verb
+from clozelab.verdicts.experiment import load_experiment
+
+SAID = {
+    "columns": ["mrpc"],
+    "arms": {"a": {"objective": "mlm"}, "b": {"objective": "ltr"}},
+    "claims": [{"text": "b is better", "compare": ["b", "a", "mrpc"], "direction": "higher"}],
+}
+WORDS = ["scale=demo", "pretrain.seed=1,2", "finetune.pretrain_seed=1,2", "finetune.seed=1"]
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An experiment that was registered on 2026-11-22; its runs go below `runs`."""
+    monkeypatch.setattr(registration, "now", lambda: "2026-11-22T10:00:00+00:00")
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "paper.yaml").write_text(json.dumps(SAID))
+    assert verb(words(folder)) == 0
+    return folder
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    return [str(folder), *WORDS, f"runs_dir={folder.parent / 'runs'}", *more]
+
+
+def root(folder: Path) -> Path:
+    return folder.parent / "runs" / "mine" / "demo"
+
+
+def finish(folder: Path, started: str, *more: str) -> None:
+    """A complete run of the first job of either stage, as it records itself."""
+    for step in (one for one in make_steps(folder, words(folder, *more)[1:]) if one.is_sweep):
+        write(step, step.sweep.jobs[0], started)
+
+
+def write(step: Step, job: tuple[str, ...], started: str) -> None:
+    config = step.sweep.settings(job)
+    recorded = canonical(OmegaConf.create(config))
+    state = {"status": "complete", "stage": step.verb, "seconds": 1.0, "host": {}, "inputs": {}, "scale": "demo",
+             "watched": {}, "started": started, "fingerprint": "f" * 64, "facts": {}, "config": recorded,
+             "results_version": RESULTS_VERSIONS[step.verb], "metric": "validation/accuracy",
+             "scores": {"validation/accuracy": {"unit": "percent", "better": "higher", "value": 70.0}}}  # fmt: skip
+    target = Path(config["run_dir"])
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    (target / "run.json").write_text(json.dumps(state))
+    (target / "scores.json").write_text("{}")
+
+
+def said(folder: Path) -> str:
+    return said_of(load_experiment(folder), find(root(folder)))
+
+
+def test_a_registration_before_the_first_run(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (entry,) = read_registration(root(mine))
+    assert said(mine) == f"registered on 2026-11-22 ({entry.hash[:12]}) before its first run; nothing of it was changed"
+    finish(mine, "2026-11-22T10:00:00+00:00")
+    assert said(mine).endswith("before its first run; nothing of it was changed")
+    assert verb(words(mine)) == 0, "the same once more is no other"
+    assert "registered already on 2026-11-22" in capsys.readouterr().out and len(read_registration(root(mine))) == 1
+    finish(mine, "2026-11-22T09:59:59+00:00")
+    assert "registered on 2026-11-22" in said(mine) and "after 2 of 2 runs had begun (the first on 2026-11-22)" in said(
+        mine
+    )
+
+
+def test_what_was_changed_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish(mine, "2026-11-23T00:00:00+00:00")
+    finish(mine, "2026-11-23T00:00:00+00:00", "pretrain.seed=3", "finetune.pretrain_seed=3", "finetune.seed=2")
+    assert said(mine).endswith("since then pre-training seed 3 added and fine-tuning seed 2 added")
+    other = json.loads(json.dumps(SAID))
+    other["claims"][0]["direction"] = "lower"
+    other["claims"].append({"text": "new", "compare": ["a", "random", "mrpc"], "direction": "higher", "primary": True})
+    other |= {"arms": {"a": {"objective": "mlm"}, "b": {}, "c": {}}, "stopping": {"first": 2, "most": 5}}
+    (mine / "paper.yaml").write_text(json.dumps(other))
+    text = said(mine)
+    for change in ("claim b is better changed", "claim new added", "row c added", "arm b changed", "arm c added"):
+        assert change in text, change
+    assert "stopping rule changed" in text
+    with pytest.raises(ValueError, match=r"of 2026-11-22 says otherwise \(claim b is better changed.*--again keeps it"):
+        verb(words(mine))
+    monkeypatch.setattr(registration, "now", lambda: "2026-11-24T00:00:00+00:00")
+    assert verb(words(mine, "--again")) == 0 and len(read_registration(root(mine))) == 2
+    text = said(mine)
+    assert "registered on 2026-11-22" in text and "before its first run" in text, "the one that came before counts"
+    assert "claim new added" in text and text.endswith("; registered again on 2026-11-24")
+
+
+def test_other_settings_than_the_registered_ones(mine: Path) -> None:
+    finish(mine, "2026-11-23T00:00:00+00:00", "pretrain.steps_factor=0.5", "finetune.epochs=9")
+    text = said(mine)
+    assert "settings of arm a changed" in text and "settings of a on mrpc changed" in text
+    assert "arm b" not in text
+    finish(mine, "2026-11-23T00:00:00+00:00", "trainer.threads=1")
+    assert said(mine).endswith("nothing of it was changed"), "how the work is laid out is no other run"
+
+
+def test_an_edited_file_is_named(mine: Path) -> None:
+    path = root(mine) / REGISTRATION_FILE
+    saved = path.read_text()
+    path.write_text(saved.replace('"higher"', '"lower"'))
+    with pytest.raises(ValueError, match="the registration of 2026-11-22 was edited"):
+        read_registration(root(mine))
+    assert "was edited, since it does not fit its hash" in said(mine), "the report says so and goes on"
+    path.write_text(saved.replace("2026-11-22", "2026-11-01"))
+    assert "was edited" in said(mine)
+    path.write_text(saved[:100])
+    assert "is no registration that can be read" in said(mine)
+
+
+def test_a_rule_declares_all_of_its_seeds(tmp_path: Path) -> None:
+    folder = tmp_path / "ruled"
+    folder.mkdir()
+    (folder / "paper.yaml").write_text(json.dumps(SAID | {"stopping": {"first": 3, "most": 5}}))
+    content: dict[str, Any] = registration.declared(
+        load_experiment(folder), {"pre-training": [1], "fine-tuning": [2, 1]}, {}
+    )
+    assert content["seeds"] == {"pre-training": [1, 2, 3, 4, 5], "fine-tuning": [1, 2]}
