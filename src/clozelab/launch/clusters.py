@@ -110,15 +110,9 @@ def _has_ended(pid: int) -> bool:
 
 
 class SlurmLauncher(SweepLauncher):
-    """Hands jobs to Slurm and waits for them.
+    """Hands jobs to Slurm and waits for them. Args: as conf/hydra/launcher/slurm.yaml says of each.
 
-    Args:
-        cluster: slurm, or local (the same path without Slurm, on this machine: for trying it out).
-        jobs_at_once: so many jobs in the queue or running, at most.
-        poll_seconds: between two questions to Slurm; results are noticed at once.
-        grace_seconds: what a job gets to save when its time ends; less than signal_delay_s.
-        parameters: as submitit calls them, None is left to Slurm; gpus_per_node may be auto: one for each device where
-            jobs train on GPUs; max_num_timeout: how often a job that ran out of time is put in line again.
+    `parameters` are those of submitit's executor; None is left to Slurm.
     """
 
     stopped_words = (
@@ -255,14 +249,7 @@ class SubmittedJob(RemoteProcess):
 
 
 class RayLauncher(SweepLauncher):
-    """Hands jobs to Ray and waits for them.
-
-    Args:
-        address: of a Ray cluster (auto: the one of this machine); None starts Ray on this machine for the sweep.
-        num_cpus: cores of one job, and its threads.
-        num_gpus: GPUs of one job; auto: one for each device where jobs train on GPUs.
-        grace_seconds: what a stopped job gets to save.
-    """
+    """Hands jobs to Ray and waits for them. Args: as conf/hydra/launcher/ray.yaml says of each."""
 
     def __init__(self, address: str | None, num_cpus: int, num_gpus: float | str, grace_seconds: float) -> None:
         require_package("ray", "ray", "hydra/launcher=ray")

@@ -101,13 +101,9 @@ def names_of(composed: Iterable[DictConfig]) -> list[JobName]:
 
 
 def check_overrides(config: DictConfig) -> None:
-    """Refuse an override that changes nothing, and one that files a run as something else.
+    """ValueError for an override that changes nothing, or files a run as something else: says what to write instead.
 
-    Args:
-        config: of a pre-training or a fine-tuning, while Hydra's own configuration says how it was composed.
-
-    Raises:
-        ValueError: says what to write instead.
+    `config` is of a pre-training or a fine-tuning, while Hydra's own configuration says how it was composed.
     """
     if not HydraConfig.initialized():
         return

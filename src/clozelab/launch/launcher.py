@@ -190,10 +190,7 @@ class SweepLauncher(Launcher):
 class ProcessLauncher(SweepLauncher):
     """Starts `python -m clozelab VERB ...` for each job; complete runs are skipped without starting a process.
 
-    Args:
-        jobs_at_once: a number, or "auto": the cores, or 1 where the jobs use an accelerator.
-        grace_seconds: what a stopped job gets to save.
-        fork: start jobs that are one CPU process from a server that has torch loaded.
+    Args: as conf/hydra/launcher/processes.yaml says of each.
     """
 
     def __init__(self, jobs_at_once: int | str, grace_seconds: float, fork: bool) -> None:

@@ -30,12 +30,7 @@ class OptunaSweeper(Sweeper):
     Unusual: there is no study file. The sampler is seeded and complete runs are skipped, so the same command replays
     the search and goes on; name each run folder by the values that are searched.
 
-    Args:
-        sampler: `name` of a class of optuna.samplers, and its arguments; give it a seed.
-        direction: maximize | minimize the value of a run (a fine-tuning's metric, a pre-training's validation loss).
-        num_trials: runs in all.
-        trials_at_once: runs that are chosen, and started, together.
-        params: key -> what to try: interval(a, b), tag(log, interval(a, b)), choice(a, b), range(a, b, step).
+    Args: as conf/hydra/sweeper/search.yaml says of each.
     """
 
     def __init__(

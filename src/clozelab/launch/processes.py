@@ -64,12 +64,9 @@ class ForkedProcess(ForkServerProcess):
 
 
 class ForkServer:
-    """Starts `module.main(words) -> exit status` in forked processes.
+    """Starts `module.main(words) -> exit status` in forked processes of a server that imports `preload` once.
 
-    Args:
-        module: its name.
-        preload: modules that the server imports once.
-        environment: set before the server starts (thread counts are read when torch is imported).
+    `environment` is set before the server starts (thread counts are read when torch is imported).
     """
 
     def __init__(self, module: str, preload: Sequence[str], environment: Mapping[str, str]) -> None:

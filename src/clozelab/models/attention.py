@@ -58,10 +58,7 @@ class FullAttention:
 class LocalAttention:
     """Layers that see a window around each token, and some that see everything (Beltagy et al. 2020, and later ones).
 
-    Args:
-        config: causal or not.
-        window: tokens that are seen on each side.
-        global_every: layers 0, n, 2 n, ... see everything; 0: none does.
+    `window`: tokens that are seen on each side. `global_every`: layers 0, n, 2 n, ... see everything; 0: none does.
     """
 
     def __init__(self, config: EncoderConfig, window: int, global_every: int = 0) -> None:

@@ -56,11 +56,9 @@ class Positions(nn.Module):
 
 
 class LearnedPositions(Positions, Embedding):
-    """One learned vector a position, as BERT.
+    """One learned vector a position, as BERT; they start normal or sinusoidal.
 
-    Args:
-        config: gives the number of positions, and how they start: normal or sinusoidal.
-        after_padding: the first position is pad_token_id + 1, as in RoBERTa; the entries before it are never used.
+    `after_padding`: the first position is pad_token_id + 1, as in RoBERTa; the entries before it are never used.
     """
 
     def __init__(self, config: EncoderConfig, after_padding: bool = False) -> None:
@@ -98,9 +96,7 @@ class SinusoidalPositions(Positions):
 class RotaryPositions(Positions):
     """Su et al. 2021: query and key turn by an angle that grows with the position; nothing is added.
 
-    Args:
-        config: heads must have an even size.
-        base: of the wavelengths.
+    Heads must have an even size. `base`: of the wavelengths.
     """
 
     table: Tensor

@@ -79,12 +79,7 @@ class Intermediate(nn.Module):
 
 
 class PostNorm(nn.Module):
-    """BERT's layer: each half ends with a LayerNorm.
-
-    Args:
-        config: the sizes.
-        gated: see Intermediate.
-    """
+    """BERT's layer: each half ends with a LayerNorm. `gated`: see Intermediate."""
 
     needs_final_norm: ClassVar[bool] = False
 
@@ -250,12 +245,9 @@ class Encoder(nn.Module):
 
 
 def compile_encoder(encoder: Encoder, *, dynamic: bool, **options: Any) -> None:
-    """Compile `encoder` where it stands.
+    """Compile `encoder` where it stands, with `options` of torch.compile; its state_dict stays as it is.
 
-    Args:
-        encoder: any; its state_dict stays as it is.
-        dynamic: False: one compilation a shape, for batches of few shapes; True: one for all, for ragged batches.
-        options: of torch.compile (backend, mode).
+    `dynamic` False: one compilation a shape, for batches of few shapes; True: one for all, for ragged batches.
     """
     import torch._dynamo  # a second of start-up that only compiled runs pay
 

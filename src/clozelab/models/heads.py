@@ -94,10 +94,7 @@ class ReplacedTokenHead(nn.Module):
 class LinearHead(Linear):
     """A matrix on the pooled output of each pair (two logits), on each token (start and end of a span), or wider.
 
-    Args:
-        config: the encoder's.
-        num_labels: classes; 1 for a regression.
-        input_size: None means the hidden size.
+    A regression has one label. `input_size` None means the hidden size.
     """
 
     def __init__(
@@ -166,12 +163,7 @@ def feature_layers(features: str, num_hidden_layers: int) -> list[int]:
 
 
 class FeatureMix(nn.Module):
-    """[U, C, H] -> [U, output_size].
-
-    Args:
-        features: one of FEATURES.
-        num_hidden_layers, hidden_size: the encoder's.
-    """
+    """[U, C, H] -> [U, output_size], by one of FEATURES."""
 
     def __init__(self, features: str, num_hidden_layers: int, hidden_size: int) -> None:
         super().__init__()

@@ -29,10 +29,7 @@ SAMPLED_LOGITS = 1 << 24  # held at a time where words are drawn
 class ReplacedTokenDetection(MaskedLanguageModel):
     """The terms are "mlm", the generator's, and "rtd", the encoder's.
 
-    Args:
-        generator_width: of the encoder's width and number of heads, as a ratio such as 1/4; layers are as many.
-        generator_weight: of the generator's loss; `weight` is that of the encoder's.
-        masking: as MaskedLanguageModel's.
+    Args: as conf/objective/token/rtd.yaml says of each.
     """
 
     def __init__(self, *, generator_width: str | float, generator_weight: float, **masking: Any) -> None:

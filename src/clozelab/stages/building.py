@@ -181,9 +181,7 @@ def provenance(
 ) -> dict[str, Any]:
     """What a pre-trained encoder folder remembers of its making; encoders are given away, so no secrets.
 
-    Args:
-        plain: the resolved configuration.
-        step: after how many steps it was kept; None: after the last. It has seen no longer rows than until then.
+    `step`: after how many it was kept; None: after the last. It has seen no longer rows than until then.
     """
     begins = accumulate((phase["steps"] for phase in plain["phases"][:-1]), initial=0)
     begun = [phase for phase, first in zip(plain["phases"], begins, strict=True) if step is None or first < step]

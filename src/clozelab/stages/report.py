@@ -66,9 +66,7 @@ def main(said: Words) -> int:
 def judge(folder: Path, overrides: Sequence[str], config_name: str | None = None, target: str | None = None) -> Report:
     """Write an experiment's report, print it, and give it to the tracker that the overrides choose (logger=wandb).
 
-    Args:
-        overrides, config_name: of one of its sweeps; without a name of the first one.
-        target: where the report goes; None: beside the runs.
+    `overrides` and `config_name` are of one of its sweeps (None: the first). It goes to `target`, or beside the runs.
     """
     from clozelab.report.render import write_report
 
