@@ -98,8 +98,7 @@ RESOLVERS: tuple[Callable[..., Any], ...] = (fallback, at_least, scaled, scaled_
 def check_config(stage: str, config: DictConfig) -> None:
     """Refuse what a stage's schema does not allow; a value that has to be given may still be missing.
 
-    Raises:
-        ValueError: names each key, its value, what is allowed and the nearest of it, a sentence each.
+    ValueError: names each key, its value, what is allowed and the nearest of it, a sentence each.
     """
     try:
         mistakes = _mistakes(stage, OmegaConf.to_container(config, resolve=True))

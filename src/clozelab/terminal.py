@@ -44,8 +44,7 @@ def parse(
         flags, options: of `--flag` and `--option VALUE`.
         takes_overrides: other keys are Hydra's rather than wrong.
 
-    Raises:
-        ValueError: anything else; names the nearest that there is.
+    ValueError: anything else; names the nearest that there is.
     """
     said = Words()
     left = list(words)

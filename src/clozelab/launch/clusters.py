@@ -162,8 +162,7 @@ class SlurmLauncher(SweepLauncher):
     def _hand_over(self, job: Job, remote: RemoteJob, resources: Mapping[str, Any]) -> RemoteProcess:
         """Hand a job over and note it, or find the one that waits or runs for the same folder.
 
-        Raises:
-            ValueError: that one was started with other words.
+        ValueError: that one was started with other words.
         """
         from submitit.local.local import LocalExecutor
         from submitit.slurm.slurm import SlurmExecutor

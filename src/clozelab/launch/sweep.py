@@ -83,8 +83,7 @@ def compose(name: str, overrides: Sequence[str] = (), *, folder: Path | None = N
 def phase_objectives(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The objective of each phase as a node, from a pre-training run's plain configuration.
 
-    Raises:
-        ValueError: a phase changes a setting that the run's objective does not have.
+    ValueError: a phase changes a setting that the run's objective does not have.
     """
     usual, found = config["objective"], []
     for number, phase in enumerate(config["phases"]):
@@ -157,8 +156,7 @@ def named_jobs(jobs: Sequence[Sequence[str]], master: DictConfig) -> list[tuple[
     `-m objective.token.predict_prob=0.15,0.3 seed=1,2` gets the arms predict_prob-0.15 and predict_prob-0.3. An
     experiment names its arms and rows itself, and a key that run_dir contains needs no other name.
 
-    Raises:
-        ValueError: there is no job, which must not look like finished.
+    ValueError: there is no job, which must not look like finished.
     """
     if not jobs:
         raise ValueError("this sweep expands to no job at all; check its values and globs")

@@ -174,8 +174,7 @@ def placeholder(name: str) -> str:
 def write_submission(path: Path, contents: Mapping[str, bytes]) -> None:
     """Write the zip from test set -> file content.
 
-    Raises:
-        ValueError: the server would turn it away; says why. Nothing is written then.
+    ValueError: the server would turn it away; says why. Nothing is written then.
     """
     problems = [problem for name, content in contents.items() for problem in file_problems(name, content)]
     problems += _missing({f"{name}.tsv" for name in contents})

@@ -68,8 +68,7 @@ class Estimate:
 def t_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
     """(mean, low, high) by Student's t with n - 1 degrees of freedom.
 
-    Raises:
-        ValueError: fewer than two values.
+    ValueError: fewer than two values.
     """
     if len(values) < 2:
         raise ValueError(f"an interval needs at least two values, got {len(values)}")
@@ -81,8 +80,7 @@ def t_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple
 def estimate(scores: Scores, confidence: float = CONFIDENCE) -> Estimate:
     """Mean and interval of one cell. Every pre-training seed weighs the same, however many runs it has.
 
-    Raises:
-        ValueError: no score at all.
+    ValueError: no score at all.
     """
     groups: dict[int, list[float]] = defaultdict(list)
     for (pretrain_seed, _), score in sorted(scores.items()):
@@ -139,8 +137,7 @@ def sequential_p(p_values: Sequence[float], first: int, most: int) -> float:
         first: seeds of the first look, at least 2.
         most: seeds of the last look that there can be; both are fixed before the first look.
 
-    Raises:
-        ValueError: no look, more looks than there can be, or a first one over fewer than two seeds.
+    ValueError: no look, more looks than there can be, or a first one over fewer than two seeds.
     """
     if first < 2 or not 1 <= len(p_values) <= most - first + 1:
         raise ValueError(f"{len(p_values)} looks, from {first} seeds on (at least 2) to {most} at most")
@@ -264,8 +261,7 @@ def smallest_detectable_difference(sd: float, n: int, confidence: float = CONFID
         confidence: of the interval that has to exclude zero.
         power: chance that it does.
 
-    Raises:
-        ValueError: fewer than two seeds.
+    ValueError: fewer than two seeds.
     """
     if n < 2:
         raise ValueError(f"an interval needs at least two seeds, got {n}")

@@ -27,11 +27,8 @@ from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part, in_
 class SequenceClassification(FineTuning):
     """Classification of the GLUE kind; regression (squared error) where the data has no classes.
 
-    Args:
-        validation: the validation split; its extra splits are scored as "validation/NAME_SCORE".
-        number_range: of regression: predictions for a submission are cut to it.
-        metrics: names of scores in metrics/glue.py.
-        training: what FineTuning takes beside these.
+    The extra splits of `validation` are scored as "validation/NAME_SCORE". Other args: as conf/task/format/labelled.yaml
+    says, and FineTuning's.
     """
 
     head_kind: ClassVar[str] = "classification"

@@ -65,12 +65,10 @@ class PretrainingModel(nn.Module):
 
 
 class PretrainingModule(TrainingModule):
-    """Trains an encoder on one objective, or on several in turn.
+    """Trains an encoder, fresh or loaded, in place on one objective, or on several in turn.
 
     Args:
-        encoder: fresh or loaded; trained in place.
         objectives: one a phase, often the same; a batch names its phase by its number.
-        log_interval_steps: optimizer steps between two published averages.
         matmul_ceiling: FLOP/s of one device, for the utilisation; 0 leaves it out.
         spike: what to do about a suddenly huge gradient (training/guards.py): off, stop, skip or roll_back.
     """

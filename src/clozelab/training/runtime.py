@@ -116,7 +116,6 @@ def matmul_ceiling(precision: str, device: torch.device, seconds: float = 0.3) -
 
 def least_seconds(act: Callable[[], Any], device: torch.device, seconds: float) -> float:
     """Of one call on a device, the best of those that fit in `seconds`."""
-
     best, end, calls = float("inf"), time.perf_counter() + seconds, 0
     while time.perf_counter() < end or calls < 2:
         start = time.perf_counter()
