@@ -27,8 +27,8 @@ from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part, in_
 class SequenceClassification(FineTuning):
     """Classification of the GLUE kind; regression (squared error) where the data has no classes.
 
-    The extra splits of `validation` are scored as "validation/NAME_SCORE". Other args: as conf/task/format/labelled.yaml
-    says, and FineTuning's.
+    Args: as FineTuning has them, and as conf/task/format/labelled.yaml says. Extra splits of `validation` are scored as
+    "validation/NAME_SCORE".
     """
 
     head_kind: ClassVar[str] = "classification"
