@@ -649,3 +649,32 @@ def test_held_out_instances_longer_than_in_training_are_noticed(caplog: pytest.L
     assert not caplog.text
     check_lengths(phases, {"seq_length": 64}, 512, 1)
     assert "validation.seq_length is 64, but the first phase has 32 and the longest 64" in caplog.text
+
+
+@pytest.mark.parametrize("factor", [1e6, float("nan")])
+def test_several_spikes_behind_one_checkpoint_are_all_left_out(tmp_path: Path, knows_soon: None, factor: float) -> None:
+    """Going back to it must not forget those that were left out since: the run would go back for ever."""
+
+    class Spikes(Spike):
+        seen = 0
+
+        def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
+            self.seen += 1
+            assert self.seen < 10 * TOTAL, "it goes back for ever"
+            module.model.objectives[0].factor = self.factor if trainer.global_step + 1 in (3, 4, 6) else 1.0
+
+    skipped, back = (ToyRun(tmp_path / name, spike=name) for name in ("skip", "roll_back"))
+    skipped.fit(Spikes(0, factor))
+    back.fit(Spikes(0, factor))
+    assert_same_bits(skipped.module, back.module)
+    assert back.module.facts()["steps_left_out"] == [3, 4, 6]
+
+
+def test_a_run_that_went_on_from_the_checkpoint_before_the_last_can_roll_back(tmp_path: Path, knows_soon: None) -> None:
+    run = ToyRun(tmp_path, spike="roll_back", log=1, interval=2)
+    with pytest.raises(TrainingInterruptedError):
+        run.fit(StopAfter(4))
+    (tmp_path / "checkpoints" / "last.ckpt").write_bytes(b"cut")
+    run.options["interval"] = 100
+    run.fit(Spike(5))
+    assert run.module.facts()["steps_left_out"] == [5]

@@ -81,6 +81,12 @@ def test_spikes_that_do_not_cease_end_the_run() -> None:
         fed("skip", [*usual(30), *[float("nan")] * 50])
 
 
+def test_a_spike_does_not_hide_the_next_one() -> None:
+    """Among the usual norms a whole one would widen them: of several soon after each other only the first was seen."""
+    norms = [*usual(30), 500.0, *usual(3), 500.0, *usual(3), 500.0, *usual(3), 500.0]
+    assert fed("skip", norms).left_out == [31, 35, 39, 43]
+
+
 def state_of(parameter: torch.Tensor, moment: torch.Tensor) -> Any:
     optimizer = SimpleNamespace(state={0: {"step": torch.tensor(1.0), "exp_avg": moment, "none": None}})
     strategy = SimpleNamespace(root_device=torch.device("cpu"), reduce_boolean_decision=lambda one, all: one)

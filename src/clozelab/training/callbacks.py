@@ -124,6 +124,7 @@ class LastCheckpoint(AfterStep):
 
     def __init__(self, path: Path, interval_steps: int, least_seconds: float = 0.0) -> None:
         self.path, self.interval_steps, self.least_seconds = path, interval_steps, least_seconds
+        self.newest = path  # that is whole
         self.best, self.best_step = math.inf, -1
         self._saved_step, self._saved_at = -1, time.monotonic()
 
@@ -134,6 +135,7 @@ class LastCheckpoint(AfterStep):
         self.best, self.best_step = state_dict["best"], state_dict["best_step"]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.newest = Path(trainer.ckpt_path or self.path)
         if watch_of(pl_module).action == "roll_back" and trainer.global_step == 0:
             self._save(trainer)  # to go back to
         elif trainer.ckpt_path and trainer.is_global_zero:
@@ -174,10 +176,12 @@ class LastCheckpoint(AfterStep):
     def _save(self, trainer: Trainer) -> None:
         require_finite_state(trainer)
         trainer.save_checkpoint(self.path, weights_only=False)
-        self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
+        self.newest, self._saved_step, self._saved_at = self.path, trainer.global_step, time.monotonic()
 
     def _go_back(self, trainer: Trainer, module: LightningModule) -> None:
-        trainer._checkpoint_connector.restore(self.path, weights_only=True)
+        known = watch_of(module).left_out  # also behind that checkpoint, which does not hold them
+        trainer._checkpoint_connector.restore(self.newest, weights_only=True)
+        watch_of(module).left_out = known
         watch_of(module).leave_out("the run goes back to its last checkpoint, to leave its update out")
         module.on_train_start()  # drops the lines of later steps
         trainer.should_stop, self._saved_step = False, trainer.global_step

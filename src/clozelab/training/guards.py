@@ -90,7 +90,8 @@ class SpikeWatch:
             if math.isfinite(norm):
                 here, deviation = math.log(max(norm, 1e-30)), math.sqrt(sum((one - usual) ** 2 for one in logs) / count)
                 is_spike = len(logs) >= LEAST and here > usual + max(SIGMAS * deviation, math.log(FACTOR))
-                self._logs = [*logs[1 - WINDOW :], here]
+                # A spike counts there as a small one: whole it would hide the next. A level that stays becomes usual.
+                self._logs = [*logs[1 - WINDOW :], min(here, usual + math.log(FACTOR)) if is_spike else here]
             if is_spike and self.spike is None and step not in self.left_out:
                 self.spike = step, f"step {step}: gradient norm {norm:.4g}, where {math.exp(usual):.4g} is usual"
         if self.spike:
