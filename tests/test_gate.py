@@ -233,6 +233,8 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "a swept path": (master(sweeper={"params": {"arm": "a", "encoder": "x,/etc"}}), OUT),
     "a swept address": (master(sweeper={"params": {"arm": "a", "+objective.pair": TEXT}}), "_target_"),
     "a file of Hydra's group": (laid_over([{"override /hydra/launcher": "x"}], hydra__launcher__x=EVIL), "Hydra's own"),
+    "a cluster": (laid_over([{"override /hydra/launcher": "slurm"}]), "Hydra's own"),
+    "other logging": (laid_over([{"override /hydra/job_logging": "none"}]), "Hydra's own"),
     "a class of logging": (laid_over([{"rates@hydra.hydra_logging": "x"}], rates__x=CLASS), "Hydra's own"),
     "a package": (laid_over([{"rates": "x"}], rates__x="# @package hydra\ncallbacks: {x: {}}\n"), "Hydra's own"),
     "a package in defaults": (laid_over([{"rates@hydra.callbacks": "x"}], rates__x={"x": EVIL}), "Hydra's own"),
