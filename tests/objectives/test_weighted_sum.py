@@ -32,6 +32,7 @@ def test_batch_keys_and_types(shards: TokenShards, ids: SpecialIds, mlm_nsp: Obj
         "position_ids": 160,
         "source": 5,
         "b_source": 5,
+        "a_length": 5,
         "next_sentence_label": 5,
     }
     assert all(value.dtype == torch.int64 for value in batch.values())
@@ -102,11 +103,18 @@ def test_pair_terms_by_source(
     assert 0 < expected[1][1] < int(batch["next_sentence_label"].sum()), "some random segments are of the other source"
 
 
+@pytest.mark.parametrize("has_token_types", [True, False])
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_held_out_losses_by_source_and_separators_apart(
-    shards: TokenShards, ids: SpecialIds, make_mlm: MakeMlm, make_encoder: Callable[..., Encoder], is_causal: bool
+    shards: TokenShards,
+    ids: SpecialIds,
+    make_mlm: MakeMlm,
+    make_encoder: Callable[..., Encoder],
+    is_causal: bool,
+    has_token_types: bool,
 ) -> None:
     """Against each prediction's own cross-entropy, from whole logits; its source is that of its own document."""
+    ids = replace(ids, has_token_types=has_token_types)
     token = LeftToRight(weight=1.0) if is_causal else make_mlm()
     objective = Objective(input=SegmentPairs(0.5, "corpus"), token=token, pair=None)
     models, instances = build_models(make_encoder(is_causal), [objective]), objective.bind(shards, ids, 32)

@@ -158,9 +158,12 @@ class TokenObjective(_Weighted):
         chosen = {"": ~is_sep}
         if 2 <= len(names) <= MOST_SOURCES:
             position, source = batch["prediction_positions"], batch["source"]
-            instance, is_second = position // batch["layout"].row_slots, batch["token_type_ids"][position] == 1
-            b_source = batch["b_source" if "b_source" in batch else "source"]
-            source = torch.where(is_second, b_source[instance], source[instance])
+            instance, slot = position // batch["layout"].row_slots, position % batch["layout"].row_slots
+            if "b_source" in batch:  # behind A and its [SEP]; token types are all 0 with byte-level BPE
+                is_first = slot <= batch["a_length"][instance] + 1
+                source = torch.where(is_first, source[instance], batch["b_source"][instance])
+            else:
+                source = source[instance]
             chosen = {name: (source == number) & ~is_sep for number, name in enumerate(names)}
         losses = {name: head.loss(hidden[mine], labels[mine]) for name, mine in chosen.items()}
         sep = head.loss(hidden[is_sep], labels[is_sep])
@@ -265,7 +268,8 @@ class Objective:
         """The instances named by `index` [B], ready but for torch: a pure function of its arguments.
 
         Keys: input_ids, token_type_ids, position_ids [T]; lengths [B] and width (T = B * width); prediction_positions,
-            prediction_labels [P]; source [B]; a pair objective's label [B], and b_source [B] where B may be another's.
+            prediction_labels [P]; source [B]; a pair objective's label [B]; b_source and a_length [B] where B may be
+            another's.
         """
         if self.dupe_factor is not None:
             epoch = epoch % (self.dupe_factor // self.input.copies)
@@ -287,7 +291,7 @@ class Objective:
             "lengths": packed.lengths,
             "width": packed.width,
             "source": packed.source,
-            **({} if packed.b_source is None else {"b_source": packed.b_source}),
+            **({} if packed.b_source is None else {"b_source": packed.b_source, "a_length": packed.a_length}),
             **self.token.arrays(packed, ids, seed, epoch),
         }
 
