@@ -262,12 +262,15 @@ def _not_learnt(table: Table) -> list[str]:
     for arm, label in arm_labels(table).items():
         runs, name = table.trained.get(arm, []), label if label == arm else f"{label} ({arm})"
         keys = (f"validation/nsp_{key}" for key in ("accuracy", "source_rule", "accuracy_one_source"))
-        nsp = [figure for key in keys if (figure := _average(runs, key)) is not None]
-        if len(nsp) == 3 and (nsp[0] <= nsp[1] or nsp[2] < LEARNT_NSP_ACCURACY):
+        accuracy, rule, one = (_average(runs, key) for key in keys)
+        inside = "and inside one source all pairs are of one kind"
+        if one is not None:
+            inside = f"and for {one:.1%} inside one source, where guessing is right for 50%"
+        if accuracy is not None and rule is not None and (accuracy <= rule or (one or 1.0) < LEARNT_NSP_ACCURACY):
             lines.append(
-                f"{name}: next-sentence prediction is right for {nsp[0]:.1%} of held-out pairs, where asking for "
-                f"their sources alone is right for {nsp[1]:.1%}, and for {nsp[2]:.1%} inside one source, where guessing"
-                " is right for 50%; what it gives or costs cannot show at this budget"
+                f"{name}: next-sentence prediction is right for {accuracy:.1%} of held-out pairs, where asking for "
+                f"their sources alone is right for {rule:.1%}, {inside}; what it gives or costs cannot show at this "
+                "budget"
             )
         loss, plateau = _average(runs, "validation/loss"), _average(runs, _context_free)
         copied = ", and copying what masking leaves in place" if any(map(_same_fraction, runs)) else ""
