@@ -236,12 +236,21 @@ def test_a_begun_run_goes_on_and_keeps_the_code_of_its_first_session(
         raise KeyboardInterrupt
     first = read_record(Path(config.run_dir)).code  # type: ignore[union-attr]
     other_mlm()
-    with claim(config) as run:
-        run.complete()
+    train(config)
     assert sum("made by other code" in one for one in caplog.messages) == 1
     record = read_record(Path(config.run_dir))
     assert record is not None and record.code != first
-    assert [one["code"] for one in record.earlier_sessions] == [first]
+    (earlier,) = record.earlier_sessions
+    assert (earlier["code"], earlier["modules"]["objectives.mlm"]) == (
+        first,
+        code_of_results()["objectives.mlm"][0][:8],
+    )
+    assert record.modules["objectives.mlm"] != earlier["modules"]["objectives.mlm"]
+    # It stays a run that other code has begun, also once today's has finished it.
+    strict = configuration(tmp_path, reuse="same_code")
+    assert not is_done(strict.run_dir, stage="pretrain", config=strict)
+    assert find_equal_run(configuration(tmp_path, "second"), {"corpus": "c"}) is None
+    assert find_equal_run(configuration(tmp_path, "second", reuse="any"), {"corpus": "c"}) is not None
 
 
 def test_another_experiment_does_not_share_it_unless_told(

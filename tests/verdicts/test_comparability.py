@@ -460,6 +460,17 @@ def test_arms_of_two_versions_of_the_code_are_not_compared(experiment: Experimen
     assert "other code: fine-tuned with two versions of modules.spans" in mrpc(experiment, root).note
 
 
+def test_a_run_that_went_on_under_other_code_is_of_both_versions(experiment: Experiment, root: Path) -> None:
+    made(root, "pretrain/*/*", objectives__mlm="a1", models__encoder="b1")
+    begun = {"code": "x", "modules": {"objectives.mlm": "a0", "models.encoder": "b1"}, "environment": {}}
+    change(root, "pretrain/ltr/*", earlier_sessions=[begun])
+    found = mrpc(experiment, root)
+    assert found.verdict == NOT_COMPARABLE and "two versions of objectives.mlm, and" in found.note
+    assert any("objectives.mlm: a0/a1 (e.g. pretrain/ltr" in line for line in unequal(experiment, root))
+    change(root, "pretrain/mlm/*", earlier_sessions=[begun])
+    assert mrpc(experiment, root).verdict == HOLDS
+
+
 def test_modules_that_one_arm_does_not_use_are_no_difference(experiment: Experiment, root: Path) -> None:
     """Left to right has no masking; a run of which nothing is known differs in nothing."""
     made(root, "pretrain/mlm/*", objectives__mlm="a1", models__encoder="b1")

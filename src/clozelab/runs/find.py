@@ -203,10 +203,14 @@ def _has_traveled(record: Record, config: DictConfig) -> bool:
 
 
 def other_code(record: Record | None) -> str:
-    """What to say of a run that other code has made than would make it now; empty where nothing that counts differs."""
-    if record is None or record.code == (digest := code_hash(record.stage, record.config)):
+    """What to say of a run that other code has made, or begun, than would make it now; empty where none has."""
+    if record is None:
         return ""
-    sides = (record.code, record.git and record.git.model_dump()), (digest, host_facts()["git"])
+    digest = code_hash(record.stage, record.config)
+    sessions = [*record.earlier_sessions, {"code": record.code, "git": record.git and record.git.model_dump()}]
+    if (theirs := next((one for one in sessions if one.get("code") != digest), None)) is None:
+        return ""
+    sides = (theirs.get("code") or "", theirs.get("git")), (digest, host_facts()["git"])
     gits = (f"commit {git['commit'][:10]}{', changed' * git['dirty']}" if git else "no commit" for _, git in sides)
     made, now = (f"{code[:10] or 'unknown'} ({git})" for (code, _), git in zip(sides, gits, strict=True))
     return f"{record.folder} was made by other code: {made}, now {now}"

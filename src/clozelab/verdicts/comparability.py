@@ -15,8 +15,8 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from operator import attrgetter, itemgetter, mul
+from functools import cache, partial
+from operator import itemgetter, mul
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,9 @@ def why_not(table: Table, first: str, second: str, tasks: Iterable[str]) -> str:
             mine, theirs = ([run for run in one if run.task == task] for one in rows)
             yield _difference("fine-tuned", mine, theirs, table.experiment.free_keys | about)
         for how, mine, theirs in _sides(table, first, second, tasks):
-            if (names := sorted(_made(mine, theirs, attrgetter("modules")))) and CODE not in table.experiment.free_keys:
+            if (
+                names := sorted(_made(mine, theirs, partial(_of_sessions, "modules")))
+            ) and CODE not in table.experiment.free_keys:
                 yield f"other code: {how} with two versions of {_some(names)}, and differ_in does not say {CODE}"
         for name, arm, mine in zip((first, second), arms, rows, strict=True):
             if other := [run for run in mine if arm and run.config.get("encoder_arm", arm) not in (arm, None)]:
@@ -225,7 +227,13 @@ def _counts(key: str) -> bool:
 
 
 def _made_with(run: Record) -> dict[str, str]:
-    return run.environment | run.modules
+    return _of_sessions("environment", run) | _of_sessions("modules", run)
+
+
+def _of_sessions(field: str, run: Record) -> dict[str, str]:
+    """What all sessions of a run were made with: a run that went on under other code is of two versions, a1/b2."""
+    known = [one.get(field) or {} for one in run.earlier_sessions] + [getattr(run, field)]
+    return {key: "/".join(dict.fromkeys(one[key] for one in known if key in one)) for key in known[-1]}
 
 
 def _joined(runs: Sequence[Record], of: Callable[[Record], Mapping[str, str]] = settings) -> dict[str, str]:
