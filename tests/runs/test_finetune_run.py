@@ -24,7 +24,10 @@ import yaml
 from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import MANIFEST
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.datamodules import files
 from clozelab.modules.finetuning import FineTuning
+from clozelab.runs import fingerprint
+from clozelab.runs.fingerprint import code_of_results
 from clozelab.runs.store import RunConflictError
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.guards import DivergedError
@@ -112,6 +115,22 @@ def test_complete_run_is_skipped(finetune: Any, monkeypatch: pytest.MonkeyPatch)
     folder = finetune()
     monkeypatch.setattr(FineTuning, "training_step", None)  # would fail
     assert finetune() == folder
+
+
+@pytest.mark.parametrize(("module", "is_taken"), [("datamodules.examples", False), ("modules.classification", True)])
+def test_what_other_code_has_put_into_the_cache_is_not_taken(
+    finetune: Any, monkeypatch: pytest.MonkeyPatch, module: str, is_taken: bool
+) -> None:
+    """A run says by which code it was made; sequences that other code has made would make that untrue."""
+
+    def used(name: str) -> set[str]:
+        monkeypatch.setattr(files, "_used", set())  # of this process, which is one run otherwise
+        return set(read(finetune(name=name), "run.json")["facts"]["cache"])
+
+    before, changed = used("a"), code_of_results() | {module: ("other", code_of_results()[module][1])}
+    monkeypatch.setattr(fingerprint, "code_of_results", lambda: changed)
+    after = used("b")
+    assert after and (after == before if is_taken else not after & before)
 
 
 def test_same_seed_is_bitwise_equal_and_another_is_not(finetune: Any) -> None:

@@ -29,7 +29,6 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.heads import feature_layers
 
 log = logging.getLogger(__name__)
-FEATURES_VERSION = 4  # raised when the same sequences get other features: older cache folders are then not found
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class FeatureDataModule(TagDataModule):
         return self._features(split, self.source.load), split
 
     def _features(self, split: TaggedSplit, load: Callable[[], Encoder]) -> FeatureSequences:
-        key = content_key({"version": FEATURES_VERSION, "sequences": split.key, "encoder": self.source.fingerprint})
+        key = content_key({"sequences": split.key, "encoder": self.source.fingerprint})  # a split's is of the code, too
         folder = self.inputs.cache_dir / "features" / f"{self.inputs.name}-{key}"
         where = self.source.device, self.evaluation_tokens
         facts = cached_folder(folder, lambda target: write_features(target, split.sequences, load(), *where))

@@ -36,7 +36,6 @@ from clozelab.training.runtime import batch_loader
 log = logging.getLogger(__name__)
 
 Batch = dict[str, Any]
-VERSION = 4  # raised when the same files give other arrays or baselines: older cache folders are then not found
 SAMPLED_SEQUENCES = 2000  # of a split, evenly spread, in which [UNK] are counted
 CUTS = {  # counts of a split that mean lost text, in words
     "truncated_sequences": "sequences are longer than max_seq_length={max_seq_length} and were cut",
@@ -66,6 +65,7 @@ class TaskInputs:
     max_positions: int
     encoder: EncoderSource | None = None  # only what computes features needs it
     max_unknown_share: float = MAX_UNKNOWN_SHARE  # of [UNK] in a split
+    code: str = ""  # hash of the code that reads it: what other code has put into the cache is not found
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class FinetuningDataModule(LightningDataModule):
         """What simple methods score on the validation split: as a list beside it says, else learnt and computed."""
         if listed := files.baselines_of(self.inputs.data_dir, self.validation_path):
             return listed
-        made_from = {"version": VERSION, "sources": self.source_fingerprint}
+        made_from = {"code": self.inputs.code, "sources": self.source_fingerprint}
         key = files.content_key(made_from | {"max_examples": self.plan.max_train_examples})
         folder = self.inputs.cache_dir / "baselines" / f"{self.inputs.name}-{key}"
 
@@ -190,7 +190,7 @@ class FinetuningDataModule(LightningDataModule):
         self, path: Path, settings: Mapping[str, Any], build: Callable[[], tuple[Arrays, Facts]]
     ) -> tuple[Arrays, Facts, str]:
         """Arrays and facts of one file, built once, and their key: of the file, `tokenization` and `settings`."""
-        key = files.content_key({"version": VERSION, "file": file_sha256(path), **self.tokenization, **settings})
+        key = files.content_key({"code": self.inputs.code, "file": file_sha256(path), **self.tokenization, **settings})
         return *files.cached_arrays(self.inputs.cache_dir / "tasks" / f"{self.inputs.name}-{key}", build), key
 
     @abstractmethod

@@ -193,9 +193,14 @@ def code_of(stage: str, config: Mapping[str, Any]) -> dict[str, str]:
 
     Comments, docstrings and line endings count for nothing; nor do the rooms that plan, launch, record and judge.
     """
-    code, found, said = code_of_results(), dict[str, str](), flatten(dict(config))
+    said = flatten(dict(config))
     left = [f"stages.{stage}", f"models.families.{said.get('architecture.model_type')}"]
-    left += [str(one) for key, one in said.items() if key.endswith("_target_")]
+    return code_behind([*left, *(str(one) for key, one in said.items() if key.endswith("_target_"))], stage)
+
+
+def code_behind(left: list[str], stage: str = "") -> dict[str, str]:
+    """Of what is named, and of all that it imports."""
+    code, found = code_of_results(), dict[str, str]()
     while left:
         name = left.pop().removeprefix("clozelab.")
         while name and name not in code:

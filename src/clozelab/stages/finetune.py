@@ -19,7 +19,7 @@ from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
 from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.results import max_positions, open_tokenizer, save_model, write_results, write_test_predictions
-from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder
+from clozelab.runs.fingerprint import code_behind, digest, encoder_fingerprint, require_encoder
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
 from clozelab.stages import building
@@ -54,7 +54,8 @@ def main(cfg: DictConfig) -> None:
     places, limit = (files, cache), max_positions(folder)
     source = EncoderSource(name, load, hardware.device)
     tokenizer = open_tokenizer(folder, cfg.token_types)
-    task = TaskInputs(cfg.task.name, *places, tokenizer, limit, source, cfg.max_unknown_share)
+    code = digest(code_behind([settings["data"]["_target_"]]))
+    task = TaskInputs(cfg.task.name, *places, tokenizer, limit, source, cfg.max_unknown_share, code)
     data = building.build_task_data(cfg, task, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers)
     inputs |= {"task_files": data.source_fingerprint, "task_data": data.fingerprint}
     inputs |= {"test_data": data.require_test_files()} if cfg.predict_test else {}
