@@ -586,6 +586,10 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     step = json.loads((tmp_path / "earlier" / "config.json").read_text())["clozelab"]["step"]
     assert step == load_checkpoint(checkpoints / "previous.ckpt")["global_step"] < 250
     assert (checkpoints / "last.ckpt").exists(), "the run may be training: what is damaged is its own to put aside"
+    # The text was edited since: a vocabulary learnt today would be written beside the weights.
+    (run_dir / "run.json").write_text(json.dumps(state(run_dir) | {"inputs": {"corpus": "of other text"}}))
+    assert main(["export", str(run_dir), str(tmp_path / "other")]) == 1 and not (tmp_path / "other").exists()
+    assert "was trained on another corpus than is here now" in capsys.readouterr().err
 
 
 def test_only_a_run_of_its_own_checkpoint_is_exported(
@@ -596,6 +600,9 @@ def test_only_a_run_of_its_own_checkpoint_is_exported(
     (tmp_path / "run" / "run.json").write_text(json.dumps(record | {"fingerprint": "0" * 64}))
     assert main(["export", str(tmp_path / "run")]) == 1
     assert "is of another run than the run.json above it" in capsys.readouterr().err
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    assert main(["export", str(tmp_path / "run")]) == 1
+    assert "was not made by a command line" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     assert main(["export", str(tmp_path / "run")]) == 1
     assert "is no pre-training run with a checkpoint" in capsys.readouterr().err

@@ -133,6 +133,8 @@ def export(said: Words) -> int:
     saved = load_file(checkpoint)
     if saved[SameConfig.KEY] != record.fingerprint:
         raise ValueError(f"{checkpoint} is of another run than the run.json above it")
+    if not record.config_name:
+        raise ValueError(f"{run} was not made by a command line")
     config.register()
     with chdir(record.started_in or "."):  # paths may be relative
         experiment = Path(record.config_dir) if record.config_dir else None
@@ -140,6 +142,10 @@ def export(said: Words) -> int:
             check_targets(cfg)
             plain: Any = OmegaConf.to_container(cfg, resolve=True)
             objectives, corpus = building.build_objectives(plain), prepared_corpus(cfg)
+            if corpus.fingerprint != record.inputs.get("corpus"):
+                raise ValueError(
+                    f"{run} was trained on another corpus than is here now; put its text and settings back"
+                )
             machine = Hardware("cpu", 1, 1, "auto", "32-true")
             module = building.build_pretraining_module(cfg, machine, corpus, objectives, total_steps=1)
             tokenizer = building.encoder_tokenizer(cfg, corpus, objectives)
