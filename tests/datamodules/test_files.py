@@ -207,7 +207,7 @@ def test_a_row_that_is_cut_at_the_end_of_the_file_is_no_dirt(tmp_path: Path, end
             table.read(path)
 
 
-@pytest.mark.parametrize("share", [0.5, 0.25, 0.99, 0.03])
+@pytest.mark.parametrize("share", [0.5, 0.25, 0.99, 0.03, 0.0025])
 def test_half_a_file_is_told_from_another_one(tmp_path: Path, share: float) -> None:
     """Cut at the end of a line it looks whole; the note of the first reading knows how it went on."""
     path, cache = tmp_path / "train.tsv", tmp_path / "cache"

@@ -13,6 +13,7 @@ import csv
 import hashlib
 import json
 import logging
+import os
 import re
 import shutil
 import tempfile
@@ -131,7 +132,7 @@ def fingerprint_of(parts: Mapping[str, Any]) -> str:
 
 def whole_sha256(path: Path, cache_dir: Path) -> str:
     """sha256 of a data file; ValueError where it is only the beginning of what was read here before (cut at the end of
-    a line it looks whole): a note in the cache has checksums of 256 beginnings of the file."""
+    a line it looks whole): a note in the cache has checksums of 256 beginnings of the file, and of shorter ones."""
     content, known = path.read_bytes(), dict[int, int]()
     note = cache_dir / "files" / f"{content_key({'path': str(path.resolve())})}.json"
     with suppress(OSError, ValueError, TypeError):
@@ -142,10 +143,14 @@ def whole_sha256(path: Path, cache_dir: Path) -> str:
             f"{path} is only the beginning, {len(content):,} bytes, of the {max(known):,} that were read here before: "
             f"it was cut; fetch it again, or delete {note} if it is meant to be shorter"
         )
-    ends = sorted({len(content) * part // 256 for part in range(257)})
+    ends = sorted(
+        {len(content) * part // 256 for part in range(257)} | {1 << n for n in range(len(content).bit_length())}
+    )
     grown = accumulate(pairwise(ends), lambda crc, ends: zlib.crc32(content[slice(*ends)], crc), initial=0)
     note.parent.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps([*zip(ends, grown, strict=True)]), encoding="utf-8")
+    temporary = note.with_name(f".{note.name}.{os.getpid()}")  # jobs of one sweep read and write the same note
+    temporary.write_text(json.dumps([*zip(ends, grown, strict=True)]), encoding="utf-8")
+    temporary.replace(note)
     return hashlib.sha256(content).hexdigest()
 
 
