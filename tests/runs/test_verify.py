@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import pytest
 from tests.runs.test_pretrain_run import command, environment, workplace  # noqa: F401 - a fixture
 
 from clozelab.cli import main
+from clozelab.stages.verify import TIMED
 from clozelab.training.callbacks import SameConfig
 from clozelab.training.checkpoints import load_file, save_file
+from clozelab.training.measuring import read_rows
 
 OTHER_DROPOUT = """
 import sys
@@ -73,6 +76,16 @@ def test_a_run_with_one_checkpoint_is_trained_again_from_the_beginning(
     (tmp_path / "run" / "checkpoints" / "previous.ckpt").unlink()
     status, said = said_of(tmp_path / "run", capsys)
     assert status == 0 and "(steps 1 to 10 trained again" in said
+
+
+def test_on_another_machine_it_says_by_how_many_figures(place: Path, tmp_path: Path, capsys: Any) -> None:
+    """There may be none in a stretch: then only the batches are known to be the same."""
+    run = Path(shutil.copytree(place / "seed-1", tmp_path / "run"))
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(record | {"environment": {"torch": "another"}}))
+    logged = sum(6 <= row.step <= 10 and row.key not in TIMED for row in read_rows(run / "metrics.csv"))
+    status, said = said_of(run, capsys)
+    assert status == 0 and f"compared by all batches, and by {logged} figures within 1%)" in said and logged > 0
 
 
 def test_other_batches_are_noticed(place: Path, tmp_path: Path, capsys: Any) -> None:
