@@ -53,7 +53,7 @@ PLACES |= {"pack": "travel.pack", "pool": "travel.pool"}
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of its name."""
 HYDRA_HELP = {
     "prepare": """\
-Cleans and splits text, trains or takes a WordPiece vocabulary, and writes token shards into the cache; what is there
+Cleans and splits text, learns or takes a vocabulary, and writes token shards into the cache; what is there
 already is not made again. The other verbs prepare the corpus they need by themselves.
 
   clozelab prepare corpus=microworld                          # the embedded world, and its tasks below data_dir

@@ -310,16 +310,19 @@ def test_what_pretraining_has_not_learnt_is_said(make_runs: Callable[..., Path])
 @pytest.mark.usefixtures("without_plots")
 @pytest.mark.parametrize(
     ("accuracy", "rule", "inside", "is_learnt"),
-    [(0.70, 0.769, 0.60, False), (0.78, 0.769, 0.60, True), (0.78, 0.769, 0.53, False), (0.58, 0.51, 0.58, True)],
+    [
+        *((0.70, 0.769, 0.60, False), (0.78, 0.769, 0.60, True), (0.78, 0.769, 0.53, False), (0.58, 0.51, 0.58, True)),
+        (0.99, 1.0, None, False),  # every random segment is of another source: none is left inside one
+    ],
 )
 def test_learnt_is_above_the_sources_and_inside_one(
-    make_runs: Callable[..., Path], accuracy: float, rule: float, inside: float, is_learnt: bool
+    make_runs: Callable[..., Path], accuracy: float, rule: float, inside: float | None, is_learnt: bool
 ) -> None:
     root = make_runs({("mlm_nsp", "mrpc"): 70.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
     for path in root.glob("pretrain/mlm_nsp/*/run.json"):
         state = json.loads(path.read_text())
         state["facts"]["validation/nsp_accuracy"], state["facts"]["validation/nsp_source_rule"] = accuracy, rule
-        state["facts"]["validation/nsp_accuracy_one_source"] = inside
+        state["facts"] |= {} if inside is None else {"validation/nsp_accuracy_one_source": inside}
         path.write_text(json.dumps(state))
     assert ("Not learnt" not in written(root).page["problems"]) == is_learnt
 
@@ -386,6 +389,9 @@ def test_terminal_keeps_numbers_whole(make_runs: Callable[..., Path], width: int
         for cell in (cell for row in group["rows"] for cell in row["cells"]):
             assert f"{cell['mean']} {cell['half']}".rstrip() in printed or cell["mean"] == "missing"
     assert all(one["interval"] in printed for one in page["judgements"])
+    own = Console(width=140, file=io.StringIO())
+    print_page(page | {"has_paper": False}, own)  # an experiment of one's own
+    assert re.search("judged on +paper +ours", printed) and re.search("judged on +claimed +ours", own.file.getvalue())
 
 
 @pytest.mark.usefixtures("without_plots")

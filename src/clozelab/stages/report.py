@@ -104,7 +104,8 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
     for race in page["races"]:
         console.print(escape(f"{race['judged_on']}. {race['sentence']}"), highlight=False)
     if page["judgements"]:
-        columns = "verdict", "claim", "judged on", "paper", "ours", "interval\ncorrected p"
+        said = "paper" if page["has_paper"] else "claimed"
+        columns = "verdict", "claim", "judged on", said, "ours", "interval\ncorrected p"
         console.print(_table(columns, map(_claim, page["judgements"])))
     if page["differences"]:
         columns = "row", "column", "difference", "95 % interval", "corrected p"

@@ -376,7 +376,7 @@ def describe(experiment: Experiment, runs: Runs, seeds: int) -> str:
     tested = [link for link in links if link.is_tested and all(column.tasks for _, _, column in link.terms)]
     known = {link.key: link.difference.sd or 0.0 for link in tested if link.difference}
     deviation = median(known.values()) if known else ASSUMED_SD
-    basis = f"median of {len(known)} comparisons so far" if known else "assumed: no two seeds have finished"
+    basis = f"median of {len(known)} comparisons so far" if known else "assumed: no comparison of two seeds so far"
     family = max(1, family_size(experiment))
     corrected = smallest_detectable_difference(deviation, seeds, confidence=1.0 - SIGNIFICANCE / family)
     more = (
