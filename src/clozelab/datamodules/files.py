@@ -13,7 +13,6 @@ import csv
 import hashlib
 import json
 import logging
-import os
 import re
 import shutil
 import tempfile
@@ -29,7 +28,7 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from clozelab.corpus.files import COMPRESSIONS, file_sha256, lines_of
+from clozelab.corpus.files import COMPRESSIONS, file_sha256, lines_of, write_whole
 from clozelab.corpus.generated import BASELINES_FILE, generator_of
 
 log = logging.getLogger(__name__)
@@ -148,9 +147,7 @@ def whole_sha256(path: Path, cache_dir: Path) -> str:
     )
     grown = accumulate(pairwise(ends), lambda crc, ends: zlib.crc32(content[slice(*ends)], crc), initial=0)
     note.parent.mkdir(parents=True, exist_ok=True)
-    temporary = note.with_name(f".{note.name}.{os.getpid()}")  # jobs of one sweep read and write the same note
-    temporary.write_text(json.dumps([*zip(ends, grown, strict=True)]), encoding="utf-8")
-    temporary.replace(note)
+    write_whole(note, [json.dumps([*zip(ends, grown, strict=True)])])  # jobs of one sweep read and write the same note
     return hashlib.sha256(content).hexdigest()
 
 

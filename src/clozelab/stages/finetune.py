@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from clozelab.corpus.files import digest
 from clozelab.corpus.random import derive_seed
 from clozelab.datamodules.files import HubSource, hub_files, used_folders
 from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, TaskInputs
@@ -19,7 +20,7 @@ from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
 from clozelab.modules.finetuning import FineTuning
 from clozelab.modules.results import max_positions, open_tokenizer, save_model, write_results, write_test_predictions
-from clozelab.runs.fingerprint import code_behind, digest, encoder_fingerprint, require_encoder
+from clozelab.runs.fingerprint import code_behind, encoder_fingerprint, require_encoder
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
 from clozelab.stages import building
