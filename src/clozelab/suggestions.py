@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml  # type: ignore[import-untyped]
 
@@ -30,6 +30,16 @@ STAGE_NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning"}
 LOWER_IS_BETTER = ("perplexity", "loss")
 MINUS, PLUS_MINUS, DASH = "\u2212", "\u00b1", "\u2013"
 MOST_VALUES, MOST_LEVELS = 100_000, 50
+
+
+class UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the fast one where it is built
+    """Refuses a key that a mapping has twice, as Hydra does: the first one's value would be lost without a word."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := [key for number, key in enumerate(keys) if key in keys[:number]]:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 def own_text(file: Path, folder: Path) -> str:

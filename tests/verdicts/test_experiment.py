@@ -195,6 +195,7 @@ REFUSED = [
     ("paper_delta: 2.0", "size: 2.0", "claims.4: has no key 'size'; there are "),
     ("id: order", "id: each", "claims: id 'each' is there twice"),
     ("title: T", "title: [T", "is not valid YAML"),
+    ("title: T", "title: T\nclaims: []", "is not valid YAML: the key 'claims' is there twice"),
 ]  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from clozelab.config import RESOLVERS, copied
 from clozelab.runs.fingerprint import flatten
-from clozelab.suggestions import CONF_DIR, own_text
+from clozelab.suggestions import CONF_DIR, UniqueKeys, own_text
 from clozelab.targets import UPWARDS
 
 PAPER = "paper.yaml"
@@ -46,7 +46,7 @@ SEEDS = {
 }
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the fast one where it is built
+class _Loader(UniqueKeys):
     """Reads numbers as Hydra does: 1e-3 is one."""
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError, model_validator
 
-from clozelab.suggestions import EXPERIMENTS_DIR, hint, own_text
+from clozelab.suggestions import EXPERIMENTS_DIR, UniqueKeys, hint, own_text
 
 OUR_SPLIT: Literal["dev"] = "dev"
 PERCENT = "percent"
@@ -370,7 +370,7 @@ def load_experiment(folder: Path) -> Experiment:
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file as it is written. ValueError where it is no YAML or no mapping."""
     try:
-        plain = yaml.load(own_text(path, path.parent), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+        plain = yaml.load(own_text(path, path.parent), UniqueKeys) or {}
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(plain, dict):
