@@ -158,7 +158,7 @@ def check_file(place: str, config_path: str, found: ConfigResult) -> None:
 def _not_data(config_path: str, found: ConfigResult) -> Iterator[str]:
     plain: Any = OmegaConf.to_container(found.config, resolve=False)
     defaults = [str(one) for one in (plain.pop("defaults", None) if isinstance(plain, dict) else None) or ()]
-    defaults = [one for one in defaults if not re.fullmatch(r"\{'override /hydra/sweeper': '\w+'\}", one)]
+    defaults = [one for one in defaults if not re.fullmatch(r"\{'override /?hydra/sweeper': '\w+'\}", one)]
     laid = [config_path, f"@{found.header.get('package')}", *defaults]
     if any(re.search(r"\bhydra\b", one) for one in laid):
         yield "it lays something over Hydra's own keys"
