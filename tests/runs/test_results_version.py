@@ -234,7 +234,7 @@ NAMES_THEN = {"prediction_positions": "prediction_rows"}
 def digest(arrays: Mapping[str, object]) -> str:
     """Of integer arrays by name, whatever their width; what only the figures of validation read is not trained on."""
     found = hashlib.sha256()
-    for key in sorted(key for key in arrays if not key.endswith("b_source")):
+    for key in sorted(key for key in arrays if not key.endswith(("b_source", "a_length"))):
         if isinstance(value := arrays[key], np.ndarray):
             found.update(f"{key} {value.shape} ".encode() + np.ascontiguousarray(value, dtype="<i8").tobytes())
     return found.hexdigest()[:16]
