@@ -43,7 +43,7 @@ Runs that are going on are left out, and so are damaged ones; failed ones come a
 
   stage= name= task= seeds=   only these runs (name: arm or row; seeds: 1, or pre-training/fine-tuning 1/2)
 
-`clozelab pool` puts packs together, `clozelab verify FILE` says whether one is true."""
+`clozelab pool` puts packs together."""
 POOL_HELP = """clozelab pool FILE... [runs_dir=FOLDER]
 
 Puts the runs of packs into runs_dir (default `runs`), beside those that are there, so that report, status, runs and
