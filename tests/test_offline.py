@@ -69,6 +69,17 @@ def test_whoever_asks_is_seen(tmp_path: Path) -> None:
     assert done.returncode == 0 and {name for name in asked if name.startswith("example.org")}
 
 
+def test_a_tracked_pretraining_needs_no_network(tmp_path: Path) -> None:
+    """W&B is offline by itself without a key, and looks nothing up; the long form below is a whole demo."""
+    words = [word.removeprefix("pretrain.") for word in SMALL if not word.startswith("finetune.")]
+    command = [sys.executable, "-m", "clozelab", "pretrain", "scale=demo", "objective=mlm", "logger=wandb", *words]
+    done, asked = isolated(tmp_path, *command)
+    assert done.returncode == 0, done.stderr
+    assert not asked
+    assert list((tmp_path / "runs").rglob("offline-run-*")), "the control: W&B was there"
+
+
+@pytest.mark.slow
 def test_a_small_demo_needs_no_network(tmp_path: Path) -> None:
     """From text to the table with every tracker on: W&B is offline by itself without a key, and looks nothing up."""
     (tmp_path / "small").mkdir()
