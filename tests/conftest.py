@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forked
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.config import EncoderConfig
@@ -92,8 +93,10 @@ def shared_dir() -> Path:
     return folder
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """What is ignored where the tests are started (nohup, a job in the background) would stay so in each process."""
+    if forked.ADDRESS not in os.environ:  # else a worker of xdist's: its controller has one
+        config.add_cleanup(forked.start_server())
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

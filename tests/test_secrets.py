@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 from clozelab.runs.fingerprint import HIDDEN, redacted, scrubbed
 
@@ -37,7 +38,7 @@ def corpus(tmp_path: Path) -> Path:
 def run(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"} | PLANTED
     command = [sys.executable, "-m", "clozelab", *words]
-    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=500)
+    return forked.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=500)
 
 
 def pretraining(corpus: Path, *words: str) -> tuple[str, ...]:

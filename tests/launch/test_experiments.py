@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
+from tests import forked
 
 from clozelab.launch.experiments import ExperimentSource, inline_configs, sweeps_in, take_one_file
 from clozelab.launch.jobs import planned_jobs
@@ -95,11 +95,11 @@ def test_a_slip_in_an_arm_is_refused_by_name_and_key(tmp_path: Path) -> None:
 
 def test_one_file_on_the_command_line(place: Path) -> None:
     words = [sys.executable, "-m", "clozelab", "reproduce", str(place), "scale=demo", "runs_dir=R", "--dry-run"]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=place.parent)
+    done = forked.run(words, capture_output=True, text=True, cwd=place.parent)
     assert done.returncode == 0, done.stderr
     assert "rate30" in done.stdout and "half" in done.stdout
     words = [*words[:3], "pretrain", "--config-dir", str(place), "--config-name", "sweep_pretrain", "arm=rate30"]
-    done = subprocess.run([*words, "--cfg", "job"], capture_output=True, text=True, cwd=place.parent)
+    done = forked.run([*words, "--cfg", "job"], capture_output=True, text=True, cwd=place.parent)
     assert done.returncode == 0 and OmegaConf.create(done.stdout).objective.token.predict_prob == 0.3
 
 

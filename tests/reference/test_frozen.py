@@ -13,13 +13,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 FROZEN = json.loads(Path(__file__).with_name("frozen.json").read_text(encoding="utf-8"))
@@ -40,7 +40,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = tmp_path_factory.mktemp("reference") / "found.json"
     alone = {name: value for name, value in os.environ.items() if not name.startswith(("CLOZELAB_", "PYTEST_"))}
     source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "tests.reference.freeze", str(path)],
         cwd=ROOT,
         env=alone | {"OMP_NUM_THREADS": "1", "PYTHONPATH": source},

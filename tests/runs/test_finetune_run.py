@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import string
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from tests import forked
 
 from clozelab.corpus.files import file_sha256
 from clozelab.corpus.generated import MANIFEST
@@ -509,7 +509,7 @@ def test_two_processes_equal_one(finetune: Any, save_encoder: Any, tmp_path: Pat
     settings = yaml.safe_load((one / "config.yaml").read_text())
     paths = [f"{key}={settings[key]}" for key in ("data_dir", "cache_dir")]
     hardware = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.log_interval_steps=4"]
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "clozelab", "finetune", "task=sst2", *words, *paths, *hardware,
          "evaluations_per_epoch=2", "learning_rate=1e-2", "trainer.progress_bar=false", f"run_dir={tmp_path / 'two'}",
          f"stop_after_step={stop or 'null'}"],

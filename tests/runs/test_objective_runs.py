@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests import forked
 from tests.runs.test_pretrain_run import (
     command,
     environment,
@@ -97,7 +97,7 @@ def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str)
     for name, more in (("one", {}), ("two", {"trainer": strategy, "trainer.accelerator": "cpu"})):
         words = command(workplace, tmp_path / name, **changes, **more)[3:]
         driver = [sys.executable, str(tmp_path / "driver.py"), *words]
-        done = subprocess.run(driver, env=environment(), capture_output=True, text=True, timeout=300)
+        done = forked.run(driver, env=environment(), capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr[-3000:]
     one, two = ({row[:2]: float(row[2]) for row in rows(tmp_path / name)} for name in ("one", "two"))
     assert one.keys() == two.keys()
@@ -114,7 +114,7 @@ def test_two_processes_change_the_objective(workplace: Path, tmp_path: Path) -> 
     phases = f"[{ONE}, objective: mlm}}, {ONE}, objective: mlm_nsp}}, {ONE}, objective: rtd}}]"
     changes = RTD | {"phases": phases, "trainer": "ddp", "trainer.accelerator": "cpu", "position_growth": "none"}
     words = command(workplace, tmp_path / "run", **changes)
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=300)
+    done = forked.run(words, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     assert {key for step, key, _ in rows(tmp_path / "run") if step == 9} >= {"train/mlm_loss", "train/rtd_loss"}
 

@@ -25,6 +25,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import load_file, save_file
+from tests import forked
 
 from clozelab import config
 from clozelab.cli import main
@@ -499,7 +500,7 @@ LONG = "[{seq_length: 16, steps: 250, global_batch_size: 4, micro_batch_size: 4}
 
 def stop_from_outside(words: list[str], run_dir: Path, cwd: Path | None = None) -> int:
     """Start a job, send SIGTERM once it trains; returns its exit status."""
-    process = subprocess.Popen(words, env=environment(), stderr=subprocess.DEVNULL, cwd=cwd)
+    process = forked.Popen(words, env=environment(), stderr=subprocess.DEVNULL, cwd=cwd)
     deadline = time.monotonic() + 120
     while not (run_dir / "metrics.csv").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -534,7 +535,7 @@ def test_two_killed_processes_go_on(workplace: Path, tmp_path: Path, strategy: s
     run_dir = tmp_path / "run"
     assert stop_from_outside(command(workplace, run_dir, **changes), run_dir) == 143
     assert state(run_dir)["status"] == "interrupted"
-    done = subprocess.run(command(workplace, run_dir, **changes), env=environment(), capture_output=True, timeout=300)
+    done = forked.run(command(workplace, run_dir, **changes), env=environment(), capture_output=True, timeout=300)
     assert done.returncode == 0 and state(run_dir)["status"] == "complete"
     whole = command(workplace, tmp_path / "whole", **changes)
     assert subprocess.run(whole, env=environment(), capture_output=True, timeout=300).returncode == 0
@@ -571,7 +572,7 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     transformers = pytest.importorskip("transformers")
     _, info = transformers.AutoModel.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"] and not info["mismatched_keys"]
-    done = subprocess.run(words, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = forked.run(words, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     assert main(["export", str(run_dir), str(tmp_path / "last")]) == 0
     for name in ("model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):
@@ -615,7 +616,7 @@ def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str)
     still |= {"position_growth": GROWTH[strategy]}
     run_here(workplace, tmp_path / "one", **still)
     two = command(workplace, tmp_path / "two", **{"trainer": strategy, "trainer.accelerator": "cpu"}, **still)
-    done = subprocess.run(two, env=environment(), capture_output=True, text=True, timeout=300)
+    done = forked.run(two, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     one_rows, two_rows = ({row[:2]: float(row[2]) for row in rows(tmp_path / name)} for name in ("one", "two"))
     assert one_rows.keys() == two_rows.keys()
@@ -637,7 +638,7 @@ def test_a_run_goes_on_with_other_devices(workplace: Path, tmp_path: Path, strat
     run_dir = tmp_path / "run"
     for changes, stop in ((two, 3), (one, 6), (two, None)):
         words = command(workplace, run_dir, **changes, stop_after_step="null" if stop is None else stop)
-        done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=300)
+        done = forked.run(words, env=environment(), capture_output=True, text=True, timeout=300)
         assert done.returncode == (143 if stop else 0), done.stderr[-3000:]
     assert "goes on in another layout" in done.stderr and "trainer.devices was 1 and is 2" in done.stderr
     assert [one["trainer.devices"] for one in state(run_dir)["facts"]["earlier_layouts"]] == [2, 1]
@@ -662,13 +663,13 @@ def test_killed_after_the_last_checkpoint(workplace: Path, tmp_path: Path, strat
     if strategy:
         changes = {"trainer": strategy, "trainer.accelerator": "cpu", "position_growth": GROWTH[strategy]}
     words = command(workplace, run_dir, **changes)
-    first = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=500)
+    first = forked.run(words, env=environment(), capture_output=True, text=True, timeout=500)
     assert first.returncode == 0, first.stderr[-3000:]
     before = {path.name: path.read_bytes() for path in (run_dir / "encoder").iterdir()}
     shutil.rmtree(run_dir / "encoder")
     record = state(run_dir) | {"status": "running", "finished": None}
     (run_dir / "run.json").write_text(json.dumps(record))
-    again = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=500)
+    again = forked.run(words, env=environment(), capture_output=True, text=True, timeout=500)
     assert again.returncode == 0, again.stderr[-3000:]
     assert {path.name: path.read_bytes() for path in (run_dir / "encoder").iterdir()} == before
     assert state(run_dir)["status"] == "complete"

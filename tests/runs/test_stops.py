@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
+from tests import forked
 from tests.runs.test_pretrain_run import LONG, command, environment, rows, second_rank, state
 from tests.runs.test_pretrain_run import workplace as workplace
 
@@ -39,8 +40,8 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def start(words: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE, text=True)
+def start(words: list[str], kind: type[subprocess.Popen[str]] = forked.Popen) -> subprocess.Popen[str]:
+    return kind(words, env=environment(), stderr=subprocess.PIPE, text=True)
 
 
 def wait_until(done: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 240) -> Any:
@@ -125,7 +126,7 @@ def test_a_signal_at_any_moment_of_a_start(workplace: Path, tmp_path: Path, name
     draw, run_dir, number = random.Random(name), tmp_path / "run", signal.Signals[name]
     changes = {"phases": LONG, "checkpoint_interval_steps": 1}
     for _ in range(int(os.environ.get("CLOZELAB_STOPS", "5"))):
-        process = start(command(workplace, run_dir, **changes))
+        process = start(command(workplace, run_dir, **changes), subprocess.Popen)
         time.sleep(draw.uniform(0.3, 9.0))
         process.send_signal(number)
         said = process.communicate(timeout=240)[1]
@@ -135,7 +136,7 @@ def test_a_signal_at_any_moment_of_a_start(workplace: Path, tmp_path: Path, name
             load_file(path)
         if (run_dir / "run.json").exists():
             assert json.loads((run_dir / "run.json").read_text())["status"] in ("interrupted", "complete")
-    done = subprocess.run(command(workplace, run_dir, **changes), env=environment(), capture_output=True, timeout=300)
+    done = forked.run(command(workplace, run_dir, **changes), env=environment(), capture_output=True, timeout=300)
     assert done.returncode == 0 and state(run_dir)["status"] == "complete"
     assert [step for step, key, _ in rows(run_dir) if key == "train/loss"] == list(range(1, 251))
 

@@ -6,14 +6,17 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests import forked
 from tests.runs.test_pretrain_run import command, environment, workplace  # noqa: F401 - a fixture
 
 from clozelab.cli import main
+from clozelab.stages import verify
 from clozelab.stages.verify import TIMED
 from clozelab.training.callbacks import SameConfig
 from clozelab.training.checkpoints import load_file, save_file
@@ -30,8 +33,8 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def train(words: list[str]) -> None:
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=300)
+def train(words: list[str], run: Callable[..., subprocess.CompletedProcess[str]] = forked.run) -> None:
+    done = run(words, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -44,8 +47,16 @@ def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  #
     train(command(folder, folder / "seed-1", **changes))
     train(command(folder, folder / "seed-2", seed=2, **changes))
     _, _, _, *words = command(folder, folder / "dropout", **changes)
-    train([sys.executable, "-c", OTHER_DROPOUT, *words])
+    train([sys.executable, "-c", OTHER_DROPOUT, *words], subprocess.run)  # a fork has imported the name already
     return folder
+
+
+@pytest.fixture(autouse=True)
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`verify` trains in a forked process."""
+    monkeypatch.setattr(
+        verify.subprocess, "run", lambda words, preexec_fn=None, **options: forked.run(words, **options)
+    )
 
 
 def contents(folder: Path) -> dict[str, bytes]:

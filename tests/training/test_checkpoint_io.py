@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import forked
 
 from clozelab.training.checkpoints import (
     AtomicCheckpointIO,
@@ -95,7 +95,7 @@ def test_kill_at_any_moment_leaves_a_whole_file(tmp_path: Path) -> None:
             save_file({{"w": torch.full((500_000,), float(step)), "global_step": step}}, Path({str(path)!r}))
             step += 1
     """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)])
+    process = forked.Popen([sys.executable, "-c", textwrap.dedent(script)])
     deadline = time.monotonic() + 120  # of a starved machine
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -224,7 +224,7 @@ def test_a_disk_that_fills_up_while_it_is_written_is_one_sentence(tmp_path: Path
     """At ten sizes, from nothing to just too little; torch's own words were "enforce fail at inline_container"."""
     path = tmp_path / "last.ckpt"
     words = [sys.executable, "-c", textwrap.dedent(FILL), str(path)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    done = forked.run(words, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert len(lines) == 10 and all(
         line.startswith(f"CheckpointNotSavedError {path} is not saved (File ") for line in lines

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml  # type: ignore[import-untyped]
+from tests import forked
 
 from clozelab.launch.experiments import inline_configs
 from clozelab.suggestions import EXPERIMENTS_DIR
@@ -266,7 +267,7 @@ def test_an_arm_without_its_file_would_stay_empty(table5: Path) -> None:
 def test_a_verb_that_opens_an_experiment_refuses(table5: Path, verb: str) -> None:
     edit(table5 / "row/mlm.yaml", ": mlm\nhead", ": mlmm\nhead")
     words = [sys.executable, "-m", "clozelab", verb, str(table5), f"runs_dir={table5}/runs"]
-    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": SOURCE})
+    done = forked.run(words, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": SOURCE})
     assert done.returncode == 1 and not done.stdout and not (table5 / "runs").exists()
     assert f"error: {table5}/row/mlm.yaml: encoder_arm is 'mlmm'" in done.stderr
 

@@ -1,0 +1,269 @@
+"""Processes of `python -m MODULE`, `python -c CODE` or `python FILE` for a tenth of the price: forked, imports done.
+
+A test that needs a process of its own, but does not prove how one starts, calls `run` or `Popen` of this module instead
+of subprocess's. One server a test session imports what jobs import when it is first asked, runs no job itself, and
+forks. What it forks gets a session, command line, folder, environment, path and files of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import random
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+ADDRESS = "CLOZELAB_TEST_FORKS"
+"""Environment variable: the socket of this session's server."""
+SRC = str(Path(__file__).parents[1] / "src")
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def start_server() -> Callable[[], None]:
+    """Start it for this process and all that it starts; what it returns ends it. It imports nothing unless asked."""
+    folder = tempfile.TemporaryDirectory(prefix="forks-")
+    os.environ[ADDRESS] = f"{folder.name}/socket"
+    environment = os.environ | {"PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, os.environ[ADDRESS]]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
+
+    def end() -> None:
+        del os.environ[ADDRESS]
+        server.communicate()
+        folder.cleanup()
+
+    return end
+
+
+class Popen(subprocess.Popen[Any]):
+    """subprocess.Popen of a Python command; the process is the server's child, so only the server can wait for it.
+
+    Any other command is started as ever. A second rank must be the first one's child: that has a spare one for it.
+    """
+
+    spare: tuple[int, socket.socket] | None = None
+
+    _server: socket.socket | None = None
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:
+        _, preexec_fn, _, pass_fds, cwd, env, _, _, _, *pipes = rest[:15]
+        environment = dict(os.environ if env is None else env)
+        is_ours = not isinstance(args, str) and args[0] == sys.executable and preexec_fn is None
+        is_rank = environment.get("LOCAL_RANK", "0") != "0"
+        if not is_ours or (is_rank and not self.spare):
+            super()._execute_child(args, *rest)  # type: ignore[misc]
+            return
+        stdin, _, _, stdout, _, stderr = pipes
+        given = [own if number == -1 else number for own, number in enumerate((stdin, stdout, stderr))]
+        request = {"words": [*map(str, args[1:])], "cwd": str(cwd or Path.cwd()), "environment": environment}
+        text = json.dumps(request | {"numbers": [0, 1, 2, *pass_fds]}).encode()
+        if is_rank and self.spare:
+            (self.pid, server), Popen.spare = self.spare, None
+        else:
+            self._server = server = connected()
+        socket.send_fds(server, [len(text).to_bytes(8, "big")], [*given, *pass_fds])
+        server.sendall(text)
+        if self._server is not None:
+            self._answers = server.makefile("r")
+            self.pid = int(self._answers.readline())
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._server is None:
+            return super()._try_wait(wait_flags)  # type: ignore[misc,no-any-return]
+        has_said = select.select([self._server], [], [], 0 if wait_flags & os.WNOHANG else None)[0]
+        return (self.pid, int(self._answers.readline())) if has_said else (0, 0)
+
+    def _internal_poll(self, *rest: Any, **more: Any) -> int | None:
+        if self._server is None:
+            return super()._internal_poll(*rest, **more)  # type: ignore[misc,no-any-return]
+        if self.returncode is None and (ended := self._try_wait(os.WNOHANG))[0]:
+            self._handle_exitstatus(ended[1])  # type: ignore[attr-defined]
+            self._server.close()
+        return self.returncode
+
+
+def connected() -> socket.socket:
+    """To the server, once it is up."""
+    server = socket.socket(socket.AF_UNIX)
+    while True:
+        try:
+            server.connect(os.environ[ADDRESS])
+            return server
+        except (FileNotFoundError, ConnectionRefusedError):
+            time.sleep(0.02)
+
+
+def run(
+    args: Sequence[str], *, capture_output: bool = False, timeout: float | None = None, check: bool = False,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:  # fmt: skip
+    """subprocess.run of a Python command."""
+    typed = options.pop("input", None)
+    options |= {"stdin": subprocess.DEVNULL if typed is None else subprocess.PIPE}
+    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} if capture_output else {}
+    with Popen(args, **options) as process:
+        try:
+            stdout, stderr = process.communicate(typed, timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(args, process.returncode, stdout, stderr)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def serve(address: str) -> NoReturn:
+    """Answer with process ids, and with a status each when they end, until standard input ends."""
+    ear, mouth = os.pipe()
+    os.set_blocking(mouth, False)
+    signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(64)
+    callers: dict[int, socket.socket] = {}
+    while True:
+        ready, _, _ = select.select([listener, ear, 0], [], [])
+        if 0 in ready:
+            for pid in callers:
+                os.kill(pid, signal.SIGKILL)
+            sys.exit()
+        if listener in ready:
+            preload()
+            caller, _ = listener.accept()
+            request = received(caller)
+            if (pid := os.fork()) == 0:
+                become(**request)
+            for number in request["files"]:
+                os.close(number)
+            callers[pid] = caller
+            caller.sendall(f"{pid}\n".encode())
+        if ear in ready:
+            os.read(ear, 4096)
+            with contextlib.suppress(ChildProcessError):
+                while pid := (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                    with callers.pop(pid) as caller, contextlib.suppress(OSError):  # who has asked may be gone
+                        caller.sendall(f"{ended[1]}\n".encode())
+
+
+def received(caller: socket.socket) -> dict[str, Any]:
+    text, files, _, _ = socket.recv_fds(caller, 8, 16)
+    size, text = int.from_bytes(text, "big"), b""
+    while len(text) < size:
+        text += caller.recv(size - len(text))
+    return json.loads(text) | {"files": files} if size else {}
+
+
+def preload() -> None:
+    """What jobs import, once; a fork takes along no thread, so there must be none."""
+    if "clozelab" in sys.modules:
+        return
+    from clozelab import config
+    from clozelab.training.host import import_torchmetrics_quickly
+
+    import_torchmetrics_quickly()
+    import clozelab
+
+    for module in pkgutil.walk_packages(clozelab.__path__, "clozelab."):
+        if not module.name.endswith(("__main__", ".preloaded")):  # a fork server's own start
+            with contextlib.suppress(ImportError):  # a part that needs an extra
+                importlib.import_module(module.name)
+    importlib.import_module("torch._dynamo")  # which an optimizer imports
+    from hydra.core.plugins import Plugins
+
+    from clozelab.launch.sweep import compose
+
+    config.register()
+    Plugins.instance()
+    for stage in ("prepare", "pretrain", "finetune"):
+        compose(stage)  # so that its files are parsed
+    assert threading.active_count() == 1
+    gc.collect()
+    gc.freeze()
+
+
+def become(words: list[str], cwd: str, environment: dict[str, str], numbers: list[int], files: list[int]) -> NoReturn:
+    """Be the process of `python WORDS`, to its end."""
+    signal.set_wakeup_fd(-1)
+    os.setsid()
+    for number in (*IGNORED, signal.SIGCHLD):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    high = [fcntl.fcntl(given, fcntl.F_DUPFD, 1000) for given in files]
+    os.closerange(3, 1000)
+    for own, given in zip(numbers, high, strict=True):
+        os.dup2(given, own)
+    for given in high:
+        os.close(given)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    random.seed()
+    if ADDRESS in environment:  # what it starts is forked as well
+        subprocess.Popen = Popen  # type: ignore[misc]
+    if {"trainer=ddp", "trainer=fsdp"} & {*words} and environment.get("LOCAL_RANK", "0") == "0":
+        ours, theirs = socket.socketpair()
+        if (pid := os.fork()) == 0:
+            ours.close()
+            request = received(theirs)
+            become(**request) if request else os._exit(0)
+        theirs.close()
+        Popen.spare = (pid, ours)
+    kind, *rest = words
+    first = [] if environment.get("PYTHONSAFEPATH") else [{"-c": "", "-m": cwd}.get(kind, str(Path(kind).parent))]
+    said = [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
+    sys.path[:] = [*first, *said, *(place for place in sys.path if place not in (SRC, str(Path(__file__).parent)))]
+    status = 0
+    try:
+        if kind == "-m":
+            sys.argv = rest
+            runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        elif kind == "-c":
+            sys.argv = ["-c", *rest[1:]]
+            sys.modules["__main__"] = main = types.ModuleType("__main__")
+            exec(compile(rest[0], "<string>", "exec"), vars(main))
+        else:
+            sys.argv = words
+            runpy.run_path(kind, run_name="__main__")
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as an interpreter does at its end
+        atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # nobody reads any more
+        status = status or 120
+    os._exit(status & 0xFF)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
