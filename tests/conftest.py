@@ -275,6 +275,14 @@ def write_scored(root: Path, row: str, task: str, seeds: tuple[int, int], score:
     write_finetune(root, row, task, seeds, score, scores=scores, **extra)
 
 
+def write_evaluation(root: Path, row: str, measure: str, seed: int, scores: Mapping[str, float], **extra: Any) -> None:
+    """A complete evaluation; `scores` in shares, the first is the main one."""
+    folder = root / "evaluate" / row / f"pretrain-seed-{seed}" / measure / "seed-1"
+    about = {"name": measure, "title": f"The {measure}"}
+    write_run(folder, "evaluate", {"row": row, "pretrain_seed": seed, "seed": 1, "measure": about} | extra)
+    write_scores(folder, {"metric": next(iter(scores)), "scores": dict(scores), "title": about["title"]})
+
+
 @pytest.fixture
 def make_runs(tmp_path: Path) -> Callable[..., Path]:
     """make_runs(means, pretrain_seeds, finetune_seeds) -> root; `means`: {(row, task): score in percent}."""
@@ -311,5 +319,6 @@ def writers() -> Any:
         finetune = staticmethod(write_finetune)
         scored = staticmethod(write_scored)
         scores = staticmethod(write_scores)
+        evaluation = staticmethod(write_evaluation)
 
     return Writers

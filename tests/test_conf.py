@@ -24,7 +24,11 @@ def members(group: str) -> list[str]:
     return sorted(path.stem for path in (CONF_DIR / group).glob("*.yaml"))
 
 
-MUST_SAY = {"corpus=text": ("corpus.sources.0.path=my/texts",)}
+MUST_SAY = {
+    "corpus=text": ("corpus.sources.0.path=my/texts",),
+    "measure=minimal_pairs": ("measure.data.files=pairs.jsonl",),
+    "measure=labelled": ("measure.task.data.validation_file=more.tsv",),
+}
 """What a choice cannot do without."""
 
 
@@ -62,6 +66,8 @@ def composed(stage: str, *overrides: str) -> DictConfig:
         ("finetune", "scale"),
         ("finetune", "trainer"),
         ("finetune", "logger"),
+        ("evaluate", "measure"),
+        ("evaluate", "scale"),
     ],
 )
 def test_every_member_composes(stage: str, group: str) -> None:
@@ -160,7 +166,17 @@ def test_targets_fit_their_signatures() -> None:
         check_targets(composed("prepare", f"corpus={corpus}"))
     for task in members("task"):
         check_targets(composed("finetune", f"task={task}"))
+    for measure in members("measure"):
+        check_targets(composed("evaluate", f"measure={measure}"))
     check_targets(composed("pretrain", "logger=wandb"))
+
+
+def test_any_task_can_be_probed_and_no_measure_has_its_name() -> None:
+    names = {str(composed("evaluate", f"measure={measure}").measure.name) for measure in members("measure")}
+    for task in members("task"):
+        config = composed("evaluate", "measure=probe", f"task@measure.task={task}")
+        assert config.measure.name == f"probe_{task}" and config.measure.task.data
+    assert not names & {*members("task")} and names >= {"blimp", "labelled_sst2", "probe_pos_ewt", "pairs_order"}
 
 
 @pytest.mark.parametrize(
@@ -179,6 +195,8 @@ def test_targets_fit_their_signatures() -> None:
         ("pretrain", "objectiv=mlm", "has no key 'objectiv'; did you mean 'objective'?"),
         ("prepare", "tokenizer.lower=true", "has no key 'tokenizer.lower'; did you mean 'tokenizer.lowercase'?"),
         ("prepare", "corpus.sources.0.pth=x", "has no key 'corpus.sources.0.pth'; "),
+        ("evaluate", "measure.data.sides=[left]", "has no key 'measure.data.sides'; "),
+        ("evaluate", "measure=blip", "there is no measure 'blip'; did you mean 'blimp'?"),
         ("finetune", "task.nam=x", "has no key 'task.nam'; did you mean 'task.name'?"),
         ("finetune", "task.data.max_seq_len=x", "'task.data.max_seq_len'; did you mean 'task.data.max_seq_length'?"),
         ("finetune", "+encoder_folder=x", "encoder_folder: there is no such key; did you mean 'encoder_arm'"),

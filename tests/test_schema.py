@@ -62,7 +62,7 @@ REFUSED = [
 ]
 
 
-@pytest.fixture(scope="module", params=["prepare", "pretrain", "finetune"])
+@pytest.fixture(scope="module", params=["prepare", "pretrain", "finetune", "evaluate"])
 def stage(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -111,10 +111,17 @@ def test_every_mistake_has_a_line() -> None:
         ("task.data.how_to_get", NEUTRAL),
         ("task.data.max_seq_length", PROTOCOL),
         ("objective.token.predict_prob", PROTOCOL),
+        ("measure.name", IDENTITY),
+        ("measure.data.masking", PROTOCOL),
+        ("measure.data.evaluation_tokens", LAYOUT),
+        ("measure.task.data.how_to_get", NEUTRAL),
     ],
 )
 def test_what_a_key_means_for_a_run(key: str, meaning: object) -> None:
     assert meaning_of(key) == meaning
+
+
+TEST_KEYS = ("test_files", "test_id_column")
 
 
 def test_a_key_counts_only_while_its_option_is_on() -> None:
@@ -123,5 +130,5 @@ def test_a_key_counts_only_while_its_option_is_on() -> None:
         "task.hub": "hub",
         "task.data.test_files": "predict_test",
         "task.data.test_id_column": "predict_test",
-    }
-    assert set(SCHEMAS) == {"prepare", "pretrain", "finetune"}
+    } | {f"measure.{data}.{key}": "predict_test" for data in ("data", "task.data") for key in TEST_KEYS}
+    assert set(SCHEMAS) == {"prepare", "pretrain", "finetune", "evaluate"}

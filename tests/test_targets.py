@@ -129,6 +129,8 @@ def test_what_stages_pass_are_parameters() -> None:
         ("pretrain", ["corpus=microworld", "logger=wandb"]),
         ("pretrain", ["corpus=microworld", "logger=wandb_tensorboard"]),
         ("finetune", ["task=squad_v1", "logger=tensorboard"]),
+        ("evaluate", ["measure=blimp"]),
+        ("evaluate", ["measure=probe"]),
     ]
     seen = set()
     for stage, overrides in words:

@@ -27,9 +27,10 @@ HYDRA_VERBS = {
     "prepare": "text -> vocabulary -> token shards in the cache",
     "pretrain": "one encoder from a prepared corpus (-m: a sweep, one process a job)",
     "finetune": "one encoder on one downstream task, scored and kept (-m: a sweep)",
+    "evaluate": "an encoder or a fine-tuned model, measured without training it (-m: a sweep)",
 }
 PLAIN_VERBS = {
-    "reproduce": "a whole experiment: prepare, both sweeps, report; stop and start at will",
+    "reproduce": "a whole experiment: prepare, the sweeps, report; stop and start at will",
     "register": "freeze claims, arms, seeds and stopping rule with a date, before the first run",
     "report": "judge an experiment from its run folders: table, verdicts, plots",
     "doctor": "what this machine can do; with an experiment: what is wrong before it is trained",
@@ -69,6 +70,11 @@ Fine-tunes one encoder on one task, and keeps its official scores and every pred
 
   clozelab finetune encoder=FOLDER row=NAME task=mrpc
   clozelab finetune -m encoder=FOLDER row=NAME task=mrpc,rte seed=1,2  # a sweep: one process a job""",
+    "evaluate": """\
+Measures one encoder, or one fine-tuned model, without training it, and keeps scores and predictions.
+
+  clozelab evaluate encoder=FOLDER row=NAME measure=blimp     # minimal pairs, from data_dir/blimp
+  clozelab evaluate -m encoder_arm=mlm,ltr pretrain_seed=1,2,3 measure=blimp,held_out_text""",
 }
 """What stands before Hydra's own help: configuration groups, and every key with its value."""
 HELP = """clozelab: BERT-style encoders, from raw text to a judged table
@@ -79,7 +85,7 @@ HELP = """clozelab: BERT-style encoders, from raw text to a judged table
 
   clozelab VERB --help           what the verb takes
   clozelab VERB --cfg job        the composed configuration
-  clozelab VERB -m key=a,b ...   a sweep (prepare, pretrain, finetune): each job in its own process
+  clozelab VERB -m key=a,b ...   a sweep (of the first four verbs): each job in its own process
   clozelab --version
 
 Examples:
@@ -255,11 +261,11 @@ def _job(verb: str, cfg: DictConfig) -> int:
     check_targets(cfg, signatures=False)
     if verb in ("pretrain", "finetune"):
         check_overrides(cfg)
-        if is_done(cfg.run_dir, stage=verb, config=cfg):
-            accept_other_code([read_record(Path(cfg.run_dir))], cfg.reuse)
-            print(f"complete already: {cfg.run_dir}")
-            return 0
-    if verb == "finetune":
+    if verb != "prepare" and is_done(cfg.run_dir, stage=verb, config=cfg):
+        accept_other_code([read_record(Path(cfg.run_dir))], cfg.reuse)
+        print(f"complete already: {cfg.run_dir}")
+        return 0
+    if "encoder_arm" in cfg:
         require_encoder(cfg.encoder)
     tune_allocator()  # before torch and lightning are imported
     import_torchmetrics_quickly()

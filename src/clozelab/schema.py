@@ -226,7 +226,7 @@ class TrainerConfig:
 
 @dataclass
 class StageConfig:
-    """What every training stage has."""
+    """What every stage has that makes runs."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     experiment: Annotated[str, IDENTITY] = MISSING
@@ -237,15 +237,34 @@ class StageConfig:
     run_dir: Annotated[str, NEUTRAL] = MISSING
     scale: Annotated[ScaleConfig, NEUTRAL] = field(default_factory=ScaleConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
-    optimizer: dict[str, Any] = MISSING
-    schedule: dict[str, Any] = MISSING
-    gradient_clip_norm: Annotated[float, Field(ge=0)] = MISSING  # 0: gradients are not cut
     max_unknown_share: Annotated[float, Field(ge=0, le=1), NEUTRAL] = MISSING  # of [UNK] in a text; more is refused
     logger: Annotated[dict[str, Any] | None, NEUTRAL] = None
     reuse: Annotated[str, one_of("ask", "same_code", "any"), NEUTRAL] = MISSING
     """Of a run that other code has made. ask: a question in a terminal, else a warning, and never shared with another
     experiment. same_code: it is refused. any: it is taken, and shared, with a warning."""
+
+
+@dataclass
+class TrainingConfig(StageConfig):
+    optimizer: dict[str, Any] = MISSING
+    schedule: dict[str, Any] = MISSING
+    gradient_clip_norm: Annotated[float, Field(ge=0)] = MISSING  # 0: gradients are not cut
     stop_after_step: Annotated[Count | None, NEUTRAL] = MISSING  # as SIGTERM would: the same command goes on
+
+
+@dataclass
+class EncoderStageConfig(StageConfig):
+    row: Annotated[str, IDENTITY] = MISSING  # row of the experiment's table: an encoder and a head
+    encoder: Annotated[str | None, NEUTRAL] = MISSING
+    """Folder in the Hugging Face layout; what it holds is among the inputs."""
+    encoder_arm: Annotated[str | None, IDENTITY] = MISSING
+    encoder_fraction: Annotated[float, Field(gt=0, le=1)] = MISSING
+    """After which fraction of its steps the arm's encoder is taken; below 1 it has to have been kept."""
+    pretrain_seed: Annotated[int, Field(ge=0), IDENTITY] = MISSING
+    initialisation: Annotated[str, one_of("pretrained", "random")] = MISSING
+    """random: the no-pre-training floor, of the same shape and vocabulary, with fresh weights."""
+    token_types: Annotated[str, one_of("auto", "one", "two")] = MISSING
+    """Of pairs. auto: as many as the encoder was trained with, by its folder (tokenizer_config.json)."""
 
 
 @dataclass
@@ -279,7 +298,7 @@ class ValidationConfig:
 
 
 @dataclass
-class PretrainConfig(StageConfig):
+class PretrainConfig(TrainingConfig):
     arm: Annotated[str, IDENTITY] = MISSING
     encoder: Annotated[str | None, NEUTRAL] = MISSING
     """A folder to go on from, instead of fresh weights; its shape counts, and what it holds is among the inputs."""
@@ -343,19 +362,8 @@ class TaskConfig:
 
 
 @dataclass
-class FinetuneConfig(StageConfig):
-    row: Annotated[str, IDENTITY] = MISSING  # row of the experiment's table: an encoder and a head
-    encoder: Annotated[str | None, NEUTRAL] = MISSING
-    """Folder in the Hugging Face layout; what it holds is among the inputs."""
-    encoder_arm: Annotated[str | None, IDENTITY] = MISSING
-    encoder_fraction: Annotated[float, Field(gt=0, le=1)] = MISSING
-    """After which fraction of its steps the arm's encoder is taken; below 1 it has to have been kept."""
-    pretrain_seed: Annotated[int, Field(ge=0), IDENTITY] = MISSING
-    initialisation: Annotated[str, one_of("pretrained", "random")] = MISSING
-    """random: the no-pre-training floor, of the same shape and vocabulary, with fresh weights."""
+class FinetuneConfig(EncoderStageConfig, TrainingConfig):
     head: str = MISSING
-    token_types: Annotated[str, one_of("auto", "one", "two")] = MISSING
-    """Of pairs. auto: as many as the encoder was trained with, by its folder (tokenizer_config.json)."""
     task: TaskConfig = field(default_factory=TaskConfig)
     learning_rate: Annotated[Positive, IDENTITY] = MISSING
     epochs: Positive = MISSING
@@ -367,7 +375,33 @@ class FinetuneConfig(StageConfig):
     predict_test: bool = MISSING  # also predict the task's test files, as `clozelab submit` wants them
 
 
-SCHEMAS: dict[str, type] = {"prepare": PrepareConfig, "pretrain": PretrainConfig, "finetune": FinetuneConfig}
+@dataclass
+class MeasureConfig:
+    """What an encoder, or a fine-tuned model, is measured by without training it: a YAML, never a class."""
+
+    name: Annotated[str, IDENTITY] = MISSING
+    title: Annotated[str, NEUTRAL] = MISSING
+    metric: str = MISSING  # the key of the main score, e.g. validation/accuracy
+    encoder: Annotated[str | None, NEUTRAL] = MISSING
+    """Where fine-tuned models lie; None: an encoder of pre-training is measured."""
+    task: Annotated[dict[str, Any] | None, {f"data.{key}": meaning for key, meaning in PARTS_OF_DATA.items()}] = MISSING
+    """The task (a choice of conf/task) whose files, and whose scorer, are taken; None: the measure has its own."""
+    max_train_examples: Count | None = MISSING  # of the task; what a probe is fitted to
+    module: dict[str, Any] | None = MISSING  # None: the task's
+    data: Annotated[dict[str, Any] | None, PARTS_OF_DATA] = MISSING  # None: the task's
+
+
+@dataclass
+class EvaluateConfig(EncoderStageConfig):
+    measure: MeasureConfig = field(default_factory=MeasureConfig)
+
+
+SCHEMAS: dict[str, type] = {
+    "prepare": PrepareConfig,
+    "pretrain": PretrainConfig,
+    "finetune": FinetuneConfig,
+    "evaluate": EvaluateConfig,
+}
 
 
 @cache

@@ -26,7 +26,7 @@ def _shipped(name: str) -> Path:
 
 CONF_DIR = _shipped("conf")
 EXPERIMENTS_DIR = _shipped("experiments")
-STAGE_NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning"}
+STAGE_NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning", "evaluate": "evaluation"}
 LOWER_IS_BETTER = ("perplexity", "loss")
 MINUS, PLUS_MINUS, DASH = "\u2212", "\u00b1", "\u2013"
 MOST_VALUES, MOST_LEVELS = 100_000, 50

@@ -28,12 +28,16 @@ UPWARDS = re.compile(r"^(/|~[\w.-]*(/|$))|(^|/)\.\.(/|$)")
 """Of a path that does not stay in the folder that it begins in."""
 NAMING = ("_target_", "()", "class")  # keys whose value is called: Hydra's, and in Hydra's logging Python's
 HYDRA_KEYS = frozenset({"_target_", "_partial_", "_recursive_", "_convert_"})
+OF_TASK_MODULE = frozenset(
+    ("encoder", "head", "validation", "metric", "keep_best_weights", "log_interval_steps", "optimizer_factory")
+) | {"schedule_factory", "total_steps", "gradient_clip_norm", "seed"}
 GIVEN_BY_STAGE: Mapping[str, frozenset[str]] = {
     "optimizer": frozenset({"named_parameters"}),
     "schedule": frozenset({"optimizer", "total_steps"}),
-    "task.data": frozenset({"inputs", "plan"}),
-    "task.module": frozenset(("encoder", "head", "validation", "metric", "keep_best_weights", "log_interval_steps"))
-    | {"optimizer_factory", "schedule_factory", "total_steps", "gradient_clip_norm", "seed"},
+    **dict.fromkeys(("task.data", "measure.task.data"), frozenset({"inputs", "plan"})),
+    **dict.fromkeys(("task.module", "measure.task.module"), OF_TASK_MODULE),
+    "measure.data": frozenset({"inputs", "is_causal"}),
+    "measure.module": frozenset({"encoder", "heads", "data", "metric"}),
     "corpus.generator": frozenset({"output_dir"}),
     **{f"architecture.{part}": frozenset({"config"}) for part in ("positions", "block", "attention", "pooler")},
     **dict.fromkeys(("logger", "logger.tensorboard", "logger.wandb"), frozenset({"job"})),

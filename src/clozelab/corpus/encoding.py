@@ -132,6 +132,12 @@ class Tokenizer(ABC):
             for encoding in library.encode_batch(cleaned, add_special_tokens=False)
         ]
 
+    def word_numbers(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The word that each id of a text belongs to, int64 [n]; punctuation is a word."""
+        library, cleaned = self._aligned(texts)
+        found = library.encode_batch(cleaned, add_special_tokens=False)
+        return [np.array(encoding.word_ids, dtype=np.int64) for encoding in found]
+
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of some ids; of byte-level BPE the very text that was encoded."""
         return self._library.decode([int(index) for index in ids])

@@ -30,11 +30,15 @@ MANIFEST = "generated.json"
 BASELINES_FILE = "baselines.json"  # what simple methods score on a task's validation files; lies beside them
 
 
-def generator_of(data_dir: str | Path, paths: Iterable[Path]) -> str | None:
-    """The generator that wrote any of these files' content, by the manifest in `data_dir`; None for real ones."""
+def generator_of(data_dir: str | Path, paths: Iterable[Path] = (), checksums: Iterable[str] = ()) -> str | None:
+    """The generator that wrote any of these files' content, by the manifest in `data_dir`; None for real ones.
+
+    `checksums`: of further files, which may be gone.
+    """
     manifest = _manifest(data_dir)
-    checksums = set(manifest["sha256"].values())
-    return manifest["generator"] if any(file_sha256(path) in checksums for path in paths if checksums) else None
+    known = set(manifest["sha256"].values())
+    is_known = known and (any(file_sha256(path) in known for path in paths) or not known.isdisjoint(checksums))
+    return manifest["generator"] if is_known else None
 
 
 def known_loss(

@@ -146,14 +146,14 @@ def encode_examples(
     ids = tokenizer.encode_batch(list(first))
     if second is None:
         cut = [max(0, len(a) - budget) for a in ids]
-        return _assemble(tokenizer, [a[:budget] for a in ids], None, cut)
+        return assemble(tokenizer, [a[:budget] for a in ids], None, cut)
     firsts, seconds, cut = [], [], []
     for a, b in zip(ids, tokenizer.encode_batch(list(second)), strict=True):
         keep_a, keep_b = longest_first(len(a), len(b), budget)
         firsts.append(a[:keep_a])
         seconds.append(b[:keep_b])
         cut.append(len(a) + len(b) - keep_a - keep_b)
-    return _assemble(tokenizer, firsts, seconds, cut)
+    return assemble(tokenizer, firsts, seconds, cut)
 
 
 def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
@@ -186,10 +186,13 @@ def encode_windows(
         ranges = window_ranges(len(ids), room, stride) or [(0, 0)]
         pieces += [ids[start : start + length] for start, length in ranges]
         counts.append(len(ranges))
-    return _assemble(tokenizer, pieces, None, [0] * len(pieces)), offsets_of(counts)
+    return assemble(tokenizer, pieces, None, [0] * len(pieces)), offsets_of(counts)
 
 
-def _assemble(tokenizer: Tokenizer, first: list[Int32s], second: list[Int32s] | None, cut: list[int]) -> TokenSequences:
+def assemble(
+    tokenizer: Tokenizer, first: Sequence[Int32s], second: Sequence[Int32s] | None = None, cut: Sequence[int] = ()
+) -> TokenSequences:
+    """Sequences of texts or pairs that are tokens already; `cut`: how many each has lost, or nothing."""
     cls, sep = (np.array([token], dtype=np.int32) for token in (tokenizer.cls_id, tokenizer.sep_id))
     if second is None:
         sequences = [np.concatenate([cls, ids, sep]) for ids in first]
@@ -199,7 +202,7 @@ def _assemble(tokenizer: Tokenizer, first: list[Int32s], second: list[Int32s] | 
     has_types = second is not None and tokenizer.has_token_types
     starts = [len(a) + 2 for a in first] if has_types else [len(sequence) for sequence in sequences]
     input_ids, offsets = concatenate(sequences)
-    return TokenSequences(input_ids, offsets, np.array(starts, dtype=np.int32), np.array(cut, dtype=np.int32))
+    return TokenSequences(input_ids, offsets, *(np.array(one, dtype=np.int32) for one in (starts, cut)))
 
 
 def bucketed_batches(lengths: Ints, *, batch_size: int, seed: int, epoch: int) -> list[Ints]:

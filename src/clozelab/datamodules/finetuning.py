@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -66,6 +66,8 @@ class TaskInputs:
     encoder: EncoderSource | None = None  # only what computes features needs it
     max_unknown_share: float = MAX_UNKNOWN_SHARE  # of [UNK] in a split
     code: str = ""  # hash of the code that reads it: what other code has put into the cache is not found
+    label_names: Sequence[str] | None = None  # of a fine-tuned model: its classes, whatever the files have
+    corpus: str | None = None  # fingerprint of the prepared corpus that the encoder was trained on
 
 
 @dataclass(frozen=True)

@@ -246,6 +246,7 @@ class LabelledDataModule(FinetuningDataModule):
         super().__init__(**common)
         self.layout = TableFormat(list(text_columns), label_column, id_column, columns and list(columns), file_format)
         self.test_layout = replace(self.layout, id_column=test_id_column)
+        labels = labels if self.inputs.label_names is None or numeric_labels else self.inputs.label_names
         self.labels = [str(label) for label in labels] if labels is not None else None
         self.numeric_labels = numeric_labels
         if len(text_columns) not in (1, 2):

@@ -306,7 +306,7 @@ class TagDataModule(FinetuningDataModule):
         return asdict(self.layout) | {"entity_tags": self.entity_tags, "document_context": self.document_context}
 
     def read_splits(self) -> None:
-        self.train = self._load(self.train_path, None, self.plan.max_train_examples)
+        self.train = self._load(self.train_path, self.inputs.label_names, self.plan.max_train_examples)
         self.validation = self._load(self.validation_path, self.train.label_names, None)
         self.train_sequences, self.train_targets = self.train.sequences, {}
         self.validation_sequences = self.validation.sequences
@@ -321,7 +321,7 @@ class TagDataModule(FinetuningDataModule):
         return split.sequences, split
 
     def _load(
-        self, path: Path, label_names: list[str] | None, max_examples: int | None, require_tags: bool = True
+        self, path: Path, label_names: Sequence[str] | None, max_examples: int | None, require_tags: bool = True
     ) -> TaggedSplit:
         """One split. `label_names` None: those of the file; of entities O, then B and I of every type."""
 
@@ -331,8 +331,8 @@ class TagDataModule(FinetuningDataModule):
             else:
                 sentences = read_conll(path, self.layout, require_tags=False)
                 tags, scheme = [[(label_names or [""])[0]] * len(words) for words in sentences.words], None
-            names = label_names
-            if names is None:
+            names = list(label_names or ())
+            if not names:
                 names = sorted({tag for sentence in tags for tag in sentence})
                 if self.entity_tags:
                     types = sorted({split_tag(tag)[1] for tag in names} - {""})
@@ -353,7 +353,8 @@ class TagDataModule(FinetuningDataModule):
             known = {"available": len(sentences), "has_documents": sentences.has_documents, "tag_scheme": scheme}
             return arrays, {"label_names": names, "counts": known | {key: int(n) for key, n in counts.items() if n}}
 
-        settings = {"labels": label_names, "max_examples": max_examples, "require_tags": require_tags}
+        labels = None if label_names is None else list(label_names)
+        settings = {"labels": labels, "max_examples": max_examples, "require_tags": require_tags}
         arrays, facts, key = self.cached(path, self.reading | settings, build)
         lengths = np.diff(arrays["offsets"]).astype(np.int32)
         tokens = TokenSequences(arrays["input_ids"], arrays["offsets"], lengths)

@@ -20,10 +20,10 @@ from clozelab.modules.finetuning import FineTuning
 log = logging.getLogger(__name__)
 
 
-def write_results(folder: Path, module: FineTuning, task: Mapping[str, Any]) -> dict[str, Any]:
+def write_results(folder: Path, module: FineTuning | Any, task: Mapping[str, Any]) -> dict[str, Any]:
     """Write scores.json and the predictions of the best checkpoint; returns what scores.json holds.
 
-    `task` is put into it as it is: name, title, stand_in_for.
+    `task` is put into it as it is: name, title, stand_in_for. A Measurement (modules/measures.py) does as well.
     """
     best = module.require_best()
     scores = {
@@ -32,7 +32,9 @@ def write_results(folder: Path, module: FineTuning, task: Mapping[str, Any]) -> 
         "scores": best.scores,
         "best_step": best.step,
         "total_steps": module.total_steps,
-        "selection": "highest metric over the evaluations on the validation split, as in the paper",
+        "selection": "highest metric over the evaluations on the validation split, as in the paper"
+        if module.total_steps
+        else "none: scored once",
         "evaluations": module.history,
         "num_examples": len(best.predictions),
         "majority_baseline": module.baseline(),

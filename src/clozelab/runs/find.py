@@ -33,7 +33,7 @@ from clozelab.suggestions import hint
 from clozelab.training.host import PROC_LOCKS, Held, holder, holders, host_facts
 
 PLACES = re.compile(
-    r"/(?P<experiment>[^/]+)/(?P<scale>[^/]+)/(?P<stage>pretrain|finetune)"
+    r"/(?P<experiment>[^/]+)/(?P<scale>[^/]+)/(?P<stage>pretrain|finetune|evaluate)"
     r"(/(?P<arm>[^/]+)/seed-(?P<seed>[^/]+)"
     r"|/(?P<row>[^/]+)/pretrain-seed-(?P<pretrain_seed>[^/]+)/(?P<task>[^/]+)/seed-(?P<tuning_seed>[^/]+)|/.*)?$"
 )
@@ -77,6 +77,10 @@ class Runs:
             for one in self.records
             if one.status == DAMAGED or first[identity(one)] != one.folder
         ]
+
+    @cached_property
+    def evaluate(self) -> list[Record]:
+        return [one for one in self.runs if one.stage == "evaluate"]
 
     @property
     def lost(self) -> list[str]:
@@ -131,14 +135,14 @@ def open_folder(folder: Path, root: Path, held: Held | None = None) -> Record:
         at = PLACES.search(folder.resolve().as_posix())
         names: dict[str, Any] = {key: one for key, one in at.groupdict().items() if one} if at else {}
         stage, scale = names.pop("stage", ""), names.pop("scale", "")
-        if "task" in names:
+        if "task" in names:  # or a measure
             names |= {"task": {"name": names["task"]}, "seed": names.pop("tuning_seed")}
         record = Record.model_construct(
             stage=stage, scale=scale, error=problem, config=names, fingerprint="", started="", inputs={}, watched={},
             results_version=0, folder=folder, status=DAMAGED if pid is None else "running",
         )  # fmt: skip
     record.place, record.holder = place, pid
-    if record.is_complete and record.stage == "finetune" and record.score is None:
+    if record.is_complete and record.stage != "pretrain" and record.score is None:
         return record.model_copy(update={"status": DAMAGED, "error": f"{folder} says complete and has no scores"})
     # Only where this machine would know of a process that still runs.
     is_here = record.process is None or record.process.host == platform.node()
@@ -189,7 +193,7 @@ def is_done(run_dir: str | Path, *, stage: str, config: DictConfig) -> bool:
             return False
     except ValueError:
         return False
-    if stage == "finetune":
+    if stage != "pretrain":
         return (folder / "scores.json").is_file()
     return (record.shared is None or shared_run_is_there(record)) and not missing_encoders(config, folder)
 

@@ -41,7 +41,7 @@ THRESHOLDS = ("threshold", "best_exact_thresh", "best_f1_thresh")  # of SQuAD 2.
 class Score(BaseModel):
     """A held-out figure of a run: what it is in, which way is better (if any) and, at the end, its value."""
 
-    unit: Literal["percent", "nats", "logits", ""]
+    unit: Literal["percent", "nats", "bits", "logits", ""]
     better: Literal["higher", "lower", ""]
     factor: float = 1.0  # times what metrics.csv and scores.json say: 100 where those have shares of one
     value: float | None = None
@@ -56,6 +56,8 @@ class Score(BaseModel):
             return cls(unit="nats", better="lower")
         if name.endswith("perplexity"):
             return cls(unit=NO_UNIT, better="lower")
+        if name.startswith("bits_"):
+            return cls(unit="bits", better="lower")
         if name in THRESHOLDS:
             return cls(unit="logits", better="")
         return cls(unit=PERCENT, better="higher", factor=100.0 if are_shares else 1.0)
@@ -80,7 +82,7 @@ class Shared(BaseModel):
 
 
 class JobName(NamedTuple):
-    """What a run is found by: arm or row, task ("" in pre-training), seeds ("1", or pre-training/fine-tuning "1/2")."""
+    """What a run is found by: arm or row, task or measure ("" in pre-training), seeds ("1"; of two stages "1/2")."""
 
     name: str
     task: str
@@ -91,7 +93,8 @@ class JobName(NamedTuple):
         """By a resolved configuration; empty where that does not say."""
         if "row" in config:
             seeds = f"{config.get('pretrain_seed', '')}/{config.get('seed', '')}"
-            return cls(str(config["row"]), str(config.get("task", {}).get("name", "")), seeds)
+            about = config.get("task") or config.get("measure") or {}
+            return cls(str(config["row"]), str(about.get("name", "")), seeds)
         return cls(str(config.get("arm", "")), "", str(config.get("seed", "")))
 
 
@@ -110,7 +113,7 @@ class Record(BaseModel):
     row_delta: dict[str, Any] = {}
 
     status: str = Field(pattern="^(complete|running|interrupted|failed)$")
-    stage: str = Field(pattern="^(pretrain|finetune)$")
+    stage: str = Field(pattern="^(pretrain|finetune|evaluate)$")
     scale: str
     metric: str = ""  # the headline's key in `scores`
     scores: dict[str, Score] = {}
@@ -184,7 +187,8 @@ class Record(BaseModel):
 
     @property
     def title(self) -> str:
-        return str(self.facts.get("title") or self.config.get("task", {}).get("title") or self.task)
+        about = self.config.get("task") or self.config.get("measure") or {}
+        return str(self.facts.get("title") or about.get("title") or self.task)
 
     @property
     def synthetic(self) -> str | None:
@@ -299,7 +303,8 @@ def what_was_said() -> dict[str, Any]:
     choices = {str(key): str(value) for key, value in hydra.runtime.choices.items() if "hydra/" not in str(key)}
     search_path = [word for word in hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
     given = [str(one.path) for one in hydra.runtime.config_sources if one.provider == "command-line"]
-    deltas = {f"{kind}_delta": read_delta(kind, choices[kind]) for kind in ("arm", "row") if kind in choices}
+    groups = {"arm": "arm", "row": "row", "measured": "row"}
+    deltas = {f"{kind}_delta": read_delta(one, choices[one]) for one, kind in groups.items() if one in choices}
     return deltas | {
         "started_in": str(Path.cwd()),
         "config_dir": next(iter(given), ""),

@@ -233,6 +233,20 @@ def check_finetuning(cfg: DictConfig) -> None:
     _check_optimizer(cfg, 1)
 
 
+def check_evaluation(cfg: DictConfig) -> None:
+    """Everything about an evaluation that can be wrong without encoder or data; ValueError names the key."""
+    check_config("evaluate", cfg)
+    measure, task, trainer = cfg.measure, cfg.measure.task, cfg.trainer
+    if trainer.devices * trainer.num_nodes > 1 or trainer.precision == "bf16-true":
+        raise ValueError(
+            "an evaluation runs on one device, not in bf16-true: say trainer.devices=1 trainer.precision=auto"
+        )
+    if (measure.data is None) == (task is None) or (measure.module is None and task is None):
+        raise ValueError(f"measure {measure.name}: give it a task, or module and data of its own")
+    if task is not None and "features" in task.data:
+        raise ValueError(f"task {task.name} reads stored features; take the task of the words themselves")
+
+
 def _check_optimizer(cfg: DictConfig, steps: int) -> None:
     """Built once on a parameter of no use: their constructors know what they can do."""
     optimizer = build("optimizer", cfg.optimizer)([("weight", nn.Parameter(torch.zeros(1, 1)))])

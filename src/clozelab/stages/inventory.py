@@ -16,7 +16,7 @@ from rich.text import Text
 
 from clozelab.runs import upkeep
 from clozelab.runs.find import find, find_below, no_match, select
-from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, STATUSES, Record
+from clozelab.runs.record import DAMAGED, KILLED, LOG_FILE, PERCENT, STATUSES, Record
 from clozelab.suggestions import DASH, EXPERIMENTS_DIR, STAGE_NAMES, duration, rough
 from clozelab.terminal import Heading, Words, make_console, make_table, path_of, say, verb
 from clozelab.training.host import usable_cores
@@ -97,7 +97,9 @@ def runs(said: Words) -> int:
 
 def _run_cells(one: Record) -> list[str]:
     """A run's line; a damaged folder that says nothing else has its place."""
-    score = DASH if one.score is None else f"{one.score:.1f}" if one.stage == "finetune" else f"loss {one.score:.3f}"
+    is_percent = one.score is not None and one.scores[one.metric].unit == PERCENT
+    name = one.metric.rpartition("/")[2].replace("_", " ")
+    score = DASH if one.score is None else f"{one.score:.1f}" if is_percent else f"{name} {one.score:.3f}"
     names = [one.name or one.place, *([] if one.stage == "pretrain" else [one.task]), one.seeds]
     started = one.started[:16].replace("T", " ")
     return [*names, one.status, score, duration(upkeep.elapsed(one)), started, one.fingerprint[:8]]

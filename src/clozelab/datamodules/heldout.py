@@ -1,0 +1,259 @@
+"""Held-out text: its loss, its words from the left, the right and both, and pairs of its sentences for probes.
+
+Without text of its own (`sources`) a measure reads the held-out documents of the corpus that the encoder was trained
+on, which lies in the cache and whose fingerprint the encoder's folder keeps: the same documents whatever the tokenizer.
+Each source gives an equal number of tokens, and one document a tenth of that at most.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from clozelab.corpus.documents import read_documents
+from clozelab.corpus.encoding import Tokenizer
+from clozelab.corpus.files import CorpusCounts, Source, check_head, file_sha256, find_files
+from clozelab.corpus.generated import generator_of
+from clozelab.corpus.random import integers
+from clozelab.corpus.shards import PreparedCorpus, TokenShards
+from clozelab.datamodules.examples import Ints, TokenSequences, assemble
+from clozelab.datamodules.scoring import (
+    Floats,
+    MeasureDataModule,
+    Questions,
+    Records,
+    ScoringDataModule,
+    inner_tokens,
+    token_ranges,
+)
+
+Document = tuple[int, list[np.ndarray]]  # number of its source; the tokens of its sentences
+SEED = 20260917  # of what is hidden, and of which sentences make a pair: the same for every encoder
+LARGEST_SHARE = 0.1  # of a source's tokens, from one document
+OF_THE_TEXT = ("preparation_version", "sources", "validation_fraction")  # settings that decide the held-out documents
+
+
+class OfHeldOut(MeasureDataModule):
+    """Base: `sources` None is the encoder's own corpus; `max_tokens` of the text are read."""
+
+    source_names: list[str]
+
+    def __init__(self, *, sources: Sequence[Mapping[str, str]] | None, max_tokens: int, **common: Any) -> None:
+        super().__init__(**common)
+        text = self._given([Source(**source) for source in sources]) if sources else self._own()
+        share, self.content = max_tokens // len(self.source_names), [self.content, max_tokens]
+        left, self.documents = [share] * len(self.source_names), list[Document]()
+        for source, sentences in text:
+            lengths = np.cumsum([len(one) for one in sentences])
+            fits = lengths <= min(left[source], max(share * LARGEST_SHARE, lengths[0]))
+            if kept := [one for one in sentences[: int(fits.sum())] if len(one)]:
+                self.documents.append((source, kept))
+                left[source] -= int(lengths[fits][-1])
+            if max(left) < share * LARGEST_SHARE / 10:
+                break
+        if not self.documents:
+            raise ValueError("the held-out text has no sentence: name a longer one, measure.data.sources")
+
+    def _given(self, sources: Sequence[Source]) -> Iterator[Document]:
+        """Text of one's own."""
+        files = [file for i, source in enumerate(sources) for file in find_files(source, i, self.inputs.data_dir)]
+        for file in files:
+            check_head(file)
+        self.source_names, self.content = [one.name for one in sources], [file_sha256(file.path) for file in files]
+        self.synthetic = generator_of(self.inputs.data_dir, checksums=self.content)
+        read, encode = read_documents(files, CorpusCounts()), self.inputs.tokenizer.encode_batch
+        return ((document.source, encode(document.sentences)) for document in read)
+
+    def _own(self) -> Iterator[Document]:
+        """The held-out documents of the encoder's own corpus; ValueError where the cache does not have it."""
+        inputs = self.inputs
+        manifests = sorted(inputs.cache_dir.glob("corpora/*/manifest.json")) if inputs.corpus else ()
+        said = {path.parent: json.loads(path.read_text(encoding="utf-8")) for path in manifests}
+        folder = next((folder for folder, one in said.items() if one.get("fingerprint") == inputs.corpus), None)
+        if folder is None or said[folder]["tokenizer_fingerprint"] != inputs.tokenizer.fingerprint:
+            raise ValueError(
+                f"no held-out text: the corpus that this encoder was trained on is not in {inputs.cache_dir}, or was "
+                "prepared with another tokenizer; name text of your own, measure.data.sources=[{name: A, path: FILE}]"
+            )
+        shards, settings = PreparedCorpus.open(folder).validation, said[folder]["settings"]
+        self.source_names, self.content = list(shards.source_names), {key: settings.get(key) for key in OF_THE_TEXT}
+        checksums = [file["sha256"] for source in settings["sources"] for file in source["files"]]
+        self.synthetic = generator_of(inputs.data_dir, checksums=checksums)
+        return documents_of(shards)
+
+
+def documents_of(shards: TokenShards) -> Iterator[Document]:
+    for number, source in enumerate(shards.document_source.tolist()):
+        first, last = shards.document_offsets[number : number + 2].tolist()
+        ends = shards.sentence_offsets[first : last + 1]
+        yield source, np.split(shards.tokens[int(ends[0]) : int(ends[-1])].astype(np.int32), ends[1:-1] - ends[0])
+
+
+class HeldOutText(OfHeldOut, ScoringDataModule):
+    """Loss of held-out text, in nats a token and bits a character; by source, and by how frequent the tokens are.
+
+    Texts are whole sentences of one document, as many as fit a sequence. From left to right every token is predicted
+    once. A masked model reads each text `mask_parts` times, with another part of it hidden, so that it predicts every
+    token once, too: a pseudo-loss, which depends on that number. Bits a character may be compared between vocabularies.
+    """
+
+    def __init__(self, *, mask_parts: int, frequency_ranks: Sequence[int], **common: Any) -> None:
+        super().__init__(**common)
+        self.mask_parts, self.ranks = mask_parts, sorted(frequency_ranks)
+        ends = zip([1, *(rank + 1 for rank in self.ranks)], [*self.ranks, "end"], strict=True)
+        self.bands = [f"rank_{first}-{last}" for first, last in ends]
+
+    def make_questions(self) -> Questions:
+        room = self.max_seq_length - 2
+        pieces = [(source, piece) for source, document in self.documents for piece in windows(document, room)]
+        self.source = np.array([source for source, _ in pieces])
+        texts = assemble(self.inputs.tokenizer, [piece for _, piece in pieces])
+        text, position = inner_tokens(texts)
+        if self.is_causal:
+            return self.ask(texts, np.arange(len(texts)), (text, position))
+        part = integers(SEED, 0, "mask parts", text, position, high=self.mask_parts)
+        key, number = np.unique(text * self.mask_parts + part, return_inverse=True)
+        order = np.argsort(number, kind="stable")
+        asked = number[order], position[order]
+        return self.ask(texts, key // self.mask_parts, asked, hidden=asked)
+
+    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], Records]:
+        ids, text = self.questions.ids, self.questions.text
+        characters = piece_lengths(self.inputs.tokenizer)[ids].sum()
+        bits = -log_probs.sum() / np.log(2) / characters
+        scores = {"loss": -log_probs.mean(), "accuracy": credit.mean(), "bits_per_character": bits}
+        rank = np.argsort(np.argsort(-np.bincount(ids), kind="stable")) + 1
+        band = np.searchsorted(self.ranks, rank[ids])
+        for names, number in ((self.source_names, self.source[text]), (self.bands, band)):
+            scores |= {f"loss/{names[i]}": -log_probs[number == i].mean() for i in np.unique(number)}
+        sums = np.bincount(text, log_probs, len(self.source)).round(4).tolist()
+        records = [{"source": self.source_names[i], "log_prob": one} for i, one in zip(self.source, sums, strict=True)]
+        return {name: float(value) for name, value in scores.items()}, records
+
+
+def windows(sentences: Sequence[np.ndarray], room: int) -> Iterator[np.ndarray]:
+    """A document's sentences behind each other, in pieces of at most `room` tokens; a longer sentence is cut."""
+    piece = np.zeros(0, dtype=np.int32)
+    for sentence in (sentence[:room] for sentence in sentences):
+        if len(piece) + len(sentence) > room:
+            yield piece
+            piece = piece[:0]
+        piece = np.concatenate([piece, sentence])
+    yield piece
+
+
+def piece_lengths(tokenizer: Tokenizer) -> Ints:
+    """[V]: characters of each entry as it stands in a text, a WordPiece word with the blank before it."""
+    if tokenizer.kind != "wordpiece":  # a byte-level entry has its blank, and a sign for each byte
+        return np.array([len(piece) for piece in tokenizer.vocabulary])
+    return np.array([len(p) - 2 if p.startswith("##") and len(p) > 2 else len(p) + 1 for p in tokenizer.vocabulary])
+
+
+class ClozeBySide(OfHeldOut, ScoringDataModule):
+    """One word of each held-out sentence: does the left, the right or both tell it?
+
+    The word is a single token with two or more on both sides. Of a side that is not given every token is hidden, so
+    that its length stays and no end of a text gives anything away. A causal encoder has the left alone.
+    """
+
+    SIDES = ("left", "right", "both")
+
+    def __init__(self, *, sides: Sequence[str] | None, max_words: int, min_tokens: int, **common: Any) -> None:
+        readable = self.SIDES[:1] if common["is_causal"] else self.SIDES
+        self.sides, self.max_words, self.min_tokens = tuple(sides or readable), max_words, max(min_tokens, 5)
+        if unknown := {*self.sides} - {*self.SIDES}:
+            raise ValueError(f"measure.data.sides: {min(unknown)} is unknown; known: {', '.join(self.SIDES)}")
+        if beyond := {*self.sides} - {*readable}:
+            raise ValueError(
+                f"measure.data.sides={min(beyond)}: a causal encoder reads from the left alone, and cannot fill in a "
+                "word from its right; say measure.data.sides=[left], or null for what an encoder can read"
+            )
+        super().__init__(**common)
+
+    def make_questions(self) -> Questions:
+        tokenizer, room = self.inputs.tokenizer, self.max_seq_length - 2
+        is_piece = tokenizer.kind == "wordpiece"
+        starts = np.array([piece[0].isalnum() if is_piece else piece[0] == "Ġ" for piece in tokenizer.vocabulary])
+        chosen: list[tuple[np.ndarray, int]] = []
+        for ids in (ids for _, document in self.documents for ids in document if self.min_tokens <= len(ids) <= room):
+            is_word = starts[ids] & np.append(starts[ids][1:], False) & (ids != tokenizer.unk_id)
+            places = np.flatnonzero(is_word[:-2])
+            if len(places := places[places >= 2]) and len(chosen) < self.max_words:
+                chosen.append((ids, 1 + places[integers(SEED, 0, "cloze", len(chosen), high=len(places))[0]]))
+        if not chosen:
+            raise ValueError("no held-out sentence has a word with two tokens on both sides: name longer text")
+        texts, position = assemble(tokenizer, [ids for ids, _ in chosen]), np.array([place for _, place in chosen])
+        one = np.ones_like(position)
+        hidden = {"left": (position, texts.lengths - 1 - position), "right": (one, position), "both": (position, one)}
+        begins, lengths = (np.concatenate([hidden[side][i] for side in self.sides]) for i in (0, 1))
+        text, asked = (np.tile(values, len(self.sides)) for values in (np.arange(len(texts)), position))
+        return self.ask(texts, text, (np.arange(len(text)), asked), token_ranges(begins, lengths))
+
+    def score(self, log_probs: Floats, credit: Floats) -> tuple[dict[str, float], Records]:
+        figures = np.stack([credit, -log_probs]).reshape(2 * len(self.sides), -1)
+        names = [f"{figure}/{side}" for figure in ("accuracy", "loss") for side in self.sides]
+        words = [self.inputs.tokenizer.vocabulary[i] for i in self.questions.ids[: figures.shape[1]]]
+        losses = figures[len(self.sides) :].T.round(4).tolist()
+        records = [
+            {"word": word} | dict(zip(self.sides, own, strict=True)) for word, own in zip(words, losses, strict=True)
+        ]
+        return dict(zip(names, figures.mean(axis=1).tolist(), strict=True)), records
+
+
+class PairSplit(NamedTuple):
+    """Pairs of sentences; each first one stands once with a right second one and once with a wrong one."""
+
+    sequences: TokenSequences
+    labels: Ints
+    label_names: Sequence[str] = ("no", "yes")
+
+
+class SentencePairs(OfHeldOut):
+    """Pairs for a probe: is the second sentence the next one, of the same document, in the right order?
+
+    next: the next one, or one of the same document that is no neighbour. document: such a one, or one of another
+    document of the same source. order: two neighbours as they stand, or the other way round. Half of the pairs are
+    right, and no document is on both sides of the split.
+    """
+
+    QUESTIONS = ("next", "document", "order")
+
+    def __init__(self, *, question: str, max_train_pairs: int, max_validation_pairs: int, **common: Any) -> None:
+        if question not in self.QUESTIONS:
+            raise ValueError(f"measure.data.question={question!r} is unknown; known: {', '.join(self.QUESTIONS)}")
+        super().__init__(**common)
+        self.question, self.limits = question, (max_train_pairs, max_validation_pairs)
+
+    def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
+        third = integers(SEED, 0, "probe split", np.arange(len(self.documents)), high=3)
+        self.train, self.validation = (self._split(third != 0, 0), self._split(third == 0, 1))
+        self.train_sequences, self.validation_sequences = self.train.sequences, self.validation.sequences
+
+    def _split(self, is_mine: np.ndarray, side: int) -> PairSplit:
+        mine, limit = np.flatnonzero(is_mine).tolist(), self.limits[side] // 2 * 2
+        found = [pair for number in mine for pair in self._pairs(number, mine)][:limit]
+        if not found:
+            raise ValueError(
+                "the held-out text is too short for pairs to train on and others to ask: name a longer one"
+            )
+        half = (self.max_seq_length - 2 - self.inputs.tokenizer.pair_separators) // 2
+        texts = assemble(self.inputs.tokenizer, *([ids[:half] for ids in one] for one in zip(*found, strict=True)))
+        return PairSplit(texts, np.tile([1, 0], len(found) // 2))
+
+    def _pairs(self, number: int, others: Sequence[int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """A right and a wrong pair of every second sentence of a document."""
+        source, document = self.documents[number]
+        strangers = [self.documents[i][1] for i in others if i != number and self.documents[i][0] == source]
+        for i in range(0, len(document) - 1, 2):
+            apart = [ids for j, ids in enumerate(document) if abs(j - i) > 1]
+            if self.question == "order":
+                yield from ((document[i], document[i + 1]), (document[i + 1], document[i]))
+            elif apart and (self.question == "next" or strangers):
+                draws = integers(SEED, number, "pair", i, np.arange(3), high=2**31).tolist()
+                far, is_next = apart[draws[0] % len(apart)], self.question == "next"
+                yield document[i], document[i + 1] if is_next else far
+                stranger = strangers[draws[1] % len(strangers)] if strangers else apart
+                yield document[i], far if is_next else stranger[draws[2] % len(stranger)]

@@ -1,0 +1,128 @@
+"""Stage evaluate: an encoder, or a fine-tuned model, measured without training it. A table of contents.
+
+A measure brings its own data (minimal pairs, held-out text), or takes a task's: to probe the encoder's states with it,
+or to score a fine-tuned model on another file, by the task's own module and official scorer.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from clozelab.datamodules.files import used_folders
+from clozelab.datamodules.finetuning import TaskInputs
+from clozelab.models import folders
+from clozelab.models.encoder import Encoder
+from clozelab.modules.results import max_positions, open_tokenizer, write_results
+from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder
+from clozelab.runs.record import Score
+from clozelab.runs.store import Run
+from clozelab.stages.building import (
+    build_loggers,
+    build_task_data,
+    check_evaluation,
+    check_fraction,
+    check_trackers,
+    hardware_of,
+)
+from clozelab.targets import build, check_targets, locate
+from clozelab.training.callbacks import GracefulStop
+from clozelab.training.tracking import summarise, tracked
+from clozelab.training.trainer import build_trainer
+
+log = logging.getLogger(__name__)
+
+
+def main(cfg: DictConfig) -> None:
+    """Check model and data, score once, keep scores and predictions, complete the run."""
+    check_targets(cfg)
+    check_evaluation(cfg)
+    check_trackers(cfg)
+    hardware = hardware_of(cfg.trainer)
+    folder = require_encoder(cfg.encoder)
+    check_fraction(folder, cfg.encoder_fraction)
+    encoder = folders.load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    data = build_data(cfg, folder, encoder)
+    # Before the claim: a folder claimed for bad data would refuse the mended data.
+    data.setup()
+    module = build_module(cfg, folder, encoder, data)
+    inputs = {"encoder": encoder_fingerprint(folder), "task_data": data.fingerprint}
+    inputs["task_files"], metric = data.source_fingerprint, module.metric
+    score_of = partial(Score.of, are_shares=module.scores_are_shares)
+    claim: Any = {"config": cfg, "inputs": inputs, "scores": {metric: score_of(metric)}, "metric": metric}
+    with Run.claim(cfg.run_dir, stage="evaluate", **claim) as run:
+        if run.is_complete:
+            log.info("%s is complete already", run.dir)
+            return
+        run.record(cache=used_folders(), precision=hardware.precision, threads=torch.get_num_threads())
+        name = f"{cfg.row}/{cfg.measure.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
+        with tracked(build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:
+            once: Any = {"max_steps": 1, "validation_interval_steps": None, "limit_val_batches": 1.0}
+            places: Any = {"callbacks": [GracefulStop(run.watch)], "loggers": loggers, "folder": run.dir}
+            trainer = build_trainer(hardware, log_interval_steps=1, **once, **places)
+            trainer.validate(module, datamodule=data if is_of_model(cfg) else None, verbose=False)
+            about = {key: cfg.measure[key] for key in ("name", "title")} | {"synthetic": data.synthetic}
+            about |= {"baselines": data.baselines} if cfg.measure.task and not is_of_model(cfg) else {}
+            result = write_results(run.dir, module, about)
+            summarise(loggers, result["scores"])
+            run.content.scores = {key: score_of(key) for key in result["scores"]}
+            kept = {key: result[key] for key in ("title", "synthetic", "num_examples", "collapsed")}
+            run.complete(result, data=data.facts, **kept)
+
+
+def is_of_model(cfg: DictConfig) -> bool:
+    """Whether a fine-tuned model is scored, by its task's own module."""
+    return cfg.measure.module is None
+
+
+def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
+    """The measure's data module, or its task's; it has looked for its files."""
+    measure: Any = OmegaConf.to_container(cfg.measure, resolve=True)
+    made = folders.read_config_dict(folder)
+    known = made.get("id2label") or {}
+    names = [str(known[number]) for number in sorted(known, key=int)]  # classes by the order of a model's outputs
+    places = Path(cfg.data_dir), Path(cfg.cache_dir)
+    inputs = TaskInputs(
+        *(measure["name"], *places, open_tokenizer(folder, cfg.token_types), max_positions(folder)),
+        max_unknown_share=cfg.max_unknown_share,
+        label_names=names if is_of_model(cfg) and set(names) != {f"LABEL_{i}" for i in known} else None,
+        corpus=made.get("clozelab", {}).get("corpus_fingerprint"),
+    )
+    if measure["task"] is None:
+        return build("measure.data", cfg.measure.data)(inputs=inputs, is_causal=encoder.config.is_causal)
+    plan = dict.fromkeys(("global_batch_size", "epochs", "evaluations_per_epoch"), 1)
+    return build_task_data(plan | {key: measure[key] for key in ("task", "max_train_examples")}, inputs)
+
+
+def build_module(cfg: DictConfig, folder: Path, encoder: Encoder, data: Any) -> Any:
+    """The measure's module on the encoder, or the task's on the fine-tuned model, with the heads of the folder."""
+    if is_of_model(cfg):
+        task = cfg.measure.task
+        of_training = ("optimizer_factory", "schedule_factory", "total_steps", "gradient_clip_norm", "seed")
+        module = build("task.module", task.module)(
+            encoder=encoder,
+            head=folders.read_config_dict(folder).get("clozelab", {}).get("head", "linear"),
+            validation=data.validation,
+            metric=task.metric,
+            **dict.fromkeys((*of_training, "log_interval_steps", "keep_best_weights"), 0),
+        )
+        heads = module.heads()
+    else:
+        kinds = locate(cfg.measure.module["_target_"]).needs
+        generator = torch.Generator().manual_seed(cfg.pretrain_seed)
+        heads = {kind: encoder.config.family.head(kind, encoder, generator=generator) for kind in kinds}
+        common = {"encoder": encoder, "heads": heads, "data": data, "metric": cfg.measure.metric}
+        module = build("measure.module", cfg.measure.module)(**common)
+    for kind, head in heads.items() if cfg.initialisation == "pretrained" else ():
+        try:
+            folders.load_head(folder, kind, head)
+        except ValueError as problem:
+            trained = "pre-training" if kind == "lm" else "fine-tuning with save_model=true, on a task of this kind"
+            why = f"{cfg.measure.name} asks what a model predicts: give it a folder of a {trained}"
+            raise ValueError(f"{problem}; {why}") from problem
+    return module

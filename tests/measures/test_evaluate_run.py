@@ -1,0 +1,153 @@
+"""Stage evaluate from configuration to run folder, and its runs in a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.runs.find import find
+from clozelab.verdicts.experiment import load_experiment
+from clozelab.verdicts.links import find_cases
+from clozelab.verdicts.table import build_table
+
+PAIRS = ["measure=minimal_pairs", "measure.data.files=pairs.jsonl", "measure.name=my_pairs"]
+EMPTY = "measure.data.sources=[{name: a, path: empty.txt}]"
+PAPER = """
+title: Mine
+columns:
+  - {name: MNLI, task: mnli}
+  - {name: My pairs, from: evaluate, task: my_pairs, metric: validation/accuracy}
+rows:
+  - {row: mlm, arm: mlm, floor: random}
+  - {row: random, arm: null}
+arms: {mlm: {objective: mlm}}
+matched_by: none
+claims:
+  - {text: pre-training helps, compare: [mlm, random, My pairs], direction: higher}
+  - {text: pre-training helps everywhere, compare: [mlm, random, all], direction: higher}
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path, save_encoder: Callable[..., Path]) -> Path:
+    save_encoder(tmp_path / "encoder")
+    rows = [("the cat sat", "sat the cat", "order"), ("a dog ran", "a dog rans", "form")] * 4
+    lines = [json.dumps({"sentence_good": a, "sentence_bad": b, "UID": c, "field": "f"}) for a, b, c in rows]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(lines) + "\n")
+    for name in ("empty.jsonl", "empty.txt"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def test_run_folder(world: Path, evaluate: Callable[..., Path]) -> None:
+    folder = evaluate(*PAIRS)
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    assert names == {"config.yaml", "log.txt", "metrics.csv", "predictions.jsonl", "run.json", "scores.json"}
+    (record,) = find(folder).evaluate
+    assert (record.status, record.job_name) == ("complete", ("mlm_nsp", "my_pairs", "1/1"))
+    assert {"stages.evaluate", "modules.measures", "datamodules.scoring"} <= record.modules.keys()
+    assert set(record.inputs) == {"encoder", "task_files", "task_data"} and record.facts["num_examples"] == 8
+    scores = json.loads((folder / "scores.json").read_text())
+    shares = scores["scores"]
+    assert shares["validation/accuracy"] * 100 == record.score == record.values["validation/accuracy"]
+    assert (
+        shares["validation/accuracy"] == (shares["validation/accuracy/order"] + shares["validation/accuracy/form"]) / 2
+    )
+    assert record.scores["validation/accuracy/order"].unit == "percent" and scores["selection"] == "none: scored once"
+    before = (folder / "run.json").read_bytes()
+    assert (
+        evaluate(*PAIRS) == folder and (folder / "run.json").read_bytes() == before
+    )  # complete: nothing is done again
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["measure=held_out_text"], "no held-out text: the corpus that this encoder was trained on is not in"),
+        (["measure=blimp"], "no files of minimal pairs at .*blimp"),
+        ([*PAIRS, "trainer.devices=2"], "an evaluation runs on one device"),
+        ([*PAIRS, "trainer.precision=bf16-true"], "not in bf16-true: say trainer.devices=1"),
+        ([*PAIRS, "encoder_fraction=0.5"], "is no encoder that a run has kept"),
+        (["measure=labelled", "measure.task.data.validation_file=x.tsv"], "benchmark file not found"),
+        ([*PAIRS, "measure.data=null"], "give it a task, or module and data of its own"),
+        ([*PAIRS, "measure.data.columns.bad=wrong"], "pairs.jsonl has no column 'wrong'; its columns are"),
+        ([*PAIRS, "measure.data.masking=all"], "measure.data.masking='all' is unknown; known: token, word"),
+        (["measure=minimal_pairs", "measure.data.files=empty.jsonl"], "empty.jsonl has no examples"),
+        (["measure=held_out_text", EMPTY], "the held-out text has no sentence: name a longer one"),
+        (["measure=pairs_next", EMPTY], "the held-out text has no sentence: name a longer one"),
+        (["measure=pairs", "measure.data.question=why"], "measure.data.question='why' is unknown; known: next, doc"),
+        (["measure=cloze_by_side", "measure.data.sides=[up]"], "measure.data.sides: up is unknown; known: left, right"),
+        ([*PAIRS, "encoder=null"], "encoder is not set: no encoder here .* pre-train it first"),
+        ([*PAIRS, "encoder=WORLD/failed"], "failed: no encoder here .config.json is missing.; pre-train it first"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_claims_no_folder(
+    world: Path, evaluate: Callable[..., Path], words: list[str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        evaluate(*(word.replace("WORLD", str(world)) for word in words))
+    assert not (world / "run").exists()
+
+
+@pytest.mark.parametrize("side", ["right", "both"])
+def test_a_causal_encoder_is_not_asked_from_the_right(
+    tmp_path: Path, save_encoder: Callable[..., Path], evaluate: Callable[..., Path], side: str
+) -> None:
+    save_encoder(tmp_path / "encoder", is_causal=True)
+    with pytest.raises(ValueError, match=f"sides={side}: a causal encoder reads from the left alone, and cannot fill"):
+        evaluate("measure=cloze_by_side", f"measure.data.sides=[left,{side}]")  # before its text is looked for
+
+
+def test_an_encoder_without_the_head_is_refused(world: Path, evaluate: Callable[..., Path], tokenizer: Any) -> None:
+    from clozelab.models.folders import load_encoder, save_encoder_folder
+
+    encoder = load_encoder(world / "encoder")
+    save_encoder_folder(world / "bare", encoder, heads={}, tokenizer_files=tokenizer.files(), extra_config={})
+    with pytest.raises(ValueError, match=r"bare: tensor cls.* is missing; my_pairs asks what a model predicts"):
+        evaluate(*PAIRS, f"encoder={world / 'bare'}")
+    # The floor needs none: its weights are fresh.
+    assert (evaluate(*PAIRS, f"encoder={world / 'bare'}", "initialisation=random") / "scores.json").is_file()
+
+
+def test_its_runs_are_a_column_of_ours(world: Path, evaluate: Callable[..., Path]) -> None:
+    (world / "mine").mkdir()
+    (world / "mine/paper.yaml").write_text(PAPER)
+    experiment = load_experiment(world / "mine")
+    for row, start in (("mlm", "pretrained"), ("random", "random")):
+        for seed in (1, 2):
+            words = [
+                "experiment=mine",
+                f"row={row}",
+                "encoder_arm=mlm",
+                f"initialisation={start}",
+                f"pretrain_seed={seed}",
+            ]
+            evaluate(*PAIRS, *words, name=f"runs/{row}/{seed}")
+    table = build_table(experiment, find(world / "runs"))
+    (column,) = table.with_results
+    assert (column.heading, column.role, column.is_paper, column.unit) == (
+        "My pairs", "ours, not in the paper", False, "percent",
+    )  # fmt: skip
+    cell = table.cells["mlm", column.key]
+    assert sorted(cell.scores) == [(1, 1), (2, 1)] and not cell.missing
+    on_pairs, on_all = experiment.claims
+    assert [case.judged_on for case in find_cases(on_pairs, table)] == ["My pairs"]
+    assert [case.judged_on for case in find_cases(on_all, table)] == ["0 of 1 columns"]  # the paper's columns alone
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("{name: x, from: evaluate, task: blimp}", "a column from evaluate has a metric, such as validation/loss"),
+        ("{name: x, from: evaluate, metric: validation/accuracy}", "with from: evaluate, task is a measure"),
+        ("{name: x, from: finetune, task: mnli}", "it is pretrain, evaluate, or left out for a task"),
+    ],
+)
+def test_a_column_says_its_measure_and_its_score(tmp_path: Path, column: str, message: str) -> None:
+    (tmp_path / "paper.yaml").write_text(f"columns: [{column}]\nrows: []\n")
+    with pytest.raises(ValueError, match=message):
+        load_experiment(tmp_path)

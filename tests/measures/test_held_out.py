@@ -1,0 +1,181 @@
+"""Held-out text, cloze by side, and pairs of sentences: what is hidden, what is asked, what comes out."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clozelab.corpus.files import Source, file_sha256
+from clozelab.corpus.prepare import prepare_corpus
+from clozelab.corpus.shards import PreparedCorpus
+from clozelab.corpus.tokenizers import TokenizerSettings, WordPieceTokenizer
+from clozelab.datamodules.finetuning import TaskInputs
+from clozelab.datamodules.heldout import ClozeBySide, HeldOutText, SentencePairs, piece_lengths, windows
+
+WORDS = "the red green blue cat dog sat ran on mat hill who where what is was did fast".split()  # noqa: SIM905
+TOGETHER = {"max_tokens": 4000, "evaluation_tokens": 512, "max_seq_length": 32}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sources of 12 documents each, 8 sentences of 9 words."""
+    place, rng = tmp_path_factory.mktemp("text"), np.random.default_rng(0)
+    for name in ("one", "two"):
+        documents = [[" ".join(rng.choice(WORDS, 9)) for _ in range(8)] for _ in range(12)]
+        (place / f"{name}.txt").write_text("\n\n".join("\n".join(lines) for lines in documents) + "\n")
+    return place
+
+
+SOURCES = [{"name": name, "path": f"{name}.txt"} for name in ("one", "two")]
+
+
+def made(kind: Any, folder: Path, tokenizer: Any, *, is_causal: bool = False, **how: Any) -> Any:
+    inputs = TaskInputs("text", folder, folder / "cache", tokenizer, 64)
+    said = TOGETHER | {"sources": SOURCES} | how
+    data = kind(inputs=inputs, is_causal=is_causal, **said)
+    data.setup()
+    return data
+
+
+TEXT = {"mask_parts": 4, "frequency_ranks": [5]}
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_every_token_is_asked_for_once(folder: Path, tokenizer: WordPieceTokenizer, is_causal: bool) -> None:
+    questions = made(HeldOutText, folder, tokenizer, is_causal=is_causal, **TEXT).questions
+    asked = sorted(zip(questions.text.tolist(), (questions.positions + is_causal).tolist(), strict=True))
+    lengths = np.unique(questions.text, return_counts=True)[1]
+    assert asked == [(text, i) for text, length in enumerate(lengths) for i in range(1, length + 1)]
+    batch = questions.gather(np.arange(min(5, len(questions))))
+    assert batch["prediction_labels"].tolist() == questions.ids[: len(batch["prediction_labels"])].tolist()
+    is_hidden = batch["input_ids"] == tokenizer.mask_id
+    assert is_hidden.sum() == (0 if is_causal else len(batch["prediction_labels"]))
+    if not is_causal:  # a masked token's own slot predicts it
+        assert is_hidden[batch["prediction_positions"]].all() and len(questions) > 3 * len(lengths)
+
+
+def test_scores_of_held_out_text(folder: Path, tokenizer: WordPieceTokenizer) -> None:
+    data = made(HeldOutText, folder, tokenizer, is_causal=True, **TEXT)
+    ids, source = data.questions.ids, data.source[data.questions.text]
+    log_probs = np.where(source == 0, -1.0, -3.0)
+    scores, records = data.score(log_probs, np.ones(len(ids)))
+    assert set(scores) == {"loss", "accuracy", "bits_per_character"} | {
+        f"loss/{name}" for name in ("one", "two", "rank_1-5", "rank_6-end")
+    }
+    assert (scores["loss/one"], scores["loss/two"], scores["accuracy"]) == (1.0, 3.0, 1.0)
+    written = " ".join(tokenizer.vocabulary[i] for i in ids)
+    assert math.isclose(scores["bits_per_character"], -log_probs.sum() / math.log(2) / (len(written) + 1))
+    frequent = np.argsort(-np.bincount(ids), kind="stable")[:5]
+    assert math.isclose(scores["loss/rank_1-5"], -log_probs[np.isin(ids, frequent)].mean())
+    assert len(records) == len(data.source) and math.isclose(sum(one["log_prob"] for one in records), log_probs.sum())
+
+
+def test_pieces_are_as_long_as_they_are_written(tokenizer: WordPieceTokenizer) -> None:
+    lengths = dict(zip(tokenizer.vocabulary, piece_lengths(tokenizer), strict=True))
+    assert (lengths["the"], lengths["##x"], lengths["."]) == (4, 1, 2)
+
+
+def test_windows_are_whole_sentences_that_fit() -> None:
+    found = [*windows([np.arange(4), np.arange(5), np.arange(30), np.arange(2)], 10)]
+    assert [len(one) for one in found] == [9, 10, 2]
+
+
+def test_the_encoders_own_corpus_gives_its_held_out_documents(folder: Path, tmp_path: Path) -> None:
+    settings = TokenizerSettings("wordpiece", 300, True)
+    common = {
+        "name": "mine",
+        "data_dir": folder,
+        "cache_dir": tmp_path,
+        "tokenizer": settings,
+        "validation_fraction": 0.3,
+    }
+    corpus = PreparedCorpus.open(prepare_corpus(sources=[Source(**one) for one in SOURCES], **common))
+
+    def read(words: Any) -> Any:
+        inputs = TaskInputs("text", folder, tmp_path, words, 64, corpus=corpus.fingerprint)
+        how = TOGETHER | TEXT | {"sources": None, "max_tokens": 10**6}
+        return HeldOutText(inputs=inputs, is_causal=True, **how)
+
+    found = read(corpus.tokenizer)
+    assert len(found.documents) == corpus.validation.num_documents and found.source_names == ["one", "two"]
+    assert sum(len(ids) for _, one in found.documents for ids in one) == corpus.validation.num_tokens
+    assert found.synthetic is None
+    checksums = {"corpus/one.txt": file_sha256(folder / "one.txt")}
+    (folder / "generated.json").write_text(json.dumps({"generator": "toys", "sha256": checksums, "known_loss": []}))
+    assert read(corpus.tokenizer).synthetic == "toys"
+    (folder / "generated.json").unlink()
+    with pytest.raises(ValueError, match="prepared with another tokenizer; name text of your own"):
+        read(WordPieceTokenizer(corpus.tokenizer.vocabulary[:-1], lowercase=True))
+
+
+CLOZE = {"sides": None, "max_words": 50, "min_tokens": 6}
+
+
+def test_what_each_side_sees(folder: Path, tokenizer: WordPieceTokenizer) -> None:
+    data = made(ClozeBySide, folder, tokenizer, **CLOZE)
+    number, mask = len(data.questions) // 3, tokenizer.mask_id
+    assert number == 50 and data.sides == ("left", "right", "both")
+    for example in (0, 17):
+        place, word = int(data.questions.positions[example]), data.questions.ids[example]
+        left, right, both = (data.questions.gather(np.array([example + i * number]))["input_ids"] for i in range(3))
+        whole = np.where(np.arange(len(both)) == place, word, both)
+        assert 3 <= place < len(whole) - 3 and tokenizer.vocabulary[word] in WORDS and mask not in whole
+        assert (left[:place] == whole[:place]).all() and (left[place:-1] == mask).all() and left[-1] == whole[-1]
+        assert (right[1 : place + 1] == mask).all() and (right[place + 1 :] == whole[place + 1 :]).all()
+        assert (both == mask).sum() == 1 and both[place] == mask
+    scores, records = data.score(np.repeat([-1.0, -2.0, -0.5], number), np.repeat([0.0, 0.0, 1.0], number))
+    assert len(scores) == 6 and scores["accuracy/both"] == 1.0 and scores["loss/right"] == 2.0
+    assert records[0].keys() == {"word", "left", "right", "both"}
+
+
+def test_a_causal_encoder_has_the_left_alone(folder: Path, tokenizer: WordPieceTokenizer) -> None:
+    assert made(ClozeBySide, folder, tokenizer, is_causal=True, **CLOZE).sides == ("left",)
+    with pytest.raises(ValueError, match="sides=right: a causal encoder reads from the left alone"):
+        made(ClozeBySide, folder, tokenizer, is_causal=True, **(CLOZE | {"sides": ["left", "right"]}))
+
+
+PAIRED = {"max_train_pairs": 61, "max_validation_pairs": 40}
+
+
+@pytest.mark.parametrize("question", ["next", "document", "order"])
+def test_pairs_are_what_their_labels_say(folder: Path, tokenizer: WordPieceTokenizer, question: str) -> None:
+    data = made(SentencePairs, folder, tokenizer, question=question, **PAIRED)
+    places = {ids.tobytes(): (d, s) for d, (_, one) in enumerate(data.documents) for s, ids in enumerate(one)}
+    seen = {}
+    for name in ("train", "validation"):
+        split = getattr(data, name)
+        assert split.labels.mean() == 0.5 and 0 < len(split.labels) <= {"train": 60, "validation": 40}[name]
+        for number, is_right in enumerate(split.labels):
+            ids = split.sequences.input_ids[split.sequences.offsets[number] : split.sequences.offsets[number + 1]]
+            first, second = np.split(ids, np.flatnonzero(ids == tokenizer.sep_id))[:2]
+            a, b = places[first[1:].tobytes()], places[second[1:].tobytes()]
+            seen.setdefault(name, set()).update({a[0]} | ({b[0]} if question != "document" else set()))
+            apart = b[1] - a[1] if a[0] == b[0] else None
+            wanted = {
+                "next": apart == 1 if is_right else apart is not None and abs(apart) > 1,
+                "document": apart is not None if is_right else apart is None,
+                "order": apart == (1 if is_right else -1),
+            }
+            assert wanted[question], (a, b, is_right)
+    assert not seen["train"] & seen["validation"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "message"),
+    [
+        (ClozeBySide, CLOZE | {"sides": ["middle"]}, "measure.data.sides: middle is unknown; known: left, right, both"),
+        (SentencePairs, PAIRED | {"question": "why"}, "question='why' is unknown; known: next, document, order"),
+        (HeldOutText, TEXT | {"sources": [{"name": "a", "path": "gone.txt"}]}, "source a: no text files at"),
+        (HeldOutText, TEXT | {"sources": None}, "no held-out text: the corpus that this encoder was trained on"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    folder: Path, tokenizer: WordPieceTokenizer, kind: Any, how: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        made(kind, folder, tokenizer, **how)

@@ -1,0 +1,191 @@
+"""Minimal pairs: the packed scores equal a plain loop over transformers' models, and their sums are what is said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import Trainer
+
+from clozelab.corpus.tokenizers import WordPieceTokenizer
+from clozelab.datamodules.examples import subset
+from clozelab.datamodules.finetuning import TaskInputs
+from clozelab.datamodules.scoring import MinimalPairs
+from clozelab.models.encoder import Encoder
+from clozelab.models.folders import load_encoder, load_head
+from clozelab.modules.measures import TokenScoring
+
+LAYOUT = {"columns": {"good": "sentence_good", "bad": "sentence_bad", "group": "UID", "field": "field"}}
+PAIRS = [
+    ("the cat sat on the mat .", "the cat sat on the matx .", "spelling", "morphology"),
+    ("who is the dog ?", "is who the dog ?", "order", "syntax"),
+    ("the red dog ran", "ran dog red the", "order", "syntax"),
+    ("a cat", "a cats", "spelling", "morphology"),
+]
+
+
+def write_pairs(path: Path, pairs: list[tuple[str, ...]] = PAIRS) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = ("sentence_good", "sentence_bad", "UID", "field")
+    path.write_text("".join(json.dumps(dict(zip(names, pair, strict=True))) + "\n" for pair in pairs))
+
+
+def pairs_of(tokenizer: Any, folder: Path, *, is_causal: bool, **changes: Any) -> MinimalPairs:
+    inputs = TaskInputs("pairs", folder, folder / "cache", tokenizer, 64)
+    how = {"files": "*.jsonl", **LAYOUT, "masking": "word", "max_pairs": None, "how_to_get": "make it"}
+    sizes = {"evaluation_tokens": 512, "max_seq_length": 64}
+    data = MinimalPairs(inputs=inputs, is_causal=is_causal, **(how | sizes | changes))
+    data.setup()
+    return data
+
+
+def measured(encoder: Encoder, head: Any, data: MinimalPairs, precision: str = "32-true") -> TokenScoring:
+    module = TokenScoring(encoder=encoder, heads={"lm": head}, data=data, metric="validation/accuracy")
+    quiet = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+    }
+    trainer = Trainer(accelerator="cpu", precision=precision, **quiet)
+    trainer.validate(module, verbose=False)
+    return module
+
+
+def naive_scores(model: Any, hf_tokenizer: Any, text: str, masking: str) -> float:
+    """As people write it: a forward of transformers for each token, or one for a causal model."""
+    encoding = hf_tokenizer(text, return_tensors="pt")
+    ids, words = encoding["input_ids"], encoding.word_ids()
+    with torch.no_grad():
+        if model.config.is_decoder:
+            logits = model(**encoding).logits.log_softmax(-1)[0]
+            return sum(float(logits[i - 1, ids[0, i]]) for i in range(1, ids.shape[1] - 1))
+        total = 0.0
+        for i in range(1, ids.shape[1] - 1):
+            later = [j for j in range(i, ids.shape[1] - 1) if words[j] == words[i]]
+            shown = ids.clone()
+            shown[0, later if masking == "word" else [i]] = hf_tokenizer.mask_token_id
+            logits = model(**(dict(encoding) | {"input_ids": shown})).logits
+            total += float(logits[0, i].log_softmax(-1)[ids[0, i]])
+    return total
+
+
+@pytest.fixture
+def saved(tmp_path: Path, save_encoder: Callable[..., Path]) -> Callable[..., Path]:
+    return lambda is_causal, *words, **changes: save_encoder(tmp_path / "encoder", is_causal, *words, **changes)
+
+
+def loaded(folder: Path) -> tuple[Encoder, Any]:
+    encoder = load_encoder(folder)
+    head = encoder.config.family.head("lm", encoder)
+    load_head(folder, "lm", head)
+    return encoder, head
+
+
+def theirs(folder: Path, is_causal: bool) -> tuple[Any, Any]:
+    transformers = pytest.importorskip("transformers")
+    kind = transformers.AutoModelForCausalLM if is_causal else transformers.AutoModelForMaskedLM
+    return kind.from_pretrained(folder).eval(), transformers.AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(("is_causal", "masking"), [(False, "token"), (False, "word"), (True, "word")])
+def test_scores_are_those_of_a_plain_loop(
+    saved: Any, tokenizer: WordPieceTokenizer, tmp_path: Path, is_causal: bool, masking: str
+) -> None:
+    write_pairs(tmp_path / "pairs.jsonl")
+    data = pairs_of(tokenizer, tmp_path, is_causal=is_causal, masking=masking)
+    folder = saved(is_causal)
+    found = measured(*loaded(folder), data).require_best().predictions
+    model, hf_tokenizer = theirs(folder, is_causal)
+    for record, (good, bad, *_) in zip(found, PAIRS, strict=True):
+        for said, text in ((record["good"], good), (record["bad"], bad)):
+            assert abs(said - naive_scores(model, hf_tokenizer, text, masking)) < 1e-4, text
+
+
+def test_later_pieces_of_a_word_are_hidden(tokenizer: WordPieceTokenizer, tmp_path: Path) -> None:
+    write_pairs(tmp_path / "pairs.jsonl", [("the matx .", "a cat", "g", "f")])
+    data = pairs_of(tokenizer, tmp_path, is_causal=False)  # the mat ##x . are tokens 1 to 4
+    ids = [data.questions.gather(np.array([i]))["input_ids"] for i in range(4)]
+    places = [np.flatnonzero(one == tokenizer.mask_id).tolist() for one in ids]
+    assert (places[0], places[1][0], places[1][-1] < 4, places[3]) == ([1], 2, True, [len(ids[0]) - 2])
+    batch = data.questions.gather(np.array([1]))
+    assert batch["prediction_positions"].tolist() == [2] and batch["prediction_labels"].tolist() == [int(ids[0][2])]
+
+
+def test_a_constant_scorer_has_exactly_half(tokenizer: WordPieceTokenizer, tmp_path: Path) -> None:
+    write_pairs(tmp_path / "pairs.jsonl", PAIRS * 7)
+    data = pairs_of(tokenizer, tmp_path, is_causal=True)
+    asked = len(data.questions.ids)
+    scores, records = data.score(np.zeros(asked), np.zeros(asked))
+    assert set(scores.values()) == {0.5} and len(records) == 28
+    assert list(scores) == [
+        *("accuracy", "accuracy/order", "accuracy/spelling", "accuracy_of_field/morphology"),
+        *("accuracy_of_field/syntax", "accuracy_of_others", "accuracy_of_permutations"),
+    ]  # fmt: skip
+
+
+def test_a_model_that_says_the_same_of_all_tokens_ties(
+    saved: Any, tokenizer: WordPieceTokenizer, tmp_path: Path
+) -> None:
+    write_pairs(tmp_path / "pairs.jsonl", [("the red dog ran", "ran dog red the", "g", "f")] * 3)
+    encoder, head = loaded(saved(False))
+    torch.nn.init.zeros_(encoder.embeddings.word_embeddings.weight)  # and with it every logit
+    data = pairs_of(tokenizer, tmp_path, is_causal=False)
+    assert measured(encoder, head, data).require_best().scores["validation/accuracy"] == 0.5
+
+
+def test_scores_are_in_fp32_whatever_the_forward_is(saved: Any, tokenizer: WordPieceTokenizer, tmp_path: Path) -> None:
+    write_pairs(tmp_path / "pairs.jsonl")
+    data = pairs_of(tokenizer, tmp_path, is_causal=False)
+    found = measured(*loaded(saved(False)), data, precision="bf16-mixed").require_best().predictions
+    sums = np.array([[one["good"], one["bad"]] for one in found], dtype=np.float32)
+    rounded = torch.from_numpy(sums).bfloat16().float().numpy()
+    assert (sums != rounded).all()  # bf16 has 8 bits: none of these sums is one of its numbers
+
+
+@pytest.mark.parametrize(
+    ("pairs", "changes", "message"),
+    [
+        ([("a cat", "", "a", "b")], {}, "a sentence without a word"),
+        ([("дом", "кот", "a", "b")], {}, "100.0% of the tokens of measure pairs are"),
+        (PAIRS, {"max_seq_length": 6}, "sentences are longer than the 6 tokens that this encoder reads"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    tokenizer: WordPieceTokenizer, tmp_path: Path, pairs: Any, changes: Any, message: str
+) -> None:
+    write_pairs(tmp_path / "pairs.jsonl", pairs)
+    with pytest.raises(ValueError, match=message):
+        pairs_of(tokenizer, tmp_path, is_causal=False, **changes)
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("is_causal", [False, True], ids=["masked", "causal"])
+def test_real_pairs_at_the_size_of_minilm(saved: Any, shared_dir: Path, tmp_path: Path, is_causal: bool) -> None:
+    """200 sentences have the loop's scores to 1e-4; how much faster they are is said by benchmarks/measures.py."""
+    words = WordPieceTokenizer.from_vocab(shared_dir / "data/vocab/bert-base-uncased-vocab.txt", lowercase=True)
+    shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    shape["initializer_range"] = 0.05  # what is usual at this width is 0.02; of 0.2 even fp32 sums differ by 1e-4
+    folder = saved(is_causal, words, **shape)
+    inputs = TaskInputs("blimp", shared_dir / "data", tmp_path / "cache", words, 64)
+    how = {"masking": "word", "max_pairs": 3, "how_to_get": "", "evaluation_tokens": 4096, "max_seq_length": 64}
+    data = MinimalPairs(inputs=inputs, is_causal=is_causal, files="blimp/*.jsonl", **LAYOUT, **how)
+    data.setup()
+    records = measured(*loaded(folder), data).require_best().predictions
+    model, hf_tokenizer = theirs(folder, is_causal)
+    texts = [pair[side] for side in (0, 1) for path in data.paths for pair in chosen(data, path)]
+    said = [one[side] for side in ("good", "bad") for one in records]
+    assert len(texts) == len(said) >= 200
+    for score, text in zip(said, texts, strict=True):
+        assert abs(score - naive_scores(model, hf_tokenizer, text, "word")) < 1e-4, text
+
+
+def chosen(data: MinimalPairs, path: Path) -> list[tuple[str, ...]]:
+    found = data.layout.read(path)
+    return found.select(subset(len(found), data.max_pairs)).texts

@@ -1,0 +1,166 @@
+"""Probes of frozen states: scikit-learn's regression, the control task, a random encoder; and fine-tuned models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clozelab.modules.measures import control_labels, logistic_regression
+from clozelab.runs.find import find
+
+
+@pytest.mark.parametrize("num_classes", [2, 5])
+def test_the_regression_is_scikit_learns(num_classes: int) -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    rng = np.random.default_rng(0)
+    x, direction = rng.normal(size=(300, 7)), rng.normal(size=(7, num_classes))
+    labels = (x @ direction + rng.gumbel(size=(300, num_classes))).argmax(1)
+    theirs = linear_model.LogisticRegression(C=0.3, tol=1e-9, max_iter=5000).fit(x, labels)
+    weights = logistic_regression(x, labels, num_classes, strength=0.3, max_iterations=1000)
+    scores = x @ weights[:-1] + weights[-1]
+    expected = theirs.predict_log_proba(x)
+    found = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+    assert np.abs(found - expected).max() < 1e-4
+    assert (scores.argmax(1) == theirs.predict(x)).all()
+    with pytest.raises(ValueError, match="every training example has the same class"):
+        logistic_regression(x, np.zeros(300, dtype=int), num_classes, strength=0.3, max_iterations=9)
+
+
+def test_a_control_label_is_a_words_own() -> None:
+    words = [f"word{i}" for i in range(3000)]
+    train, asked = control_labels(words + words[:10], words[::-1], 7)
+    assert (train[:3000] == asked[::-1]).all() and (train[:10] == train[3000:]).all()
+    assert np.bincount(asked).min() > 0.8 * len(asked) / 7
+
+
+TAGS = {"the": "D", "a": "D", "cat": "N", "dog": "N", "mat": "N", "hill": "N", "sat": "V", "ran": "V", "red": "A"}
+
+
+def write_tagged(path: Path, number: int, seed: int) -> None:
+    """A word's tag is its own, but for `fast`, whose tag is that of the word behind it."""
+    rng = np.random.default_rng(seed)
+    blocks = []
+    for _ in range(number):
+        words = list(rng.choice([*TAGS], 6))
+        lines = [f"{word} {TAGS[word]}" for word in words]
+        blocks.append("\n".join([*lines, f"fast {TAGS[words[-1]]}"]))
+    path.write_text("\n\n".join(blocks) + "\n")
+
+
+@pytest.fixture
+def tagged(tmp_path: Path, save_encoder: Callable[..., Path]) -> list[str]:
+    """Overrides that probe a random encoder with a made-up tagging task."""
+    save_encoder(tmp_path / "encoder")
+    for name, number, seed in (("train", 200, 0), ("dev", 60, 1)):
+        write_tagged(tmp_path / f"{name}.conll", number, seed)
+    data = {
+        "train_file": "train.conll",
+        "validation_file": "dev.conll",
+        "file_format": "columns",
+        "word_column": 0,
+        "tag_column": 1,
+    }
+    return ["measure=probe", "measure.task.name=tags", *(f"measure.task.data.{key}={one}" for key, one in data.items())]
+
+
+def test_a_probe_of_words(tmp_path: Path, tagged: list[str], evaluate: Callable[..., Path]) -> None:
+    (record,) = find(evaluate(*tagged)).evaluate
+    values = {key.removeprefix("validation/"): one for key, one in record.values.items()}
+    assert record.task == "probe_tags" and record.facts["num_examples"] == 60 * 7
+    # The embeddings tell every word apart, so the tags that are a word's own are all right: six words of seven.
+    assert values["accuracy/layer_0"] > 6 / 7 * 100 - 0.5
+    assert values["accuracy"] == max(values[f"accuracy/layer_{i}"] for i in range(3))
+    assert values["selectivity/layer_0"] == pytest.approx(
+        values["accuracy/layer_0"] - values["control_accuracy/layer_0"]
+    )
+    assert values["control_accuracy/layer_0"] > 80.0  # ten words: a probe knows their labels by heart
+    assert record.scores["validation/accuracy"].majority < 45.0
+    rows = [json.loads(line) for line in (tmp_path / "run/predictions.jsonl").read_text().splitlines()]
+    assert np.mean([row["prediction"] == row["label"] for row in rows]) * 100 == pytest.approx(values["accuracy"])
+
+
+def test_a_probe_of_texts_and_its_floor(tmp_path: Path, save_encoder: Callable[..., Path], evaluate: Any) -> None:
+    """Whether a cat is in the text: the mean of any layer tells. A label that nothing tells: about the half of them."""
+    save_encoder(tmp_path / "encoder")
+    rng = np.random.default_rng(0)
+    for name, number in (("train", 300), ("dev", 200)):
+        rows = []
+        for _ in range(number):
+            filler = rng.choice(["the", "red", "green", "sat", "ran", "hill"], 5)
+            words = [*filler, str(rng.choice(["cat", "dog"]))]
+            rows.append(f"{' '.join(words)}\t{int(words[-1] == 'cat')}\t{rng.integers(2)}")
+        (tmp_path / f"{name}.tsv").write_text("sentence\tlabel\tcoin\n" + "\n".join(rows) + "\n")
+    words = ["measure=probe", "task@measure.task=sst2"]
+    words += [
+        f"measure.task.data.{split}_file={name}.tsv" for split, name in (("train", "train"), ("validation", "dev"))
+    ]
+    (record,) = find(evaluate(*words)).evaluate
+    assert record.task == "probe_sst2" and record.values["validation/accuracy/layer_2"] > 95.0
+    assert "validation/accuracy/pooled" in record.values and "validation/selectivity" not in record.values
+    (floor,) = find(evaluate(*words, "measure.task.data.label_column=coin", name="floor")).evaluate
+    assert abs(floor.values["validation/accuracy"] - 50.0) < 10.0
+
+
+def test_a_fine_tuned_model_on_another_file(tmp_path: Path, evaluate: Any, save_encoder: Any) -> None:
+    """The score of its own validation file is that of its run; another file's of its labels; nothing is touched."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    from clozelab.stages.finetune import main
+    from clozelab.suggestions import CONF_DIR
+
+    save_encoder(tmp_path / "encoder")
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "glue/SST-2"
+    folder.mkdir(parents=True)
+    for name, number in (("train", 96), ("dev", 40), ("shifted", 30)):
+        rows = [f"the {rng.choice(['red', 'green'] if i % 2 else ['cat', 'dog'])} sat\t{i % 2}" for i in range(number)]
+        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+    settings = {
+        "data_dir": tmp_path,
+        "cache_dir": tmp_path / "cache",
+        "encoder": tmp_path / "encoder",
+        "run_dir": tmp_path / "tuned",
+    }
+    settings |= {"task": "sst2", "epochs": 3, "learning_rate": "1e-2", "global_batch_size": 8, "save_model": "true"}
+    settings |= {"trainer.precision": "32-true", "trainer.progress_bar": "false"}
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF_DIR), version_base=None):
+        main(compose("finetune", [f"{key}={value}" for key, value in settings.items()]))
+    before = {path: path.read_bytes() for path in (tmp_path / "tuned").rglob("*") if path.is_file()}
+    words = ["measure=labelled", f"encoder={tmp_path / 'tuned/model'}"]
+    (own,) = find(evaluate(*words, "measure.task.data.validation_file=glue/SST-2/dev.tsv")).evaluate
+    (made,) = find(tmp_path / "tuned").finetune
+    assert own.values == made.values and own.score > 90.0
+    assert (tmp_path / "run/predictions.jsonl").read_bytes() == (tmp_path / "tuned/predictions.jsonl").read_bytes()
+    text = (folder / "shifted.tsv").read_text()
+    (folder / "shifted.tsv").write_text(text.replace("\t1", "\tx").replace("\t0", "\t1").replace("\tx", "\t0"))
+    shifted = ["measure.task.data.validation_file=glue/SST-2/shifted.tsv", "measure.name=shifted"]
+    (other,) = find(evaluate(*words, *shifted, name="other")).evaluate
+    assert other.task == "shifted" and other.score < 10.0 and "baselines" not in other.facts
+    assert {path: path.read_bytes() for path in before} == before
+    (folder / "odd.tsv").write_text("sentence\tlabel\nthe cat sat\tgood\n")
+    with pytest.raises(ValueError, match="label 'good' is not one of the known labels"):
+        evaluate(*words, "measure.task.data.validation_file=glue/SST-2/odd.tsv", name="odd")
+    with pytest.raises(ValueError, match=r"tensor classifier.weight .* is missing; labelled_sst2 asks .*save_model"):
+        evaluate("measure=labelled", "measure.task.data.validation_file=glue/SST-2/dev.tsv", name="bare")
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("stsb", "a probe tells classes of words, texts or pairs; this task has numbers, choices or spans"),
+        ("ner_features_wnut17", "reads stored features; take the task of the words themselves"),
+    ],
+)
+def test_what_no_probe_can_tell(tmp_path: Path, save_encoder: Any, evaluate: Any, task: str, message: str) -> None:
+    save_encoder(tmp_path / "encoder")
+    (tmp_path / "all.tsv").write_text("sentence1\tsentence2\tscore\tindex\na cat\ta dog\t1.5\t0\na dog\ta cat\t2\t1\n")
+    words = ["train_file=all.tsv", "validation_file=all.tsv"]
+    with pytest.raises(ValueError, match=message):
+        evaluate("measure=probe", f"task@measure.task={task}", *(f"measure.task.data.{word}" for word in words))
