@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -171,3 +172,18 @@ def test_until_decided_is_refused(tmp_path: Path, words: list[str], message: str
     folder = ruled(tmp_path / "mine", **({"stopping": None} if "rule" in message else {}))
     with pytest.raises(ValueError, match=message):
         reproduce.main([str(folder), *words])
+
+
+def test_a_claim_on_a_measure_gets_its_seed_without_fine_tuning(tmp_path: Path) -> None:
+    measure = {"name": "x", "from": "evaluate", "task": "blimp", "metric": "validation/accuracy"}
+    claim = {"text": "first", "compare": ["b", "a", "x"], "direction": "higher", "primary": True}
+    experiment = load_experiment(ruled(tmp_path / "mine", columns=["mrpc", measure], claims=[claim]))
+    column = DataColumn("x", "x", "m", experiment.columns[1], False, tasks=("blimp",))
+    found = replace(judgement(experiment, 0, 3, INCONCLUSIVE), column=column)
+    assert reproduce.next_seed(found, experiment) == [
+        *("pretrain.seed=4", "pretrain.arm=b,a"),
+        *("evaluate.pretrain_seed=4", "evaluate.measured=b,a", "evaluate.measure=blimp"),
+    ]
+    assert reproduce.first_seeds(experiment, "decided", []) == [
+        *("pretrain.seed=1,2,3", "finetune.pretrain_seed=1,2,3", "evaluate.pretrain_seed=1,2,3")
+    ]

@@ -153,7 +153,7 @@ REFUSED = [
     (MNLI, MNLI.replace("]}", "], split: tset}"), "columns.0.split is 'tset'; it is dev or test"),
     (MNLI, MNLI.replace("task:", "tasks:"), "columns.0: has no key 'tasks'; did you mean 'task'?"),
     (MNLI, MNLI.replace("task: mnli,", ""), "columns.0: a column has one of task, from: pretrain and mean_of"),
-    ("from: pretrain", "from: pretraining", "columns.2.from is 'pretraining'; it is pretrain, or left out"),
+    ("from: pretrain", "from: pretraining", "columns.2.from is 'pretraining'; it is pretrain, evaluate, or left out"),
     (", metric: validation/perplexity", "", "columns.2: a column from pretrain has a metric"),
     ("[MNLI, MRPC]", "[MNLI, MRPCC]", "columns.3: mean_of: 'MRPCC' is none .* did you mean 'MRPC'?"),
     ("[MNLI, MRPC]", "[MNLI, LM]", "columns.3: mean_of: 'LM' is none of the tasks' columns"),

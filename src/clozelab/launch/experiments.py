@@ -38,11 +38,16 @@ from clozelab.suggestions import CONF_DIR, UniqueKeys, own_text
 from clozelab.targets import UPWARDS
 
 PAPER = "paper.yaml"
-SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune"}
-KINDS = {"pretrain": "arm", "finetune": "row"}
+SWEEPS = {"pretrain": "sweep_pretrain", "finetune": "sweep_finetune", "evaluate": "sweep_evaluate"}
+KINDS = {"pretrain": "arm", "finetune": "row", "evaluate": "row"}
+MEASURED = "measured"
+GROUPS = KINDS | {"evaluate": MEASURED}
+"""What a sweep goes over; `measured` is each row's encoder, and nothing of how it is fine-tuned (OF_ENCODER)."""
+OF_ENCODER = ("encoder_arm", "encoder_fraction", "initialisation")
 SEEDS = {
     "pretrain": {"seed": "${scale.pretrain.seeds}"},
     "finetune": {"pretrain_seed": "${scale.pretrain.seeds}", "seed": "${scale.finetune.seeds}"},
+    "evaluate": {"pretrain_seed": "${scale.pretrain.seeds}"},
 }
 
 
@@ -68,17 +73,25 @@ def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(said, dict):
         return {}
     arms = said.get("arms") or {}
-    names = {kind: [path.stem for path in sorted((place / kind).glob("*.yaml"))] for kind in KINDS.values()}
-    deltas = {"arm": arms, "row": _rows(said, [*arms, *names["arm"]])}
+    names = {kind: [path.stem for path in sorted((place / kind).glob("*.yaml"))] for kind in GROUPS.values()}
+    rows = _rows(said, [*arms, *names["arm"]])
+    of_encoder = {name: {key: row[key] for key in OF_ENCODER if key in row} for name, row in rows.items()}
+    tasks, measures = _tasks(said), ",".join(_named(said, is_measured=True))
+    deltas = {"arm": arms, "row": rows, MEASURED: of_encoder if measures else {}}
     configs = {
-        f"{kind}/{name}": _config({kind: name} | delta, place)
+        f"{kind}/{name}": _config({"arm" if kind == "arm" else "row": name} | delta, place)
         for kind, found in deltas.items()
         for name, delta in found.items()
     }
-    for stage, kind in KINDS.items():
+    columns: dict[str, dict[str, str]] = {
+        "pretrain": {},
+        "finetune": {"task": tasks},
+        "evaluate": {"measure": measures},
+    }
+    for stage, kind in GROUPS.items():
         swept = [*deltas[kind], *(name for name in names[kind] if name not in deltas[kind])]
-        if swept and (stage == "pretrain" or _tasks(said)):
-            configs[SWEEPS[stage]] = _sweep(stage, place, swept, said)
+        if swept and all(columns[stage].values()):
+            configs[SWEEPS[stage]] = _sweep(stage, place, swept, said, **columns[stage])
     return configs
 
 
@@ -95,10 +108,10 @@ def _rows(said: Mapping[str, Any], arms: Iterable[str]) -> dict[str, dict[str, A
     return found
 
 
-def _sweep(stage: str, place: Path, names: list[str], said: Mapping[str, Any]) -> dict[str, Any]:
-    """The primary configuration of a stage: every arm or row x seeds, and whatever `sweeps` says."""
-    kind, own = KINDS[stage], (said.get("sweeps") or {}).get(stage) or {}
-    swept = {kind: ",".join(names)} | ({} if stage == "pretrain" else {"task": _tasks(said)}) | SEEDS[stage]
+def _sweep(stage: str, place: Path, names: list[str], said: Mapping[str, Any], **columns: str) -> dict[str, Any]:
+    """The primary configuration of a stage: every arm or row x `columns` x seeds, and whatever `sweeps` says."""
+    kind, own = GROUPS[stage], (said.get("sweeps") or {}).get(stage) or {}
+    swept = {kind: ",".join(names)} | columns | SEEDS[stage]
     swept |= {key: value for key, value in own.items() if key in swept or "," in str(value)}
     settings: dict[str, Any] = {"experiment": place.stem if place.is_file() else place.name}
     settings |= {"share_runs": True} if stage == "pretrain" else {}
@@ -111,9 +124,15 @@ def _sweep(stage: str, place: Path, names: list[str], said: Mapping[str, Any]) -
 
 def _tasks(said: Mapping[str, Any]) -> str:
     """The tasks of the columns, each as the one that is it, or stands in for it, at the scale."""
-    columns = [{"task": one} if isinstance(one, str) else one for one in said.get("columns") or ()]
-    tasks = dict.fromkeys(str(one["task"]) for one in columns if one.get("task"))
+    tasks = _named(said, is_measured=False)
     return ",".join(f"${{oc.select:scale.finetune.benchmarks.{task},{task}}}" for task in tasks)
+
+
+def _named(said: Mapping[str, Any], *, is_measured: bool) -> list[str]:
+    """The tasks of the columns, or their measures, each once."""
+    columns = [{"task": one} if isinstance(one, str) else one for one in said.get("columns") or ()]
+    mine = [one for one in columns if (one.get("from") == "evaluate") == is_measured]
+    return [*dict.fromkeys(str(one["task"]) for one in mine if one.get("task"))]
 
 
 def _config(delta: Mapping[str, Any], place: Path) -> dict[str, Any]:

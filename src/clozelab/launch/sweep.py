@@ -37,7 +37,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from clozelab import config as schema
 from clozelab.config import copied
 from clozelab.launch import experiments
-from clozelab.launch.experiments import KINDS
+from clozelab.launch.experiments import KINDS, MEASURED
 from clozelab.runs.fingerprint import no_value, redacted_words
 from clozelab.schema import SCHEMAS
 from clozelab.suggestions import CONF_DIR, key_of, nearest
@@ -166,7 +166,8 @@ def named_jobs(jobs: Sequence[Sequence[str]], master: DictConfig) -> list[tuple[
     place = str(OmegaConf.to_container(OmegaConf.masked_copy(master, "run_dir"), resolve=False))
     swept = [key for key, words in values.items() if len(words) > 1]
     telling = [key for key in swept if f"${{{key}}}" not in place and f"${{{key}.name}}" not in place]
-    if kind is None or kind in values or kind in master.hydra.runtime.choices or not set(telling) - NAMED_BY:
+    is_named = {kind, MEASURED} & values.keys() or kind in master.hydra.runtime.choices
+    if kind is None or is_named or not set(telling) - NAMED_BY:
         return plain
     return [(*job, f"{kind}={_name([word for word in job if key_of(word) in telling], telling)}") for job in plain]
 

@@ -131,7 +131,7 @@ def assemble(
     steps: Sequence[Step], arms: Sequence[Arm], finetunings: Sequence[Kind], files: TaskFiles, runs: Runs | None
 ) -> Costing:
     """What is known without timing anything, with what the runs so far (of the experiment, at its scale) say."""
-    sweeps = {step.verb: step for step in steps if step.is_sweep}
+    sweeps = {step.verb: step for step in steps if step.is_sweep and step.verb != "evaluate"}  # which is not timed
     past_of = {verb: past_runs(step, runs) for verb, step in sweeps.items()}
     looked = [(arm, past_of["pretrain"](arm.settings, arm.jobs)) for arm in arms]
     arms = [replace(arm, done=done, took=took) for arm, (done, took) in looked]

@@ -1,7 +1,8 @@
 """What reproducing an experiment consists of: its steps, and which of the user's overrides goes to which step.
 
-`prepare.x=`, `pretrain.x=` and `finetune.x=` go to that stage alone; any other override goes to every stage that has
-such a key, and one that no stage has is refused.
+`prepare.x=`, `pretrain.x=`, `finetune.x=` and `evaluate.x=` go to that stage alone; any other override goes to every
+stage that has such a key, and one that no stage has is refused. Evaluations take encoders: `row=a,b` are those of these
+rows, and `seed=`, which is of trainings, is not for them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
 from omegaconf import DictConfig, OmegaConf
 
+from clozelab.launch.experiments import MEASURED, ExperimentSource, sweeps_in
 from clozelab.launch.experiments import SWEEPS as SWEEPS
-from clozelab.launch.experiments import ExperimentSource, sweeps_in
 from clozelab.launch.jobs import GIVEN_ROW
 from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, compose, explain, hydra_config, known_keys
 from clozelab.suggestions import key_of
@@ -90,11 +91,13 @@ def split_overrides(folder: Path, names: dict[str, str], words: Sequence[str]) -
     shared: dict[str, list[str]] = {}
     for stage in STAGES:
         theirs = [said for asked, said in meant if stage in asked]
+        if stage == "evaluate":
+            theirs += [f"{MEASURED}={word.partition('=')[2]}" for word in words if key_of(word) == "row"]
         shared[stage] = _taken(stage, names, folder, theirs) if theirs else []
     for word, (asked, said) in zip(words, meant, strict=True):
         if not any(said in shared[one] for one in asked):
             # The sweeps have all keys that prepare has, and more: the last one's refusal says most.
-            last = asked[0] if len(asked) == 1 else next(reversed(names))
+            last = asked[0] if len(asked) == 1 else sorted(names, key=lambda name: name != "evaluate")[-1]
             where = folder if last in names else None
             refused = _composed(last, names, folder, [*shared[last], said])
             assert isinstance(refused, Exception)
@@ -145,7 +148,9 @@ def _addressed(word: str) -> tuple[tuple[str, ...], str]:
     """(the stages that an override is for, what it says to them): `finetune.task=mrpc` is `task=mrpc` for one."""
     bare = word.lstrip("+~")
     stage, dot, rest = bare.partition(".")
-    return ((stage,), word[: len(word) - len(bare)] + rest) if dot and stage in STAGES else (STAGES, word)
+    if dot and stage in STAGES:
+        return (stage,), word[: len(word) - len(bare)] + rest
+    return tuple(one for one in STAGES if one != "evaluate" or key_of(word) not in ("row", "seed")), word
 
 
 def _composed(stage: str, names: dict[str, str], folder: Path, words: Sequence[str]) -> DictConfig | Exception:

@@ -234,7 +234,7 @@ def _setup(table: Table) -> str:
 
 def _run_counts(table: Table) -> str:
     runs = table.runs
-    stages = {"pre-training": runs.pretrain, "fine-tuning": runs.finetune}
+    stages = {"pre-training": runs.pretrain, "fine-tuning": runs.finetune, "evaluation": runs.evaluate}
     done = [f"{sum(run.is_complete for run in mine)} of {len(mine)} {stage}" for stage, mine in stages.items() if mine]
     states = Counter(run.status for run in runs.runs if not run.is_complete)
     columns = [one.key for one in table.with_results if one.task]

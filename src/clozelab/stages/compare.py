@@ -138,8 +138,8 @@ def with_unit(record: Record, key: str) -> str:
 
 
 def final_scores(one: Record, two: Record) -> list[tuple[str, float, float]]:
-    """(key, first, second) of two complete fine-tuning runs, each in its unit; none of others."""
-    if any(record.stage != "finetune" or not record.is_complete for record in (one, two)):
+    """(key, first, second) of two complete fine-tunings or evaluations, each in its unit; none of others."""
+    if any(record.stage == "pretrain" or not record.is_complete for record in (one, two)):
         return []
     return [(key, value, two.values[key]) for key, value in one.values.items() if key in two.values]
 

@@ -104,7 +104,7 @@ def explain(table: Table, row: str, column: DataColumn) -> Explanation:
     """Take a cell apart."""
     cell = table.cells[row, column.key]
     runs = [*(_of_pretraining if column.is_pretraining else _of_tasks)(table, row, column)]
-    tuned = [one.run for one in runs if one.run.stage == "finetune"]
+    tuned = [one.run for one in runs if one.run.stage != "pretrain"]
     arms, seeds = {str(run.config.get("encoder_arm")) for run in tuned}, {run.pretrain_seed for run in tuned}
     encoders = [run for run in table.runs.pretrain if run.name in arms and run.seed in seeds]
     return Explanation(column, cell, table.paper_value(row, column), runs, encoders)
@@ -124,7 +124,8 @@ def _of_tasks(table: Table, row: str, column: DataColumn) -> Iterator[Listed]:
     """The row's runs on the column's task, or on the tasks of a mean."""
     whole = table.cells[row, column.key]
     for part, cell in _parts(whole, column):
-        mine = [run for run in table.runs.finetune if (run.name, run.task) == (row, part.task)]
+        of_tasks = (*table.runs.finetune, *table.runs.evaluate)
+        mine = [run for run in of_tasks if (run.name, run.task) == (row, part.task)]
         rate = next((one.learning_rate for one in cell.runs.values()), None)
         for run in sorted(mine, key=lambda run: (run.pretrain_seed, run.seed, run.learning_rate or 0.0)):
             seeds, why = (run.pretrain_seed, run.seed), ""

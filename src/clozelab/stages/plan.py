@@ -51,7 +51,7 @@ every step at the longest instance, the room for predictions (20 of 128 position
 
 DOCTOR_HELP = """clozelab doctor
 clozelab doctor EXPERIMENT [scale=NAME] [name=value ...]
-clozelab doctor pretrain|finetune [--config-dir FOLDER] [--config-name NAME] [name=value ...]
+clozelab doctor pretrain|finetune|evaluate [--config-dir FOLDER] [--config-name NAME] [name=value ...]
 
 Without an experiment: what this machine can do (matrix products), and which precision, kernels and threads are
 taken on it.
@@ -103,6 +103,8 @@ def main(said: Words) -> int:
     flops = sum(shape.count * (shape.flops or 0.0) for shape in found.shapes)
     for line in (f"all runs: {flops:.3g} FLOPs", disk(found, found.room(root, steps)), *sums(found)):
         say(console, line)
+    if measured := next((one.sweep.jobs for one in steps if one.verb == "evaluate"), ()):
+        say(console, f"evaluation: {len(measured)} jobs, not counted above: a minute each, as a rule")
     is_shared = budget is not None and (matched_by or not experiment.claims)
     shares = affordable(found, budget or 0.0, [matched_by] if matched_by else MATCHINGS) if is_shared else {}
     for name, part in shares.items():

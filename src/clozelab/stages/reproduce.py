@@ -1,4 +1,4 @@
-"""`clozelab reproduce EXPERIMENT scale=NAME`: prepare, both sweeps, report. Every step skips what is done.
+"""`clozelab reproduce EXPERIMENT scale=NAME`: prepare, the sweeps, report. Every step skips what is done.
 
 Each step is a process of its own, so it can be stopped and started again at any moment and nothing is shared but files.
 """
@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.markup import escape
 
+from clozelab.launch.experiments import SEEDS, sweeps_in
 from clozelab.launch.jobs import LIKELY_SHARED, names_of, planned_jobs
 from clozelab.launch.launcher import REPRODUCING, SKIP_DOCTOR
 from clozelab.launch.processes import run_verb
@@ -39,10 +40,10 @@ if TYPE_CHECKING:
 HELP = """clozelab reproduce EXPERIMENT [scale=NAME] [name=value ...] [--dry-run]
 clozelab reproduce EXPERIMENT until=decided [budget=8h] ...
 
-Prepares the corpus, runs both sweeps and writes the report. Stop it and start it again at any time.
+Prepares the corpus, runs every sweep and writes the report. Stop it and start it again at any time.
 
   name=value             goes to every stage that has such a key
-  prepare.name=value     goes to that stage alone; so do pretrain. and finetune.
+  prepare.name=value     goes to that stage alone; so do pretrain., finetune. and evaluate.
   until=decided          gives one more pre-training seed to the claim that is nearest to a verdict (a primary one
                          first), looks, and goes on so: until all are decided, or the last look of the rule
                          (stopping: in paper.yaml, written before the first look)
@@ -91,7 +92,8 @@ def run_round(
     """Run what is not complete and judge: (exit status, the report, or none where it was stopped)."""
     last, console, status = steps[-1], Console(stderr=True), 0
     jobs = {one.verb: names_of(map(one.sweep.composer.compose, one.sweep.jobs)) for one in steps if one.is_sweep}
-    write_launch(last.root[0], ["reproduce", *words], {stage: jobs.get(stage, []) for stage in SWEEPS})
+    asked = [stage for stage in SWEEPS if stage in jobs or stage != "evaluate"]
+    write_launch(last.root[0], ["reproduce", *words], {stage: jobs.get(stage, []) for stage in asked})
     if all_complete(steps):
         console.print("every run is complete", style="dim")
         accept_other_code(find(last.root[0]).runs, "any")
@@ -119,7 +121,7 @@ def first_seeds(experiment: Experiment, until: str | None, overrides: Sequence[s
                       and not one.startswith("finetune.seed=")), ""):  # fmt: skip
         raise ValueError(f"{given}: until=decided chooses the pre-training seeds itself")
     seeds = ",".join(map(str, range(1, rule.first + 1)))
-    return [f"pretrain.seed={seeds}", f"finetune.pretrain_seed={seeds}"]
+    return [f"{stage}.{next(iter(SEEDS[stage]))}={seeds}" for stage in sweeps_in(experiment.folder)]
 
 
 def until_decided(
@@ -130,8 +132,8 @@ def until_decided(
     while True:
         started = time.monotonic()
         steps = make_steps(folder, [*overrides, *more])
-        if not any(word.startswith("finetune.") for word in more):
-            steps = [step for step in steps if step.verb != "finetune"]
+        stages = {word.partition(".")[0] for word in more}
+        steps = [step for step in steps if step.verb in stages or not step.is_sweep]
         status, report = run_round(folder, words, [*overrides, *more], steps, is_checked=is_checked)
         if report is None or status:
             return status
@@ -173,6 +175,9 @@ def next_seed(one: Judgement, experiment: Experiment) -> list[str]:
     words = [f"pretrain.seed={seed}", f"pretrain.arm={','.join(arms)}"]
     if one.column and one.column.is_pretraining:
         return words
+    if one.column and one.column.is_measured:
+        measures = f"evaluate.measure={','.join(one.column.tasks)}"
+        return [*words, f"evaluate.pretrain_seed={seed}", f"evaluate.measured={','.join(one.rows)}", measures]
     words += [f"finetune.pretrain_seed={seed}", f"finetune.row={','.join(one.rows)}"]
     return [*words, f"finetune.task={','.join(one.column.tasks)}"] if one.column else words
 

@@ -26,6 +26,7 @@ from clozelab.runs.fingerprint import SEED_KEYS, require_encoder
 from clozelab.stages.building import (
     build_objectives,
     build_task_data,
+    check_evaluation,
     check_finetuning,
     check_pretraining,
     encoder_config,
@@ -172,6 +173,8 @@ class Gathering:
                 if verb == "pretrain":
                     check_pretraining(cfg, settings, self._hardware_of(cfg.trainer, sweep.runs_here))
                     self.arms.append(open_arm(settings, jobs, self.corpora))
+                elif verb == "evaluate":
+                    check_evaluation(cfg)
                 else:
                     check_finetuning(cfg)
                     self.finetunings.append((settings, jobs))
@@ -252,7 +255,7 @@ class Gathering:
         if not self.arms:
             return Budget(*room)
         costing = with_speeds(costing, Path(self.arms[0].settings["cache_dir"]), measure=False)
-        seconds = {verb: costing.wall(verb, only_left=True) for verb in STAGE_NAMES if verb in self.steps}
+        seconds = {verb: costing.wall(verb, only_left=True) for verb in costing.pools}
         stages = {STAGE_NAMES[verb]: value for verb, value in seconds.items()}
         unknown = [verb for verb, value in seconds.items() if value is None]
         hardware = self._hardware

@@ -100,6 +100,8 @@ def costs(table: Table) -> list[dict[str, str]]:
     trained, tuned = grouped(runs.pretrain), grouped(runs.finetune)
     lines = [(f"pre-training {label}", trained[arm]) for arm, label in arm_labels(table).items()]
     lines += [(f"fine-tuning {row.label}", tuned[row.name]) for row in table.experiment.rows if row.name in tuned]
+    measured = grouped(runs.evaluate)
+    lines += [(f"evaluation {row.label}", measured[row.name]) for row in table.experiment.rows if row.name in measured]
     # Utilisation is of the highest ceiling of a machine and precision: one measured beside other work flatters.
     machines = grouped(runs.runs, lambda run: (_host(run.host), run.facts.get("precision"))).values()
     ceilings = [max(run.facts.get("matmul_ceiling") or 0.0 for run in mine) for mine in machines]

@@ -48,8 +48,8 @@ CODE = "code"
 Apart = dict[str, list[tuple[str, str]]]
 ANSWERS = ("predictions*.json*", "nbest_predictions.json", "null_odds.json")
 NO_DIFFERENCE = (
-    *("seed", "pretrain_seed", "task", "experiment", "hydra", "trainer", "logger", "hub", "share_runs", "reuse"),
-    *("runs_dir", "run_dir", "data_dir", "cache_dir", "encoder", "save_model", "predict_test"),
+    *("seed", "pretrain_seed", "task", "measure", "experiment", "hydra", "trainer", "logger", "hub", "share_runs"),
+    *("reuse", "runs_dir", "run_dir", "data_dir", "cache_dir", "encoder", "save_model", "predict_test"),
 )
 """What overrides say that makes no other row: seeds, columns, places and machines."""
 FIGURES = (
@@ -67,9 +67,10 @@ def why_not(table: Table, first: str, second: str, tasks: Iterable[str]) -> str:
     def reasons() -> Iterator[str]:
         if arms[0] and arms[1] and arms[0] != arms[1]:
             yield _unmatched(table, arms[0], arms[1])
-        about = {key for key in meant_to_differ(*rows) if key.split(".")[0] not in PROTOCOL}
+        differ = meant_to_differ(*rows) | meant_to_differ(*(table.measured.get(name, []) for name in (first, second)))
+        about = {key for key in differ if key.split(".")[0] not in PROTOCOL}
         for task in tasks:
-            mine, theirs = ([run for run in one if run.task == task] for one in rows)
+            mine, theirs = (table.runs_on(name, task) for name in (first, second))
             yield _difference("fine-tuned", mine, theirs, table.experiment.free_keys | about)
         for how, mine, theirs in _sides(table, first, second, tasks):
             if (
@@ -109,7 +110,7 @@ def _sides(
     if one and other and one != other:
         yield "pre-trained", table.trained.get(one, []), table.trained.get(other, [])
     for task in tasks:
-        mine, theirs = ([run for run in table.tuned.get(name, []) if run.task == task] for name in (first, second))
+        mine, theirs = (table.runs_on(name, task) for name in (first, second))
         yield "fine-tuned", mine, theirs
 
 
@@ -298,10 +299,11 @@ def inconsistencies(experiment: Experiment, runs: Runs) -> list[str]:
     """One line for everything that makes complete runs unequal beyond what their names and their own lines say."""
     pretrain, finetune = ([run for run in stage if run.is_complete] for stage in (runs.pretrain, runs.finetune))
     lines = _unequal("pre-training runs", pretrain, experiment.free_keys)
-    for task in sorted({run.task for run in finetune}):
-        mine = [run for run in finetune if run.task == task]
-        lines += _unequal(f"fine-tuning runs on {task}", mine, experiment.free_keys)
-    for what, mine in (("pre-training", pretrain), ("fine-tuning", finetune)):
+    evaluate = [run for run in runs.evaluate if run.is_complete]
+    for (stage, task), mine in sorted(grouped([*finetune, *evaluate], lambda run: (run.stage, run.task)).items()):
+        what = "fine-tuning" if stage == "finetune" else "evaluation"
+        lines += _unequal(f"{what} runs on {task}", mine, experiment.free_keys)
+    for what, mine in (("pre-training", pretrain), ("fine-tuning", finetune), ("evaluation", evaluate)):
         said = {(key, one): run for run in reversed(mine) for key, one in _made_with(run).items()}
         unequal = {key: sorted(values) for key, values in grouped(said, itemgetter(0)).items() if len(values) > 1}
         parts = [f"{key}: {_some([f'{one[1]} (e.g. {said[one].place})' for one in unequal[key]])}" for key in unequal]
@@ -353,7 +355,7 @@ def copied_seeds(runs: Iterable[Record]) -> str:
 
     Told by their encoder, or by answers and losses together: honest runs may have equal scores, or give equal tags.
     """
-    honest = [run for run in runs if run.stage == "finetune" and not run.facts.get("collapsed")]
+    honest = [run for run in runs if run.stage != "pretrain" and not run.facts.get("collapsed")]
     if one_encoder := _one_encoder(honest):
         return one_encoder
     by_scores = grouped(sorted(honest, key=seeds_of), lambda run: tuple(sorted(run.values.items())))
@@ -382,9 +384,9 @@ def _one_encoder(runs: Iterable[Record]) -> str:
 
 
 def sweep_table(runs: Runs) -> Table:
-    """The table of a folder's runs: of fine-tuning where there is any, else of pre-training. ValueError: no run."""
+    """The table of a folder's runs: of pre-training where there are no others. ValueError: no run."""
     known = [run for run in runs.records if run.fingerprint and run.config.get("seed") is not None]
-    tuned = [run for run in known if run.stage == "finetune"]
+    tuned = [run for run in known if run.stage != "pretrain"]
     if not known:
         raise ValueError(f"{runs.root}: no run; give the folder of a sweep's runs, or the name of an experiment")
     shown, kind = (tuned, "row") if tuned else (known, "arm")
@@ -403,7 +405,10 @@ def sweep_table(runs: Runs) -> Table:
     if tuned:
         titles = {run.task: run.title for run in named}
         is_clear = len(set(titles.values())) == len(titles)
-        entries = [{"name": title if is_clear else task, "task": task} for task, title in titles.items()]
+        measured = {run.task: {"from": "evaluate", "metric": run.metric} for run in named if run.stage == "evaluate"}
+        entries = [
+            {"name": one if is_clear else key, "task": key} | measured.get(key, {}) for key, one in titles.items()
+        ]
     else:
         figures = [key for key in FIGURES if any(key in run.facts for run in named)] or FIGURES[:1]
         names = {key: f"held-out {key.removeprefix('validation/').replace('_', ' ')}" for key in figures}

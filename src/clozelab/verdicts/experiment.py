@@ -59,25 +59,32 @@ class _Entry(BaseModel):
 
 
 class Column(_Entry):
-    """A column of the table: a task's score, a fact of the pre-training (`from: pretrain`), or a mean of columns."""
+    """A column of the table: a task's score, a fact of the pre-training (`from: pretrain`), or a mean of columns.
+
+    With `from: evaluate`, `task` is a measure (a choice of conf/measure), which no paper has a number of.
+    """
 
     name: str = Field(description="what stands over the column")
-    task: str = Field(default="", description="the task whose score it is")
+    task: str = Field(default="", description="the task, or the measure with from: evaluate, whose score it is")
     metric: str = Field(default="", description="a key of scores.json; without it, the task's own main score")
     stand_ins: tuple[str, ...] = Field(default=(), description="a list of tasks that may stand in for it ([] for none)")
     benchmarks: tuple[str, ...] = Field(default=(), description="a list of names that stand_in_for of a task may have")
     split: Literal["dev", "test"] = Field(default=OUR_SPLIT, description="dev or test: of the paper's numbers")
-    source: Literal["pretrain", ""] = Field(default="", alias="from", description="pretrain, or left out for a task")
+    source: Literal["pretrain", "evaluate", ""] = Field(
+        default="", alias="from", description="pretrain, evaluate, or left out for a task"
+    )
     parts: Parts = Field(default=(), alias="mean_of", description="a list of two or more different columns")
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
-        if sum(map(bool, (self.task, self.source, self.parts))) != 1:
-            raise ValueError("a column has one of task, from: pretrain and mean_of")
+        if sum(map(bool, (self.task, self.is_pretraining, self.parts))) != 1 or (self.source and self.parts):
+            raise ValueError(
+                "a column has one of task, from: pretrain and mean_of; with from: evaluate, task is a measure"
+            )
         if not self.task and (self.stand_ins or self.benchmarks or (self.parts and self.metric)):
             raise ValueError("stand_ins, benchmarks and a metric belong to a task's column, not to a mean")
-        if self.is_pretraining and not self.metric:
-            raise ValueError("a column from pretrain has a metric, such as validation/loss")
+        if self.source and not self.metric:
+            raise ValueError(f"a column from {self.source} has a metric, such as validation/loss")
         return self
 
     @property
@@ -86,8 +93,19 @@ class Column(_Entry):
         return self.source == "pretrain"
 
     @property
+    def is_measured(self) -> bool:
+        """Its cells are scores of evaluations, ours alone: the paper has no such column."""
+        return self.source == "evaluate"
+
+    @property
     def unit(self) -> str:
-        return self.metric.rpartition("/")[2].replace("_", " ") if self.is_pretraining else PERCENT
+        is_percent = not self.source or (self.is_measured and not self.falls)
+        return PERCENT if is_percent else self.metric.rpartition("/")[2].replace("_", " ")
+
+    @property
+    def falls(self) -> bool:
+        """Whether a smaller score is the better one, in a unit of its own: nats, bits."""
+        return self.metric.removeprefix("validation/").startswith(("loss", "perplexity", "bits_"))
 
     def accepts(self, task: str, stand_in_for: str | None) -> bool:
         """Whether a run of this task belongs to this column, itself or as a stand-in."""
@@ -195,6 +213,7 @@ class Sweeps(_Entry):
 
     pretrain: dict[str, Any] = Field(default={}, description="a mapping such as {seed: '1,2,3'}")
     finetune: dict[str, Any] = Field(default={}, description="a mapping such as {task: 'mnli,qnli', seed: '1,2'}")
+    evaluate: dict[str, Any] = Field(default={}, description="a mapping such as {pretrain_seed: '1,2'}")
 
 
 class Stopping(_Entry):
@@ -301,6 +320,11 @@ class Experiment(_Entry):
     def printed(self, row: str, column: str) -> float | None:
         cells = next(one.cells for one in self.rows if one.name == row)
         return dict(zip((one.name for one in self.columns), cells, strict=True))[column]
+
+    @property
+    def all_columns(self) -> list[Column]:
+        """What a claim on all columns is about: the paper's tasks, whatever we have measured beside them."""
+        return [column for column in self.columns if column.task and not column.is_measured]
 
     @property
     def has_numbers(self) -> bool:

@@ -327,7 +327,7 @@ def _why_no_size(case: Case, table: Table) -> str:
         if table.experiment.averaging in ("", "mean"):
             return ""
         return f"the paper's numbers are {AVERAGES[table.experiment.averaging]} of its runs, ours means: direction only"
-    if column.is_other_split:
+    if column.is_other_split or column.is_measured:
         return f"{column.role}: direction only"
     if column.is_pretraining:
         return "our own held-out text: direction only"
@@ -358,7 +358,7 @@ def _cautions(link: Link, table: Table) -> list[str]:
 
 def family_size(experiment: Experiment, *, primary: bool = False) -> int:
     """Different differences that the (primary) claims will rest on, where each column has runs on one data set."""
-    tasks = [column.name for column in experiment.columns if column.task]
+    tasks = [column.name for column in experiment.all_columns]
     found: set[tuple[object, ...]] = set()
     for claim in (one for one in experiment.claims if one.primary or not primary):
         columns = tasks if claim.column == ALL_COLUMNS else [claim.column]

@@ -203,7 +203,7 @@ def find_cases(claim: Claim, table: Table) -> list[Case]:
     """A case for each data set that speaks for the claim's column; one for a claim about all columns."""
     columns = {one.name: one for one in table.experiment.columns}
     if claim.column == ALL_COLUMNS:
-        tasks = [one for one in columns.values() if one.task]
+        tasks = table.experiment.all_columns
         data = {one.name: speakers(one.name, table.with_results)[:1] for one in tasks}
         links = tuple(link for one in data.values() for found in one for link in _links(claim, found, table, "all"))
         spoken = {link.terms[0][2].key for link in links if not link.barred and not link.absent}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,11 @@ class DataColumn:
     def is_pretraining(self) -> bool:
         """Whether its cells are facts of the rows' pre-training."""
         return self.column is not None and self.column.is_pretraining
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its cells are scores of evaluations."""
+        return self.column is not None and self.column.is_measured
 
     @property
     def decimals(self) -> int:
@@ -116,6 +122,14 @@ class Table:
     def tuned(self) -> dict[str, list[Record]]:
         return grouped(run for run in self.runs.finetune if run.is_complete)
 
+    @cached_property
+    def measured(self) -> dict[str, list[Record]]:
+        return grouped(run for run in self.runs.evaluate if run.is_complete)
+
+    def runs_on(self, row: str, task: str) -> list[Record]:
+        """A row's complete runs on a task, or by a measure."""
+        return [run for run in (*self.tuned.get(row, ()), *self.measured.get(row, ())) if run.task == task]
+
     @property
     def pretrain_seeds(self) -> tuple[int, ...]:
         tuned = {run.pretrain_seed for run in self.runs.finetune if run.name in self.rows}
@@ -144,7 +158,8 @@ class Table:
         floor = self.cells[about.floor, column.key].estimate if about.floor else None
         least = floor.mean if floor else column.majority
         what = "the same head on random weights" if floor else "one fixed answer"
-        if least is None or own.mean >= least:
+        gain = 0.0 if least is None else own.mean - least
+        if (-gain if column.column and column.column.falls else gain) >= 0.0:
             return ""
         return f"{about.label} has {own.mean:.1f} on {column.heading}, where {what} has {least:.1f}"
 
@@ -173,15 +188,18 @@ def stand_in_for(run: Record) -> str | None:
 def build_table(experiment: Experiment, runs: Runs) -> Table:
     """Arrange the runs of the experiment's rows."""
     rows = [row.name for row in experiment.rows]
-    mine, worlds, strays = _of_one_data_set([run for run in runs.finetune if run.name in rows], runs.synthetic)
+    measures = {one.task for one in experiment.columns if one.is_measured}
+    of_tasks = [*runs.finetune, *(run for run in runs.evaluate if run.task in measures)]
+    mine, worlds, strays = _of_one_data_set([run for run in of_tasks if run.name in rows], runs.synthetic)
     firsts = sorted({run.pretrain_seed for run in mine} | {run.seed for run in runs.pretrain})
-    expected = [(first, second) for first in firsts for second in sorted({run.seed for run in mine})]
+    tuning_seeds = {run.seed for run in mine if run.stage == "finetune"}
 
     scored = grouped(filter(is_scored, mine), lambda run: (run.name, run.task))
 
     def cell_of(row: str, column: DataColumn) -> Cell:
         chosen, note = _best_learning_rate(scored.get((row, column.task), []))
-        return _cell(chosen, column.metric, expected, note)
+        seeds = {run.seed for run in of_tasks if run.task == column.task} if column.is_measured else tuning_seeds
+        return _cell(chosen, column.metric, product(firsts, sorted(seeds)), note)
 
     columns = list(_data_columns(experiment, mine, worlds))
     cells = {(row, one.key): cell_of(row, one) for row in rows for one in columns}
@@ -254,27 +272,37 @@ def _data_columns(
     for column in (one for one in experiment.columns if one.task):
         made = []
         for task in sorted(by_task, key=lambda task: (task != column.task, task)):
-            run, used = by_task[task], shown.get(task)
+            # Of a measure some runs lack a score: no causal encoder reads from the right.
+            run = next(
+                (one for one in ordered[::-1] if one.task == task and column.metric in one.values), by_task[task]
+            )
+            used = shown.get(task)
             is_free = used is None or (column.metric in run.values and column.metric not in used)
-            if is_free and column.accepts(task, stand_in_for(run)):
+            is_of_stage = (run.stage == "evaluate") == column.is_measured
+            if is_of_stage and is_free and column.accepts(task, stand_in_for(run)):
                 made.append(_data_column(run, column, worlds[task], shown.setdefault(task, set())))
-        yield from made if any(one.is_paper for one in made) else [_of_paper(column), *made]
+        is_ours = column.is_measured or any(one.is_paper for one in made)
+        yield from made if is_ours else [_of_paper(column), *made]
     for task in sorted(by_task.keys() - shown):
         yield _data_column(by_task[task], None, worlds[task], set())
 
 
 def _data_column(run: Record, column: Column | None, synthetic: str | None, shown: set[str]) -> DataColumn:
     """Generated data is never the paper's data set, whatever its name. Adds its score to the task's `shown` ones."""
+    is_measured = column is not None and column.is_measured
     is_same_data = column is not None and run.task == column.task and not stand_in_for(run) and not synthetic
+    is_same_data &= not is_measured
     is_other_split = is_same_data and column is not None and column.split != OUR_SPLIT
     metric = own = run.metric if run.values else ""
     if column is not None and column.metric and (is_same_data or column.metric in run.values or not own):
         metric = column.metric
     # The task's title is about its own score; another one goes by its column's name.
-    name = column.name if column is not None and own and metric != own else ""
+    name = column.name if column is not None and own and (metric != own or is_measured) else ""
     heading, role = (f"{run.task} {name}" if name else run.title), ""
     if synthetic:
         heading, role = f"{synthetic} {name or run.title}", f"synthetic, for {column.name}" if column else "synthetic"
+    elif is_measured and column is not None:
+        heading, role = column.name, "ours, not in the paper"
     elif is_other_split and column is not None:
         heading, role = _on_other_split(column)
     elif column is not None:

@@ -1,0 +1,64 @@
+"""The sweep of an experiment with measured columns: which encoders, which measures, which overrides reach it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clozelab.launch.experiments import sweeps_in
+from clozelab.launch.jobs import planned_jobs
+from clozelab.planning.steps import make_steps
+
+PAPER = """
+columns:
+  - mnli
+  - {name: BLiMP, from: evaluate, task: blimp, metric: validation/accuracy}
+  - {name: Syntax, from: evaluate, task: blimp, metric: validation/accuracy_of_field/syntax}
+  - {name: Text, from: evaluate, task: held_out_text, metric: validation/bits_per_character}
+arms: {mlm: {objective: mlm}, ltr: {objective: ltr}}
+rows:
+  - {row: mlm, arm: mlm, set: {head: linear}}
+  - {row: early, arm: ltr, set: {encoder_fraction: 0.5, epochs: 1}}
+  - {row: random, arm: null}
+"""
+
+
+def jobs_of(folder: Path, *words: str) -> dict[str, list[str]]:
+    """Verb -> the folders of its jobs."""
+    return {
+        step.verb: [job.run_dir for job in planned_jobs(step.sweep)]
+        for step in make_steps(folder, words)
+        if step.is_sweep
+    }
+
+
+def test_every_row_is_measured_by_its_encoder(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/paper.yaml").write_text(PAPER)
+    words = (f"runs_dir={tmp_path}/runs", "scale.pretrain.seeds='1,2'")
+    assert list(sweeps_in(tmp_path / "mine")) == ["pretrain", "finetune", "evaluate"]
+    found = jobs_of(tmp_path / "mine", *words)
+    assert len(found["evaluate"]) == 3 * 2 * 2 and len(found["finetune"]) == 3 * 2 * 2
+    place = f"{tmp_path}/runs/mine/demo/evaluate"
+    assert f"{place}/early/pretrain-seed-2/blimp/seed-1" in found["evaluate"]
+    step = make_steps(tmp_path / "mine", words)[-1]
+    settings = {job[0]: step.sweep.settings(job) for job in step.sweep.jobs}
+    assert settings["measured=early"]["encoder"].endswith("pretrain/ltr/seed-2/encoders/step-1200")
+    assert settings["measured=random"]["initialisation"] == "random"
+    assert settings["measured=random"]["encoder_arm"] == "mlm"
+
+
+def test_rows_and_seeds_of_trainings_do_not_rename_what_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/paper.yaml").write_text(PAPER)
+    found = jobs_of(
+        tmp_path / "mine", f"runs_dir={tmp_path}/runs", "row=mlm,random", "finetune.seed=3", "pretrain_seed=1"
+    )
+    assert [name.split("/")[-4] for name in found["evaluate"]] == ["mlm", "mlm", "random", "random"]
+    found = jobs_of(tmp_path / "mine", f"runs_dir={tmp_path}/runs", "evaluate.measure=blimp", "seed=4")
+    assert {name.split("/")[-1] for name in found["evaluate"]} == {"seed-1"} and len(found["evaluate"]) == 6
+
+
+def test_without_measured_columns_there_is_no_such_sweep(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/paper.yaml").write_text("columns: [mnli]\narms: {mlm: {objective: mlm}}\n")
+    assert list(sweeps_in(tmp_path / "mine")) == ["pretrain", "finetune"]

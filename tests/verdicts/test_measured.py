@@ -1,0 +1,78 @@
+"""Measured columns in a table: units, floors, scores that some encoders lack, and a sweep without an experiment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.runs.find import find
+from clozelab.verdicts.comparability import sweep_table, why_not
+from clozelab.verdicts.experiment import load_experiment
+from clozelab.verdicts.table import Table, build_table
+
+PAPER = """
+columns:
+  - {name: MNLI, task: mnli}
+  - {name: Left, from: evaluate, task: cloze, metric: validation/accuracy/left}
+  - {name: Both, from: evaluate, task: cloze, metric: validation/accuracy/both}
+  - {name: Bits, from: evaluate, task: text, metric: validation/bits_per_character}
+rows:
+  - {row: mlm, arm: mlm, floor: random}
+  - {row: ltr, arm: ltr, floor: random}
+  - {row: random, arm: null}
+matched_by: none
+"""
+LEFT, BOTH, BITS = "validation/accuracy/left", "validation/accuracy/both", "validation/bits_per_character"
+
+
+@pytest.fixture
+def table(tmp_path: Path, writers: Any) -> Table:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/paper.yaml").write_text(PAPER)
+    # The row that is read last has no score from both sides: it must not speak for the column.
+    for row, left, both, bits in (("mlm", 0.1, 0.4, 1.5), ("random", 0.0, 0.0, 2.2), ("ltr", 0.3, None, 2.5)):
+        for seed in (1, 2):
+            scores = {LEFT: left} | ({} if both is None else {BOTH: both})
+            writers.evaluation(tmp_path / "runs", row, "cloze", seed, scores, experiment="mine")
+            writers.evaluation(tmp_path / "runs", row, "text", seed, {BITS: bits + seed / 100}, experiment="mine")
+    return build_table(load_experiment(tmp_path / "mine"), find(tmp_path / "runs"))
+
+
+def cells(table: Table, heading: str) -> dict[str, float | None]:
+    column = next(one for one in table.columns if one.heading == heading)
+    found = {row: table.cells[row, column.key].estimate for row in table.rows}
+    return {row: one and round(one.mean, 3) for row, one in found.items()}
+
+
+def test_each_column_has_its_own_score_and_unit(table: Table) -> None:
+    assert [one.heading for one in table.columns] == ["MNLI", "Left", "Both", "Bits"]
+    assert [one.unit for one in table.columns] == ["percent", "percent", "percent", "bits per character"]
+    assert cells(table, "Left") == {"mlm": 10.0, "ltr": 30.0, "random": 0.0}
+    assert cells(table, "Both") == {"mlm": 40.0, "ltr": None, "random": 0.0}
+    assert cells(table, "Bits") == {"mlm": 1.515, "ltr": 2.515, "random": 2.215}
+    assert not table.cells["mlm", "text"].missing and not table.strays
+
+
+def test_a_loss_is_below_its_floor_where_it_is_larger(table: Table) -> None:
+    column = next(one for one in table.columns if one.heading == "Bits")
+    assert table.below_floor("mlm", column) == ""
+    assert table.below_floor("ltr", column) == "ltr has 2.5 on Bits, where the same head on random weights has 2.2"
+
+
+def test_rows_of_another_protocol_are_not_comparable(table: Table, writers: Any, tmp_path: Path) -> None:
+    assert why_not(table, "mlm", "ltr", ["text"]) == ""
+    for row, tokens in (("mlm", 100), ("ltr", 200)):
+        writers.evaluation(
+            tmp_path / "other", row, "text", 1, {BITS: 2.0}, experiment="mine", max_unknown_tokens=tokens
+        )
+    other = build_table(table.experiment, find(tmp_path / "other"))
+    assert "max_unknown_tokens 100 against 200" in why_not(other, "mlm", "ltr", ["text"])
+
+
+def test_a_folder_of_evaluations_has_a_table_of_its_own(table: Table) -> None:
+    found = sweep_table(table.runs)
+    assert sorted(one.heading for one in found.columns) == ["The cloze", "The text"]
+    bits = next(one for one in found.columns if one.heading == "The text")
+    assert bits.unit == "bits per character" and found.cells["mlm", bits.key].estimate.mean == pytest.approx(1.515)
