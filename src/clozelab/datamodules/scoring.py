@@ -87,7 +87,7 @@ class MeasureDataModule(LightningDataModule):
 
     content: Any  # names what is read: where it is equal, runs of different encoders are comparable
     synthetic: str | None  # name of the generator that wrote the texts; None for real ones
-    evaluation_loader = FinetuningDataModule.evaluation_loader
+    evaluation_loader: Any = FinetuningDataModule.evaluation_loader
 
     def __init__(self, *, inputs: TaskInputs, is_causal: bool, evaluation_tokens: int, max_seq_length: int) -> None:
         super().__init__()

@@ -119,7 +119,7 @@ class Probe(Measurement):
 
     def __init__(self, *, strength: float, max_iterations: int, **measurement: Any) -> None:
         super().__init__(**measurement)
-        self.solver = {"strength": strength, "max_iterations": max_iterations}
+        self.solver: Any = {"strength": strength, "max_iterations": max_iterations}
         splits = self.data.train, self.data.validation
         is_of_words = isinstance(self.data.train_sequences, TaggedSequences)
         self.label_names = getattr(splits[0], "label_names", ())
@@ -149,7 +149,7 @@ class Probe(Measurement):
     def evaluate(self, collected: Sequence[tuple[int, Tensor, Tensor]]) -> Evaluation:
         parts = [[(index, values) for side, index, values in collected if side == number] for number in (0, 1)]
         states = [in_order(mine, len(labels)) for mine, labels in zip(parts, self.labels, strict=True)]  # [N, C, H]
-        controls = control_labels(*self.words, len(self.label_names)) if self.words else None
+        controls = control_labels(self.words[0], self.words[1], len(self.label_names)) if self.words else None
         scores, answers = dict[str, float](), dict[str, np.ndarray]()
         for number, name in enumerate(self.names):
             train, validation = standardised(*(one[:, number] for one in states))
