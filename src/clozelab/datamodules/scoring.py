@@ -44,8 +44,7 @@ Floats = NDArray[np.float64]
 Records = list[dict[str, Any]]
 
 
-Tokens = tuple[Ints, Ints]
-"""Of some tokens the numbers of the sequences that they are in, which do not fall, and their positions in these."""
+Tokens = tuple[Ints, Ints]  # the numbers of the sequences that some tokens are in, in order, and their positions there
 
 
 @dataclass(frozen=True)

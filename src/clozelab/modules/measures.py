@@ -23,14 +23,12 @@ from torch import Tensor, nn
 from clozelab.datamodules.examples import TokenSequences
 from clozelab.datamodules.tags import TaggedSequences
 from clozelab.models.encoder import Encoder
+from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part, in_order
 from clozelab.training.runtime import onednn_fp32
 
 if TYPE_CHECKING:
     from clozelab.datamodules.scoring import ScoringDataModule
-
-CHUNK_LOGITS = 1 << 22
-"""Logits in one piece: 137 predictions at V 30,522, 16 MB."""
 
 
 class Measurement(LightningModule):
