@@ -382,8 +382,7 @@ class MeasureConfig:
     name: Annotated[str, IDENTITY] = MISSING
     title: Annotated[str, NEUTRAL] = MISSING
     metric: str = MISSING  # the key of the main score, e.g. validation/accuracy
-    encoder: Annotated[str | None, NEUTRAL] = MISSING
-    """Where fine-tuned models lie; None: an encoder of pre-training is measured."""
+    encoder: Annotated[str | None, NEUTRAL] = MISSING  # where fine-tuned models lie; None: an encoder is measured
     task: Annotated[dict[str, Any] | None, {f"data.{key}": meaning for key, meaning in PARTS_OF_DATA.items()}] = MISSING
     """The task (a choice of conf/task) whose files, and whose scorer, are taken; None: the measure has its own."""
     max_train_examples: Count | None = MISSING  # of the task; what a probe is fitted to
@@ -396,12 +395,8 @@ class EvaluateConfig(EncoderStageConfig):
     measure: MeasureConfig = field(default_factory=MeasureConfig)
 
 
-SCHEMAS: dict[str, type] = {
-    "prepare": PrepareConfig,
-    "pretrain": PretrainConfig,
-    "finetune": FinetuneConfig,
-    "evaluate": EvaluateConfig,
-}
+SCHEMAS: dict[str, type] = {"prepare": PrepareConfig, "pretrain": PretrainConfig, "finetune": FinetuneConfig}
+SCHEMAS["evaluate"] = EvaluateConfig
 
 
 @cache

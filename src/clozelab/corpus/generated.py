@@ -31,10 +31,7 @@ BASELINES_FILE = "baselines.json"  # what simple methods score on a task's valid
 
 
 def generator_of(data_dir: str | Path, paths: Iterable[Path] = (), checksums: Iterable[str] = ()) -> str | None:
-    """The generator that wrote any of these files' content, by the manifest in `data_dir`; None for real ones.
-
-    `checksums`: of further files, which may be gone.
-    """
+    """The generator that wrote any of these files (or lost ones of these checksums), by `data_dir`; None: real ones."""
     manifest = _manifest(data_dir)
     known = set(manifest["sha256"].values())
     is_known = known and (any(file_sha256(path) in known for path in paths) or not known.isdisjoint(checksums))

@@ -83,11 +83,7 @@ def inline_configs(place: Path) -> dict[str, dict[str, Any]]:
         for kind, found in deltas.items()
         for name, delta in found.items()
     }
-    columns: dict[str, dict[str, str]] = {
-        "pretrain": {},
-        "finetune": {"task": tasks},
-        "evaluate": {"measure": measures},
-    }
+    columns: dict[str, Any] = {"pretrain": {}, "finetune": {"task": tasks}, "evaluate": {"measure": measures}}
     for stage, kind in GROUPS.items():
         swept = [*deltas[kind], *(name for name in names[kind] if name not in deltas[kind])]
         if swept and all(columns[stage].values()):

@@ -22,14 +22,7 @@ from clozelab.modules.results import max_positions, open_tokenizer, write_result
 from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
-from clozelab.stages.building import (
-    build_loggers,
-    build_task_data,
-    check_evaluation,
-    check_fraction,
-    check_trackers,
-    hardware_of,
-)
+from clozelab.stages import building
 from clozelab.targets import build, check_targets, locate
 from clozelab.training.callbacks import GracefulStop
 from clozelab.training.tracking import summarise, tracked
@@ -41,11 +34,11 @@ log = logging.getLogger(__name__)
 def main(cfg: DictConfig) -> None:
     """Check model and data, score once, keep scores and predictions, complete the run."""
     check_targets(cfg)
-    check_evaluation(cfg)
-    check_trackers(cfg)
-    hardware = hardware_of(cfg.trainer)
+    building.check_evaluation(cfg)
+    building.check_trackers(cfg)
+    hardware = building.hardware_of(cfg.trainer)
     folder = require_encoder(cfg.encoder)
-    check_fraction(folder, cfg.encoder_fraction)
+    building.check_fraction(folder, cfg.encoder_fraction)
     encoder = folders.load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     data = build_data(cfg, folder, encoder)
     # Before the claim: a folder claimed for bad data would refuse the mended data.
@@ -61,7 +54,7 @@ def main(cfg: DictConfig) -> None:
             return
         run.record(cache=used_folders(), precision=hardware.precision, threads=torch.get_num_threads())
         name = f"{cfg.row}/{cfg.measure.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
-        with tracked(build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:
+        with tracked(building.build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:
             once: Any = {"max_steps": 1, "validation_interval_steps": None, "limit_val_batches": 1.0}
             places: Any = {"callbacks": [GracefulStop(run.watch)], "loggers": loggers, "folder": run.dir}
             trainer = build_trainer(hardware, log_interval_steps=1, **once, **places)
@@ -96,7 +89,7 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
     if measure["task"] is None:
         return build("measure.data", cfg.measure.data)(inputs=inputs, is_causal=encoder.config.is_causal)
     plan = dict.fromkeys(("global_batch_size", "epochs", "evaluations_per_epoch"), 1)
-    return build_task_data(plan | {key: measure[key] for key in ("task", "max_train_examples")}, inputs)
+    return building.build_task_data(plan | {key: measure[key] for key in ("task", "max_train_examples")}, inputs)
 
 
 def build_module(cfg: DictConfig, folder: Path, encoder: Encoder, data: Any) -> Any:
