@@ -377,8 +377,6 @@ class FinetuneConfig(EncoderStageConfig, TrainingConfig):
 
 @dataclass
 class MeasureConfig:
-    """What an encoder, or a fine-tuned model, is measured by without training it: a YAML, never a class."""
-
     name: Annotated[str, IDENTITY] = MISSING
     title: Annotated[str, NEUTRAL] = MISSING
     metric: str = MISSING  # the key of the main score, e.g. validation/accuracy

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from clozelab.corpus.files import CorpusCounts, Source, check_head, file_sha256,
 from clozelab.corpus.generated import generator_of
 from clozelab.corpus.random import integers
 from clozelab.corpus.shards import PreparedCorpus, TokenShards
-from clozelab.datamodules.examples import Ints, TokenSequences, assemble
+from clozelab.datamodules.examples import Ints, assemble
 from clozelab.datamodules.scoring import (
     Floats,
     MeasureDataModule,
@@ -38,8 +39,6 @@ OF_THE_TEXT = ("preparation_version", "sources", "validation_fraction")  # setti
 
 class OfHeldOut(MeasureDataModule):
     """Base: `sources` None is the encoder's own corpus; `max_tokens` of the text are read."""
-
-    source_names: list[str]
 
     def __init__(self, *, sources: Sequence[Mapping[str, str]] | None, max_tokens: int, **common: Any) -> None:
         super().__init__(**common)
@@ -203,14 +202,6 @@ class ClozeBySide(OfHeldOut, ScoringDataModule):
         return dict(zip(names, figures.mean(axis=1).tolist(), strict=True)), records
 
 
-class PairSplit(NamedTuple):
-    """Pairs of sentences; each first one stands once with a right second one and once with a wrong one."""
-
-    sequences: TokenSequences
-    labels: Ints
-    label_names: Sequence[str] = ("no", "yes")
-
-
 class SentencePairs(OfHeldOut):
     """Pairs for a probe: is the second sentence the next one, of the same document, in the right order?
 
@@ -232,7 +223,8 @@ class SentencePairs(OfHeldOut):
         self.train, self.validation = (self._split(third != 0, 0), self._split(third == 0, 1))
         self.train_sequences, self.validation_sequences = self.train.sequences, self.validation.sequences
 
-    def _split(self, is_mine: np.ndarray, side: int) -> PairSplit:
+    def _split(self, is_mine: np.ndarray, side: int) -> SimpleNamespace:
+        """Each first sentence stands once with a right second one and once with a wrong one."""
         mine, limit = np.flatnonzero(is_mine).tolist(), self.limits[side] // 2 * 2
         found = [pair for number in mine for pair in self._pairs(number, mine)][:limit]
         if not found:
@@ -241,7 +233,7 @@ class SentencePairs(OfHeldOut):
             )
         half = (self.max_seq_length - 2 - self.inputs.tokenizer.pair_separators) // 2
         texts = assemble(self.inputs.tokenizer, *([ids[:half] for ids in one] for one in zip(*found, strict=True)))
-        return PairSplit(texts, np.tile([1, 0], len(found) // 2))
+        return SimpleNamespace(sequences=texts, labels=np.tile([1, 0], len(found) // 2), label_names=("no", "yes"))
 
     def _pairs(self, number: int, others: Sequence[int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """A right and a wrong pair of every second sentence of a document."""

@@ -121,10 +121,9 @@ class ScoringDataModule(MeasureDataModule):
         """
 
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002
-        if not hasattr(self, "questions"):
-            self.questions = self.make_questions()
-            unknown = (self.questions.ids == self.inputs.tokenizer.unk_id).mean()
-            refuse_unknown(f"measure {self.inputs.name}", float(unknown), self.inputs.max_unknown_share)
+        self.questions = self.make_questions()
+        unknown = (self.questions.ids == self.inputs.tokenizer.unk_id).mean()
+        refuse_unknown(f"measure {self.inputs.name}", float(unknown), self.inputs.max_unknown_share)
 
     def ask(self, texts: TokenSequences, text: Ints, asked: Tokens, hidden: Tokens | None = None) -> Questions:
         """Questions about texts[text[i]]: tokens that are asked for and, in a masked model, tokens that are hidden."""

@@ -150,7 +150,10 @@ class Probe(Measurement):
         controls = control_labels(self.words[0], self.words[1], len(self.label_names)) if self.words else None
         scores, answers = dict[str, float](), dict[str, np.ndarray]()
         for number, name in enumerate(self.names):
-            train, validation = standardised(*(one[:, number] for one in states))
+            mean, spread = states[0][:, number].mean(0), states[0][:, number].std(0)
+            train, validation = (
+                (one[:, number] - mean) / np.where(spread > 0, spread, 1.0).astype("f4") for one in states
+            )
             answers[name] = self._answers(train, self.labels[0], validation)
             scores[f"accuracy/{name}"] = float((answers[name] == self.labels[1]).mean())
             if controls:
@@ -169,13 +172,6 @@ class Probe(Measurement):
 
     def baseline(self) -> float:
         return float(np.bincount(self.labels[1]).max() / len(self.labels[1]))
-
-
-def standardised(train: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both [N, H] by mean and spread of the first."""
-    mean, spread = train.mean(0), train.std(0)
-    scale = np.where(spread > 0, spread, np.float32(1.0))
-    return (train - mean) / scale, (asked - mean) / scale
 
 
 def control_labels(train: Sequence[str], asked: Sequence[str], num_labels: int) -> list[np.ndarray]:

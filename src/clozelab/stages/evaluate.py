@@ -58,19 +58,15 @@ def main(cfg: DictConfig) -> None:
             once: Any = {"max_steps": 1, "validation_interval_steps": None, "limit_val_batches": 1.0}
             places: Any = {"callbacks": [GracefulStop(run.watch)], "loggers": loggers, "folder": run.dir}
             trainer = build_trainer(hardware, log_interval_steps=1, **once, **places)
-            trainer.validate(module, datamodule=data if is_of_model(cfg) else None, verbose=False)
+            is_of_model = cfg.measure.module is None  # fine-tuned, and scored by its task's own module
+            trainer.validate(module, datamodule=data if is_of_model else None, verbose=False)
             about = {key: cfg.measure[key] for key in ("name", "title")} | {"synthetic": data.synthetic}
-            about |= {"baselines": data.baselines} if cfg.measure.task and not is_of_model(cfg) else {}
+            about |= {"baselines": data.baselines} if cfg.measure.task and not is_of_model else {}
             result = write_results(run.dir, module, about)
             summarise(loggers, result["scores"])
             run.content.scores = {key: score_of(key) for key in result["scores"]}
             kept = {key: result[key] for key in ("title", "synthetic", "num_examples", "collapsed")}
             run.complete(result, data=data.facts, **kept)
-
-
-def is_of_model(cfg: DictConfig) -> bool:
-    """Whether a fine-tuned model is scored, by its task's own module."""
-    return cfg.measure.module is None
 
 
 def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
@@ -83,7 +79,7 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
     inputs = TaskInputs(
         *(measure["name"], *places, open_tokenizer(folder, cfg.token_types), max_positions(folder)),
         max_unknown_share=cfg.max_unknown_share,
-        label_names=names if is_of_model(cfg) and set(names) != {f"LABEL_{i}" for i in known} else None,
+        label_names=names if cfg.measure.module is None and set(names) != {f"LABEL_{i}" for i in known} else None,
         corpus=made.get("clozelab", {}).get("corpus_fingerprint"),
     )
     if measure["task"] is None:
@@ -94,7 +90,7 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
 
 def build_module(cfg: DictConfig, folder: Path, encoder: Encoder, data: Any) -> Any:
     """The measure's module on the encoder, or the task's on the fine-tuned model, with the heads of the folder."""
-    if is_of_model(cfg):
+    if cfg.measure.module is None:
         task = cfg.measure.task
         of_training = ("optimizer_factory", "schedule_factory", "total_steps", "gradient_clip_norm", "seed")
         module = build("task.module", task.module)(
