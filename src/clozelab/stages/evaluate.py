@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from clozelab.corpus.files import digest
 from clozelab.datamodules.files import used_folders
 from clozelab.datamodules.finetuning import TaskInputs
 from clozelab.models import folders
 from clozelab.models.encoder import Encoder
 from clozelab.modules.results import max_positions, open_tokenizer, write_results
-from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder
+from clozelab.runs.fingerprint import code_behind, encoder_fingerprint, require_encoder
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
 from clozelab.stages import building
@@ -81,6 +82,7 @@ def build_data(cfg: DictConfig, folder: Path, encoder: Encoder) -> Any:
         max_unknown_share=cfg.max_unknown_share,
         label_names=names if cfg.measure.module is None and set(names) != {f"LABEL_{i}" for i in known} else None,
         corpus=made.get("clozelab", {}).get("corpus_fingerprint"),
+        code=digest(code_behind([measure["task"]["data"]["_target_"]])) if measure["task"] else "",
     )
     if measure["task"] is None:
         return build("measure.data", cfg.measure.data)(inputs=inputs, is_causal=encoder.config.is_causal)
