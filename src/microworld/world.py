@@ -67,12 +67,12 @@ def write_world(
     if only_look:
         return None
     files = _all_files(settings)
-    _refuse_foreign_files(folder, files)
-    _write_files(folder, files, _manifest(settings, files))
+    refuse_foreign_files(folder, files)
+    write_files(folder, files, _manifest(settings, files))
     return folder
 
 
-def is_written(folder: Path, settings: dict[str, Any]) -> bool:
+def is_written(folder: Path, settings: dict[str, Any], facts_version: int = FACTS_VERSION) -> bool:
     """Whether this very world lies complete in `folder`, with all that is known of it.
 
     ValueError where it is another one or was changed since.
@@ -86,14 +86,16 @@ def is_written(folder: Path, settings: dict[str, Any]) -> bool:
         pairs = ", ".join(
             f"{key} {before.get(key)} -> {new}" for key, new in settings.items() if before.get(key) != new
         )
-        raise ValueError(f"{folder} holds another microworld ({pairs}): choose another data_dir or delete this one")
-    missing = manifest.get("facts_version") != FACTS_VERSION
+        raise ValueError(
+            f"{folder} holds another generated world ({pairs}): choose another data_dir or delete this one"
+        )
+    missing = manifest.get("facts_version") != facts_version
     for name, checksum in manifest["sha256"].items():
         if not (folder / name).exists():
             missing = True
         elif hashlib.sha256((folder / name).read_bytes()).hexdigest() != checksum:
             raise ValueError(
-                f"{folder / name} was changed since the microworld was written: delete it to have it written again"
+                f"{folder / name} was changed since this world was written: delete it to have it written again"
             )
     return not missing
 
@@ -175,18 +177,18 @@ def known_loss(entropy: dict[str, float]) -> list[dict[str, Any]]:
     return bounds
 
 
-def _refuse_foreign_files(folder: Path, files: dict[str, str]) -> None:
+def refuse_foreign_files(folder: Path, files: dict[str, str]) -> None:
     if (folder / MANIFEST).exists():
         return
     existing = [name for name in files if (folder / name).exists()]
     if existing:
         raise ValueError(
-            f"{folder / existing[0]} ({len(existing)} such files) exists and was not written by the microworld: "
+            f"{folder / existing[0]} ({len(existing)} such files) exists and was not written by a generator: "
             "choose an empty data_dir"
         )
 
 
-def _write_files(folder: Path, files: dict[str, str], manifest: dict[str, Any]) -> None:
+def write_files(folder: Path, files: dict[str, str], manifest: dict[str, Any]) -> None:
     """Complete in a temporary folder, then renamed. The manifest comes first: a run that is killed between two renames
     leaves a world whose missing files the next run writes. A file that is there already keeps its time."""
     folder.mkdir(parents=True, exist_ok=True)

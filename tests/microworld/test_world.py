@@ -103,7 +103,7 @@ def test_other_settings_are_refused_with_the_difference(tmp_path: Path) -> None:
 def test_foreign_files_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
     (tmp_path / "glue/RTE").mkdir(parents=True)
     (tmp_path / "glue/RTE/dev.tsv").write_text("official\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="not written by the microworld"):
+    with pytest.raises(ValueError, match="not written by a generator"):
         write_world(tmp_path, **TINY)
     assert _tree(tmp_path) == {"glue/RTE/dev.tsv": b"official\n"}
 

@@ -150,7 +150,7 @@ def test_another_generated_world_is_not_taken_for_the_one_asked_for(places: list
     ((_, reason),) = gather_sweep(
         "pretrain", None, "pretrain", ["scale=demo", *places, "corpus.generator.world_seed=7"]
     ).refusals
-    assert "holds another microworld (world_seed 1 -> 7)" in reason
+    assert "holds another generated world (world_seed 1 -> 7)" in reason
     assert gather_sweep("pretrain", None, "pretrain", ["scale=demo", *places]).refusals == []
 
 
