@@ -1,4 +1,4 @@
-"""`python -m microworld`: documents of the world and one training example of each task, to be read."""
+"""`python -m microworld [dials]`: documents of a world and one training example of each task, to be read."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from microworld.world import samples
+from microworld import dials, world
 
+WORLDS = {"microworld": world.samples, "dials": dials.samples}
 STYLES = {"": "", "right": "bold green", "PER": "bold cyan", "LOC": "bold yellow", "ORG": "bold magenta"}
 
 
@@ -32,9 +33,12 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--seed", type=at_least(0), default=1, help="which world: clozelab's corpus.generator.world_seed"
     )
+    parser.add_argument("world", nargs="?", choices=sorted(WORLDS), default="microworld")
     said, console = parser.parse_args(words), Console(highlight=False)
-    console.print(f"[bold]microworld[/], seed {said.seed}. [yellow]Synthetic text: no real person, place or event.[/]")
-    for sample in samples(said.n, said.seed):
+    console.print(
+        f"[bold]{said.world}[/], seed {said.seed}. [yellow]Synthetic text: no real person, place or event.[/]"
+    )
+    for sample in WORLDS[said.world](said.n, said.seed):
         console.print(f"\n[bold]{sample.name}[/] [dim]{sample.question}[/]")
         grid = Table.grid(padding=(0, 1), pad_edge=True)
         for label, parts in sample.lines:  # a mark that no style is known for stays plain
