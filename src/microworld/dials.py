@@ -17,6 +17,7 @@ the end: `entropy` says how low each loss can be.
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -143,6 +144,31 @@ def task_files(world: World, train: int, validation: int) -> dict[str, str]:
         files[f"{FOLDER}/kinds/{split}.tsv"] = "\n".join(kinds) + "\n"
         files[f"{FOLDER}/pairs/{split}.tsv"] = "\n".join(pairs) + "\n"
     return files
+
+
+def minimal_pairs(world: World, count: int) -> str:
+    """Lines of JSON as BLiMP's: two sentences that differ in one word, of which one cannot be, or hardly.
+
+    Groups say what is wrong and on which side of it stands what decides: `article_right`, `article_left`, `verb_right`,
+    `verb_left`. The person's taste is the thing's kind.
+    """
+    draw, lines = random.Random(f"{world.seed}/minimal pairs"), []
+    for index in range(count):
+        kind = int(draw.random() * len(THINGS))
+        other = (kind + 1 + int(draw.random() * (len(THINGS) - 1))) % len(THINGS)
+        thing, person = _one_of(draw, THINGS[kind]), _one_of(draw, PEOPLE[3 * kind : 3 * kind + 3])
+        verbs = [_one_of(draw, VERBS[2 * one : 2 * one + 2]) for one in (kind, other)]
+        articles = [world.articles[thing], _one_of(draw, [one for one in ARTICLES if one != world.articles[thing]])]
+        for group, good, bad in (
+            ("article", [person, verbs[0], articles[0], thing], [person, verbs[0], articles[1], thing]),
+            ("verb", [person, verbs[0], articles[0], thing], [person, verbs[1], articles[0], thing]),
+        ):
+            is_right = index % 2 == 0
+            texts = [" ".join([*(words if is_right else words[::-1]), "."]) for words in (good, bad)]
+            side = "right" if is_right else "left"
+            found = {"sentence_good": texts[0], "sentence_bad": texts[1], "UID": f"{group}_{side}", "field": side}
+            lines.append(json.dumps(found))
+    return "\n".join(lines) + "\n"
 
 
 # What can be known
@@ -289,6 +315,7 @@ def write_world(
     world = World(world_seed, right, following)
     documents = ["\n".join(" ".join(words) for words in world.document(f"corpus/{n}")) for n in range(num_documents)]
     files = {CORPUS: "\n\n".join(documents) + "\n"} | task_files(world, train_examples, validation_examples)
+    files[f"{FOLDER}/minimal_pairs.jsonl"] = minimal_pairs(world, validation_examples)
     refuse_foreign_files(folder, files)
     manifest = {
         "about": "Synthetic: text and tasks made by microworld.dials. No real person, place or event.",
