@@ -90,7 +90,11 @@ def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type
         (["finetune", "-m", "encoder=nowhere", "row=x", "hydra/launcher=basic"], 1, "BasicLauncher' is not allowed"),
         (["finetune", "-m", "encoder=F", "seed=1,2"], 1, "say row=NAME too"),
         (["pretrain", "model=tyni"], 1, "there is no model 'tyni'; did you mean 'tiny'?"),
-        (["pretrain", "scale=labtop"], 1, "there is no scale 'labtop'; did you mean 'laptop'? (there are demo, dials, gpu30,"),
+        (
+            ["pretrain", "scale=labtop"],
+            1,
+            "there is no scale 'labtop'; did you mean 'laptop'? (there are demo, dials, gpu30,",
+        ),
         (["pretrain", "-m", "scale=labtop,demo"], 1, "there is no scale 'labtop'; did you mean 'laptop'?"),
         (["reproduce", "table5_pretraining_tasks", "scale=labtop"], 1, "there is no scale 'labtop'; did you mean"),
         (["pretrain", "+learning_rat=1"], 1, "learning_rat"),

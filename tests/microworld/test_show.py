@@ -28,7 +28,8 @@ def test_prints_documents_and_every_task(capsys: pytest.CaptureFixture[str], mon
         (["--n", "many"], "not many"),
         (["--n="], "not nothing"),
         (["--seed=-1"], "argument --seed: give a whole number of at least 0, not -1"),
-        (["--count", "3"], "unrecognized arguments: --count 3"),
+        (["--count=3"], "unrecognized arguments: --count=3"),
+        (["dial"], "argument world: invalid choice: 'dial'"),
     ],
 )
 def test_wrong_use_is_said(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

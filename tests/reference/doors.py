@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +214,11 @@ def _record(place: Path, stage: str, names: dict[str, Any], facts: Mapping[str, 
 
 
 def judge(
-    experiment: Path, pretrainings: Iterable[Mapping[str, Any]], finetunings: Iterable[Mapping[str, Any]]
+    experiment: Path,
+    pretrainings: Iterable[Mapping[str, Any]],
+    finetunings: Iterable[Mapping[str, Any]],
+    *,
+    claims: Collection[str],
 ) -> list[dict[str, Any]]:
     """The project's judgement of every claim of an experiment on runs that are known from a results.csv alone.
 
@@ -223,13 +227,16 @@ def judge(
         pretrainings: complete runs: arm, seed, facts (key -> number).
         finetunings: complete runs: row, task, stand_in_for, synthetic, pretrain_seed, seed, learning_rate, metric
             (the headline's), scores (key -> percent), majority, collapsed.
+        claims: texts of those to be judged.
 
     Returns:
         One entry a claim and data set; numbers in points, None where there is none.
     """
     root = Path("nowhere")
     # How rows were made is not in the file; no settings at all bar nothing.
-    paper = load_experiment(experiment).model_copy(update={"matched_by": "none"})
+    paper = load_experiment(experiment)
+    judged = type(paper.claims)(one for one in paper.claims if one.text in claims)
+    paper = paper.model_copy(update={"matched_by": "none", "claims": judged})
     records = []
     for one in pretrainings:
         names = {"arm": one["arm"], "seed": one["seed"]}

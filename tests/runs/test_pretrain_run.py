@@ -36,6 +36,7 @@ from clozelab.launch import plugins
 from clozelab.models.folders import load_encoder
 from clozelab.modules.results import open_tokenizer
 from clozelab.stages import pretrain
+from clozelab.stages.building import build_objectives
 from clozelab.suggestions import CONF_DIR
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.checkpoints import load_file as load_checkpoint
@@ -175,7 +176,7 @@ def test_the_line_without_context_is_on_the_held_out_labels(workplace: Path, who
     """The training text's frequencies on what is asked for there; counted here one instance at a time."""
     cfg = composed(overrides(workplace, whole_run))
     corpus = pretrain.prepared_corpus(cfg)
-    (objective, _) = pretrain.build_objectives(OmegaConf.to_container(cfg, resolve=True))
+    (objective, _) = build_objectives(OmegaConf.to_container(cfg, resolve=True))
     instances = objective.bind(corpus.validation, SpecialIds.of(corpus.tokenizer), 16)
     order = instance_indices(VALIDATION_SEED, len(instances), np.arange(20))[1]
     batches = [objective.arrays(instances, VALIDATION_SEED, 0, np.array([number])) for number in order]

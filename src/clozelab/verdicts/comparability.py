@@ -56,7 +56,7 @@ FIGURES = (
     *("validation/loss", "validation/perplexity", "validation/accuracy"),
     *("validation/nsp_accuracy", "validation/nsp_accuracy_one_source"),
 )
-REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
+REFERENCE = re.compile(r"\$\{([A-Za-z_.][\w.]*)\}")
 
 
 def why_not(table: Table, first: str, second: str, tasks: Iterable[str]) -> str:
@@ -174,7 +174,7 @@ def meant_to_differ(first: Sequence[Record], second: Sequence[Record]) -> frozen
     for key in here.keys() | there.keys():
         if here.get(key, "(nothing)") != there.get(key, "(nothing)"):
             found |= _chosen_apart(key.removeprefix("/"), one, other) if key.startswith("/") else {key}
-    references = derived() | {key: REFERENCE.findall(text) for key, text in here.items() if there.get(key) == text}
+    references = derived() | {key: _named(key, text) for key, text in here.items() if there.get(key) == text}
     while True:
         more = {key for key, names in references.items() if any(is_within(name, found) for name in names)}
         if more <= found:
@@ -202,9 +202,19 @@ def derived() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for prefix, path in files:
         for key, value in flatten(read_yaml(path)).items():
-            found.setdefault(f"{prefix}{key}", []).extend(REFERENCE.findall(str(value)))
+            found.setdefault(f"{prefix}{key}", []).extend(_named(f"{prefix}{key}", str(value)))
     found[STEP_KEYS[0]] = found.pop("phases", [])
     return {key: names for key, names in found.items() if names and key.split(".")[0] not in ("hydra", "run_dir")}
+
+
+def _named(key: str, text: str) -> list[str]:
+    """The settings that a value refers to; `${..data.x}` of task.module.y is task.data.x, two steps up from it."""
+    found = []
+    for name in REFERENCE.findall(text):
+        plain = name.lstrip(".")
+        above = key.split(".")[: -(len(name) - len(plain))] if name != plain else []
+        found.append(".".join([*above, plain]))
+    return found
 
 
 def is_within(key: str, parts: Iterable[str]) -> bool:
