@@ -14,8 +14,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 install: $(STAMP)
 
-demo: $(STAMP)  ## the main job on embedded data: table 5, from text to a judged table
-	$(BIN)/clozelab reproduce table5_pretraining_tasks scale=demo
+demo: $(STAMP)  ## the main job on embedded data, from text to a judged table: what both sides and the next sentence teach
+	$(BIN)/clozelab reproduce two_sides scale=dials data_dir=data/dials
 
 test: $(STAMP)  ## the test suite (what CI runs), on up to four cores; longer evidence: pytest -m slow
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
