@@ -69,8 +69,8 @@ KINDS = (
     Kind(GATE, ("test_a_shared_encoder_names_parts_alone",), "an encoder's config.json names other code", NOTHING),
     Kind(
         OFFLINE,
-        ("test_a_small_demo_needs_no_network",),
-        "pre-training, fine-tuning and report without a network, W&B on",
+        ("test_a_tracked_pretraining_needs_no_network", "test_a_small_demo_needs_no_network"),
+        "pre-training without a network, W&B on; in the long form fine-tuning and a report too",
         "all of it runs, no name is looked up",
     ),
     Kind(OFFLINE, ("test_whoever_asks_is_seen",), "control: a process that asks for a name", "it is seen"),
