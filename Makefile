@@ -32,7 +32,7 @@ audit:  ## known vulnerabilities of the pinned versions; says so and passes wher
 house:  ## how large and how deep the code is
 	$(PYTHON) benchmarks/house.py
 
-faults: $(STAMP)  ## faults in real trainings, and docs/reliability.md's table of them (six minutes; LONG=1: each one more often)
+faults: $(STAMP)  ## faults in real trainings, and docs/reliability.md's table of them (two minutes; LONG=1: each one more often)
 	$(BIN)/python benchmarks/faults.py $(if $(LONG),--long)
 
 bench: $(STAMP)  ## speed, memory and overhead beside the peers, in one interleaved run (its first two of five sizes took 16 minutes on two slow cores)
