@@ -184,7 +184,7 @@ class Reader:
 
     @cached_property
     def tables(self) -> dict[str, Floats]:
-        """Probability of each word of a part of speech, for each kind [K, words]; of things also those that are."""
+        """Probability of each person, verb and article, given the kind of the sentence: [kinds, words] each."""
         kinds, articles = range(len(THINGS)), self.world.articles
         people = np.full((len(kinds), len(PEOPLE)), (1 - OWN_PERSON_SHARE) / len(PEOPLE))
         verbs = np.zeros((len(kinds), len(VERBS)))
