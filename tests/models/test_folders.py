@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 
 import pytest
@@ -11,7 +12,15 @@ import safetensors.torch
 import torch
 
 from clozelab.models.encoder import Encoder
-from clozelab.models.folders import load_encoder, load_head, read_config, read_config_dict, save_encoder_folder
+from clozelab.models.folders import (
+    load_encoder,
+    load_head,
+    read_config,
+    read_config_dict,
+    read_tensors,
+    refuse_untied,
+    save_encoder_folder,
+)
 from clozelab.models.heads import MaskedLMHead, SequenceClassificationHead
 
 
@@ -181,7 +190,7 @@ def test_missing_pieces_are_explained(folder, tmp_path):
         load_encoder(tmp_path / "nowhere")
     (path / "checksums.json").unlink()
     (path / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"neither model\.safetensors"):
+    with pytest.raises(ValueError, match=r"holds no weights: expected model\.safetensors"):
         load_encoder(path)
     (path / "config.json").write_text("{")
     with pytest.raises(ValueError, match="not valid JSON"):
@@ -205,20 +214,29 @@ def _save(path, encoder, **heads):
     save_encoder_folder(path, encoder, heads=heads, tokenizer_files={}, extra_config={})
 
 
-def test_an_untied_vocabulary_projection_is_refused_and_a_tied_one_read(tmp_path, tiny_config):
+def test_an_untied_vocabulary_projection_stays_apart_and_a_tied_one_is_shared(tmp_path, tiny_config):
     encoder = Encoder(tiny_config())
     head = encoder.config.family.head("lm", encoder)
     _save(tmp_path / "e", encoder, lm=head)
     (tmp_path / "e" / "checksums.json").unlink()
     path, name = tmp_path / "e" / "model.safetensors", "cls.predictions.decoder.weight"
     tensors, words = safetensors.torch.load_file(path), encoder.embeddings.word_embeddings.weight
+    assert name not in tensors and read_config_dict(tmp_path / "e")["tie_word_embeddings"]
     fresh = MaskedLMHead(encoder.config, words)
     safetensors.torch.save_file(tensors | {name: words.detach().clone()}, path)
     load_head(tmp_path / "e", "lm", fresh)
-    assert _equal(fresh, head)
-    safetensors.torch.save_file(tensors | {name: words.detach() + 1e-3}, path)
+    assert _equal(fresh, head) and fresh.word_embedding_weight is words
+    refuse_untied(tmp_path / "e")
+    apart = words.detach() + 1e-3
+    bias = {f"cls.predictions.{part}bias": torch.full((97,), number) for number, part in ((1.0, ""), (2.0, "decoder."))}
+    safetensors.torch.save_file(tensors | bias | {name: apart}, path)
+    load_head(tmp_path / "e", "lm", fresh)
+    assert torch.equal(fresh.word_embedding_weight, apart) and fresh.bias[0] == 2.0
     with pytest.raises(ValueError, match=r"cls\.predictions\.decoder\.weight is not the word embeddings.*Bert"):
-        load_head(tmp_path / "e", "lm", fresh)
+        refuse_untied(tmp_path / "e")
+    _save(tmp_path / "again", encoder, lm=fresh)
+    written = safetensors.torch.load_file(tmp_path / "again" / "model.safetensors")
+    assert torch.equal(written[name], apart) and not read_config_dict(tmp_path / "again")["tie_word_embeddings"]
 
 
 @pytest.mark.parametrize(
@@ -251,3 +269,52 @@ def test_a_causal_albert_is_of_a_type_that_others_do_not_know(tmp_path, tiny_con
     _save(tmp_path / "e", Encoder(config))
     assert read_config_dict(tmp_path / "e")["model_type"] == "clozelab_albert"
     assert load_encoder(tmp_path / "e").config == config
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_shards_are_read_and_a_missing_one_is_named(folder, kind):
+    path, encoder, _ = folder
+    tensors = safetensors.torch.load_file(path / "model.safetensors")
+    for name in ("model.safetensors", "checksums.json"):
+        (path / name).unlink()
+    stem, save = ("model", safetensors.torch.save_file) if kind == "safetensors" else ("pytorch_model", torch.save)
+    names, shards = sorted(tensors), [f"{stem}-0000{i}-of-00002.{kind}" for i in (1, 2)]
+    for number, shard in enumerate(shards):
+        save({name: tensors[name] for name in names[number::2]}, path / shard)
+    index = path / f"{stem}.{kind}.index.json"
+    index.write_text(json.dumps({"weight_map": {name: shards[i % 2] for i, name in enumerate(names)}}))
+    assert _equal(load_encoder(path), encoder)
+    assert read_tensors(path / shards[0]).keys() == set(names[::2]), "one file alone"
+    (path / shards[1]).unlink()
+    with pytest.raises(ValueError, match=rf"{shards[1]} is missing: {index.name} lists it"):
+        load_encoder(path)
+    index.write_text("[]")
+    with pytest.raises(ValueError, match="is damaged: it lists no files"):
+        load_encoder(path)
+
+
+class Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (type(self.path).touch, (self.path,))
+
+
+def test_a_pickle_with_code_is_refused_and_runs_nothing(folder, tmp_path):
+    path, _, _ = folder
+    torch.save({"bert.embeddings.word_embeddings.weight": Evil(tmp_path / "canary")}, path / "pytorch_model.bin")
+    for name in ("model.safetensors", "checksums.json"):
+        (path / name).unlink()
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin is refused: .*nothing of it has run"):
+        load_encoder(path)
+    assert not (tmp_path / "canary").exists()
+
+
+def test_files_have_the_usual_rights(folder):
+    """The temporary folder that they come from is its owner's alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path, _, _ = folder
+    assert {oct(file.stat().st_mode & 0o777) for file in path.iterdir()} == {oct(0o644 & ~mask)}
+    assert oct(path.stat().st_mode & 0o777) == oct(0o755 & ~mask)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
-from clozelab.modules.results import max_positions, open_tokenizer
+from clozelab.modules.model import max_positions, open_tokenizer
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_lowercase], lowercase=True)
 

@@ -11,11 +11,13 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.models.config import EncoderConfig, Part, family_of
 from clozelab.models.encoder import Encoder
-from clozelab.models.folders import load_encoder, load_head, read_config, read_config_dict, save_encoder_folder
+from clozelab.models.folders import load_encoder, load_head, read_config_dict, save_encoder_folder
 from clozelab.models.heads import BiLSTM
 from clozelab.models.layout import Layout
+from clozelab.modules.model import read_model, write_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -49,6 +51,7 @@ TASKS = {
     "ForQuestionAnswering": ("spans",),
     "ForMultipleChoice": ("choices",),
 }
+TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *(f"Word{i}" for i in range(VOCAB - 5))], lowercase=False)
 EVERY_CLASS = [(name, suffix) for name in FAMILIES for suffix in (CLASSES[name] | TASKS)]
 LENGTHS = [9, 17, 1, 17, 5, 12, 3, 8, 16, 2, 11]
 EVERY_FAMILY = pytest.mark.parametrize("name", list(FAMILIES))
@@ -189,29 +192,54 @@ def test_every_head_and_its_gradient(name, suffix, kind, pair, hf_gradients):
     assert_gradients_equal(both, gradients)
 
 
-@pytest.mark.parametrize(("name", "suffix"), EVERY_CLASS)
-def test_there_and_back(name, suffix, pair, tmp_path):
-    """What we write has the very tensors we read, and loads in the class that it names, and here."""
-    both = pair(name, suffix)
-    save_encoder_folder(
-        tmp_path / "ours", both.encoder, heads=dict(both.heads), tokenizer_files={}, extra_config={"num_labels": 3}
+EVERY_FILE = [(*one, True) for one in (*EVERY_CLASS, ("bert", "ForNextSentencePrediction"))]
+EVERY_FILE += [(name, suffix, False) for name, suffix in EVERY_CLASS if "lm" in (CLASSES[name] | TASKS)[suffix]]
+
+
+@pytest.mark.parametrize(("name", "suffix", "tied"), EVERY_FILE)
+def test_there_and_back(name, suffix, tied, pair, tmp_path):
+    """What we write of a model that we have read has its very tensors, no other, loads in its class, and here."""
+    both = pair(name, suffix, tie_word_embeddings=tied)
+    for file, content in TOKENIZER.files().items():
+        (tmp_path / "theirs" / file).write_bytes(content)
+    read, title = read_model(tmp_path / "theirs"), name.capitalize()
+    kinds = {"nsp"} if suffix == "ForNextSentencePrediction" else set(both.heads)
+    assert set(read.heads) == kinds and set(read.untrained) <= {"pooler"}
+    assert read.architecture == title + suffix == both.theirs.config.architectures[0]
+    has_labels = suffix in ("ForSequenceClassification", "ForTokenClassification")
+    assert read.labels == (("LABEL_0", "LABEL_1", "LABEL_2") if has_labels else ())
+    write_model(
+        tmp_path / "ours",
+        read.encoder,
+        read.heads,
+        read.tokenizer,
+        labels=read.labels,
+        max_length=39,
+        with_pooler=False,
     )
-    again = load_encoder(tmp_path / "ours")
-    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), both.encoder.parameters(), strict=True))
-    assert again.config == both.encoder.config
-    kinds, title = set(both.heads), name.capitalize()
-    assert read_config(tmp_path / "ours").family.architecture(kinds) == title + suffix
-    extra = {"num_labels": both.theirs.config.num_labels}
-    loaded, info = getattr(transformers, title + suffix).from_pretrained(
-        tmp_path / "ours", output_loading_info=True, **extra
-    )
+    loaded, info = getattr(transformers, title + suffix).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert loaded.config.architectures == [title + suffix]
-    assert not info["missing_keys"] and not info["mismatched_keys"]
-    # Some of their classes leave out the pooler, which we always write.
-    assert all(".pooler." in key for key in info["unexpected_keys"]), info
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
     state = loaded.state_dict()
+    assert state.keys() == both.theirs.state_dict().keys()
+    family = read.encoder.config.family
+    unread = () if tied else {family.head_name("lm", "bias")} - {f"{family.decoder}.bias"}  # they add the decoder's
     for key, value in both.theirs.state_dict().items():
+        if key in unread:
+            continue
         assert torch.equal(state[key], value), key
+    again = read_model(tmp_path / "ours")
+    assert again.encoder.config == read.encoder.config
+    assert (again.architecture, again.labels, again.task) == (read.architecture, read.labels, read.task)
+    if kinds == set(both.heads):
+        batch, stream, rows, real = batches(name, "ragged")
+        with torch.no_grad():
+            ours = outputs(Pair(loaded, again.encoder, dict(again.heads)), stream, rows)
+            theirs = their_outputs(Pair(loaded.eval(), again.encoder, {}), suffix, batch, real)
+        for kind, mine, other in zip(again.heads, ours, theirs, strict=True):
+            assert_equal(mine, other, kind)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert tokenizer.model_max_length == 39 and tokenizer.vocab_size == VOCAB
 
 
 @EVERY_FAMILY

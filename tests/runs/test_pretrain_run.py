@@ -34,7 +34,7 @@ from clozelab.corpus.random import instance_indices
 from clozelab.datamodules.corpus import VALIDATION_SEED
 from clozelab.launch import plugins
 from clozelab.models.folders import load_encoder
-from clozelab.modules.results import open_tokenizer
+from clozelab.modules.model import open_tokenizer
 from clozelab.stages import pretrain
 from clozelab.stages.building import build_objectives
 from clozelab.suggestions import CONF_DIR

@@ -1,10 +1,11 @@
-"""Encoder folders: reading and writing weights in the Hugging Face layout, under the names of their family.
+"""Model folders: reading and writing weights in the Hugging Face layout, under the names of their family.
 
 `config.json`, `model.safetensors`, tokenizer files, and `checksums.json` (sha256 of every file: a flipped byte loads
 silently otherwise). Written to a temporary folder and renamed, so a folder is whole or absent. Read: folders of ours
-and of others, with or without the family's prefix, with the old gamma/beta names, safetensors or pytorch_model.bin.
-Every encoder tensor must be there; only the pooler may be missing, and is then fresh, with a log line. Query, key and
-value are one matrix here and three tensors in the file.
+and of others, with or without the family's prefix, with the old gamma/beta names; safetensors or pytorch_model.bin, in
+one file or in shards; a folder of Google's BERT (models/tensorbundle.py). Every encoder tensor must be there; only the
+pooler may be missing, and is then fresh, with a log line. Query, key and value are one matrix here and three tensors in
+the file. A vocabulary projection that the file has apart from the word embeddings stays apart.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import hashlib
 import json
 import logging
 import os
+import pickle
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +28,15 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from clozelab.models import tensorbundle
 from clozelab.models.config import EncoderConfig, family_of
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import OWN_TYPE, Family
 
 CONFIG_FILE, WEIGHTS_FILE, CHECKSUMS_FILE = "config.json", "model.safetensors", "checksums.json"
-PICKLED_WEIGHTS_FILE = "pytorch_model.bin"
+PICKLED_WEIGHTS_FILE, GOOGLE_CONFIG_FILE = "pytorch_model.bin", "bert_config.json"
+WEIGHTS = (WEIGHTS_FILE, f"{WEIGHTS_FILE}.index.json", PICKLED_WEIGHTS_FILE, f"{PICKLED_WEIGHTS_FILE}.index.json")
+"""What holds a folder's weights; the first that is there."""
 _HARMLESS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _LOG = logging.getLogger(__name__)
 
@@ -42,21 +48,26 @@ def save_encoder_folder(
     heads: Mapping[str, nn.Module],
     tokenizer_files: Mapping[str, str | bytes],
     extra_config: Mapping[str, Any],
+    with_pooler: bool = True,
 ) -> None:
-    """Writes a whole encoder folder, replacing one that is there.
+    """Writes a whole folder, replacing one that is there; its files are 0644 less the umask.
 
     Args:
         heads: by kind (families/bert.py), e.g. {"lm": head, "classification": head}; another name is kept as it is.
         tokenizer_files: name -> content.
         extra_config: further keys of config.json, e.g. label names.
+        with_pooler: False leaves out one that is not trained.
     """
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     config = {**encoder.config.family.to_hf(encoder.config, heads), **extra_config}
+    config["tie_word_embeddings"] = "lm" not in heads or "word_embedding_weight" in heads["lm"].tied_parameters
+    pooler = None if with_pooler else f"{encoder.config.family.prefix}{encoder.config.family.encoder_name('pooler.')}"
+    tensors = {name: value for name, value in to_hf_tensors(encoder, heads).items() if not pooler or pooler not in name}
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         (temporary / CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        safetensors.torch.save_file(to_hf_tensors(encoder, heads), temporary / WEIGHTS_FILE, metadata={"format": "pt"})
+        safetensors.torch.save_file(tensors, temporary / WEIGHTS_FILE, metadata={"format": "pt"})
         for name, content in tokenizer_files.items():
             (temporary / name).write_bytes(content.encode() if isinstance(content, str) else content)
         checksums = {path.name: _sha256(path) for path in sorted(temporary.iterdir())}
@@ -66,12 +77,19 @@ def save_encoder_folder(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def load_encoder(folder: Path | str, *, initialisation: str = "pretrained", seed: int = 0) -> Encoder:
+def load_encoder(
+    folder: Path | str,
+    *,
+    initialisation: str = "pretrained",
+    seed: int = 0,
+    stored: Mapping[str, Tensor] | None = None,
+) -> Encoder:
     """Reads the encoder of a folder; ValueError names the file or tensor at fault.
 
     Args:
         initialisation: "pretrained", or "random": the same shape with fresh weights.
         seed: of fresh weights (all of them, or a missing pooler).
+        stored: what read_tensors has read already.
     """
     folder = Path(folder)
     encoder = Encoder(read_config(folder), generator=torch.Generator().manual_seed(seed))
@@ -80,7 +98,7 @@ def load_encoder(folder: Path | str, *, initialisation: str = "pretrained", seed
     if initialisation != "pretrained":
         raise ValueError(f"initialisation is {initialisation!r}; choose pretrained or random")
     family, expected = encoder.config.family, _named(encoder)
-    stored = read_tensors(folder)
+    stored = read_tensors(folder) if stored is None else stored
     if any(name.startswith(family.prefix) for name in stored):
         own = {name.removeprefix(family.prefix): stored[name] for name in stored if name.startswith(family.prefix)}
     else:
@@ -96,28 +114,42 @@ def load_encoder(folder: Path | str, *, initialisation: str = "pretrained", seed
     return encoder
 
 
-def load_head(folder: Path | str, kind: str, module: nn.Module) -> None:
-    """Fills `module` with the folder's head of this kind; ValueError for a missing, misshapen or untied tensor."""
+def load_head(folder: Path | str, kind: str, module: nn.Module, stored: Mapping[str, Tensor] | None = None) -> None:
+    """Fills `module` with the folder's head of this kind; ValueError for a missing or misshapen tensor."""
     folder = Path(folder)
-    family, stored = read_config(folder).family, read_tensors(folder)
-    own = {family.head_name(kind, name): value for name, value in _head_state(module).items()}
+    family, stored = read_config(folder).family, read_tensors(folder) if stored is None else stored
     if kind == "lm":
-        refuse_untied(folder, stored)
-        bias = family.head_name("lm", "bias")  # some files have it at the decoder alone
-        stored = {name.replace(f"{family.decoder}.bias", bias): value for name, value in stored.items()} | stored
+        bias, other = family.head_name("lm", "bias"), f"{family.decoder}.bias"
+        if (projection := _untied(family, stored)) is not None:
+            module.word_embedding_weight = nn.Parameter(projection.clone())
+            module.tied_parameters = ()  # type: ignore[assignment]
+            stored = stored | {bias: stored[other]} if other in stored else stored
+        stored = {name.replace(other, bias): value for name, value in stored.items()} | {**stored}
+    own = _head_state(family, kind, module)
     _fill(own, {name: stored[name] for name in own if name in stored}, family, folder)
 
 
-def refuse_untied(folder: Path | str, stored: Mapping[str, Tensor] | None = None) -> None:
-    """ValueError where a folder's vocabulary projection is not its word embeddings: heads here share them."""
-    family, stored = read_config(folder).family, stored or read_tensors(folder)
-    decoder, words = f"{family.decoder}.weight", "embeddings.word_embeddings.weight"
-    projection, tied = stored.get(decoder), stored.get(family.prefix + words, stored.get(words))
-    if projection is not None and (tied is None or not torch.equal(projection, tied)):
+def has_head(family: Family, kind: str, module: nn.Module, stored: Collection[str]) -> bool:
+    """Whether a file has any tensor of this head."""
+    return any(family.head_name(kind, name) in stored for name in module.state_dict())
+
+
+def _untied(family: Family, stored: Mapping[str, Tensor]) -> Tensor | None:
+    """A file's vocabulary projection where it is not its word embeddings."""
+    words = "embeddings.word_embeddings.weight"
+    projection, tied = stored.get(f"{family.decoder}.weight"), stored.get(family.prefix + words, stored.get(words))
+    return None if projection is None or (tied is not None and torch.equal(projection, tied)) else projection
+
+
+def refuse_untied(folder: Path | str) -> None:
+    """ValueError where a folder's vocabulary projection is not its word embeddings: pre-training has them share."""
+    family = read_config(folder).family
+    if _untied(family, read_tensors(folder)) is not None:
         raise ValueError(
-            f"{folder}: {decoder} is not the word embeddings: this {family.class_name}'s vocabulary projection was "
-            "trained apart (tie_word_embeddings false), and heads here share the embeddings; save the encoder alone "
-            "(transformers.AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER), and copy the tokenizer's files)"
+            f"{folder}: {family.decoder}.weight is not the word embeddings: this {family.class_name}'s vocabulary "
+            "projection was trained apart (tie_word_embeddings false), and pre-training goes on with shared ones only; "
+            "save the encoder alone (transformers.AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER), and copy "
+            "the tokenizer's files)"
         )
 
 
@@ -127,13 +159,19 @@ def read_config(folder: Path | str) -> EncoderConfig:
     try:
         family = family_of(str(values.get("model_type", "bert")).removeprefix(OWN_TYPE))
         return family.from_hf(values)
-    except ValueError as error:
-        raise ValueError(f"{Path(folder) / CONFIG_FILE}: {error}") from None
+    except (ValueError, TypeError) as error:  # TypeError: a number that is text
+        raise ValueError(f"{config_path(folder)}: {error}") from None
+
+
+def config_path(folder: Path | str) -> Path:
+    """Where a folder's configuration is: config.json, or Google's bert_config.json."""
+    google = Path(folder) / GOOGLE_CONFIG_FILE
+    return google if google.is_file() and not (Path(folder) / CONFIG_FILE).is_file() else Path(folder) / CONFIG_FILE
 
 
 def read_config_dict(folder: Path | str) -> dict[str, Any]:
     """Everything in config.json, label names and run fingerprint included."""
-    path = Path(folder) / CONFIG_FILE
+    path = config_path(folder)
     if not path.is_file():
         raise ValueError(
             f"{path} does not exist: an encoder is a folder with {CONFIG_FILE} and {WEIGHTS_FILE}, "
@@ -148,22 +186,56 @@ def read_config_dict(folder: Path | str) -> dict[str, Any]:
     return values
 
 
-def read_tensors(folder: Path | str) -> dict[str, Tensor]:
-    """Every tensor of a folder under today's names, on the CPU; checksums are verified where they are kept."""
-    folder = Path(folder)
+def read_tensors(path: Path | str) -> dict[str, Tensor]:
+    """Every tensor of a folder, or of one file of weights, under today's names, on the CPU.
+
+    Checksums are verified where they are kept; ValueError names the file that is damaged, or missing.
+    """
+    path = Path(path)
+    folder = path if path.is_dir() else path.parent
     verify_checksums(folder)
-    path = next((folder / name for name in (WEIGHTS_FILE, PICKLED_WEIGHTS_FILE) if (folder / name).is_file()), None)
-    if path is None:
-        raise ValueError(f"{folder} holds neither {WEIGHTS_FILE} nor {PICKLED_WEIGHTS_FILE} (sharded: merge it first)")
-    try:
-        if path.name == WEIGHTS_FILE:
-            tensors = safetensors.torch.load_file(path)
-        else:
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # each format fails in its own way: cut short, bad header, forbidden pickle
-        raise ValueError(f"{path} cannot be read, it is damaged or not a weights file: {error}") from error
+    bundles = sorted(folder.glob("*.index"))  # Google's
+    files = [path] if path.is_file() else [*(folder / name for name in WEIGHTS if (folder / name).is_file()), *bundles]
+    if not files:
+        raise ValueError(f"{path} holds no weights: expected {', '.join(WEIGHTS)}, or a TensorFlow checkpoint's .index")
+    if files[0].suffix == ".index":
+        if len(bundles) > 1 and not path.is_file():
+            raise ValueError(f"{folder} holds {len(bundles)} checkpoints; name one of {', '.join(map(str, bundles))}")
+        return tensorbundle.read_bert(files[0])
+    tensors: dict[str, Tensor] = {}
+    for file in _shards(files[0]) if files[0].suffix == ".json" else files[:1]:
+        tensors |= _read_file(file)
     modern = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # TensorFlow's
     return {re.sub(r"LayerNorm\.(gamma|beta)$", lambda old: modern[old[0]], name): tensors[name] for name in tensors}
+
+
+def _shards(index: Path) -> list[Path]:
+    """The files that an index lists, all of them in its own folder."""
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        paths = [index.parent / Path(name).name for name in names]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{index} is damaged: it lists no files (weight_map)") from None
+    if missing := [path for path in paths if not path.is_file()]:
+        raise ValueError(f"{missing[0]} is missing: {index.name} lists it; copy the whole folder again")
+    return paths
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    """One file of weights. A pickle is read without running what it holds."""
+    try:
+        is_pickle = path.suffix in (".bin", ".pt", ".pth")
+        load: Any = partial(torch.load, map_location="cpu", weights_only=True)
+        tensors = load(path) if is_pickle else safetensors.torch.load_file(path)
+    except pickle.UnpicklingError:
+        what = "it is damaged, or holds more than tensors, which may run code when it is read (nothing of it has run)"
+        raise ValueError(f"{path} is refused: {what}; take a model.safetensors of this model") from None
+    except Exception as error:  # each format fails in its own way: cut short, bad header
+        why = str(error).partition("\n")[0]
+        raise ValueError(f"{path} cannot be read, it is damaged or not a weights file: {why}") from error
+    if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
+        raise ValueError(f"{path} is not a weights file: it holds something else than tensors by their names")
+    return tensors
 
 
 def verify_checksums(folder: Path | str) -> None:
@@ -171,7 +243,10 @@ def verify_checksums(folder: Path | str) -> None:
     folder = Path(folder)
     if not (folder / CHECKSUMS_FILE).is_file():
         return
-    checksums = json.loads((folder / CHECKSUMS_FILE).read_text(encoding="utf-8"))
+    try:
+        checksums = dict(json.loads((folder / CHECKSUMS_FILE).read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        raise ValueError(f"{folder / CHECKSUMS_FILE} is damaged: copy the whole folder again") from None
     for name, expected in checksums.items():
         path = folder / name
         if not path.is_file():
@@ -185,13 +260,18 @@ def to_hf_tensors(encoder: Encoder, heads: Mapping[str, nn.Module]) -> dict[str,
     family = encoder.config.family
     tensors = {family.prefix + name: value for name, value in _named(encoder).items()}
     for kind, head in heads.items():
-        tensors.update({family.head_name(kind, name): value for name, value in _head_state(head).items()})
+        tensors |= _head_state(family, kind, head)
+        if kind == "lm" and f"{family.decoder}.weight" in tensors:
+            tensors[f"{family.decoder}.bias"] = head.state_dict()["bias"]
     return {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
 
 
-def _head_state(module: nn.Module) -> dict[str, Tensor]:
+def _head_state(family: Family, kind: str, module: nn.Module) -> dict[str, Tensor]:
+    """A head's own tensors under its family's names."""
     tied = getattr(module, "tied_parameters", ())
-    return {name: value for name, value in module.state_dict().items() if name not in tied}
+    own = {family.head_name(kind, name): value for name, value in module.state_dict().items() if name not in tied}
+    projection = family.head_name(kind, "word_embedding_weight")
+    return {f"{family.decoder}.weight" if name == projection else name: value for name, value in own.items()}
 
 
 def _named(encoder: Encoder) -> dict[str, Tensor]:
@@ -229,11 +309,15 @@ def _fill(own: Mapping[str, Tensor], stored: Mapping[str, Tensor], family: Famil
 
 def _publish(temporary: Path, folder: Path) -> None:
     """Renames a finished folder into place; one that was there is moved aside first and removed last."""
-    for path in temporary.iterdir():
+    for path in filter(Path.is_file, temporary.rglob("*")):
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
-    temporary.chmod(0o755)
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in temporary.rglob("*"):
+        path.chmod((0o755 if path.is_dir() else 0o644) & ~mask)
+    temporary.chmod(0o755 & ~mask)
     old = temporary.with_name(temporary.name + ".old")
     if folder.exists():
         folder.rename(old)

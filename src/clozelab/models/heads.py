@@ -51,7 +51,7 @@ class MaskedLMHead(nn.Module):
         hidden_act: None: the encoder's. Some families always have "gelu" here.
     """
 
-    tied_parameters: ClassVar[tuple[str, ...]] = ("word_embedding_weight",)
+    tied_parameters: tuple[str, ...] = ("word_embedding_weight",)  # (): a projection apart (folders.load_head)
 
     def __init__(
         self,

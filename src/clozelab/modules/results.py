@@ -1,7 +1,6 @@
 """What a fine-tuning run leaves behind: scores.json, every prediction, and the model where it is asked for.
 
-Each file is written beside its place and renamed. Scores keep their scorer's own unit: shares, SQuAD's in percent. At
-the end: what fine-tuning needs to know of an encoder folder before it loads the weights.
+Each file is written beside its place and renamed. Scores keep their scorer's own unit: shares, SQuAD's in percent.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.corpus.files import write_whole
-from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
-from clozelab.models.folders import read_config, read_config_dict, save_encoder_folder, verify_checksums
+from clozelab.corpus.tokenizers import Tokenizer
+from clozelab.models.folders import read_config_dict
 from clozelab.modules.finetuning import FineTuning
+from clozelab.modules.model import max_positions, write_model
 
 log = logging.getLogger(__name__)
 
@@ -63,51 +63,15 @@ def save_model(folder: Path, module: FineTuning, encoder_folder: Path, tokenizer
     that layout: its tensors lie below `bilstm.`.
     """
     module.restore_best()
-    is_regression = getattr(module.validation, "is_regression", False)
-    extra: dict[str, Any] = {"problem_type": "regression"} if is_regression else {}
-    if names := ["LABEL_0"] if is_regression else getattr(module.validation, "label_names", None):
-        extra |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
-    extra["clozelab"] = read_config_dict(encoder_folder).get("clozelab", {}) | facts
-    files = tokenizer.files()
-    save_encoder_folder(folder, module.encoder, heads=module.heads(), tokenizer_files=files, extra_config=extra)
-
-
-MAX_PADDED_ENTRIES = 127  # some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary
-
-
-def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
-    """The folder's tokenizer, of as many token types as asked for.
-
-    ValueError when it is not the one that the encoder was made with.
-    """
-    tokenizer = read_tokenizer(folder).with_token_types(token_types)
-    if type(tokenizer).has_token_types and not tokenizer.has_token_types:
-        log.info(
-            "%s: both texts of a pair have token type 0 (never trained with a second one, or token_types=one)", folder
-        )
-    rows, entries = read_config(folder).vocab_size, tokenizer.vocab_size
-    made_with = read_config_dict(folder).get("clozelab", {}).get("tokenizer_fingerprint")
-    if entries > rows or rows - entries > MAX_PADDED_ENTRIES:
-        raise ValueError(
-            f"{folder}: the encoder has embeddings for {rows} ids and its tokenizer files hold {entries}: "
-            "they do not belong together; put back the vocab.txt and tokenizer files it was trained with"
-        )
-    if made_with is not None and made_with != tokenizer.fingerprint:
-        raise ValueError(
-            f"{folder}: the tokenizer files are not those the encoder was trained with (their fingerprint is "
-            f"{tokenizer.fingerprint[:12]}, config.json says {made_with[:12]}); put the right ones back"
-        )
-    if entries < rows:
-        log.info("%s: %d embeddings behind the vocabulary of %d are padding", folder, rows - entries, entries)
-    verify_checksums(folder)  # fresh weights never read the weights file, which checks them otherwise
-    return tokenizer
-
-
-def max_positions(folder: Path) -> int:
-    """The longest sequence that the encoder was trained on or, where that is not recorded, has positions for."""
-    positions = read_config(folder).max_position_embeddings
-    trained = max(read_config_dict(folder).get("clozelab", {}).get("trained_seq_lengths", [positions]))
-    if trained < positions:
-        said = "%s: trained on sequences of up to %d tokens (of %d positions), longer ones are cut"
-        log.info(said, folder, trained, positions)
-    return min(positions, trained)
+    made = read_config_dict(encoder_folder).get("clozelab", {}) | facts
+    made |= {"features": features} if (features := getattr(module, "features", None)) else {}
+    write_model(
+        folder,
+        module.encoder,
+        module.heads(),
+        tokenizer,
+        labels=getattr(module.validation, "label_names", None) or (),
+        is_regression=getattr(module.validation, "is_regression", False),
+        max_length=max_positions(encoder_folder),
+        extra_config={"clozelab": made},
+    )

@@ -98,7 +98,7 @@ class FeatureBased(TokenClassification):
         mix = FeatureMix(features, config.num_hidden_layers, config.hidden_size)
         super().__init__(encoder=encoder, head=head, input_size=mix.output_size, **tagging)
         self.encoder.requires_grad_(False)
-        self.feature_mix = mix
+        self.feature_mix, self.features = mix, features
 
     @classmethod
     def check_head(cls, head: str) -> None:

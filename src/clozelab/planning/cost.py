@@ -143,7 +143,7 @@ def task_jobs(
     found: Iterable[Kind], arms: Sequence[Arm], files: TaskFiles, past_of: Callable[..., tuple[int, list[float]]]
 ) -> list[TaskJob]:
     """Every task, head and size of encoder, over rows and seeds; `past_of` says what runs so far tell of a kind."""
-    from clozelab.modules.results import max_positions  # it imports the modules, and only a given encoder needs it
+    from clozelab.modules.model import max_positions  # it imports the modules, and only a given encoder needs it
 
     by_name = {arm.name: arm for arm in arms}
     groups: dict[tuple[Any, ...], list[tuple[EncoderConfig, int, Kind]]] = {}

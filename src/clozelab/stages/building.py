@@ -29,8 +29,8 @@ from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
 from clozelab.modules.finetuning import check_metric
+from clozelab.modules.model import open_tokenizer
 from clozelab.modules.pretraining import PretrainingModel, PretrainingModule, check_lengths
-from clozelab.modules.results import open_tokenizer
 from clozelab.objectives.objective import Objective
 from clozelab.report.tracked import tracked_job, tracker_nodes
 from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder

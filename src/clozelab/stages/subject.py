@@ -16,7 +16,7 @@ from clozelab.datamodules.files import TaskPreview
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs
 from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, explain, phase_objectives
 from clozelab.models.folders import read_config, read_config_dict
-from clozelab.modules.results import max_positions, open_tokenizer
+from clozelab.modules.model import max_positions, open_tokenizer
 from clozelab.planning.cost import Costing, TaskFiles, assemble, with_speeds
 from clozelab.planning.jobs import Arm, Corpus, Kind, Words, made_up_corpus
 from clozelab.planning.steps import Step, make_steps

@@ -61,6 +61,7 @@ class Family:
     pretraining: ClassVar[tuple[tuple[frozenset[str], str], ...]] = (
         (frozenset({"lm", "nsp"}), "ForPreTraining"),
         (frozenset({"lm"}), "ForMaskedLM"),
+        (frozenset({"nsp"}), "ForNextSentencePrediction"),
     )
     """Kinds of heads -> the class that holds them; the first that fits."""
     causal_lm: ClassVar[str] = "LMHeadModel"  # instead of ForMaskedLM, for a causal encoder
@@ -122,6 +123,19 @@ class Family:
         fitting = [suffix for needed, suffix in (*TASKS, *self.pretraining) if needed <= set(kinds)]
         suffix = (fitting or ["Model"])[0]
         return self.class_name + (self.causal_lm if is_causal and suffix == "ForMaskedLM" else suffix)
+
+    def kinds(self, architecture: str) -> frozenset[str]:
+        """The heads of a class of transformers, or of ours; ValueError lists the known ones."""
+        suffixes = {suffix: kinds for kinds, suffix in (*TASKS, *self.pretraining)}
+        suffixes |= {"Model": frozenset(), self.causal_lm: frozenset({"lm"})}
+        known = {self.class_name + suffix: kinds for suffix, kinds in suffixes.items()}
+        if architecture.removeprefix(OWN_CLASS) not in known:
+            raise ValueError(f"config.json: the architecture is {architecture}; supported: {', '.join(sorted(known))}")
+        return known[architecture.removeprefix(OWN_CLASS)]
+
+    def reads_pooler(self, kinds: Collection[str]) -> bool:
+        """Whether the class that holds these heads has the pooler."""
+        return not kinds or bool(POOLED_KINDS & set(kinds) - set(self.dense_heads))
 
     # Names of tensors
 

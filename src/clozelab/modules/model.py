@@ -1,0 +1,231 @@
+"""A whole model: encoder, heads, tokenizer and what they are for, read from a folder and written to one.
+
+The layout is Hugging Face's. A folder of ours may hold what that has no class for: a BiLSTM between encoder and output
+layer, a mix of the encoder's layers, a causal encoder; its model_type is then one that other libraries do not know, and
+it is read here. A head that the configuration names and the file lacks is listed as `untrained` and not made up.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
+from clozelab.models.encoder import Encoder
+from clozelab.models.families.bert import COMMON_HEADS, Family
+from clozelab.models.folders import (
+    GOOGLE_CONFIG_FILE,
+    config_path,
+    has_head,
+    load_encoder,
+    load_head,
+    read_config,
+    read_config_dict,
+    read_tensors,
+    save_encoder_folder,
+    verify_checksums,
+)
+from clozelab.models.heads import BiLSTM, FeatureMix
+
+log = logging.getLogger(__name__)
+MAX_PADDED_ENTRIES = 127  # some folders pad the embedding matrix to a multiple of up to 128 beyond the vocabulary
+TASK_KINDS = ("classification", "tags", "choices", "spans")
+NAMED_KINDS = ("lm", "nsp", "sop", "rtd", "spans")  # whose tensors' names say which they are
+MULTI_LABEL = "multi_label_classification"
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a folder holds, on the CPU and in eval mode."""
+
+    folder: Path
+    encoder: Encoder
+    heads: nn.ModuleDict
+    """By kind (models/families/bert.py): those with weights in the folder; "bilstm" and "feature_mix" among them."""
+    untrained: tuple[str, ...]
+    """Kinds of heads, and "pooler", that the architecture has and the folder has no weights for."""
+    tokenizer: Tokenizer
+    config: Mapping[str, Any]  # config.json as it is
+    architecture: str
+    task: str | None
+    """classification, regression, tags, choices or spans; None: not fine-tuned."""
+    labels: tuple[str, ...]  # of classification and tags, by the order of the outputs
+    max_length: int  # of a sequence with its special tokens: the longest that was trained, as far as it is recorded
+
+
+def read_model(path: Path | str, token_types: str = "auto") -> Model:
+    """Reads a folder, or the folder of one file of weights; ValueError says what is wrong, and where.
+
+    `token_types`: see `open_tokenizer`.
+    """
+    path = Path(path)
+    folder = path.parent if path.is_file() else path
+    config, family = read_config_dict(folder), read_config(folder).family
+    tokenizer = open_tokenizer(folder, token_types)
+    stored = read_tensors(path)
+    kinds = _kinds(folder, config, family, stored)
+    encoder = load_encoder(folder, stored=stored)
+    task = next((kind for kind in TASK_KINDS if kind in kinds), None)
+    labels = _labels(folder, config, family, task, stored)
+    heads, untrained = nn.ModuleDict(_between(stored, encoder, config)), []
+    input_size = 2 * heads["bilstm"].layers[-1]["forward_direction"].hidden_size if "bilstm" in heads else None
+    for kind in kinds:
+        size = input_size if kind in TASK_KINDS else None
+        head = family.head(kind, encoder, num_labels=max(1, len(labels)), input_size=size)
+        if has_head(family, kind, head, stored):
+            load_head(folder, kind, head, stored)
+            heads[kind] = head
+        else:
+            untrained.append(kind)
+    pooler = family.encoder_name("pooler.dense.weight")
+    if encoder.config.pooler and not {pooler, family.prefix + pooler} & stored.keys():
+        untrained.append("pooler")
+    is_regression = task == "classification" and (config.get("problem_type") == "regression" or len(labels) == 1)
+    return Model(
+        folder=folder,
+        encoder=encoder.eval(),
+        heads=heads.eval(),
+        untrained=tuple(untrained),
+        tokenizer=tokenizer,
+        config=config,
+        architecture=family.architecture(kinds, encoder.config.is_causal),
+        task="regression" if is_regression else task,
+        labels=labels,
+        max_length=max_positions(folder),
+    )
+
+
+def write_model(
+    folder: Path | str,
+    encoder: Encoder,
+    heads: Mapping[str, nn.Module],
+    tokenizer: Tokenizer,
+    *,
+    labels: Sequence[str] = (),
+    is_regression: bool = False,
+    max_length: int | None = None,
+    with_pooler: bool = True,
+    extra_config: Mapping[str, Any] | None = None,
+    extra_files: Mapping[str, str | bytes] | None = None,
+) -> None:
+    """Writes a whole folder, replacing one that is there; its class follows from the kinds of `heads`.
+
+    Args:
+        labels: of classification and tags, by the order of the outputs.
+        max_length: the longest sequence that it was trained on, for the tokenizer; None: 512 at most.
+        with_pooler: False leaves out one that no head of these reads.
+        extra_config, extra_files: further keys of config.json, and further files.
+    """
+    extra: dict[str, Any] = {"problem_type": "regression"} if is_regression else {}
+    if names := ["LABEL_0"] if is_regression else labels:
+        extra |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+    files = {**tokenizer.files(), **(extra_files or {})}
+    rules = json.loads(files["tokenizer_config.json"])
+    rules["model_max_length"] = max_length or min(rules["model_max_length"], encoder.config.max_position_embeddings)
+    files["tokenizer_config.json"] = json.dumps(rules, indent=2) + "\n"
+    if not with_pooler:
+        with_pooler = encoder.config.family.reads_pooler(heads)
+    about = extra | dict(extra_config or {})
+    save_encoder_folder(
+        folder, encoder, heads=heads, tokenizer_files=files, extra_config=about, with_pooler=with_pooler
+    )
+
+
+def _kinds(folder: Path, config: Mapping[str, Any], family: Family, stored: Mapping[str, Tensor]) -> list[str]:
+    """The heads that the folder's configuration names, and those that its tensors' names say."""
+    known = {kind: family.head_name(kind, "") for kind in NAMED_KINDS}
+    found = {kind for kind, beginning in known.items() if any(name.startswith(beginning) for name in stored)}
+    if architectures := config.get("architectures"):
+        try:
+            found |= family.kinds(str(architectures[0]))
+        except ValueError as error:
+            raise ValueError(f"{folder}: {error}") from None
+    elif "classifier.weight" in stored:
+        if config_path(folder).name != GOOGLE_CONFIG_FILE:
+            raise ValueError(
+                f"{config_path(folder)} names no architecture, and a classifier may be of many: add one, for example "
+                f'"architectures": ["{family.class_name}ForSequenceClassification"]'
+            )
+        found.add("classification")  # that of Google's run_classifier.py
+    if config.get("problem_type") == MULTI_LABEL:
+        raise ValueError(f"{config_path(folder)}: problem_type is {MULTI_LABEL}; one label an example is supported")
+    return [kind for kind in COMMON_HEADS if kind in found]
+
+
+def _labels(
+    folder: Path, config: Mapping[str, Any], family: Family, task: str | None, stored: Mapping[str, Tensor]
+) -> tuple[str, ...]:
+    """Names of the classes; ValueError where they are not as many as the head has."""
+    if task not in ("classification", "tags"):
+        return ()
+    tensors = (stored.get(family.head_name(task, name)) for name in ("weight", "out_proj.weight"))
+    number = next((len(tensor) for tensor in tensors if tensor is not None), None)
+    named = {int(key): str(name) for key, name in (config.get("id2label") or {}).items()}
+    if not named:
+        named = {key: f"LABEL_{key}" for key in range(number or int(config.get("num_labels", 2)))}
+    if sorted(named) != list(range(len(named))) or number not in (None, len(named)):
+        raise ValueError(
+            f"{config_path(folder)} names {len(named)} labels (id2label), but the head has {number} outputs: they do "
+            "not belong together"
+        )
+    return tuple(named[key] for key in range(len(named)))
+
+
+def _between(stored: Mapping[str, Tensor], encoder: Encoder, config: Mapping[str, Any]) -> dict[str, nn.Module]:
+    """What stands between encoder and output layer, in the sizes of its tensors."""
+    found: dict[str, nn.Module] = {}
+    own = {name.removeprefix("bilstm."): value for name, value in stored.items() if name.startswith("bilstm.")}
+    if own:
+        first, layers = own["layers.0.forward_direction.weight_ih_l0"], {name.split(".")[1] for name in own}
+        found["bilstm"] = BiLSTM(first.shape[1], first.shape[0] // 4, len(layers), 0.0)
+        found["bilstm"].load_state_dict(own)
+    if features := config.get("clozelab", {}).get("features"):
+        found["feature_mix"] = FeatureMix(features, encoder.config.num_hidden_layers, encoder.config.hidden_size)
+        beginning = "feature_mix."
+        mix = {name.removeprefix(beginning): x for name, x in stored.items() if name.startswith(beginning)}
+        found["feature_mix"].load_state_dict(mix)
+    return found
+
+
+def open_tokenizer(folder: Path, token_types: str = "auto") -> Tokenizer:
+    """The folder's tokenizer, of as many token types as asked for.
+
+    ValueError when it is not the one that the encoder was made with.
+    """
+    tokenizer = read_tokenizer(folder).with_token_types(token_types)
+    if type(tokenizer).has_token_types and not tokenizer.has_token_types:
+        log.info(
+            "%s: both texts of a pair have token type 0 (never trained with a second one, or token_types=one)", folder
+        )
+    rows, entries = read_config(folder).vocab_size, tokenizer.vocab_size
+    made_with = read_config_dict(folder).get("clozelab", {}).get("tokenizer_fingerprint")
+    if entries > rows or rows - entries > MAX_PADDED_ENTRIES:
+        raise ValueError(
+            f"{folder}: the encoder has embeddings for {rows} ids and its tokenizer files hold {entries}: "
+            "they do not belong together; put back the vocab.txt and tokenizer files it was trained with"
+        )
+    if made_with is not None and made_with != tokenizer.fingerprint:
+        raise ValueError(
+            f"{folder}: the tokenizer files are not those the encoder was trained with (their fingerprint is "
+            f"{tokenizer.fingerprint[:12]}, config.json says {made_with[:12]}); put the right ones back"
+        )
+    if entries < rows:
+        log.info("%s: %d embeddings behind the vocabulary of %d are padding", folder, rows - entries, entries)
+    verify_checksums(folder)  # fresh weights never read the weights file, which checks them otherwise
+    return tokenizer
+
+
+def max_positions(folder: Path) -> int:
+    """The longest sequence that the encoder was trained on or, where that is not recorded, has positions for."""
+    positions = read_config(folder).max_position_embeddings
+    trained = max(read_config_dict(folder).get("clozelab", {}).get("trained_seq_lengths", [positions]))
+    if trained < positions:
+        said = "%s: trained on sequences of up to %d tokens (of %d positions), longer ones are cut"
+        log.info(said, folder, trained, positions)
+    return min(positions, trained)

@@ -1,0 +1,100 @@
+"""Whole models: what is read beside transformers' own classes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import string
+
+import pytest
+import torch
+
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.models.encoder import Encoder
+from clozelab.models.folders import read_config_dict
+from clozelab.models.heads import BiLSTM, FeatureMix
+from clozelab.models.layout import Layout
+from clozelab.modules.model import read_model, write_model
+
+TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowercase=False)
+
+
+@pytest.fixture
+def write(tmp_path, tiny_config):
+    """write(kinds, **options of write_model, config={changes of config.json}) -> (folder, encoder, heads)."""
+
+    def make(*kinds, num_labels=3, between=None, input_size=None, config=None, is_causal=False, **options):
+        encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size, is_causal=is_causal)).eval()
+        family = encoder.config.family
+        heads = {kind: family.head(kind, encoder, num_labels=num_labels, input_size=input_size) for kind in kinds}
+        write_model(tmp_path / "m", encoder, heads | (between or {}), TOKENIZER, **options)
+        if config:
+            (tmp_path / "m" / "checksums.json").unlink()
+            values = {**read_config_dict(tmp_path / "m"), **config}
+            kept = {key: value for key, value in values.items() if value is not None}
+            (tmp_path / "m" / "config.json").write_text(json.dumps(kept))
+        return tmp_path / "m", encoder, heads
+
+    return make
+
+
+def test_labels_task_and_length_come_back(write):
+    labels, made = ("no", "perhaps", "yes"), {"trained_seq_lengths": [16, 48], "task": "rte"}
+    folder, _, heads = write("classification", labels=labels, max_length=48, extra_config={"clozelab": made})
+    model = read_model(folder)
+    assert (model.task, model.labels, model.max_length, model.untrained) == ("classification", labels, 48, ())
+    assert model.config["clozelab"]["task"] == "rte" and not model.encoder.training
+    assert torch.equal(model.heads["classification"].weight, heads["classification"].weight)
+    assert model.tokenizer.fingerprint == TOKENIZER.fingerprint
+    assert json.loads((folder / "tokenizer_config.json").read_text())["model_max_length"] == 48
+
+
+def test_a_regression_says_so(write):
+    folder, _, _ = write("classification", num_labels=1, is_regression=True)
+    model = read_model(folder)
+    assert (model.task, model.labels) == ("regression", ("LABEL_0",))
+    assert model.config["problem_type"] == "regression"
+
+
+def test_a_head_without_weights_is_untrained_and_not_made_up(write):
+    folder, _, _ = write(config={"architectures": ["BertForQuestionAnswering"]}, with_pooler=True)
+    model = read_model(folder)
+    assert (model.task, model.untrained, dict(model.heads)) == ("spans", ("spans",), {})
+    folder, _, _ = write("lm", with_pooler=False)
+    assert read_model(folder).untrained == ("pooler",), "as transformers' BertForMaskedLM, which has none"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "config", "word"),
+    [
+        ((), {"architectures": ["BertForFrobnication"]}, "architecture is BertForFrobnication; supported: BertForMas"),
+        (("classification",), {"architectures": None}, "names no architecture"),
+        (("classification",), {"id2label": {"0": "a"}}, r"names 1 labels \(id2label\), but the head has 3 outputs"),
+        (("tags",), {"id2label": {"0": "a", "2": "b", "3": "c"}}, "names 3 labels"),
+        (("classification",), {"problem_type": "multi_label_classification"}, "one label an example is supported"),
+        ((), {"hidden_size": "wide"}, r"config\.json: "),
+    ],
+)
+def test_what_cannot_be_read_is_explained(write, kinds, config, word):
+    with pytest.raises(ValueError, match=word):
+        read_model(write(*kinds, config=config)[0])
+
+
+def test_a_bilstm_and_a_mix_of_layers_come_back(write):
+    """No library knows their model_type; here their sizes are those of their tensors."""
+    mix, lstm = FeatureMix("weighted_sum_all", 2, 24), BiLSTM(24, 10, 2, 0.1)
+    torch.nn.init.normal_(mix.layer_weights)
+    between, made = {"bilstm": lstm, "feature_mix": mix}, {"features": "weighted_sum_all"}
+    folder, _, heads = write("tags", between=between, input_size=20, labels="abc", extra_config={"clozelab": made})
+    assert read_config_dict(folder)["model_type"] == "clozelab_bert"
+    model = read_model(folder)
+    x, layout = torch.randn(7, 2, 24), Layout.ragged([3, 4])
+    with torch.no_grad():
+        expected = heads["tags"].eval()(lstm.eval()(mix(x), layout))
+        found = model.heads["tags"](model.heads["bilstm"](model.heads["feature_mix"](x), layout))
+    assert torch.equal(found, expected) and model.architecture == "BertForTokenClassification"
+
+
+def test_a_causal_encoder_with_a_pooled_head_is_of_a_type_that_others_do_not_know(write):
+    folder, _, _ = write("classification", is_causal=True)
+    assert read_config_dict(folder)["architectures"] == ["ClozelabBertForSequenceClassification"]
+    assert read_model(folder).encoder.config.is_causal
