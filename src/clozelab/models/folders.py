@@ -69,8 +69,10 @@ def save_encoder_folder(
         (temporary / CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         safetensors.torch.save_file(tensors, temporary / WEIGHTS_FILE, metadata={"format": "pt"})
         for name, content in tokenizer_files.items():
+            (temporary / name).parent.mkdir(exist_ok=True)
             (temporary / name).write_bytes(content.encode() if isinstance(content, str) else content)
-        checksums = {path.name: _sha256(path) for path in sorted(temporary.iterdir())}
+        files = sorted(path for path in temporary.rglob("*") if path.is_file())
+        checksums = {path.relative_to(temporary).as_posix(): _sha256(path) for path in files}
         (temporary / CHECKSUMS_FILE).write_text(json.dumps(checksums, indent=2) + "\n", encoding="utf-8")
         _publish(temporary, folder)
     finally:
@@ -228,8 +230,8 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         load: Any = partial(torch.load, map_location="cpu", weights_only=True)
         tensors = load(path) if is_pickle else safetensors.torch.load_file(path)
     except pickle.UnpicklingError:
-        what = "it is damaged, or holds more than tensors, which may run code when it is read (nothing of it has run)"
-        raise ValueError(f"{path} is refused: {what}; take a model.safetensors of this model") from None
+        what = "it is damaged, or holds more than tensors, which may run code (nothing of it has run)"
+        raise ValueError(f"{path} cannot be read: {what}; take a model.safetensors of this model") from None
     except Exception as error:  # each format fails in its own way: cut short, bad header
         why = str(error).partition("\n")[0]
         raise ValueError(f"{path} cannot be read, it is damaged or not a weights file: {why}") from error
