@@ -204,7 +204,6 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     from clozelab import config
     from clozelab.launch import experiments, plugins
     from clozelab.launch.sweep import GatedLoader
-    from clozelab.report.tracked import track_sweep
     from clozelab.suggestions import CONF_DIR
 
     if {"-h", "--help"} & set(words):
@@ -225,7 +224,6 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
         status = _guarded(lambda: _job(verb, cfg), verb)
 
     task.clozelab_verb = verb  # type: ignore[attr-defined]  # the launcher starts `python -m clozelab VERB`
-    task.clozelab_track = track_sweep  # type: ignore[attr-defined]  # the launcher knows of no tracker
     words = experiments.take_one_file(words)
     flags = [word for word in words if word in ("-m", "--multirun")]  # known to Hydra's parser before `name=value` only
     sys.argv = [f"clozelab {verb}", *flags[:1], *(word for word in words if word not in flags)]

@@ -1,5 +1,4 @@
-"""Scores along pre-training: which rows belong together, how far each is, and what is said of one arm overtaking
-another."""
+"""Scores along pre-training: which rows belong together, how far each is, and what the report shows of them."""
 
 from __future__ import annotations
 
@@ -12,13 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clozelab.report.plots import races_to_draw
 from clozelab.report.render import Report, write_latex, write_report
 from clozelab.runs.find import find
 from clozelab.stages.report import print_page
 from clozelab.verdicts.accounts import arm_labels
 from clozelab.verdicts.experiment import find_experiment, load_experiment
-from clozelab.verdicts.points import Race, find_races, sentence
 from clozelab.verdicts.table import build_table, find_lines
 
 FIGURE_5 = "figure5_training_steps"
@@ -49,17 +46,6 @@ def make_figure(
                     config = {"encoder_arm": arm, "encoder_fraction": percent / 100}
                     writers.finetune(root, f"{arm}_{percent:02d}", task, (seed, 1), score, config=config)
     return root
-
-
-def races(root: Path) -> list[Race]:
-    collected = find(root)
-    experiment = load_experiment(find_experiment(FIGURE_5))
-    table = build_table(experiment, collected)
-    return find_races(find_lines(experiment, collected), table)
-
-
-def said(root: Path) -> list[str]:
-    return [sentence(race) for race in races(root)]
 
 
 def written(root: Path, name: str = FIGURE_5) -> Report:
@@ -95,52 +81,7 @@ def test_unknown_tokens_are_not_made_up(tmp_path: Path, writers: Any) -> None:
         path.unlink()
     lines = find_lines(load_experiment(find_experiment(FIGURE_5)), find(root))
     assert lines[0].tokens == {} and len(lines[1].tokens) == 6
-    assert "from 5 % of the steps on" in said(root)[0]
     assert (written(root).folder / "points.png").is_file()
-
-
-def test_a_crossing_that_intervals_support(tmp_path: Path, writers: Any) -> None:
-    root = make_figure(tmp_path, writers, (-5.0, -3.0, 0.1, 4.0, 5.0, 6.0))
-    assert said(root)[0] == (
-        "The mean difference mlm \u2212 ltr changes sign between 100 k tokens and 250 k tokens; intervals lie below "
-        "zero at 50 k tokens and 100 k tokens and above zero from 500 k tokens on: they support a crossing."
-    )
-
-
-@pytest.mark.parametrize(
-    ("leads", "sure"),
-    [
-        ((-0.2, -0.1, 0.1, 0.2, 0.1, 0.2), "no interval excludes zero, so they do not support a crossing."),
-        (
-            (-0.2, -0.1, 0.1, 4.0, 5.0, 6.0),
-            "zero from 500 k tokens on and nowhere below it, so they do not support a crossing.",
-        ),
-    ],
-)
-def test_a_change_of_sign_is_not_yet_a_crossing(
-    tmp_path: Path, writers: Any, leads: Sequence[float], sure: str
-) -> None:
-    text = said(make_figure(tmp_path, writers, leads))[0]
-    assert "changes sign between 100 k tokens and 250 k tokens" in text and text.endswith(sure)
-
-
-@pytest.mark.usefixtures("without_plots")
-def test_collapsed_runs_make_no_crossing(tmp_path: Path, writers: Any) -> None:
-    """At two points MLM is ahead wherever its runs read their input, and behind with those that did not."""
-    root = make_figure(tmp_path, writers, (1.0, 1.0, 5.0, 5.0, 5.0, 5.0))
-    for number, percent in enumerate(PERCENTS):
-        for seed in (1, 2, 3):
-            for arm, ahead in (("mlm", -15.0 if percent <= 10 else 5.0), ("ltr", 0.0)):
-                config = {"encoder_arm": arm, "encoder_fraction": percent / 100}
-                score, is_collapsed = 60.0 + 2.0 * number + seed + ahead, ahead < 0.0
-                row = f"{arm}_{percent:02d}"
-                writers.finetune(root, row, "mnli", (seed, 2), score, config=config, collapsed=is_collapsed)
-    race = races(root)[0]
-    assert [lead.side for lead in race.leads] == [0, 0, 1, 1, 1, 1]
-    text = sentence(race)
-    assert "does not change sign" in text and "crossing" not in text
-    assert text.endswith("; 2 point(s) that rest on collapsed runs are left out.")
-    assert "without collapsed runs +1.0 [+0.3, +1.7]" in (written(root).folder / "report.md").read_text()
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -153,12 +94,6 @@ def test_points_cut_to_other_lengths_are_said(tmp_path: Path, writers: Any) -> N
     claims = (written(root).folder / "report.md").read_text().split("## The claims")[1]
     assert "texts cut to 128 against 64 tokens" in next(li for li in claims.split("\n") if "500k to 1M" in li)
     assert "texts cut" not in next(li for li in claims.split("\n") if "MLM ends above LTR" in li)
-
-
-def test_no_change_of_sign(tmp_path: Path, writers: Any) -> None:
-    text = said(make_figure(tmp_path, writers, (0.2, 3.0, 0.2, 4.0, 5.0, 6.0)))[0]
-    assert "does not change sign within the run (mlm is ahead at every point)" in text
-    assert text.endswith("intervals lie above zero at 100 k tokens, 500 k tokens, 750 k tokens and 1 M tokens.")
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -180,61 +115,27 @@ def test_lines_begin_at_their_floors(tmp_path: Path, writers: Any) -> None:
     assert "before any step" in drawn and "before any step" not in without
 
 
-@pytest.mark.usefixtures("without_plots")
-def test_one_seed_shows_no_crossing(tmp_path: Path, writers: Any) -> None:
-    root = make_figure(tmp_path, writers, (-5.0, -3.0, 3.0, 4.0, 5.0, 6.0), seeds=(1,))
-    for percent, lead in zip(PERCENTS, (-5.0, -3.0, 3.0, 4.0, 5.0, 6.0), strict=True):
-        for arm, ahead in (("mlm", 0.1 + lead), ("ltr", 0.0)):
-            config = {"encoder_arm": arm, "encoder_fraction": percent / 100}
-            writers.finetune(root, f"{arm}_{percent:02d}", "mnli", (1, 2), 60.0 + ahead, config=config)
-    text = said(root)[0]
-    assert "changes sign between 100 k tokens and 250 k tokens" in text
-    assert text.endswith("with one pre-training seed an arm, that may be the luck of two runs and shows no crossing.")
-    leads = races(root)[0].leads
-    assert all(abs(lead.link.difference.mean) > lead.link.difference.half_width for lead in leads)
-    assert [lead.side for lead in leads] == [0] * 6  # of no other runs
-    point = written(root).page["races"][0]["points"][0]
-    assert point["interval"] and point["note"] == "fine-tuning seeds only"
-
-
-@pytest.mark.usefixtures("without_plots")
-def test_points_that_are_not_there_or_not_comparable(tmp_path: Path, writers: Any) -> None:
-    root = make_figure(tmp_path, writers, (None, -3.0, None, 4.0, None, None))
-    assert "changes sign between 100 k tokens and 500 k tokens" in said(root)[0]
-    for path in root.glob("pretrain/ltr/*/run.json"):
-        state = json.loads(path.read_text())
-        state["facts"]["tokens"] = 2_000_000
-        path.write_text(json.dumps(state))
-    assert said(root)[0].startswith("mlm \u2212 ltr: not comparable (arms not matched: 1 M against 2 M tokens")
-    assert "arms not matched" in written(root).page["races"][0]["points"][0]["note"]
-
-
-def test_differences_are_drawn_where_two_arms_can_be_compared(tmp_path: Path, writers: Any) -> None:
-    root = make_figure(tmp_path, writers, (-5.0, None, None, 4.0, None, None))
-    found = races(root)
-    assert races_to_draw(found) == {"mnli": found[0]} and len(found[0].leads) == 2
-    assert races_to_draw([*found, *found]) == {}  # three arms or more
+def test_the_difference_of_two_lines_is_drawn_below_them(tmp_path: Path, writers: Any) -> None:
+    """It needs comparable rows: without pre-training runs of one arm nothing says what that has seen."""
+    root = make_figure(tmp_path, writers, (-5.0, None, None, 4.0, None, None), task="snli_95k")
+    report = written(root)
+    assert "mlm \u2212 ltr, points" in (report.folder / "points.svg").read_text()
+    assert "## Along pre-training" in (report.folder / "report.md").read_text()
+    assert "<h2>Along pre-training</h2>" in (report.folder / "report.html").read_text()
+    with_both = (report.folder / "points.svg").read_text()
     for path in root.glob("pretrain/ltr/*/run.json"):
         path.unlink()
-    assert races(root) and races_to_draw(races(root)) == {}
-    assert (written(root).folder / "points.svg").is_file()  # the scores are
+    assert (written(root).folder / "points.svg").read_text() != with_both
 
 
 @pytest.mark.usefixtures("without_plots")
-def test_the_report_shows_points_and_names_arms(tmp_path: Path, writers: Any) -> None:
+def test_the_report_says_where_one_arm_overtakes_another(tmp_path: Path, writers: Any) -> None:
     root = make_figure(tmp_path, writers, (-5.0, -3.0, 0.1, 4.0, 5.0, 6.0), task="snli_95k")
     report = written(root)
     text = (report.folder / "report.md").read_text()
-    assert "## Along pre-training" in text and "changes sign between" in text
-    assert "SNLI-95k (stand-in for MNLI-m). The mean difference" in text
-    assert "| 5 % | 50 k | 57.0 \u00b1 2.2 | 62.0 \u00b1 2.5 | \u22125.0 | [\u22125.7, \u22124.3] |  |" in text
-    assert "<h2>Along pre-training</h2>" in (report.folder / "report.html").read_text()
     tex = write_latex(report.page, tmp_path / "report.tex").read_text()
-    assert r"5 \% & 50 k & 57.0 $\pm$ 2.2 & 62.0 $\pm$ 2.5 & $-$5.0 & [$-$5.7, $-$4.3] \\" in tex
-    assert r"The mean difference mlm $-$ ltr changes sign" in tex
     console = Console(width=400, file=io.StringIO())
     print_page(report.page, console)
-    assert report.page["races"][0]["sentence"] in console.file.getvalue()
     # MLM is 3 points behind at 100 k tokens and 0.1 ahead at 250 k; straight lines over the logarithm.
     place = "at 243 k tokens"
     assert f"mlm overtakes ltr {place}; 95 % interval: [" in text and f"mlm overtakes ltr {place}" in tex

@@ -33,8 +33,7 @@ from clozelab.verdicts.accounts import costs, known_losses, learnt, problems, pr
 from clozelab.verdicts.experiment import CROSSES, MONOTONE, OUR_SPLIT, PERCENT, SPREAD
 from clozelab.verdicts.judging import ONE_SEED, Judgement, Look, summarise
 from clozelab.verdicts.links import correct, link_between
-from clozelab.verdicts.points import find_races, race_page
-from clozelab.verdicts.table import DataColumn, Table, find_lines
+from clozelab.verdicts.table import DataColumn, Table
 
 POINTS = "points"
 KINDS = {"hold": "holds", "fail": "fails"}
@@ -92,7 +91,6 @@ def build_page(table: Table, judgements: Sequence[Judgement], scale: str, looks:
         "units": in_units(PERCENT, {one.heading: one.unit for one in table.with_results}),
         "difference_units": in_units(POINTS, {one.judged_on: unit_of(one) for one in judgements}),
         "groups": _groups(table),
-        "races": [race_page(race, table) for race in find_races(find_lines(experiment, table.runs), table)],
         "judgements": _judgement_pages(judgements, table, axis),
         "differences": [] if experiment.claims else differences(table),
         "axis": f"{axis:.0f}",

@@ -23,9 +23,9 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatt
 
 from clozelab.metrics.statistics import Estimate
 from clozelab.runs.record import Record
-from clozelab.suggestions import with_direction
+from clozelab.suggestions import MINUS, with_direction
 from clozelab.verdicts.experiment import PERCENT, Row
-from clozelab.verdicts.points import Race
+from clozelab.verdicts.links import SIGNIFICANCE, link_between
 from clozelab.verdicts.table import Cell, DataColumn, Line, Table
 
 matplotlib.use("Agg")
@@ -129,16 +129,6 @@ def _curve_axes(ylabel: str) -> tuple[Figure, Axes]:
     axes.set_ylabel(ylabel)
     axes.xaxis.set_major_formatter(EngFormatter())
     return figure, axes
-
-
-def draw_two(curves: Sequence[tuple[str, Sequence[tuple[int, float]]]], name: str) -> bytes:
-    """Curves of (label, [(tokens, value)]) on one pair of axes, as PNG; `name` is what the values are."""
-    figure, axes = _curve_axes(name)
-    for index, (label, curve) in enumerate(curves):
-        tokens, values = zip(*curve, strict=True)
-        axes.plot(tokens, values, color=_colour(index), linewidth=1.6, marker="o", markersize=3, label=label)
-    axes.legend()
-    return _saved(figure).png
 
 
 def draw_curves(runs: Sequence[Record], labels: dict[str, str]) -> Picture | None:
@@ -249,13 +239,12 @@ def _draw_column(axes: Axes, table: Table, column: DataColumn) -> None:
     _write_title(axes, column)
 
 
-def draw_lines(lines: Sequence[Line], races: Sequence[Race], table: Table) -> Picture | None:
-    """Score with interval along pre-training, one line an arm; below it the difference, where there are two arms."""
+def draw_lines(lines: Sequence[Line], table: Table) -> Picture | None:
+    """Score with interval along pre-training, one line an arm; below it the difference, where there are two lines."""
     columns = [one for one in table.with_results if one.tasks]
     if not lines or not columns:
         return None
-    leads = races_to_draw(races)
-    heights = (3.0, 1.7) if leads else (3.0,)
+    heights = (3.0, 1.7) if len(lines) == 2 else (3.0,)
     across, down = min(ACROSS, len(columns)), -(-len(columns) // ACROSS)
     xlabel = "tokens seen in pre-training" if _has_tokens(lines) else "percent of pre-training's steps"
     ink, paper = plt.rcParams[INK], plt.rcParams[PAPER]
@@ -270,10 +259,10 @@ def draw_lines(lines: Sequence[Line], races: Sequence[Race], table: Table) -> Pi
     for number, column in enumerate(columns):
         panels = grid[len(heights) * (number // across) :, number % across][: len(heights)]
         _draw_scores(panels[0], lines, colours, table, column)
-        if column.key in leads:
-            _draw_leads(panels[1], leads[column.key])
+        if len(lines) == 2:
+            _draw_difference(panels[1], lines, table, column)
             panels[1].set_xlim(panels[0].get_xlim())
-        [axes for axes in panels if axes.get_visible()][-1].set_xlabel(xlabel)
+        panels[-1].set_xlabel(xlabel)
     grid[0, 0].set_ylabel("percent")
     entries = [Line2D([], [], color=colours[one.name], marker="o", label=one.name) for one in lines]
     if any(table.cells[line.floor, one.key].estimate for line in lines if line.floor for one in columns):
@@ -281,12 +270,6 @@ def draw_lines(lines: Sequence[Line], races: Sequence[Race], table: Table) -> Pi
         entries.append(Line2D([], [], color=ink, label="before any step", **hollow))
     entries += _marks(columns, [row for line in lines for row in line.rows.values()], table)
     return _saved(figure, entries, ncols=4)
-
-
-def races_to_draw(races: Sequence[Race]) -> dict[str, Race]:
-    """Key of a data set -> its one race, with something to compare; none where more than two arms race."""
-    found = {race.column.key: race for race in races}
-    return {key: race for key, race in found.items() if race.comparable} if len(found) == len(races) else {}
 
 
 def _has_tokens(lines: Sequence[Line]) -> bool:
@@ -317,19 +300,21 @@ def _draw_scores(
     _scale(axes, lines)
 
 
-def _draw_leads(axes: Axes, race: Race) -> None:
-    """A filled dot where the interval excludes zero, a hollow one where it does not."""
+def _draw_difference(axes: Axes, lines: Sequence[Line], table: Table, column: DataColumn) -> None:
+    """First - second where both have a score that may be compared: a filled dot where the interval excludes zero."""
     ink, faint = plt.rcParams[INK], plt.rcParams[FAINT]
     axes.set_visible(True)
-    both = (race.first, race.second)
-    places = [_places(line, both) for line in both]
+    first, second = lines
+    places = [_places(line, lines) for line in lines]
     axes.axhline(0.0, color=faint, linewidth=1.0)
-    for lead in race.comparable:
-        if (found := lead.link.difference) is not None:
-            face = ink if lead.side else plt.rcParams[PAPER]
-            _point(axes, fmean(one[lead.fraction] for one in places), found, None, ink, "o", markerfacecolor=face)
-    axes.set_title(f"{race.name}, points", fontsize=9, color=faint)
-    _scale(axes, both)
+    for fraction in (one for one in first.rows if one in second.rows):
+        link = link_between(first.rows[fraction], second.rows[fraction], column, table)
+        if link.difference is not None and not link.barred:
+            is_sure = link.p is not None and link.p < SIGNIFICANCE and not link.below
+            face = ink if is_sure else plt.rcParams[PAPER]
+            _point(axes, fmean(one[fraction] for one in places), link.difference, None, ink, "o", markerfacecolor=face)
+    axes.set_title(f"{first.name} {MINUS} {second.name}, points", fontsize=9, color=faint)
+    _scale(axes, lines)
 
 
 def _scale(axes: Axes, lines: Sequence[Line]) -> None:

@@ -29,7 +29,6 @@ from clozelab.verdicts.accounts import arm_labels, encoder_sizes, rows_by_size
 from clozelab.verdicts.comparability import sweep_table
 from clozelab.verdicts.experiment import Experiment
 from clozelab.verdicts.judging import Judgement, look_at
-from clozelab.verdicts.points import find_races
 from clozelab.verdicts.table import Table, build_table, find_lines, is_scored, stand_in_for
 
 SHARE = "share"  # the unit of a held-out accuracy of pre-training, which records keep as a share of one
@@ -183,11 +182,10 @@ def without_html(value: Any) -> Any:
 def _plots(table: Table, folder: Path) -> dict[str, dict[str, str]]:
     """Write NAME.png, NAME.svg and both with -dark, where there is data; name -> style -> the SVG as base64."""
     lines = find_lines(table.experiment, table.runs)
-    races = find_races(lines, table)
     rows, sizes = rows_by_size(table), encoder_sizes(table)
     draw: dict[str, Callable[[], Picture | None]] = {
         "table": lambda: draw_table(table),
-        "points": lambda: draw_lines(lines, races, table),
+        "points": lambda: draw_lines(lines, table),
         "sizes": lambda: draw_sizes(rows, sizes, table),
         "curves": lambda: draw_curves(table.runs.pretrain, arm_labels(table)),
     }

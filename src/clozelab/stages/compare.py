@@ -15,7 +15,7 @@ from clozelab.runs.record import DAMAGED, PERCENT, Record, Score
 from clozelab.suggestions import rough, signed
 from clozelab.terminal import Heading, Words, make_console, make_table, say, verb
 
-HELP = """clozelab compare RUN RUN [data_dir=FOLDER] [--plot FILE]
+HELP = """clozelab compare RUN RUN [data_dir=FOLDER]
 
 Two run folders: the configuration and inputs that differ, held-out figures at the last evaluation and at equal tokens,
 scores (of the best evaluation), and, for two fine-tuning runs on one task, a paired test on their common
@@ -23,7 +23,8 @@ examples: McNemar's exact test of right and wrong answers, a paired bootstrap fo
 runs: another seed may differ more than they do.
 
   data_dir=FOLDER   where the task's files lie, should they have moved (SQuAD's right answers)
-  --plot FILE       draw both held-out curves as PNG"""
+
+`clozelab report FOLDER` draws the curves of all runs below a folder."""
 NONE = "(none)"
 PARTS: dict[str, Any] = {
     "configuration": {"config": True, "inputs": True, "results_version": True},
@@ -33,7 +34,7 @@ PARTS: dict[str, Any] = {
 Curve = list[tuple[int, float]]  # [(tokens, value)]
 
 
-@verb("compare", HELP, names=(2, 2), keys=("data_dir",), options=("plot",))
+@verb("compare", HELP, names=(2, 2), keys=("data_dir",))
 def main(said: Words) -> int:
     """Print the comparison; returns the exit status."""
     one, two = pair = [open_run(name) for name in said.names]
@@ -53,8 +54,6 @@ def main(said: Words) -> int:
                 say(console, line)
         except ValueError as error:
             say(console, f"no paired test: {error}", style="yellow")
-    if "plot" in said.options:
-        plot(one, two, Path(said.options["plot"]), console)
     return 0
 
 
@@ -174,21 +173,3 @@ def show_figures(one: Record, two: Record, console: Console) -> None:
         said = f"Scores are those of each run's best evaluation by {one.metric.removeprefix('validation/')}"
         how = "as in reports; held-out figures are those of the last one."
         say(console, f"{said} ({', '.join(steps)}), {how}", style="dim")
-
-
-def plot(one: Record, two: Record, path: Path, console: Console) -> None:
-    """Draw what says most of each run: the loss of pre-training, the selecting score of fine-tuning.
-
-    ValueError: a run has no such figure yet.
-    """
-    from clozelab.report.plots import draw_two, look  # matplotlib takes a second
-
-    lines = []
-    for letter, record in (("A", one), ("B", two)):
-        curves, key = read_validation(record), record.metric or "validation/loss"
-        if key not in curves:
-            raise ValueError(f"{record.folder} has no {key} in its metrics.csv to draw")
-        lines.append((f"{letter} {title(record)}", curves[key]))
-    with look("light"):
-        path.write_bytes(draw_two(lines, with_unit(one, one.metric or "validation/loss")))
-    say(console, f"Plot: {path.resolve()}")

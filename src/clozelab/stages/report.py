@@ -101,8 +101,6 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
             for table in _score_tables(group, console.width):
                 console.print(table)
     columns: Sequence[str]
-    for race in page["races"]:
-        console.print(escape(f"{race['judged_on']}. {race['sentence']}"), highlight=False)
     if page["judgements"]:
         said = "paper" if page["has_paper"] else "claimed"
         columns = "verdict", "claim", "judged on", said, "ours", "interval\ncorrected p"

@@ -1,7 +1,6 @@
 """What two fine-tuning runs answered to the same examples, and whether their scores differ by more than chance.
 
-Another seed of either may end elsewhere: so it stands in a note beside a claim with one pre-training seed, and decides
-no verdict. Span tasks keep no gold answers in their run folders, and get no note.
+Another seed of either may end elsewhere: so it decides no verdict, and stands in `clozelab compare` alone.
 """
 
 from __future__ import annotations
@@ -53,10 +52,10 @@ def paired_test(one: Record, two: Record, data_dir: str | None = None) -> Paired
             raise ValueError(f"{record.place} is no complete fine-tuning run")
     if one.task != two.task:
         raise ValueError(f"they are on different tasks ({one.task} and {two.task})")
-    first, second = (_read(run.folder / "predictions.jsonl") for run in (one, two))
+    first, second = (read_answers(run.folder / "predictions.jsonl") for run in (one, two))
     if first.labels is None and first.ids == second.ids:
         return _questions(one, two, first, second, data_dir)
-    return _pair(one, first, second, one.metric.rpartition("/")[2])
+    return pair_runs(one, first, second, one.metric.rpartition("/")[2])
 
 
 def describe(test: PairedTest) -> list[str]:
@@ -71,31 +70,7 @@ def describe(test: PairedTest) -> list[str]:
     return [*lines, f"  {test.metric}, B - A: {signed(-gap.difference)} points, {interval} {how}"]
 
 
-def compare_examples(first: Record, second: Record, metric: str) -> str:
-    """What these two runs' answers say, in words; empty where there is nothing to pair."""
-    score, name = metric.rpartition("/")[2], "predictions.jsonl"
-    for path in first.folder.glob("predictions_*.jsonl"):  # a second development set is named before the score
-        other = path.stem.removeprefix("predictions_")
-        if score.startswith(f"{other}_"):
-            score, name = score.removeprefix(f"{other}_"), path.name
-    files = [run.folder / name for run in (first, second)]
-    if not all(path.is_file() for path in files):
-        return ""
-    try:
-        found = _pair(first, _read(files[0]), _read(files[1]), score)
-    except ValueError:
-        return ""
-    gap, right = found.bootstrap, found.mcnemar
-    said = f"95 % of resampled examples give {signed(gap.low)} to {signed(gap.high)} points"
-    if found.metric == "accuracy" and right is not None:
-        counts = f"{right.only_first} against {right.only_second} times"
-        said = f"right where the other is wrong {counts}, McNemar p = {right.p_value:.2g}"
-        if right.only_first + right.only_second == 0:
-            said = "both answer the same examples rightly"
-    return f"on these examples, this pair of runs ({first.seeds}): {said}; says nothing about pre-training seeds"
-
-
-def _read(path: Path) -> Answers:
+def read_answers(path: Path) -> Answers:
     """A predictions file in its order; a question task's is predictions.json. ValueError: it cannot be read."""
     questions = path.with_name("predictions.json")
     try:
@@ -109,7 +84,7 @@ def _read(path: Path) -> Answers:
         raise ValueError(f"{path.parent} has no readable predictions ({error})") from error
 
 
-def _pair(run: Record, first: Answers, second: Answers, metric: str) -> PairedTest:
+def pair_runs(run: Record, first: Answers, second: Answers, metric: str) -> PairedTest:
     """Test two runs' answers to labelled examples; `run` knows the task's labels in their order."""
     if first.ids != second.ids or first.labels != second.labels or not first.labels:
         raise ValueError("they were not scored on the same examples with the same labels")

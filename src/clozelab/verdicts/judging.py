@@ -27,8 +27,7 @@ from clozelab.metrics.statistics import (
 )
 from clozelab.suggestions import duration
 from clozelab.verdicts.accounts import Crossing, find_crossing, seed_seconds
-from clozelab.verdicts.examples import compare_examples
-from clozelab.verdicts.experiment import ALL_COLUMNS, AVERAGES, CROSSES, FALLING, ORDER, SPREAD, Claim, Experiment
+from clozelab.verdicts.experiment import ALL_COLUMNS, AVERAGES, CROSSES, FALLING, SPREAD, Claim, Experiment
 from clozelab.verdicts.links import SIGNIFICANCE, Case, Correction, Link, correct, families_of, find_cases
 from clozelab.verdicts.table import DataColumn, Table, build_table
 
@@ -299,12 +298,6 @@ def _notes(
         elif weakest.is_tested and weakest.healthy:
             found = f"{found}; p is the larger one, with or without"
         notes.append(found)
-    if verdict == ONE_SEED and case.claim.kind == ORDER and len(case.links) == 1:
-        # The two rows' answers to the same examples, by the first pair of runs that both have.
-        (_, one, column), (_, other, _) = case.links[0].terms
-        first, second = (table.cells[row, column.key].runs for row in (one, other))
-        if common := sorted(first.keys() & second.keys()):
-            notes.append(compare_examples(first[common[0]], second[common[0]], column.metric))
     return notes
 
 
