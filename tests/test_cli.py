@@ -105,7 +105,6 @@ def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type
         (["report", "table5_pretraining_tasks", "scale=demo"], 1, "no run below"),
         (["runs"], 1, "give runs_dir=FOLDER"),
         (["compare", "one"], 1, "takes 2 names"),
-        (["explain-cell", "table5_pretraining_tasks", "mlm", "QNLI", "scale=demo"], 1, "no run below"),
         (["gc", "--delte"], 1, "did you mean '--delete'?"),
         (["plan", "table5_pretraining_tasks", "budget=soon"], 1, "budget=soon: give a time above zero, such as 2h"),
         (["plan", "table5_pretraining_tasks", "budget=2h", "matched_by=foo"], 1, "can be matched by steps, tokens"),

@@ -41,14 +41,13 @@ PLAIN_VERBS = {
     "pack": "records, scores and predictions of runs in one small file",
     "pool": "runs of several machines and days, from their packs, in one table",
     "compare": "two runs: what differs, how they learnt, a paired test on the same examples",
-    "explain-cell": "the runs behind a cell of an experiment's table, and the commands that make them",
     "export": "the encoder of an unfinished run, from its checkpoint",
     "gc": "what could be deleted: checkpoints of complete runs, leftovers, unused cache",
     "submit": "the submission zip of a benchmark from runs with predict_test=true",
     "list": "experiments with their status",
 }
 PLACES = {verb: f"inventory.{verb}" for verb in ("runs", "status", "gc")}
-PLACES |= {"list": "inventory.list_all", "doctor": "plan.doctor", "explain-cell": "explain_cell.main"}
+PLACES |= {"list": "inventory.list_all", "doctor": "plan.doctor"}
 PLACES |= {"export": "submit.export", "register": "reproduce.register"}
 PLACES |= {"pack": "travel.pack", "pool": "travel.pool"}
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of its name."""

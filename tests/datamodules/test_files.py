@@ -26,7 +26,6 @@ from clozelab.datamodules.files import (
     refuse_wrong_file,
     require_file,
     text_lines,
-    whole_sha256,
 )
 from clozelab.datamodules.labelled import TableFormat
 
@@ -205,31 +204,6 @@ def test_a_row_that_is_cut_at_the_end_of_the_file_is_no_dirt(tmp_path: Path, end
     else:
         with pytest.raises(ValueError, match=r"train\.tsv:502: 1 fields, expected 2: .* it was cut; fetch it again"):
             table.read(path)
-
-
-@pytest.mark.parametrize("share", [0.5, 0.25, 0.99, 0.03, 0.0025])
-def test_half_a_file_is_told_from_another_one(tmp_path: Path, share: float) -> None:
-    """Cut at the end of a line it looks whole; the note of the first reading knows how it went on."""
-    path, cache = tmp_path / "train.tsv", tmp_path / "cache"
-    lines = [f"the film number {number}\t{number % 2}\n" for number in range(400)]
-    path.write_text("".join(lines))
-    whole = whole_sha256(path, cache)
-    assert whole == file_sha256(path) == whole_sha256(path, cache)
-    path.write_text("".join(lines[: int(share * len(lines))]))
-    for _ in range(2):
-        with pytest.raises(
-            ValueError, match=r"train\.tsv is only the beginning, .* fetch it again, or delete (.*)\.json"
-        ):
-            whole_sha256(path, cache)
-    path.write_text("".join(lines))
-    assert whole_sha256(path, cache) == whole
-    path.write_text("".join(lines[200:]))  # shorter, and not the beginning
-    assert whole_sha256(path, cache) == file_sha256(path)
-    path.write_text("".join(lines))  # longer: there may be more data every day
-    assert whole_sha256(path, cache) == whole
-    path.write_text("".join(lines[:200]))
-    next((cache / "files").iterdir()).unlink()  # as the message says
-    assert whole_sha256(path, cache) == file_sha256(path)
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst"])

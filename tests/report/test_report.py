@@ -503,17 +503,3 @@ def test_what_scores_are_of(make_runs: Callable[..., Path], writers: Any, withou
     experiment = load_experiment(find_experiment("table5_pretraining_tasks")).model_copy(update={"split": "test"})
     write_report(experiment, root, root / "other", scale="demo")
     assert "ours on the dev sets and the paper's on the test sets; ours is" in (root / "other/report.md").read_text()
-
-
-def test_utilisation_is_of_the_highest_ceiling_of_a_machine(
-    make_runs: Callable[..., Path], without_plots: None
-) -> None:
-    """A ceiling measured beside other work would flatter its run."""
-    root = full(make_runs)
-    for folder in root.glob("pretrain/*/*"):
-        state = json.loads((folder / "run.json").read_text())
-        state["facts"] |= {"matmul_ceiling": 50.0 if folder.parent.name == "mlm" else 100.0, "mfu": 0.4}
-        (folder / "run.json").write_text(json.dumps(state))
-    md = texts(written(root))["report.md"]
-    shares = {line.split("|")[1].strip(): line for line in md.splitlines() if line.startswith("| pre-training ")}
-    assert "20%" in shares["pre-training No NSP"] and "40%" in shares["pre-training MLM & NSP"]

@@ -34,10 +34,6 @@ def test_best_run_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     with zipfile.ZipFile(out) as archive:
         assert archive.read("RTE.tsv").splitlines()[1] == b"0\tnot_entailment"
     assert "rte-better" in capsys.readouterr().out
-    assert main(["--check", str(out)]) == 0
-    out.write_bytes(out.read_bytes()[:-50])
-    assert main(["--check", str(out)]) == 1
-    assert "1 problem(s)" in capsys.readouterr().out
 
 
 def test_a_stand_ins_model_is_taken_only_where_there_is_no_other(
@@ -63,7 +59,7 @@ def test_missing_sets_are_an_error_or_placeholders(tmp_path: Path, capsys: pytes
     assert not out.exists()
     assert main(["glue", folder, f"out={out}", "--placeholders"]) == 0
     assert capsys.readouterr().out.count("placeholder") == len(TEST_SETS) - 1
-    assert main(["--check", str(out)]) == 0
+    assert out.is_file()
 
 
 def test_wrong_use(tmp_path: Path) -> None:

@@ -16,11 +16,9 @@ import logging
 import re
 import shutil
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
-from itertools import accumulate, groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,7 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from clozelab.corpus.files import COMPRESSIONS, file_sha256, lines_of, write_whole
+from clozelab.corpus.files import COMPRESSIONS, file_sha256, lines_of
 from clozelab.corpus.generated import BASELINES_FILE, generator_of
 
 log = logging.getLogger(__name__)
@@ -127,28 +125,6 @@ def baselines_of(data_dir: str | Path, path: Path) -> Scores:
 def fingerprint_of(parts: Mapping[str, Any]) -> str:
     """sha256 of plain values, whatever their order."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=list).encode()).hexdigest()
-
-
-def whole_sha256(path: Path, cache_dir: Path) -> str:
-    """sha256 of a data file; ValueError where it is only the beginning of what was read here before (cut at the end of
-    a line it looks whole): a note in the cache has checksums of 256 beginnings of the file, and of shorter ones."""
-    content, known = path.read_bytes(), dict[int, int]()
-    note = cache_dir / "files" / f"{content_key({'path': str(path.resolve())})}.json"
-    with suppress(OSError, ValueError, TypeError):
-        known = dict(json.loads(note.read_text(encoding="utf-8")))
-    place = max((end for end in known if end <= len(content)), default=0)
-    if place and max(known) > len(content) and zlib.crc32(content[:place]) == known[place]:
-        raise ValueError(
-            f"{path} is only the beginning, {len(content):,} bytes, of the {max(known):,} that were read here before: "
-            f"it was cut; fetch it again, or delete {note} if it is meant to be shorter"
-        )
-    ends = sorted(
-        {len(content) * part // 256 for part in range(257)} | {1 << n for n in range(len(content).bit_length())}
-    )
-    grown = accumulate(pairwise(ends), lambda crc, ends: zlib.crc32(content[slice(*ends)], crc), initial=0)
-    note.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(note, [json.dumps([*zip(ends, grown, strict=True)])])  # jobs of one sweep read and write the same note
-    return hashlib.sha256(content).hexdigest()
 
 
 def content_key(parts: Mapping[str, Any]) -> str:

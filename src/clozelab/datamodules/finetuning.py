@@ -135,7 +135,7 @@ class FinetuningDataModule(LightningDataModule):
     @cached_property
     def source_fingerprint(self) -> str:
         """Names the files' content and how it is read: where it is equal, runs of different encoders are comparable."""
-        found = [files.whole_sha256(path, self.inputs.cache_dir) for path in (self.train_path, self.validation_path)]
+        found = [file_sha256(path) for path in (self.train_path, self.validation_path)]
         return fingerprint_of({"files": found, **self.reading})
 
     @cached_property

@@ -27,7 +27,7 @@ Every run folder: arm or row, task, seeds, status, headline score, time, beginni
 
   status=failed,killed   only these; status is complete, running, killed, interrupted, failed or damaged
   scale= stage= name= task= seeds=   likewise (name: arm or row; seeds: 1, or pre-training/fine-tuning 1/2)
-  --csv                  every field, with whole fingerprints and folders
+  --csv                  every field, with whole fingerprints, folders and the command that makes each run
 
 killed: the record says running, but no process holds the folder. The same command goes on where it was."""
 STATUS_HELP = """clozelab status [EXPERIMENT] [scale=NAME] [runs_dir=FOLDER]
@@ -55,7 +55,7 @@ LIST_HELP = """clozelab list [runs_dir=FOLDER]
 The experiments that come with the project; for each scale that has runs: how many are done, and the verdicts."""
 FILTERS = ("status", "scale", "stage", "name", "task", "seeds")
 FIELDS = ("experiment", "scale", "stage", "name", "task", "seeds", "status", "metric", "score", "seconds", "started",
-          "machine", "fingerprint", "place", "problem")  # fmt: skip
+          "machine", "fingerprint", "place", "problem", "command")  # fmt: skip
 USUAL_GARBAGE = ("checkpoints", "leftovers", "cache")
 SILENT_SECONDS = 600.0
 """After so long without a new line, a run's silence is worth saying."""

@@ -15,18 +15,18 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clozelab.metrics.glue import TEST_SETS, placeholder, submission_problems, write_submission
+from clozelab.metrics.glue import TEST_SETS, placeholder, write_submission
 from clozelab.terminal import Words, verb
 
 HELP = """clozelab submit glue RUNS... [out=FILE] [--placeholders]
-clozelab submit --check FILE
 
 Packs the test predictions of fine-tuning runs (predict_test=true) into a GLUE submission. RUNS are run folders, or
 folders above them; of several runs on one test set the best on its validation split is taken.
 
   out=FILE          where the zip goes (glue_submission.zip)
   --placeholders    fill test sets that no run has predicted with one constant answer
-  --check FILE      say everything that the server would turn a submission away for"""
+
+What the server would turn away is refused, and nothing is written then."""
 
 EXPORT_HELP = """clozelab export RUN [FOLDER]
 
@@ -45,16 +45,9 @@ class Candidate(NamedTuple):
     task: str
 
 
-@verb("submit", HELP, names=(0, None), keys=("out",), flags=("placeholders", "check"))
+@verb("submit", HELP, names=(0, None), keys=("out",), flags=("placeholders",))
 def main(said: Words) -> int:
-    """Write or check a submission; returns the exit status, 1 where a checked one is not valid."""
-    if "check" in said.flags:
-        if not said.names:
-            raise ValueError("submit --check needs a file: `clozelab submit --check glue_submission.zip`")
-        checked = {path: submission_problems(Path(path)) for path in said.names}
-        for path, problems in checked.items():
-            print(f"{path}: " + ("\n  ".join([f"{len(problems)} problem(s)", *problems]) if problems else "valid"))
-        return 1 if any(checked.values()) else 0
+    """Write a submission; returns the exit status."""
     if said.names[:1] != ["glue"]:
         raise ValueError(
             f"submit knows one benchmark: `clozelab submit glue RUNS...`, not {said.names[:1] or 'nothing'}"

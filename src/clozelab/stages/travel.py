@@ -29,8 +29,8 @@ from clozelab.runs.record import COPY_FILE, LOCK_FILE, RUN_FILE, Record, read_re
 from clozelab.runs.upkeep import LAUNCH_FILE, merge_launches
 from clozelab.suggestions import own_text
 from clozelab.terminal import parse, path_of, say, wants_help
-from clozelab.verdicts.comparability import settings, sweep_table
-from clozelab.verdicts.experiment import RATE_KEYS, find_experiment, load_experiment
+from clozelab.verdicts.comparability import sweep_table
+from clozelab.verdicts.experiment import find_experiment, load_experiment
 from clozelab.verdicts.judging import LOOKS_FILE
 from clozelab.verdicts.table import Table, build_table
 
@@ -50,8 +50,8 @@ Puts the runs of packs into runs_dir (default `runs`), beside those that are the
 reproduce find one table. The same pack again changes nothing.
 
 All of it is refused, before anything is written, where a pack is damaged, has another results version, judges an
-experiment by other claims or trained a row in another way than another pack, or has another run of a cell that is
-there already."""
+experiment by other claims than another pack, or has another run of a cell that is there already. Runs of one row that
+were made in different ways are named by the report, which then decides nothing by them."""
 FILTERS = ("stage", "name", "task", "seeds")
 PACKED = ("complete", "failed", "interrupted")
 MERGED = (LOOKS_FILE, str(LAUNCH_FILE))
@@ -203,7 +203,6 @@ def pool(words: Sequence[str]) -> int:
             parcels.append(parcel)
         _check_claims(parcels)
         there = find(target).records if target.is_dir() else []
-        _check_protocols(parcels, there)
         _check_cells(parcels, there)
         new = _missing(parcels, target)
         _put(new, target)
@@ -227,28 +226,6 @@ def _check_claims(parcels: Iterable[Parcel]) -> None:
                     f"{parcel.path}: its {parcel.manifest.experiment} has other {' and '.join(apart)} than that of "
                     f"{other.path}; pack both with one paper.yaml"
                 )
-
-
-def _check_protocols(parcels: Iterable[Parcel], there: Sequence[Record]) -> None:
-    """ValueError where a row of an experiment was made in one way in one pack, and in another way elsewhere."""
-    judged = {one.manifest.experiment for one in parcels} - {""}
-    known: dict[tuple[str, ...], dict[str, tuple[str, str]]] = {}
-    sources = [("runs_dir", there), *((str(one.path), one.records) for one in parcels)]
-    for source, records in sources:
-        mine: dict[tuple[str, ...], dict[str, set[str]]] = {}
-        for one in (one for one in records if one.experiment in judged and one.is_complete):
-            group = mine.setdefault((one.experiment, one.scale, one.stage, one.name, one.task), {})
-            for key, value in settings(one).items():
-                group.setdefault(key, set()).add(value)
-        for names, values in mine.items():
-            theirs = known.setdefault(names, {key: (", ".join(sorted(all_)), source) for key, all_ in values.items()})
-            for key in sorted((values.keys() | theirs.keys()) - {*RATE_KEYS}):
-                now, (before, where) = ", ".join(sorted(values.get(key, {"none"}))), theirs.get(key, ("none", source))
-                if not set(now.split(", ")) & set(before.split(", ")):
-                    raise ValueError(
-                        f"{source}: {' '.join(filter(None, names[2:]))} was made with {key} {now}, and with {before} "
-                        f"in {where}: they are no runs of one table"
-                    )
 
 
 def _check_cells(parcels: Iterable[Parcel], there: Sequence[Record]) -> None:

@@ -102,15 +102,6 @@ def costs(table: Table) -> list[dict[str, str]]:
     lines += [(f"fine-tuning {row.label}", tuned[row.name]) for row in table.experiment.rows if row.name in tuned]
     measured = grouped(runs.evaluate)
     lines += [(f"evaluation {row.label}", measured[row.name]) for row in table.experiment.rows if row.name in measured]
-    # Utilisation is of the highest ceiling of a machine and precision: one measured beside other work flatters.
-    machines = grouped(runs.runs, lambda run: (_host(run.host), run.facts.get("precision"))).values()
-    ceilings = [max(run.facts.get("matmul_ceiling") or 0.0 for run in mine) for mine in machines]
-    highest = {run.folder: ceiling for ceiling, mine in zip(ceilings, machines, strict=True) for run in mine}
-
-    def utilisation(run: Record) -> float | None:
-        mfu, ceiling = run.facts.get("mfu"), run.facts.get("matmul_ceiling")
-        return mfu * (ceiling / highest[run.folder]) if mfu and ceiling else mfu
-
     entries = []
     for label, mine in [*lines, ("all", runs.runs)]:
         complete = [run for run in mine if run.is_complete]
@@ -121,7 +112,7 @@ def costs(table: Table) -> list[dict[str, str]]:
                 "runs": f"{len(complete)} of {len(mine)}",
                 "tokens": _mean(complete, "tokens"),
                 "speed": _mean(complete, "tokens_per_second"),
-                "mfu": _mean(complete, utilisation, "{:.0%}"),
+                "mfu": _mean(complete, "mfu", "{:.0%}"),
                 "time": duration(sum(seconds)) if seconds else DASH,
             }
         )
