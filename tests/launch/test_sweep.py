@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.config import COPIES
 from clozelab.launch.jobs import plan_job
-from clozelab.launch.sweep import CONFIGURATION_ERRORS, ReadOnce, Sweep, hydra_config, without_hydra
+from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, hydra_config, make_loader, without_hydra
 from clozelab.runs.fingerprint import canonical
 from clozelab.suggestions import EXPERIMENTS_DIR
 
@@ -24,11 +24,10 @@ def opened(experiment: str, name: str, *words: str) -> Sweep:
 
 
 def as_hydra_does(sweep: Sweep, job: Sequence[str]) -> DictConfig:
-    """By a loader that reads every file for this job alone."""
-    loader: Any = copy.copy(sweep.composer.loader)
-    assert isinstance(loader.repository, ReadOnce)
-    loader.repository = loader.repository.delegate
-    return loader.load_sweep_config(sweep.master, list(job))
+    """By a loader that has composed no other job."""
+    sources = sweep.master.hydra.runtime.config_sources
+    folder = next(Path(one.path) for one in sources if one.provider == "command-line")
+    return make_loader(folder).load_sweep_config(sweep.master, list(job))
 
 
 def seen(config: DictConfig) -> tuple[Any, Any, str]:

@@ -68,9 +68,7 @@ def test_the_pre_flight_of_a_prepared_world(places: list[str], capsys: pytest.Ca
     assert logging.getLogger("clozelab").isEnabledFor(logging.WARNING), "silent for the pre-flight only"
     text = capsys.readouterr().out
     assert "Pre-flight of table5_pretraining_tasks (demo)" in text and ERROR not in text
-    # Nothing has been timed here, so the FLOPs have to tell.
     assert subject.budget.stages == {"pre-training": None, "fine-tuning": None}
-    assert subject.budget.by_flops is not None and 0.0 < subject.budget.by_flops < 36_000.0  # of a starved machine
     # The training file of one task now knows one label only.
     path = Path(places[0].partition("=")[2]) / "glue" / "MRPC" / "train.tsv"
     before = path.read_text(encoding="utf-8")
@@ -94,7 +92,7 @@ def test_the_planner_s_speeds_tell_the_time(places: list[str], monkeypatch: pyte
     monkeypatch.setattr("clozelab.planning.cost.measured_speeds", speeds)
     time = gather(EXPERIMENT, ["scale=demo", *places, ONE_ROW, "finetune.task=mrpc"]).budget
     assert asked == [False, False], "the pre-flight times nothing"
-    assert 60.0 < (time.stages["pre-training"] or 0.0) < 7200.0 and time.by_flops is None
+    assert 60.0 < (time.stages["pre-training"] or 0.0) < 7200.0
 
 
 def test_wrong_settings_are_refusals(places: list[str]) -> None:
@@ -179,7 +177,7 @@ def test_jobs_of_a_cluster_need_no_accelerator_here(places: list[str], monkeypat
     here = gather_sweep("pretrain", None, "pretrain", words)
     assert not here.arms and "CUDA" in here.refusals[0][1] and here.refusals[0][0].endswith("trainer=gpu")
     there = gather_sweep("pretrain", None, "pretrain", [*words, "hydra/launcher=slurm"])
-    assert not there.refusals and [arm.count for arm in there.arms] == [2] and there.budget.by_flops is None
+    assert not there.refusals and [arm.count for arm in there.arms] == [2]
     (found,) = there.noticed
     assert (found.check, found.level) == ("machine", WARNING) and "CUDA" in found.what
 

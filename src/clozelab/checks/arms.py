@@ -51,7 +51,6 @@ def check_schedule(arm: Arm) -> Iterator[Finding]:
     plateau = f"the budget may end before the masked model leaves its plateau (about {needed / 1e6:,.1f} M tokens)"
     yield finding(
         "schedule", arm.name, "warm-up and budget are usual", figure,
-        (fraction >= 1, ERROR, "the warm-up is as long as the training", "lower warmup_fraction below 0.1"),
         (fraction > MAX_WARMUP_FRACTION, WARNING, "the warm-up takes much of the training", "0.01 to 0.1 is usual"),
         (needed > arm.tokens, WARNING, plateau, "a rule of thumb: more steps, or a phase of 32 or 64 tokens first"),
     )  # fmt: skip

@@ -83,22 +83,21 @@ def check_disk(subject: Subject) -> Finding:
 
 
 def check_time(subject: Subject) -> Iterator[Finding]:
-    """Hours of what is left, by measured speeds; where there is none, what the FLOPs alone say."""
+    """Hours of what is left, by the speeds that the planner has measured."""
 
     def hours(seconds: float) -> str:
         return f"{seconds / 3600:,.1f} h" if seconds < LONG_SECONDS else f"{seconds / 86_400:,.1f} days"
 
-    stages, by_flops, name = subject.budget.stages, subject.budget.by_flops, subject.experiment
+    stages, name = subject.budget.stages, subject.experiment
     if not subject.arms and not stages:
         return
     said = [f"{stage} {hours(seconds)}" for stage, seconds in stages.items() if seconds is not None]
     unknown = [stage for stage, seconds in stages.items() if seconds is None]
     if unknown or not stages:
-        guess = "" if by_flops is None else f", roughly {hours(by_flops)} by FLOPs"
-        said.append(f"{' and '.join(unknown) or 'all'}: no speed is known here yet (clozelab plan measures it){guess}")
+        said.append(f"{' and '.join(unknown) or 'all'}: no speed is known here yet (clozelab plan measures it)")
     tokens = sum(arm.count * arm.tokens for arm in subject.arms)
     figure = f"{tokens / 1e6:,.1f} M tokens in {sum(arm.count for arm in subject.arms)} pre-training runs"
-    is_long = sum(seconds or 0.0 for seconds in stages.values()) + (by_flops or 0.0) > LONG_SECONDS
+    is_long = sum(seconds or 0.0 for seconds in stages.values()) > LONG_SECONDS
     fix = f"clozelab plan {name} budget=TIME says what a budget affords" if name else "fewer seeds or tokens"
     what = "; ".join(said)
     yield finding("time", "what is left takes", what, figure, (is_long, WARNING, what, fix))

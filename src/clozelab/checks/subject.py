@@ -70,7 +70,6 @@ class Budget:
     used_bytes: int = 0  # of them, that are there already
     stages: Mapping[str, float | None] = field(default_factory=dict)
     """What a stage is called -> seconds, by the clock, of its jobs that are left; None: no speed is known."""
-    by_flops: float | None = None  # seconds of the stages without a speed, by this machine's matrix products now
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
-from hydra._internal.config_repository import CachingConfigRepository
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.utils import setup_globals
 from hydra.errors import HydraException
-from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
@@ -196,23 +194,6 @@ def refuse_repeated(jobs: Iterable[tuple[str, ...]]) -> None:
             raise ValueError(f"{forced[key]} stands beside the sweep's own {twice}: write {key}= to replace its values")
 
 
-class ReadOnce(CachingConfigRepository):
-    """Hydra's repository of YAML files, each read once. Hydra copies it for every job and merges into what it reads."""
-
-    def load_config(self, config_path: str) -> ConfigResult | None:
-        found: ConfigResult | None = copied(super().load_config(config_path))
-        return found
-
-    def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
-        self.cache = {}  # in other folders other files are found
-        super().initialize_sources(config_search_path)
-
-    def __deepcopy__(self, _memo: dict[int, Any]) -> ReadOnce:
-        copied = copy.copy(self)
-        copied.delegate = copy.copy(self.delegate)  # its sources are replaced whole, never changed
-        return copied
-
-
 class JobComposer:
     """Composes a sweep's jobs as Hydra does, and once for all that differ in plain values alone.
 
@@ -221,8 +202,6 @@ class JobComposer:
 
     def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
         self.loader, self.master = loader, master
-        if isinstance(loader, ConfigLoaderImpl):
-            loader.repository = ReadOnce(loader.repository)  # type: ignore[assignment]  # all it wants is the interface
         self._parser = OverridesParser.create(config_loader=loader)
         self._names_group = cache(lambda key: bool(loader.get_group_options(key)))  # reads folders
         self._composed: dict[tuple[str, ...], DictConfig] = {}

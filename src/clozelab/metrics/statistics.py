@@ -43,7 +43,6 @@ class Estimate:
     high: float | None
     count: int  # values the interval is over
     basis: str  # what those values are: PRETRAINING_SEEDS, FINETUNING_SEEDS or ONE_RUN
-    num_runs: int  # that went into it
     sd: float | None = None  # standard deviation of the values; None where there is but one
     is_balanced: bool = True  # every pre-training seed has equally many runs
 
@@ -92,10 +91,10 @@ def estimate(scores: Scores, confidence: float = CONFIDENCE) -> Estimate:
     if not values:
         raise ValueError("there is no score to average")
     if len(values) == 1:
-        return Estimate(values[0], None, None, 1, ONE_RUN, len(scores))
+        return Estimate(values[0], None, None, 1, ONE_RUN)
     is_balanced = len(set(map(len, groups.values()))) == 1
     sd = float(np.std(values, ddof=1))
-    return Estimate(*t_interval(values, confidence), len(values), basis, len(scores), sd, is_balanced)
+    return Estimate(*t_interval(values, confidence), len(values), basis, sd, is_balanced)
 
 
 def contrast(terms: Sequence[tuple[float, Scores]], confidence: float = CONFIDENCE) -> Estimate | None:

@@ -20,7 +20,6 @@ from clozelab.modules.model import max_positions, open_tokenizer
 from clozelab.planning.cost import Costing, TaskFiles, assemble, with_speeds
 from clozelab.planning.jobs import Arm, Corpus, Kind, Words, made_up_corpus
 from clozelab.planning.steps import Step, make_steps
-from clozelab.planning.timing import USUAL_SHARE
 from clozelab.runs.find import Runs, find
 from clozelab.runs.fingerprint import SEED_KEYS, require_encoder
 from clozelab.stages.building import (
@@ -35,7 +34,6 @@ from clozelab.stages.building import (
 from clozelab.stages.prepare import find_corpus
 from clozelab.suggestions import STAGE_NAMES
 from clozelab.targets import check_targets
-from clozelab.training.runtime import matmul_ceiling
 from clozelab.training.trainer import Hardware
 
 USER_ERRORS: tuple[type[Exception], ...] = (ValueError, FileNotFoundError, PermissionError, *CONFIGURATION_ERRORS)
@@ -149,7 +147,6 @@ class Gathering:
         self.tasks: list[Task] = []
         self.finetunings: list[Kind] = []
         self.corpora, self.files = Corpora(strict=True), TaskFiles(read_preview)
-        self._hardware: Hardware | None = None
 
     def subject(self) -> Subject:
         """All of it as it would run."""
@@ -187,14 +184,13 @@ class Gathering:
     def _hardware_of(self, trainer: Any, runs_here: bool) -> Hardware:
         """Of this machine; where it is none for jobs that run elsewhere, what they ask for."""
         try:
-            self._hardware = hardware_of(trainer)
+            return hardware_of(trainer)
         except USER_ERRORS as error:
             if runs_here:
                 raise
             remedy = "the jobs run elsewhere, and each checks its own machine"
             self._notice("machine", f"not to be had here: {_plain(error)}", "", remedy)
             return Hardware("cpu", trainer.devices, trainer.num_nodes, trainer.strategy, trainer.precision)
-        return self._hardware
 
     def _notice(self, check: str, what: str, figure: str, remedy: str) -> None:
         self.noticed.append(Finding(check, WARNING, what, figure, remedy))
@@ -247,7 +243,7 @@ class Gathering:
         self.tasks.append(Task(name, preview, tokenizer, longest, trained, metrics, span, names))
 
     def _budget(self, root: Path) -> Budget:
-        """Of what is left, by speeds that are known; nothing is timed but a matrix product."""
+        """Of what is left, by speeds that are known; nothing is timed."""
         steps, pretrains = list(self.steps.values()), "pretrain" in self.steps
         known = [one for one in self.finetunings if (self.arms if pretrains else _is_there(one[0]["encoder"]))]
         costing = assemble(steps, self.arms, known, self.files, find(root))
@@ -256,16 +252,7 @@ class Gathering:
             return Budget(*room)
         costing = with_speeds(costing, Path(self.arms[0].settings["cache_dir"]), measure=False)
         seconds = {verb: costing.wall(verb, only_left=True) for verb in costing.pools}
-        stages = {STAGE_NAMES[verb]: value for verb, value in seconds.items()}
-        unknown = [verb for verb, value in seconds.items() if value is None]
-        hardware = self._hardware
-        if not unknown or hardware is None:
-            return Budget(*room, stages)
-        devices = 1 if hardware.accelerator == "cpu" else hardware.world_size
-        rate = devices * USUAL_SHARE * matmul_ceiling(hardware.precision, hardware.device)
-        # A task without its files counts as nothing.
-        flops = sum(shape.left * (shape.flops or 0.0) for verb in unknown for shape in costing.of(verb))
-        return Budget(*room, stages, flops / rate)
+        return Budget(*room, {STAGE_NAMES[verb]: value for verb, value in seconds.items()})
 
 
 def _is_there(encoder: Any) -> bool:
