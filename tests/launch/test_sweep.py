@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 from clozelab.config import COPIES
+from clozelab.launch import experiments
 from clozelab.launch.jobs import plan_job
 from clozelab.launch.sweep import CONFIGURATION_ERRORS, Sweep, hydra_config, make_loader, without_hydra
 from clozelab.runs.fingerprint import canonical
-from clozelab.suggestions import EXPERIMENTS_DIR
+from clozelab.suggestions import CONF_DIR, EXPERIMENTS_DIR
 
 
 def opened(experiment: str, name: str, *words: str) -> Sweep:
@@ -118,15 +119,16 @@ def test_jobs_that_differ_in_seeds_are_composed_once(monkeypatch: pytest.MonkeyP
 def test_a_file_is_read_once_for_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = opened("table5_pretraining_tasks", "sweep_finetune", "row=mlm,ltr,ltr_bilstm", "task=mrpc,sst2", "seed=1")
     read: list[str] = []
-    load = ConfigRepository.load_config
+    load = FileConfigSource.load_config
 
-    def counted(repository: ConfigRepository, config_path: str) -> ConfigResult | None:
-        read.append(config_path)
-        return load(repository, config_path)
+    def counted(source: FileConfigSource, config_path: str) -> ConfigResult:
+        read.append(f"{source.path}/{config_path}")
+        return load(source, config_path)
 
-    monkeypatch.setattr(ConfigRepository, "load_config", counted)
+    monkeypatch.setattr(FileConfigSource, "load_config", counted)
+    monkeypatch.setattr(experiments, "PARSED", {})
     kinds = {seen(sweep.composer.compose(job))[2] for job in sweep.jobs}
-    assert len(kinds) == 12 and {"row/mlm", "row/ltr_bilstm", "task/sst2", "task/format/glue"} <= set(read)
+    assert len(kinds) == 12 and {f"{CONF_DIR}/task/{name}" for name in ("sst2", "format/glue")} <= set(read)
     assert len(read) == len(set(read))
 
 
