@@ -107,6 +107,7 @@ def test_cfg_of_every_verb(clozelab, tmp_path: Path, verb: str) -> None:  # type
         (["compare", "one"], 1, "takes 2 names"),
         (["gc", "--delte"], 1, "did you mean '--delete'?"),
         (["plan", "table5_pretraining_tasks", "budget=soon"], 1, "budget=soon: give a time above zero, such as 2h"),
+        (["explain-cell", "table5_pretraining_tasks", "mlm", "QNLI", "scale=demo"], 1, "no run below"),
         (["plan", "table5_pretraining_tasks", "budget=2h", "matched_by=foo"], 1, "can be matched by steps, tokens"),
         (["plan", "table5_pretraining_tasks", "matched_by=steps"], 1, "say budget=TIME too"),
         (["plan", "table5"], 1, "no experiment 'table5'"),

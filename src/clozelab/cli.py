@@ -41,13 +41,14 @@ PLAIN_VERBS = {
     "pack": "records, scores and predictions of runs in one small file",
     "pool": "runs of several machines and days, from their packs, in one table",
     "compare": "two runs: what differs, how they learnt, a paired test on the same examples",
+    "explain-cell": "the runs behind a cell of an experiment's table, and the commands that make them",
     "export": "the encoder of an unfinished run, from its checkpoint",
     "gc": "what could be deleted: checkpoints of complete runs, leftovers, unused cache",
     "submit": "the submission zip of a benchmark from runs with predict_test=true",
     "list": "experiments with their status",
 }
 PLACES = {verb: f"inventory.{verb}" for verb in ("runs", "status", "gc")}
-PLACES |= {"list": "inventory.list_all", "doctor": "plan.doctor"}
+PLACES |= {"list": "inventory.list_all", "doctor": "plan.doctor", "explain-cell": "explain_cell.main"}
 PLACES |= {"export": "submit.export", "register": "reproduce.register"}
 PLACES |= {"pack": "travel.pack", "pool": "travel.pool"}
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of its name."""
@@ -203,6 +204,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     from clozelab import config
     from clozelab.launch import experiments, plugins
     from clozelab.launch.sweep import GatedLoader
+    from clozelab.report.tracked import track_sweep
     from clozelab.suggestions import CONF_DIR
 
     if {"-h", "--help"} & set(words):
@@ -223,6 +225,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
         status = _guarded(lambda: _job(verb, cfg), verb)
 
     task.clozelab_verb = verb  # type: ignore[attr-defined]  # the launcher starts `python -m clozelab VERB`
+    task.clozelab_track = track_sweep  # type: ignore[attr-defined]  # the launcher knows of no tracker
     words = experiments.take_one_file(words)
     flags = [word for word in words if word in ("-m", "--multirun")]  # known to Hydra's parser before `name=value` only
     sys.argv = [f"clozelab {verb}", *flags[:1], *(word for word in words if word not in flags)]

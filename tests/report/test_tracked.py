@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from clozelab.launch import sweep
 from clozelab.launch.launcher import sync_command
-from clozelab.report.tracked import tags_of, track_report, tracked_config, tracked_job
+from clozelab.report.tracked import tags_of, track_report, track_sweep, tracked_config, tracked_job
 from clozelab.runs.record import plain_config
 from clozelab.runs.store import Run
 
@@ -107,20 +107,32 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")
 
 
-def test_a_report_in_wandb(tmp_path: Path, offline: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_and_a_report_in_wandb(tmp_path: Path, offline: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["clozelab", "pretrain", "innocent=word", "+mine.api_key=hunter2"])
     whole = sweep.compose("pretrain", ["logger=wandb", "logger.mode=offline", "experiment=e"])
+    rows = [
+        {"name": "a", "state": "complete", "value": 0.5, "seed": "1"},
+        {"name": "b", "state": "failed", "seed": "2", "+mine.api_key": "hunter2"},
+    ]
     with sweep.hydra_config(whole):
         config = sweep.without_hydra(whole)
+        track_sweep(config, "pretrain", tmp_path / "sweep", rows)
         (tmp_path / "report").mkdir()
         for name in ("report.html", "report.md", "results.csv", "table.png", "table.svg", "other.txt"):
             (tmp_path / "report" / name).write_text("x")
         report: Any = SimpleNamespace(folder=tmp_path / "report", judgements=[SimpleNamespace(word="holds")])
         track_report(config, report, experiment="e", scale="demo")
-    sent = [path.read_bytes() for path in (tmp_path / "report").rglob("*") if path.is_file()]
+        config.logger = None
+        track_sweep(config, "pretrain", tmp_path / "untracked", rows)
+    assert not (tmp_path / "untracked").exists()
+    sent = [path.read_bytes() for path in (tmp_path / "sweep").rglob("*") if path.is_file()]
     assert any(b"innocent=word" in content for content in sent)
     assert not any(b"hunter2" in content for content in sent)
-    reported = records(tmp_path / "report")
+    swept, reported = records(tmp_path / "sweep"), records(tmp_path / "report")
+    run = next(one.run for one in swept if one.HasField("run"))
+    assert (run.run_group, run.job_type, run.display_name) == ("e/sweep", "sweep", "demo/sweep/pretrain")
+    tables = list((tmp_path / "sweep").glob("wandb/offline-run-*/files/media/table/jobs*.json"))
+    assert len(tables) == 1 and '"failed"' in tables[0].read_text()
     run = next(one.run for one in reported if one.HasField("run"))
     assert (run.job_type, run.display_name) == ("report", "demo/report")
     summary = {item.key: item.value_json for one in reported for item in one.summary.update}

@@ -11,7 +11,7 @@ import shlex
 import sys
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from rich.console import Console
 
 from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folders
 from clozelab.launch.processes import ForkServer, Job, ProcessPool, run_verb
-from clozelab.launch.sweep import JobComposer, refuse_repeated
+from clozelab.launch.sweep import JobComposer, hydra_config, refuse_repeated
 from clozelab.runs.record import DAMAGED, read_record
 from clozelab.runs.store import accept_other_code
 from clozelab.runs.upkeep import write_launch
@@ -99,6 +99,9 @@ class SweepLauncher(Launcher):
     config: DictConfig
     context: HydraContext
     verb: str
+    track: Callable[..., None] | None  # shows a sweep as a whole to its jobs' tracker
+    rows: list[dict[str, object]]
+    """What the tracker shows of the sweep's jobs so far; a search launches several times."""
     failed: int  # jobs that a search has gone on without
 
     sweep_dir: Path
@@ -113,7 +116,8 @@ class SweepLauncher(Launcher):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.context, self.config = hydra_context, config
         self.verb = str(getattr(task_function, "clozelab_verb", config.hydra.job.name))
-        self.failed = 0
+        self.track = getattr(task_function, "clozelab_track", None)
+        self.rows, self.failed = [], 0
         self.sweep_dir = Path(str(config.hydra.sweep.dir))
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
@@ -147,6 +151,13 @@ class SweepLauncher(Launcher):
         if status or any(job.state == "stopped" for job in jobs):
             console.print(self.stopped_words if status else "out of trainer.max_time; the same command goes on")
             raise SystemExit(status or OUT_OF_TIME)
+        if composed and self.track is not None:
+            for job, plan in zip(jobs, planned, strict=True):
+                value = None if job.state == "failed" else _returned(job, plan).return_value
+                choices = dict(word.split("=", 1) for word in plan.overrides)
+                self.rows.append({"name": job.name, "state": job.state, "value": value, **choices})
+            with hydra_config(composed[0]) as config:
+                self.track(config, self.verb, self.sweep_dir, self.rows)
         if command := sync_command([self.sweep_dir, *(Path(plan.run_dir) for plan in planned)]):
             console.print(f"W&B offline; to upload all: {command}", markup=False, highlight=False, soft_wrap=True)
         failed = sum(job.state == "failed" for job in jobs)

@@ -1,15 +1,16 @@
-"""What trackers get to know: of one job, and the report of an experiment."""
+"""What trackers get to know: of one job, of a sweep as a whole, and the report of an experiment."""
 
 from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from clozelab.runs.fingerprint import DIGEST, flatten, redacted_words
+from clozelab.runs.fingerprint import DIGEST, flatten, redacted, redacted_words
 from clozelab.targets import build
 
 if TYPE_CHECKING:
@@ -61,28 +62,43 @@ def tracked_config(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return {key: DIGEST.sub("", one) if isinstance(one, str) else one for key, one in flatten(dict(recorded)).items()}
 
 
+def track_sweep(cfg: DictConfig, stage: str, folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A W&B run with one table of a sweep's jobs (`rows`), where they have W&B.
+
+    `cfg` is of one job, `folder` of the sweep's notes.
+    """
+    tracker = _wandb(
+        cfg, "sweep", folder, name=f"{cfg.scale.name}/sweep/{stage}", experiment=str(cfg.get("experiment"))
+    )
+    if tracker is not None:
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        tracker.log_table("jobs", columns, [[redacted(row.get(key), key) for key in columns] for row in rows])
+        tracker.close()
+
+
 def track_report(cfg: DictConfig, report: Report, *, experiment: str, scale: str) -> None:
     """The report as an artifact of a W&B run of its own, where `logger` has W&B; the verdicts are in its summary."""
+    tracker = _wandb(cfg, "report", report.folder, name=f"{scale}/report", experiment=experiment)
+    if tracker is not None:
+        paths = [path for pattern in REPORT_FILES for path in sorted(report.folder.glob(pattern))]
+        tracker.log_report(f"{experiment}-{scale}-report".replace("/", "-"), paths)
+        tracker.summarise({f"claim {number}": one.word for number, one in enumerate(report.judgements, 1)})
+        tracker.close()
+
+
+def _wandb(cfg: DictConfig, stage: str, folder: Path, *, name: str, experiment: str) -> WandbTracker | None:
+    """W&B for something that is not a job; None where it is not chosen."""
     node = next((node for node in tracker_nodes(cfg.get("logger")) if node["_target_"] == WANDB), None)
     if node is None:
-        return
+        return None
     from clozelab.training.tracking import TrackedJob
 
-    kept = report.folder / "report_wandb_id.txt"
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / f"{stage}_wandb_id.txt"
     if not kept.exists():
         kept.write_text(secrets.token_hex(8), encoding="utf-8")
-    job = TrackedJob(
-        report.folder,
-        kept.read_text(encoding="utf-8").strip(),
-        experiment,
-        arm="report",
-        stage="report",
-        name=f"{scale}/report",
-        tags=(f"scale:{cfg.scale.name}",),
-        command=tuple(redacted_words(sys.argv[1:])),
-    )
+    tags, command = (f"scale:{cfg.scale.name}",), tuple(redacted_words(sys.argv[1:]))
+    run_id = kept.read_text(encoding="utf-8").strip()
+    job = TrackedJob(folder, run_id, experiment, arm=stage, stage=stage, name=name, tags=tags, command=command)
     tracker: WandbTracker = build("logger", node)(job=job)
-    paths = [path for pattern in REPORT_FILES for path in sorted(report.folder.glob(pattern))]
-    tracker.log_report(f"{experiment}-{scale}-report".replace("/", "-"), paths)
-    tracker.summarise({f"claim {number}": one.word for number, one in enumerate(report.judgements, 1)})
-    tracker.close()
+    return tracker

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,22 +74,14 @@ def title(record: Record) -> str:
 
 def differences(one: Record, two: Record, part: str) -> list[tuple[str, ...]]:
     """(dotted key, of A, of B) of everything in PARTS[part] that is not the same."""
-    found = differing(*([flatten(record.model_dump(include=PARTS[part]))] for record in (one, two)))
+    mine, theirs = (flatten(record.model_dump(include=PARTS[part])) for record in (one, two))
+    found = [(key, str(mine.get(key, NONE)), str(theirs.get(key, NONE))) for key in mine | theirs]
     # Checksums are long, and their beginnings tell them apart.
     return [
         (key.removeprefix("config."), *(text[:12] if key.startswith("inputs.") else text for text in texts))
         for key, *texts in found
+        if texts[0] != texts[1]
     ]
-
-
-def differing(mine: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """(key, values of mine, values of theirs) of every key of some flat mappings that has more than one value."""
-    found: list[tuple[str, ...]] = []
-    for key in dict.fromkeys(key for one in (*mine, *theirs) for key in one):
-        here, there = (dict.fromkeys(str(one.get(key, NONE)) for one in side) for side in (mine, theirs))
-        if len(here | there) > 1:
-            found.append((key, ", ".join(here), ", ".join(there)))
-    return found
 
 
 class Point(NamedTuple):

@@ -35,9 +35,8 @@ STATUS_HELP = """clozelab status [EXPERIMENT] [scale=NAME] [runs_dir=FOLDER]
 For every experiment and scale with runs: jobs by stage and state, the runs that go on now (steps, speed, time left,
 process), what failed and why, and about how long the rest takes.
 
-The jobs are those of the last launch there (`clozelab reproduce`, or a sweep by itself), with its overrides; runs that
-are none of them are "others". The time left is from finished runs and from the speed of those that run. Processes on
-other machines are not seen."""
+The jobs are those of the last launch there; runs that are none of them are "others". Processes on other machines are
+not seen."""
 GC_HELP = """clozelab gc [runs_dir=FOLDER] [cache_dir=FOLDER] [what=KIND,...] [older_than=DAYS] [--delete]
 
 Lists what could be deleted, with its size; --delete deletes what is listed. A folder that a process holds is never

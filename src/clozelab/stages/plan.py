@@ -33,21 +33,14 @@ and says how many jobs there are and how many of them are left, how long they ta
 smallest difference that the seeds can be expected to show. Overrides are those of `clozelab reproduce`.
 
   budget=10h       for the whole experiment: seeds of both kinds and tokens that give its primary claims (without any,
-                   all claims) most power, the power of every number of seeds, and the command to run. Power counts up
-                   to 80 %; then tokens do, up to the scale's own. How much scores vary is measured on finished runs of
-                   three seeds or more, else taken from conf/spreads.yaml
+                   all claims) most power, the power of every number of seeds, and the command to run
   difference=2     the true difference in points that is to be found (default: 2)
   matched_by=      instead: what each arm can afford where arms get equal steps, tokens, flops or time, and its
                    steps_factor, a line of `arms` or pretrain.arm=NAME pretrain.steps_factor=...
   --no-measure     only speeds that are in the cache, else what finished runs took here (*)
   --dry-run        list every job with its state, as `clozelab reproduce --dry-run` does
 
-Times are for a machine that does nothing else. A shape whose steps would take more than 30 s here is not timed but
-reckoned from its FLOPs (?).
-
-FLOPs are those of every matrix product in the modules that a training step runs, forward once and backward twice;
-beside them ELECTRA's convention, which other papers quote: backward counted once, the embedding look-up as a product,
-every step at the longest instance, the room for predictions (20 of 128 positions)."""
+docs/runs.md says how times and FLOPs are counted, and what the marks beside them mean."""
 
 DOCTOR_HELP = """clozelab doctor
 clozelab doctor EXPERIMENT [scale=NAME] [name=value ...]
@@ -56,10 +49,8 @@ clozelab doctor pretrain|finetune|evaluate [--config-dir FOLDER] [--config-name 
 Without an experiment: what this machine can do (matrix products), and which precision, kernels and threads are
 taken on it.
 
-With one, the pre-flight: every arm and task of the experiment is looked at before anything is trained. Left-to-right
-sees no future, masked models not their labels, neighbours in a batch do not leak; masks and pairs are what the recipe
-says; duplicates; labels; texts of the tasks in the corpus; vocabulary; disk and time. Takes the overrides of
-`clozelab reproduce`, which runs it before its first sweep (--skip-doctor leaves it out).
+With one, the pre-flight: every arm and task of the experiment is looked at before anything is trained (docs/doctor.md
+lists the checks). Takes the overrides of `clozelab reproduce`, which runs it before its first sweep (--skip-doctor).
 
 With a stage, the same of what `clozelab pretrain` or `clozelab finetune` would start with these words, one run or a
 sweep. A sweep (-m) of more than three jobs runs it by itself; CLOZELAB_SKIP_DOCTOR=1 leaves it out.

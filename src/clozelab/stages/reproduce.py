@@ -58,10 +58,9 @@ Prepares the corpus, runs every sweep and writes the report. Stop it and start i
 
 REGISTER_HELP = """clozelab register EXPERIMENT [scale=NAME] [name=value ...] [--again]
 
-Freezes what an experiment claims and how it will be tested, before its first run: claims, rows, columns, arms, the
-settings of every run, seeds and the stopping rule, with the date and a hash. The file, registration.json beside the
-runs (RUNS_DIR/EXPERIMENT/SCALE), is text: commit it, or send it to somebody. The report says whether it came before
-the first run, and names what was changed afterwards. Takes the overrides of `clozelab reproduce`.
+Freezes what an experiment claims and how it will be tested, before its first run, in registration.json beside the runs
+(RUNS_DIR/EXPERIMENT/SCALE), with the date and a hash: commit it, or send it to somebody. The report says whether it
+came before the first run, and names what was changed afterwards. Takes the overrides of `clozelab reproduce`.
 
   --again    where another declaration is registered: keeps that one, and adds what is declared now"""
 

@@ -144,6 +144,10 @@ class WandbTracker(Logger):
     def summarise(self, scores: Mapping[str, Any]) -> None:
         self._tell(lambda _, run: run.summary.update(dict(scores)))
 
+    def log_table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        data = [list(row) for row in rows]
+        self._tell(lambda wandb, run: run.log({name: wandb.Table(columns=list(columns), data=data)}))
+
     def log_report(self, name: str, paths: Sequence[Path]) -> None:
         """Its files, as one version of an artifact."""
 

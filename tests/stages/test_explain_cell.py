@@ -1,0 +1,101 @@
+"""A cell taken apart: which runs it is made of, which not and why, and the commands that make them again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozelab.runs.find import find
+from clozelab.stages.explain_cell import behind, find_columns, main
+from clozelab.verdicts.experiment import find_experiment, load_experiment
+from clozelab.verdicts.table import build_table
+
+EXPERIMENT = load_experiment(find_experiment("table5_pretraining_tasks"))
+
+
+@pytest.fixture
+def root(make_runs: Callable[..., Path], writers: Any) -> Path:
+    scale = make_runs({(row, task): 60.0 for row in ("mlm", "ltr") for task in ("mrpc", "snli_95k")})
+    writers.finetune(scale, "mlm", "mrpc", (1, 9), 0.0, status="failed")
+    return scale
+
+
+def test_names_of_rows_and_columns(root: Path) -> None:
+    table = build_table(EXPERIMENT, find(root))
+    for name in ("MNLI-m", "snli_95k", "SNLI-95k"):
+        assert [one.task for one in find_columns(table, name)] == ["snli_95k"]
+    with pytest.raises(ValueError, match="no column 'QNLI' with a run"):
+        find_columns(table, "QNLI")
+    with pytest.raises(ValueError, match="did you mean 'mrpc'"):
+        find_columns(table, "mrcp")
+    with pytest.raises(ValueError, match="did you mean 'mlm_nsp'"):
+        main(["table5_pretraining_tasks", "mlm-nsp", "MRPC", "scale=demo", f"runs_dir={root.parents[1]}"])
+
+
+def test_an_equal_score_at_another_rate_does_not_count(tmp_path: Path, writers: Any) -> None:
+    """The cell is of one rate: a run of another one is left out also where its score is the same."""
+    glue = load_experiment(find_experiment("table1_glue"))
+    scores = {5e-5: (66.0, 58.0), 2e-5: (66.0, 67.0)}
+    for rate, values in scores.items():
+        for seed, score in enumerate(values, 1):
+            writers.finetune(tmp_path, "given", "rte", (1, seed), score, config={"learning_rate": rate}, sub=str(rate))
+    writers.finetune(tmp_path, "large", "rte", (1, 1), 70.0, config={"learning_rate": 5e-5})
+    table = build_table(glue, find(tmp_path))
+    (column,) = find_columns(table, "RTE")
+    assert table.cells["given", column.key].note.startswith("learning rate 2e-05")
+    notes = {run.folder.parent.name: note for run, _, note in behind(table, "given", column) if run.seed == 1}
+    assert notes["2e-05"] == "" and notes["5e-05"].startswith("does not count: of learning rate 5e-05")
+
+
+def test_a_fact_of_pretraining_has_the_arms_runs(
+    tmp_path: Path, writers: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "table6_model_size" / "demo"
+    for arm, layers in (("base", 4), ("wide", 6)):
+        for seed in (1, 2):
+            facts = {"validation/perplexity": 10.0 + layers / 8 + seed / 4}
+            writers.pretrain(root, arm, seed, known=facts, model={"num_hidden_layers": layers, "hidden_size": 96})
+    writers.pretrain(root, "base", 3, status="failed")
+    assert main(["table6_model_size", "base", "LM perplexity", "scale=demo", f"runs_dir={tmp_path}"]) == 0
+    out = capsys.readouterr().out
+    assert "on LM perplexity: 10.88 \u00b1 1.59 (perplexity)" in out and "percent" not in out
+    assert re.search(r"pretrain/base/seed-1 +10\.75 +0123456789ab", out)
+    assert re.search(r"pretrain/base/seed-3 .*does not count: not complete \(failed\)", out)
+    assert "pretrain/wide" not in out and "missing: seeds 3/0\n" in out
+    assert out.count("clozelab pretrain --config-dir") == 3
+
+
+def test_a_mean_has_the_runs_of_its_parts(tmp_path: Path, writers: Any) -> None:
+    tasks = ("mnli", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte")
+    for number, task in enumerate(tasks):
+        for seed in (1, 2):
+            writers.scored(tmp_path, "mlm_nsp", task, (1, seed), 60.0 + number + seed)
+    writers.scored(tmp_path, "mlm_nsp", "rte", (1, 3), 10.0)
+    table = build_table(load_experiment(find_experiment("table1_glue")), find(tmp_path))
+    (column,) = find_columns(table, "Average")
+    found = [*behind(table, "mlm_nsp", column)]
+    assert sum(not note for _, _, note in found) == 16, "eight tasks, two seeds"
+    for seeds, score in table.cells["mlm_nsp", column.key].scores.items():
+        mine = [
+            scores.split(", ") for run, scores, note in found if not note and (run.pretrain_seed, run.seed) == seeds
+        ]
+        flat = [float(one) for scores in mine for one in scores]
+        assert len(flat) == 9 and sum(flat) / 9 == pytest.approx(score, abs=0.01)
+    (left,) = [(run, note) for run, _, note in found if note]
+    assert left[0].seed == 3 and "other parts of the mean lack its seeds" in left[1]
+
+
+def test_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["table5_pretraining_tasks", "mlm", "MRPC", "scale=demo", f"runs_dir={root.parents[1]}"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "No NSP on MRPC: 60.0 ± " in out and "the paper 86.5" in out
+    assert "finetune/mlm/pretrain-seed-3/mrpc/seed-2" in out and "0123456789ab" in out
+    assert "does not count: not complete (failed)" in out and "missing: seeds 2/9" in out
+    assert out.count("clozelab finetune --config-dir") == 7 and out.count("clozelab pretrain") == 0
+    with pytest.raises(ValueError, match="no run below"):
+        main([*words[:3], "scale=laptop", words[-1]])
