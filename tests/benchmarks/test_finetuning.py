@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("the", "film", "was", "a", "slow", "bright", "old", "song", "of", "rain")
@@ -52,7 +53,7 @@ def data_dir(tmp_path: Path) -> Path:
 def run(data_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "benchmarks/finetuning.py", "--smoke", "--threads", "1", "--data-dir", str(data_dir)]
-    return subprocess.run([*command, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
+    return forked.run([*command, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
 
 
 def bench(data_dir: Path, *words: str) -> str:
