@@ -11,7 +11,7 @@ import json
 import math
 import pickle
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 import omegaconf
 from omegaconf import Container, DictConfig, ListConfig, OmegaConf, grammar_parser
+from omegaconf.base import Box
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -162,6 +163,28 @@ def _deepcopied(node: Container, memo: dict[int, Any]) -> Any:
 COPIES: dict[type, Callable[..., Any]] = {kind: vars(kind)["__deepcopy__"] for kind in (DictConfig, ListConfig)}
 
 
+def _children(node: Box) -> Iterable[Any]:
+    content = node.__dict__["_content"]
+    return content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+
+
+def _re_parent(node: Box) -> None:
+    """As OmegaConf does behind each merge of a part, but not again below what has its parent already."""
+    for child in _children(node):
+        if child is not None and child.__dict__["_parent"] is not node:
+            child._set_parent(node)
+            if isinstance(child, Box):
+                child._re_parent()
+
+
+def _invalidate_flags_cache(node: Container) -> None:
+    """As OmegaConf does, which imports two modules at each call."""
+    if node.__dict__["_flags_cache"] is not None:
+        node.__dict__["_flags_cache"] = None
+        for child in _children(node):
+            child._invalidate_flags_cache()
+
+
 @functools.cache
 def register() -> None:
     """Make the root schemas and the resolvers known to Hydra, once; and make it compose in half of its time."""
@@ -177,6 +200,8 @@ def register() -> None:
     omegaconf.base.parse = omegaconf._utils.parse = parsed  # type: ignore[attr-defined]
     for kind in COPIES:
         kind.__deepcopy__ = _deepcopied  # type: ignore[attr-defined]
+    for kind, ours in ((Box, _re_parent), (Container, _invalidate_flags_cache)):
+        setattr(kind, ours.__name__, ours)
     # A repository's sources are replaced whole, never changed; Hydra makes a map of all choices for each file.
     config_repository.ConfigRepository.__deepcopy__ = lambda self, _memo: copy.copy(self)  # type: ignore[attr-defined]
     choices = lists._create_interpolation_map

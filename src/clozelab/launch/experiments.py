@@ -15,6 +15,7 @@ An experiment may come from anybody. What its files must not say (`check_file`),
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -32,7 +33,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from clozelab.config import RESOLVERS, copied
+from clozelab.config import RESOLVERS
 from clozelab.runs.fingerprint import flatten
 from clozelab.suggestions import CONF_DIR, UniqueKeys, own_text
 from clozelab.targets import UPWARDS
@@ -150,7 +151,7 @@ def _config(delta: Mapping[str, Any], place: Path) -> dict[str, Any]:
     return {"defaults": [*before, "_self_", *after], **plain}
 
 
-PARSED: dict[tuple[Any, ...], ConfigResult] = {}
+PARSED: dict[tuple[Any, ...], bytes] = {}
 
 
 FREE_CALLS = {*(one.__name__ for one in RESOLVERS), "hydra", "oc.select"}
@@ -273,8 +274,8 @@ class ExperimentSource(FileConfigSource):
         if key not in PARSED:
             if not self.is_trusted:
                 own_text(file, Path(self.path))
-            PARSED[key] = super().load_config(config_path)
-        found: ConfigResult = copied(PARSED[key])
+            PARSED[key] = pickle.dumps(super().load_config(config_path), pickle.HIGHEST_PROTOCOL)
+        found: ConfigResult = pickle.loads(PARSED[key])
         return found
 
 

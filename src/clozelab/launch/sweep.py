@@ -28,7 +28,7 @@ from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.utils import setup_globals
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
@@ -246,9 +246,12 @@ class JobComposer:
 
 def without_hydra(composed: DictConfig) -> DictConfig:
     """The part of a composed configuration that a stage gets."""
-    config: DictConfig = copied(composed)
-    with open_dict(config):
-        config.pop("hydra", None)
+    nodes = composed.__dict__["_content"]
+    composed.__dict__["_content"] = {key: node for key, node in nodes.items() if key != "hydra"}  # half of the nodes
+    try:
+        config: DictConfig = copied(composed)
+    finally:
+        composed.__dict__["_content"] = nodes
     return config
 
 
