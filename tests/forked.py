@@ -13,6 +13,7 @@ import fcntl
 import gc
 import importlib
 import json
+import multiprocessing.util
 import os
 import pkgutil
 import random
@@ -57,6 +58,7 @@ class Popen(subprocess.Popen[Any]):
     """subprocess.Popen of a Python command; the process is the server's child, so only the server can wait for it.
 
     Any other command is started as ever. A second rank must be the first one's child: that has a spare one for it.
+    So must a launcher's own fork server (`own_fork_server`).
     """
 
     spare: tuple[int, socket.socket] | None = None
@@ -73,14 +75,12 @@ class Popen(subprocess.Popen[Any]):
             return
         stdin, _, _, stdout, _, stderr = pipes
         given = [own if number == -1 else number for own, number in enumerate((stdin, stdout, stderr))]
-        request = {"words": [*map(str, args[1:])], "cwd": str(cwd or Path.cwd()), "environment": environment}
-        text = json.dumps(request | {"numbers": [0, 1, 2, *pass_fds]}).encode()
+        words, place = [*map(str, args[1:])], str(cwd or Path.cwd())
         if is_rank and self.spare:
             (self.pid, server), Popen.spare = self.spare, None
         else:
             self._server = server = connected()
-        socket.send_fds(server, [len(text).to_bytes(8, "big")], [*given, *pass_fds])
-        server.sendall(text)
+        ask(server, words, place, environment, {**dict(enumerate(given)), **{number: number for number in pass_fds}})
         if self._server is not None:
             self._answers = server.makefile("r")
             self.pid = int(self._answers.readline())
@@ -100,6 +100,13 @@ class Popen(subprocess.Popen[Any]):
             self._handle_exitstatus(ended[1])  # type: ignore[attr-defined]
             self._server.close()
         return self.returncode
+
+
+def ask(server: socket.socket, words: list[str], cwd: str, environment: dict[str, str], files: dict[int, int]) -> None:
+    """For a process of these words; `files` are its descriptors, each with the one here that it is to be."""
+    text = json.dumps({"words": words, "cwd": cwd, "environment": environment, "numbers": [*files]}).encode()
+    socket.send_fds(server, [len(text).to_bytes(8, "big")], [*files.values()])
+    server.sendall(text)
 
 
 def connected() -> socket.socket:
@@ -224,13 +231,9 @@ def become(words: list[str], cwd: str, environment: dict[str, str], numbers: lis
     if ADDRESS in environment:  # what it starts is forked as well
         subprocess.Popen = Popen  # type: ignore[misc]
     if {"trainer=ddp", "trainer=fsdp"} & {*words} and environment.get("LOCAL_RANK", "0") == "0":
-        ours, theirs = socket.socketpair()
-        if (pid := os.fork()) == 0:
-            ours.close()
-            request = received(theirs)
-            become(**request) if request else os._exit(0)
-        theirs.close()
-        Popen.spare = (pid, ours)
+        Popen.spare = spare_child()
+    if {"-m", "--multirun", "reproduce"} & {*words[1:]}:
+        own_fork_server(spare_child())
     kind, *rest = words
     first = [] if environment.get("PYTHONSAFEPATH") else [{"-c": "", "-m": cwd}.get(kind, str(Path(kind).parent))]
     said = [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
@@ -263,6 +266,37 @@ def become(words: list[str], cwd: str, environment: dict[str, str], numbers: lis
     except OSError:  # nobody reads any more
         status = status or 120
     os._exit(status & 0xFF)
+
+
+def spare_child() -> tuple[int, socket.socket]:
+    """A child that waits to be asked what to be, and ends with this process where it never is."""
+    ours, theirs = socket.socketpair()
+    if (pid := os.fork()) == 0:
+        ours.close()
+        request = received(theirs)
+        become(**request) if request else os._exit(0)
+    theirs.close()
+    return pid, ours
+
+
+def own_fork_server(spare: tuple[int, socket.socket]) -> None:
+    """Let a launcher's fork server be this child, whose imports are done: a new interpreter takes seven seconds."""
+    start = multiprocessing.util.spawnv_passfds
+
+    def spawnv_passfds(path: bytes, args: list[str], passfds: Sequence[int]) -> int:
+        if "multiprocessing.forkserver" not in args[-1]:
+            return start(path, args, passfds)
+        multiprocessing.util.spawnv_passfds = start  # there is one child
+        ask(
+            spare[1],
+            ["-c", args[-1]],
+            str(Path.cwd()),
+            {**os.environ},
+            {number: number for number in (0, 1, 2, *passfds)},
+        )
+        return spare[0]
+
+    multiprocessing.util.spawnv_passfds = spawnv_passfds
 
 
 if __name__ == "__main__":

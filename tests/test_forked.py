@@ -47,3 +47,11 @@ def test_it_has_the_imports_and_no_run_of_another(tmp_path: Path) -> None:
     code = "import sys, torch; print('lightning' in sys.modules, torch.initial_seed() == 9); torch.manual_seed(9)"
     for _ in range(2):
         assert forked.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "True False\n"
+
+
+@pytest.mark.parametrize(("words", "expected"), [(["-m"], "True\n"), ([], "False\n")])
+def test_a_launcher_s_own_fork_server_has_the_imports_too(words: list[str], expected: str) -> None:
+    code = "import multiprocessing\nwith multiprocessing.get_context('forkserver').Pool(1) as pool:\n"
+    code += '    print(pool.apply(eval, (\'"lightning" in __import__("sys").modules\',)))'
+    done = forked.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60)
+    assert done.stdout == expected, done.stderr
