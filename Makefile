@@ -18,7 +18,7 @@ demo: $(STAMP)  ## the main job on embedded data, from text to a judged table: w
 	$(BIN)/clozelab reproduce two_sides scale=dials data_dir=data/dials
 
 test: $(STAMP)  ## the test suite (what CI runs), on up to four cores; longer evidence: pytest -m slow
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP)  ## format, lint, types, import contract
 	$(BIN)/ruff format --check src tests benchmarks

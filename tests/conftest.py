@@ -102,6 +102,20 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
+LONGEST = (
+    *("runs/test_pretrain_run", "test_experiments", "stages/test_doctor", "test_conf", "runs/test_finetune_run"),
+    *("reference/test_frozen", "test_cli", "checks/test_planted_defects", "launch/test_sweep", "planning/test_jobs"),
+    *("benchmarks/test_gpu", "runs/test_stops", "benchmarks/test_bench", "test_offline", "benchmarks/test_faults"),
+    *("corpus/test_prepare", "training/test_quick_imports", "launch/test_experiments", "verdicts/test_rates"),
+)
+"""Files of ten seconds and more: `make test` hands them out first, so that none is left alone at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {Path(__file__).parent / f"{name}.py": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
 @pytest.fixture(autouse=True)
 def own_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the console script sets for its jobs ends with a test: scripts of benchmarks/ import those beside them."""
