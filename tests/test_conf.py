@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,17 +33,27 @@ MUST_SAY = {
 """What a choice cannot do without."""
 
 
-def composed(stage: str, *overrides: str) -> DictConfig:
-    """The resolved configuration of a stage; every mandatory value is there, every target's address is allowed."""
+@cache
+def whole(stage: str, *overrides: str) -> DictConfig:
     said = [word for override in overrides for word in MUST_SAY.get(override, ())]
-    whole = sweep.compose(stage, [*said, *overrides])
-    with sweep.hydra_config(whole):
-        plain = sweep.without_hydra(whole)
-        check_config(stage, plain)
-        check_targets(plain, signatures=False)
-        OmegaConf.to_container(plain, resolve=True, throw_on_missing=True)
-        canonical(plain)
+    return sweep.compose(stage, [*said, *overrides])
+
+
+@cache
+def composed(stage: str, *overrides: str) -> DictConfig:
+    """The configuration of a stage, looked at, read-only: a choice is composed once for all tests of it."""
+    with sweep.hydra_config(whole(stage, *overrides)) as plain:
+        look_at(stage, plain)
+    OmegaConf.set_readonly(plain, True)
     return plain
+
+
+def look_at(stage: str, plain: DictConfig) -> None:
+    """Every mandatory value is there, every target's address is allowed, and a record can be written of it."""
+    check_config(stage, plain)
+    check_targets(plain, signatures=False)
+    OmegaConf.to_container(plain, resolve=True, throw_on_missing=True)
+    canonical(plain)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +90,12 @@ def test_every_member_composes(stage: str, group: str) -> None:
 @pytest.mark.parametrize("scale", members("scale"))
 @pytest.mark.parametrize("trainer", members("trainer"))
 def test_every_scale_on_every_trainer(scale: str, trainer: str) -> None:
+    """The trainer's own composition with the values of another scale, which is what Hydra would put there."""
     for stage in ("pretrain", "finetune"):
-        assert composed(stage, f"scale={scale}", f"trainer={trainer}").scale.name == scale
+        with sweep.hydra_config(whole(stage, f"trainer={trainer}")) as config:
+            config.scale = composed(stage, f"scale={scale}").scale
+            look_at(stage, config)
+        assert config.scale.name == scale
 
 
 @pytest.mark.parametrize("scale", members("scale"))
@@ -139,7 +154,7 @@ def test_a_fidelity_is_a_name_for_settings(
     plain = OmegaConf.to_container(composed("pretrain", *words, "arm=any"), resolve=True)
     assert isinstance(plain, dict)
     plain["phases"].append({**plain["phases"][0], "objective": "mlm_nsp"})
-    objective, last = build_objectives(plain)[0], build_objectives(plain)[-1]
+    objective, *_, last = build_objectives(plain)
     assert objective.dupe_factor == last.dupe_factor == dupe_factor
     if pairs is not None:
         assert {key: getattr(objective.input, key) for key in pairs} == pairs
@@ -234,9 +249,9 @@ def test_a_typo_in_a_group_file_is_refused_by_file_and_key(tmp_path: Path, group
 def test_a_typo_below_a_target_is_refused(tmp_path: Path) -> None:
     (tmp_path / "objective").mkdir()
     (tmp_path / "objective" / "mine.yaml").write_text("defaults: [mlm]\ntoken: {predict_probb: 0.3}\n")
-    whole = sweep.compose("pretrain", ["objective=mine"], folder=tmp_path)
+    mine = sweep.compose("pretrain", ["objective=mine"], folder=tmp_path)
     with pytest.raises(ValueError, match=r"objective\.token\.predict_probb.*did you mean 'predict_prob'"):
-        check_targets(sweep.without_hydra(whole))
+        check_targets(sweep.without_hydra(mine))
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert", "electra"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -73,11 +74,17 @@ def make_arm(name: str, corpus: Corpus, **changes: Any) -> Arm:
 
 def make_split(seed: int, number: int, *, names: Sequence[str]) -> Preview:
     """Each label has some words of its own, in the second text."""
+    first, second, label = drawn_texts(seed, number, len(names))
+    return Preview({"first": [*first], "second": [*second]}, [names[k] for k in label], number)
+
+
+@cache  # for every subject, since drawing takes a third of a second
+def drawn_texts(seed: int, number: int, num_labels: int) -> tuple[list[str], list[str], list[int]]:
     rng = np.random.default_rng(seed)
-    label = rng.integers(0, len(names), number)
+    label = rng.integers(0, num_labels, number).tolist()
     first = [" ".join(rng.choice(WORDS, 12)) for _ in range(number)]
     second = [" ".join([*rng.choice(WORDS, 9), *rng.choice(WORDS[k * 20 : k * 20 + 20], 4)]) for k in label]
-    return Preview({"first": first, "second": second}, [names[k] for k in label], number)
+    return first, second, label
 
 
 def make_task(tokenizer: WordPieceTokenizer, names: Sequence[str] = ("contradiction", "entailment", "neutral")) -> Task:
@@ -87,16 +94,25 @@ def make_task(tokenizer: WordPieceTokenizer, names: Sequence[str] = ("contradict
 
 def make_numbers(tokenizer: WordPieceTokenizer) -> Task:
     """Regression: the number is the share of words that both texts have."""
+    splits = [
+        Preview({"first": [*first], "second": [*second]}, [f"{k:.1f}" for k in shared], len(shared))
+        for first, second, shared in drawn_numbers()
+    ]
+    preview = TaskPreview(*splits, label_names=None, is_regression=True, aligned=True)  # type: ignore[misc]
+    return Task("similar", preview, tokenizer, 48, 48, ["spearman"], (0, 5))
+
+
+@cache
+def drawn_numbers() -> list[tuple[list[str], list[str], list[int]]]:
+    """Two texts and the number of words in both, of two splits."""
     splits = []
     for seed in (13, 14):
         rng = np.random.default_rng(seed)
         shared = rng.integers(0, 6, 300)
         first = [rng.choice(WORDS, 10, replace=False) for _ in shared]
         second = [[*a[: 2 * k], *rng.choice(WORDS, 10 - 2 * k)] for a, k in zip(first, shared, strict=True)]
-        texts = {"first": [" ".join(a) for a in first], "second": [" ".join(b) for b in second]}
-        splits.append(Preview(texts, [f"{k:.1f}" for k in shared], len(shared)))
-    preview = TaskPreview(*splits, label_names=None, is_regression=True, aligned=True)  # type: ignore[misc]
-    return Task("similar", preview, tokenizer, 48, 48, ["spearman"], (0, 5))
+        splits.append(([" ".join(a) for a in first], [" ".join(b) for b in second], shared.tolist()))
+    return splits
 
 
 def make_questions(tokenizer: WordPieceTokenizer, **counts: int) -> Task:

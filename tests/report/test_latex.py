@@ -21,14 +21,23 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
 
 
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    """What `tex` has made, which four tests look at."""
+    return []
+
+
 @pytest.fixture
-def tex(make_runs: Callable[..., Path], without_pictures: None) -> str:
+def tex(make_runs: Callable[..., Path], without_pictures: None, texts: list[str]) -> str:
+    if texts:
+        return texts[0]
     tasks = ("mrpc", "snli_95k", "qnli_derived", "squad_v1")
     root = make_runs({(row, task): 60.0 + index for index, row in enumerate(ROWS) for task in tasks})
     words = ["table5_pretraining_tasks", "scale=demo", f"runs_dir={root.parents[1]}"]
     assert main(words) == 0 and not (root / "report/report.tex").exists()
     assert main([*words, "--latex"]) == 0
-    return (root / "report/report.tex").read_text()
+    texts.append((root / "report/report.tex").read_text())
+    return texts[0]
 
 
 @pytest.mark.usefixtures("without_pictures")
