@@ -68,7 +68,7 @@ def test_other_looks_than_the_rule_s_count(experiment: Experiment, tmp_path: Pat
 
 def test_looking_after_every_seed_is_wrong_once_in_twenty(tmp_path: Path) -> None:
     """Through the real judge; without a rule it is far more."""
-    tables, draw = 120, np.random.default_rng(4)
+    tables, draw = 80, np.random.default_rng(4)
     drawn = [draw.normal(size=(1, 8)) for _ in range(tables)]
 
     def wrong(experiment: Experiment) -> int:
