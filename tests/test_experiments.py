@@ -103,6 +103,12 @@ def with_delta(folder: Path, stage: str, name: str) -> DictConfig:
     return merged
 
 
+@cache
+def delta_at(folder: Path, stage: str, name: str, scale: str) -> DictConfig:
+    """The sweep's configuration with one of its arms or rows, at a scale."""
+    return at_scale(with_delta(folder, stage, name), scale)
+
+
 def resolved(config: DictConfig, stage: str) -> dict[str, Any]:
     """Checked against the stage's schema, and without anything missing."""
     check_config(stage, config)
@@ -269,9 +275,10 @@ def test_arms_and_rows_differ_in_what_their_lines_say(name: str) -> None:
     differ_in = load_experiment(folder).differ_in
     for stage in STAGES:
         runs = {delta: recorded(folder, stage, delta) for delta in deltas(folder, stage)}
+        settings = {delta: flatten(run.config) for delta, run in runs.items()}
         for first, second in combinations(runs, 2):
             free = {*MAY_DIFFER, *differ_in, *meant_to_differ([runs[first]], [runs[second]])}
-            one, other = flatten(runs[first].config), flatten(runs[second].config)
+            one, other = settings[first], settings[second]
             apart = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
             assert {key for key in apart if not is_within(key, free)} == set(), f"{first} and {second}"
 
@@ -280,7 +287,7 @@ def test_arms_and_rows_differ_in_what_their_lines_say(name: str) -> None:
 def test_every_arm_is_a_model_at_every_scale(name: str) -> None:
     folder = EXPERIMENTS_DIR / name
     for arm, scale in product(deltas(folder, "pretrain"), SCALES):
-        config = at_scale(with_delta(folder, "pretrain", arm), scale)
+        config = delta_at(folder, "pretrain", arm, scale)
         model = OmegaConf.to_container(config.model, resolve=True)
         assert isinstance(model, dict)
         EncoderConfig(**{str(key): value for key, value in model.items()}, vocab_size=config.tokenizer.vocab_size)
@@ -290,10 +297,10 @@ def test_every_arm_is_a_model_at_every_scale(name: str) -> None:
 def test_what_finetuning_reads_is_what_pretraining_writes(name: str) -> None:
     folder = EXPERIMENTS_DIR / name
     for row, scale in product(deltas(folder, "finetune"), SCALES):
-        config = at_scale(with_delta(folder, "finetune", row), scale)
+        config = delta_at(folder, "finetune", row, scale)
         if config.encoder_arm is None:
             continue
-        run = at_scale(with_delta(folder, "pretrain", config.encoder_arm), scale)
+        run = delta_at(folder, "pretrain", config.encoder_arm, scale)
         total = sum(phase.steps for phase in run.phases)
         kept = {f"{run.run_dir}/encoders/step-{kept_step(one, total)}" for one in run.keep_encoders}
         assert str(config.encoder) in {f"{run.run_dir}/encoder", *kept}
@@ -307,9 +314,10 @@ def test_a_fraction_is_one_of_the_runs_own_steps(other_length: str, tmp_path: Pa
     words = ["scale=demo", f"runs_dir={tmp_path}"]
     run = sweep.without_hydra(sweep.compose("sweep_pretrain", [*words, other_length, "arm=mlm"], folder=folder))
 
+    rows = [f"mlm_{name}" for name in ("05", "10", "25", "50", "75", "100")]
+    composed = [sweep.compose("sweep_finetune", [*words, f"row={row}"], folder=folder) for row in rows]
+
     def encoders() -> list[str]:
-        rows = [f"mlm_{name}" for name in ("05", "10", "25", "50", "75", "100")]
-        composed = [sweep.compose("sweep_finetune", [*words, f"row={row}"], folder=folder) for row in rows]
         return [str(Path(config.encoder).relative_to(run.run_dir)) for config in composed]
 
     def kept() -> list[str]:
@@ -344,7 +352,7 @@ def test_the_same_run_in_two_experiments_is_one(scale: str) -> None:
     groups: dict[str, set[str]] = {}
     for name in (name for name in list_experiments() if scale in scales_of(name)):
         for arm in deltas(EXPERIMENTS_DIR / name, "pretrain"):
-            config = at_scale(with_delta(EXPERIMENTS_DIR / name, "pretrain", arm), scale)
+            config = delta_at(EXPERIMENTS_DIR / name, "pretrain", arm, scale)
             groups.setdefault(digest(trained_by(canonical(config))), set()).add(f"{name}/{arm}")
     assert {frozenset(group) for group in groups.values() if len(group) > 1} == shared_arms(scale)
 
@@ -355,7 +363,7 @@ def test_sizes_are_the_papers_in_shape(scale: str) -> None:
     folder = EXPERIMENTS_DIR / "table6_model_size"
 
     def shape(arm: str) -> tuple[int, int, int]:
-        model = at_scale(with_delta(folder, "pretrain", arm), scale).model
+        model = delta_at(folder, "pretrain", arm, scale).model
         assert model.intermediate_size == 4 * model.hidden_size
         return model.num_hidden_layers, model.hidden_size, model.num_attention_heads
 
@@ -381,7 +389,7 @@ def test_a_ratio_that_gives_no_size_is_refused(ratio: str) -> None:
 
 
 def test_the_papers_scale_is_the_paper() -> None:
-    values = resolved(at_scale(with_delta(TABLE5, "pretrain", "mlm_nsp"), "paper"), "pretrain")
+    values = resolved(delta_at(TABLE5, "pretrain", "mlm_nsp", "paper"), "pretrain")
     phases = values["phases"]
     assert [(one["seq_length"], one["steps"], one["global_batch_size"]) for one in phases] == [
         (128, 900_000, 256),
@@ -425,9 +433,9 @@ def test_only_the_papers_scale_masks_statically() -> None:
 def test_feature_based_rows_bring_their_own_recipe() -> None:
     """A scale's recipe for fine-tuning an encoder is not one for a fresh BiLSTM on a frozen encoder."""
     folder = EXPERIMENTS_DIR / "table7_feature_based_ner"
-    row = resolved(at_scale(with_delta(folder, "finetune", "concat_last_four"), "laptop"), "finetune")
+    row = resolved(delta_at(folder, "finetune", "concat_last_four", "laptop"), "finetune")
     assert (row["head"], row["epochs"], row["task"]["data"]["features"]) == ("bilstm", 10, "concat_last_four")
-    fine_tuned = resolved(at_scale(with_delta(folder, "finetune", "mlm_nsp"), "laptop"), "finetune")
+    fine_tuned = resolved(delta_at(folder, "finetune", "mlm_nsp", "laptop"), "finetune")
     assert (fine_tuned["head"], fine_tuned["epochs"]) == ("linear", 1)
     assert row["task"]["name"] == fine_tuned["task"]["name"]
 

@@ -45,6 +45,12 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> list[Arm]:
     return arms_of("demo", tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory: pytest.TempPathFactory) -> Arm:
+    """mlm_nsp at the paper's scale."""
+    return next(arm for arm in arms_of("paper", tmp_path_factory.mktemp("cache")) if arm.name == "mlm_nsp")
+
+
 def arms_of(scale: str, root: Path) -> list[Arm]:
     words = [f"scale={scale}", f"cache_dir={root}/cache", f"data_dir={root}/data"]
     steps = [step for step in make_steps(FOLDER, words) if step.verb == "pretrain"]
@@ -92,15 +98,13 @@ def test_tokens_of_a_prepared_corpus_are_those_of_its_instances(demo: list[Arm])
     assert arm.phase_tokens[0] < 0.95 * 2200 * 16 * 64 and arm.flops < 0.96 * replace(arm, corpus=corpus).flops
 
 
-def test_the_papers_recipe_costs_what_is_published(tmp_path: Path) -> None:
+def test_the_papers_recipe_costs_what_is_published(paper: Arm) -> None:
     """2.38e19 by our formula, 6.43e19 by ELECTRA's (their table 1 has 6.4e19)."""
-    arm = next(arm for arm in arms_of("paper", tmp_path) if arm.name == "mlm_nsp")
-    assert arm.flops == pytest.approx(2.38e19, rel=0.002) and arm.electra_flops == pytest.approx(6.43e19, rel=0.001)
+    assert paper.flops == pytest.approx(2.38e19, rel=0.002) and paper.electra_flops == pytest.approx(6.43e19, rel=0.001)
 
 
-def test_the_released_recipe_predicts_more(tmp_path: Path) -> None:
+def test_the_released_recipe_predicts_more(paper: Arm, tmp_path: Path) -> None:
     """Of all tokens instead of the text's, in every phase; a plan's figure for an instance is that of its arrays."""
-    paper = next(arm for arm in arms_of("paper", tmp_path) if arm.name == "mlm_nsp")
     ours = next(arm for arm in arms_of("gpu30", tmp_path) if arm.name == "mlm_nsp")
     for arm, expected in ((paper, [19 / 128, 77 / 512]), (ours, [9 / 64, 19 / 128, 76 / 512])):
         assert [arm.objective.token.predicted_share(phase["seq_length"]) for phase in arm.phases] == expected
