@@ -42,14 +42,14 @@ PLAIN_VERBS = {
     "pool": "runs of several machines and days, from their packs, in one table",
     "compare": "two runs: what differs, how they learnt, a paired test on the same examples",
     "explain-cell": "the runs behind a cell of an experiment's table, and the commands that make them",
-    "export": "the encoder of an unfinished run, from its checkpoint",
+    "export": "a run's model, or anybody's, for transformers, ONNX or sentence-transformers, with its card",
     "gc": "what could be deleted: checkpoints of complete runs, leftovers, unused cache",
     "submit": "the submission zip of a benchmark from runs with predict_test=true",
     "list": "experiments with their status",
 }
 PLACES = {verb: f"inventory.{verb}" for verb in ("runs", "status", "gc")}
 PLACES |= {"list": "inventory.list_all", "doctor": "plan.doctor", "explain-cell": "explain_cell.main"}
-PLACES |= {"export": "submit.export", "register": "reproduce.register"}
+PLACES |= {"register": "reproduce.register"}
 PLACES |= {"pack": "travel.pack", "pool": "travel.pool"}
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of its name."""
 HYDRA_HELP = {

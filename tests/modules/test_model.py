@@ -13,7 +13,7 @@ from clozelab.models.encoder import Encoder
 from clozelab.models.folders import read_config_dict
 from clozelab.models.heads import BiLSTM, FeatureMix
 from clozelab.models.layout import Layout
-from clozelab.modules.model import read_model, write_model
+from clozelab.modules.model import find_model, read_model, write_model
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowercase=False)
 
@@ -98,3 +98,32 @@ def test_a_causal_encoder_with_a_pooled_head_is_of_a_type_that_others_do_not_kno
     folder, _, _ = write("classification", is_causal=True)
     assert read_config_dict(folder)["architectures"] == ["ClozelabBertForSequenceClassification"]
     assert read_model(folder).encoder.config.is_causal
+
+
+def test_a_model_is_found_in_a_run_and_on_the_hub_at_a_commit_alone(tmp_path, write, monkeypatch):
+    folder, _, _ = write("lm")
+    (tmp_path / "run").mkdir()
+    folder.rename(tmp_path / "run" / "encoder")
+    assert find_model(str(tmp_path / "run")) == tmp_path / "run" / "encoder"
+    weights = tmp_path / "run" / "encoder" / "model.safetensors"
+    assert find_model(str(weights)) == weights and read_model(weights).architecture == "BertForMaskedLM"
+    asked = []
+
+    def fetch(name, revision, allow_patterns):
+        asked.append((name, revision, allow_patterns[-1]))
+        if "1" in revision:
+            raise OSError("no network\nat all")
+        return str(tmp_path / "run")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    with pytest.raises(ValueError, match="needs hub=true and NAME@COMMIT"):
+        find_model("me/mine@" + "0" * 40)
+    with pytest.raises(ValueError, match="me/mine@main: say which commit"):
+        find_model("me/mine@main", from_hub=True)
+    assert not asked
+    assert find_model("me/mine@" + "0" * 40, from_hub=True) == tmp_path / "run"
+    assert [patterns for _, _, patterns in asked] == ["*.safetensors", "pytorch_model*.bin"], (
+        "a pickle only where need be"
+    )
+    with pytest.raises(ValueError, match=r"is not to be had from the hub: OSError: no network$"):
+        find_model("me/mine@" + "1" * 40, from_hub=True)

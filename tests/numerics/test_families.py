@@ -215,7 +215,7 @@ def test_there_and_back(name, suffix, tied, pair, tmp_path):
         read.tokenizer,
         labels=read.labels,
         max_length=39,
-        with_pooler=False,
+        with_pooler=read.encoder.config.family.reads_pooler(kinds),
     )
     loaded, info = getattr(transformers, title + suffix).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert loaded.config.architectures == [title + suffix]

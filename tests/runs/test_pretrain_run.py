@@ -575,7 +575,7 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     assert not info["missing_keys"] and not info["mismatched_keys"]
     done = forked.run(words, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert main(["export", str(run_dir), str(tmp_path / "last")]) == 0
+    assert main(["export", str(run_dir), f"to={tmp_path / 'last'}", "checkpoint=true"]) == 0
     for name in ("model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / "last" / name).read_bytes() == (run_dir / "encoder" / name).read_bytes(), name
     config, own = (
@@ -584,13 +584,16 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     assert config["clozelab"].pop("step") == 250 and config == own
     checkpoints = run_dir / "checkpoints"
     cut(checkpoints / "last.ckpt")
-    assert main(["export", str(run_dir), str(tmp_path / "earlier")]) == 0
+    assert main(["export", str(run_dir), f"to={tmp_path / 'earlier'}", "checkpoint=true"]) == 0
     step = json.loads((tmp_path / "earlier" / "config.json").read_text())["clozelab"]["step"]
     assert step == load_checkpoint(checkpoints / "previous.ckpt")["global_step"] < 250
     assert (checkpoints / "last.ckpt").exists(), "the run may be training: what is damaged is its own to put aside"
     # The text was edited since: a vocabulary learnt today would be written beside the weights.
     (run_dir / "run.json").write_text(json.dumps(state(run_dir) | {"inputs": {"corpus": "of other text"}}))
-    assert main(["export", str(run_dir), str(tmp_path / "other")]) == 1 and not (tmp_path / "other").exists()
+    assert (
+        main(["export", str(run_dir), f"to={tmp_path / 'other'}", "checkpoint=true"]) == 1
+        and not (tmp_path / "other").exists()
+    )
     assert "was trained on another corpus than is here now" in capsys.readouterr().err
 
 
@@ -600,13 +603,13 @@ def test_only_a_run_of_its_own_checkpoint_is_exported(
     shutil.copytree(whole_run, tmp_path / "run")
     record = state(tmp_path / "run")
     (tmp_path / "run" / "run.json").write_text(json.dumps(record | {"fingerprint": "0" * 64}))
-    assert main(["export", str(tmp_path / "run")]) == 1
+    assert main(["export", str(tmp_path / "run"), "checkpoint=true"]) == 1
     assert "is of another run than the run.json above it" in capsys.readouterr().err
     (tmp_path / "run" / "run.json").write_text(json.dumps(record))
-    assert main(["export", str(tmp_path / "run")]) == 1
+    assert main(["export", str(tmp_path / "run"), "checkpoint=true"]) == 1
     assert "was not made by a command line" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "run" / "checkpoints")
-    assert main(["export", str(tmp_path / "run")]) == 1
+    assert main(["export", str(tmp_path / "run"), "checkpoint=true"]) == 1
     assert "is no pre-training run with a checkpoint" in capsys.readouterr().err
 
 

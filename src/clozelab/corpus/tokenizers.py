@@ -107,6 +107,10 @@ class WordPieceTokenizer(Tokenizer):
             if other:
                 meant = "as in the released BERT: this model would read other tokens than it was trained on"
                 raise ValueError(f"{folder / name} says {other} here, {meant}")
+        if lowercase is None and (folder / "bert_config.json").is_file():
+            # Google's folders do not say it; a vocabulary of lower-cased text has no capital letter.
+            entries = read_text(folder / "vocab.txt", "one entry a line, as in BERT's vocab.txt").split("\n")
+            lowercase = not any(entry != entry.lower() for entry in entries if not entry.startswith("["))
         if lowercase is None:
             told = "put do_lower_case into tokenizer_config.json"
             raise ValueError(f"{folder} does not say whether its vocabulary is lower-cased: {told}")

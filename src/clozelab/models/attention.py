@@ -1,7 +1,7 @@
 """Attention inside each sequence of a token stream: one entry, `attention`, that picks the kernel.
 
 A `Mask` says what a token may see, a pattern which mask each layer has. Other masks (prefix, permutation order) are
-further fields of `Mask` and a line in `_out_of_sight`.
+further fields of `Mask` and a line in `out_of_sight`.
 
 Which kernel:
 - stream viewable as [B, S], CPU: batched matmul and softmax, which has dropout and took half the time of the CPU flash
@@ -111,7 +111,7 @@ def dense_rows(
         if mask == FULL and padding is not None:
             hidden = padding[:, None]
         else:
-            hidden = _out_of_sight(width, mask, device)[None]
+            hidden = out_of_sight(width, mask, device)[None]
             if padding is not None:
                 # A padding slot sees itself: else one far from all real tokens has a NaN, which reaches gradients.
                 hidden = hidden | (padding[:, None] & ~torch.eye(width, dtype=torch.bool, device=device))
@@ -127,7 +127,7 @@ def dense_rows(
     return DenseRows(layout.batch_size, width, bias, kernel, mask)
 
 
-def _out_of_sight(width: int, mask: Mask, device: torch.device) -> Tensor:
+def out_of_sight(width: int, mask: Mask, device: torch.device) -> Tensor:
     """bool [S, S]: True where the token of a row may not see that of a column."""
     slots = torch.arange(width, device=device)
     ahead = slots[None, :] - slots[:, None]
@@ -179,7 +179,7 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, mask
     for start, length in zip(layout.first_rows.tolist(), layout.lengths_list, strict=True):
         slots = torch.arange(start, start + length, device=q.device)
         q_i, k_i, v_i = (x[slots].transpose(0, 1) for x in (q, k, v))  # [N, length, D]
-        seen = ~_out_of_sight(length, mask, q.device)
+        seen = ~out_of_sight(length, mask, q.device)
         attended = F.scaled_dot_product_attention(q_i, k_i, v_i, attn_mask=seen)
         out = out.index_copy(0, slots, attended.transpose(0, 1).to(out.dtype))
     return out

@@ -169,34 +169,26 @@ def _message(data: bytes) -> dict[int, list[Any]]:
 def crc32c(data: np.ndarray) -> int:
     """Of uint8 [n]. Lanes of equal length go through the table side by side, and are joined in pairs.
 
-    With a start of 0, zeros in front change nothing, and the checksum of two lanes follows from theirs: it is linear.
+    It is linear: zeros in front of a state of 0 change nothing, and what two lanes give together follows from theirs.
+    The usual start, all ones, is a state of its own that goes through n zeros.
     """
-    start = np.full(4, 255, dtype=np.uint8)  # the usual start, which is these bits flipped in the first bytes
-    lanes = 1 << max(0, (max(len(data), 4) - 1) // _LANE).bit_length()
+    lanes = 1 << (max(len(data) - 1, 0) // _LANE).bit_length()
     padded = np.zeros(lanes * _LANE, dtype=np.uint8)
-    if len(data) < 4:
-        return ~_bytewise(data.tobytes()) & 0xFFFFFFFF
-    padded[-len(data) :] = data
-    padded[len(padded) - len(data) :][:4] ^= start
-    pairs = np.ascontiguousarray(padded.view("<u2").reshape(lanes, -1).T)
-    state, table = np.zeros(lanes, dtype=np.uint32), _table(16)
-    for pair in pairs:
-        state = table[(state ^ pair) & 0xFFFF] ^ (state >> 16)
+    padded[len(padded) - len(data) :] = data
+    states, table = np.zeros(lanes, dtype=np.uint32), _table(16)
+    for pair in np.ascontiguousarray(padded.view("<u2").reshape(lanes, -1).T):
+        states = table[(states ^ pair) & 0xFFFF] ^ (states >> 16)
     shift = _shift(_LANE)
-    while len(state) > 1:
-        state = _apply(shift, state[0::2]) ^ state[1::2]
-        shift = _apply(shift, shift)
-    return int(state[0]) ^ 0xFFFFFFFF
+    while len(states) > 1:
+        states, shift = _apply(shift, states[0::2]) ^ states[1::2], _apply(shift, shift)
+    start = np.array([0xFFFFFFFF], dtype=np.uint32)
+    for bit in range(len(data).bit_length()):
+        start = _apply(_shift(1 << bit), start) if len(data) >> bit & 1 else start
+    return int(states[0] ^ start[0]) ^ 0xFFFFFFFF
 
 
 def _masked(checksum: int) -> int:
     return (((checksum >> 15) | (checksum << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def _bytewise(data: bytes, state: int = 0xFFFFFFFF) -> int:
-    for byte in data:
-        state = int(_table(8)[(state ^ byte) & 255]) ^ (state >> 8)
-    return state
 
 
 @cache
@@ -204,23 +196,22 @@ def _table(bits: int) -> np.ndarray:
     """What `bits` bits at the low end become when they are shifted out."""
     values = np.arange(1 << bits, dtype=np.uint32)
     for _ in range(bits):
-        values = (values >> 1) ^ np.where(values & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
+        values = (values >> 1) ^ ((values & 1) * np.uint32(_POLYNOMIAL))
     return values
 
 
 @cache
 def _shift(count: int) -> np.ndarray:
     """What becomes of each bit of a state when `count` zero bytes, a power of two, follow: uint32 [32]."""
-    if count == 1:
-        units = np.uint32(1) << np.arange(32, dtype=np.uint32)
-        return _table(8)[units & 255] ^ (units >> 8)
-    half = _shift(count // 2)
-    return _apply(half, half)
+    if count > 1:
+        return _apply(_shift(count // 2), _shift(count // 2))
+    units = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    return _table(8)[units & 255] ^ (units >> 8)
 
 
 def _apply(columns: np.ndarray, states: np.ndarray) -> np.ndarray:
     """The linear map of 32 columns on each state."""
     result = np.zeros_like(states)
     for bit, column in enumerate(columns):
-        result ^= np.where((states >> bit) & 1, column, np.uint32(0)).astype(np.uint32)
+        result ^= ((states >> np.uint32(bit)) & np.uint32(1)) * column
     return result

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
 from clozelab.models.encoder import Encoder
 from clozelab.models.families.bert import COMMON_HEADS, Family
 from clozelab.models.folders import (
+    CONFIG_FILE,
     GOOGLE_CONFIG_FILE,
     config_path,
     has_head,
@@ -57,6 +60,39 @@ class Model:
     """classification, regression, tags, choices or spans; None: not fine-tuned."""
     labels: tuple[str, ...]  # of classification and tags, by the order of the outputs
     max_length: int  # of a sequence with its special tokens: the longest that was trained, as far as it is recorded
+
+
+def find_model(name: str, *, from_hub: bool = False) -> Path:
+    """The folder, or file, of a model: one in the Hugging Face layout or Google's, a run's `model` or `encoder`.
+
+    `from_hub`: where there is no such folder, NAME@COMMIT is fetched from the Hugging Face hub, or its local copy.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    places = [path, path / "model", path / "encoder"]
+    if found := [place for place in places if config_path(place).is_file()]:
+        return found[0]
+    if path.is_dir() or not from_hub:
+        told = "" if path.is_dir() else "; a name on the Hugging Face hub needs hub=true and NAME@COMMIT"
+        raise ValueError(
+            f"{name}: no model here, expected {CONFIG_FILE} in it, or in its model/ (a fine-tuning run) or encoder/ "
+            f"(a pre-training run){told}"
+        )
+    repository, _, revision = name.partition("@")
+    if not re.fullmatch(r"[0-9a-f]{40}", revision):
+        raise ValueError(f"{name}: say which commit, {repository}@COMMIT (40 hex digits), since a branch may move")
+    import huggingface_hub
+
+    try:
+        get: Any = partial(huggingface_hub.snapshot_download, repository, revision=revision)
+        folder = Path(get(allow_patterns=["*.json", "*.txt", "*.safetensors"]))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(get(allow_patterns=["*.json", "*.txt", "pytorch_model*.bin"]))
+    except Exception as problem:  # a foreign library's, of many kinds: no network, no such name
+        first = str(problem).partition("\n")[0]
+        raise ValueError(f"{name} is not to be had from the hub: {type(problem).__name__}: {first}") from problem
+    return folder
 
 
 def read_model(path: Path | str, token_types: str = "auto") -> Model:
@@ -101,6 +137,11 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
     )
 
 
+def has_pooler(model: Model) -> bool:
+    """Whether the class that holds the model's heads has a pooler, and this one's is trained."""
+    return model.encoder.config.family.reads_pooler(model.heads) and "pooler" not in model.untrained
+
+
 def write_model(
     folder: Path | str,
     encoder: Encoder,
@@ -119,7 +160,7 @@ def write_model(
     Args:
         labels: of classification and tags, by the order of the outputs.
         max_length: the longest sequence that it was trained on, for the tokenizer; None: 512 at most.
-        with_pooler: False leaves out one that no head of these reads.
+        with_pooler: False leaves out one that no head of these reads, or that is not trained.
         extra_config, extra_files: further keys of config.json, and further files.
     """
     extra: dict[str, Any] = {"problem_type": "regression"} if is_regression else {}
@@ -129,8 +170,6 @@ def write_model(
     rules = json.loads(files["tokenizer_config.json"])
     rules["model_max_length"] = max_length or min(rules["model_max_length"], encoder.config.max_position_embeddings)
     files["tokenizer_config.json"] = json.dumps(rules, indent=2) + "\n"
-    if not with_pooler:
-        with_pooler = encoder.config.family.reads_pooler(heads)
     about = extra | dict(extra_config or {})
     save_encoder_folder(
         folder, encoder, heads=heads, tokenizer_files=files, extra_config=about, with_pooler=with_pooler
@@ -166,7 +205,12 @@ def _labels(
         return ()
     tensors = (stored.get(family.head_name(task, name)) for name in ("weight", "out_proj.weight"))
     number = next((len(tensor) for tensor in tensors if tensor is not None), None)
-    named = {int(key): str(name) for key, name in (config.get("id2label") or {}).items()}
+    try:
+        named = {int(key): str(name) for key, name in (config.get("id2label") or {}).items()}
+    except (ValueError, AttributeError):
+        raise ValueError(
+            f"{config_path(folder)}: id2label is {config['id2label']}, not names by their numbers"
+        ) from None
     if not named:
         named = {key: f"LABEL_{key}" for key in range(number or int(config.get("num_labels", 2)))}
     if sorted(named) != list(range(len(named))) or number not in (None, len(named)):

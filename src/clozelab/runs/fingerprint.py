@@ -163,7 +163,7 @@ def no_value(key: str) -> str:
 
 def require_encoder(folder: str | Path | None) -> Path:
     """`folder`; ValueError where it holds no encoder."""
-    if folder is not None and (Path(folder) / "config.json").is_file():
+    if folder is not None and any((Path(folder) / name).is_file() for name in ("config.json", "bert_config.json")):
         return Path(folder)
     if folder is not None and (Path(folder) / "encoder" / "config.json").is_file():
         raise ValueError(f"{folder} is a run's folder; its encoder is {Path(folder) / 'encoder'}")

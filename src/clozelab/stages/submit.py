@@ -1,19 +1,15 @@
-"""What is given away of runs: `clozelab submit glue RUNS...` and `clozelab export RUN`.
+"""`clozelab submit glue RUNS...`: the zip that the GLUE server takes, from runs with predict_test=true.
 
-The first packs the zip that the GLUE server takes, from runs with predict_test=true. Of several runs with predictions
-for the same test set, the one that is best on its validation split is taken, as the paper selects.
-
-The second writes the encoder of an unfinished run from its checkpoint, which holds whole weights whatever the strategy:
-FSDP gathers its shards to save it. So one process on a CPU is enough, on any machine that has the run's corpus.
+Of several runs with predictions for the same test set, the one that is best on its validation split is taken, as the
+paper selects.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import chdir
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from clozelab.metrics.glue import TEST_SETS, placeholder, write_submission
 from clozelab.terminal import Words, verb
@@ -27,11 +23,6 @@ folders above them; of several runs on one test set the best on its validation s
   --placeholders    fill test sets that no run has predicted with one constant answer
 
 What the server would turn away is refused, and nothing is written then."""
-
-EXPORT_HELP = """clozelab export RUN [FOLDER]
-
-Writes the encoder of a pre-training run that was stopped or still trains, as its checkpoint has it, whichever strategy
-trained it (trainer=fsdp too): config.json, model.safetensors, tokenizer files. FOLDER is RUN/encoders/step-N."""
 
 
 class Candidate(NamedTuple):
@@ -102,49 +93,3 @@ def find_predictions(runs: Sequence[Path]) -> dict[str, list[Candidate]]:
         named = ", ".join(map(str, runs)) or "(no folder given)"
         raise ValueError(f"no test predictions in {named}; fine-tune with predict_test=true first")
     return found
-
-
-@verb("export", EXPORT_HELP, names=(1, 2))
-def export(said: Words) -> int:
-    """Write the encoder's folder and print where it is; ValueError where the run has no checkpoint of its own."""
-    run, *given = (Path(name).resolve() for name in said.names)
-    from omegaconf import OmegaConf  # these take seconds, which --help need not wait
-
-    from clozelab import config
-    from clozelab.launch.sweep import compose, hydra_config
-    from clozelab.runs.record import read_record
-    from clozelab.stages import building
-    from clozelab.stages.prepare import prepared_corpus
-    from clozelab.targets import check_targets
-    from clozelab.training.callbacks import SameConfig
-    from clozelab.training.checkpoints import load_file, newest_whole
-    from clozelab.training.trainer import Hardware
-
-    record, checkpoint = read_record(run), newest_whole(run / "checkpoints", put_aside=False)
-    if record is None or record.stage != "pretrain" or checkpoint is None:
-        raise ValueError(f"{run} is no pre-training run with a checkpoint; a complete one has its encoder/ already")
-    saved = load_file(checkpoint)
-    if saved[SameConfig.KEY] != record.fingerprint:
-        raise ValueError(f"{checkpoint} is of another run than the run.json above it")
-    if not record.config_name:
-        raise ValueError(f"{run} was not made by a command line")
-    config.register()
-    with chdir(record.started_in or "."):  # paths may be relative
-        experiment = Path(record.config_dir) if record.config_dir else None
-        with hydra_config(compose(record.config_name, record.overrides, folder=experiment)) as cfg:
-            check_targets(cfg)
-            plain: Any = OmegaConf.to_container(cfg, resolve=True)
-            objectives, corpus = building.build_objectives(plain), prepared_corpus(cfg)
-            if corpus.fingerprint != record.inputs.get("corpus"):
-                raise ValueError(
-                    f"{run} was trained on another corpus than is here now; put its text and settings back"
-                )
-            machine = Hardware("cpu", 1, 1, "auto", "32-true")
-            module = building.build_pretraining_module(cfg, machine, corpus, objectives, total_steps=1)
-            tokenizer = building.encoder_tokenizer(cfg, corpus, objectives)
-    module.load_state_dict(saved["state_dict"])
-    step = int(saved["global_step"])
-    folder = given[0] if given else run / "encoders" / f"step-{step}"
-    module.save_encoder(folder, tokenizer.files(), building.provenance(plain, record, corpus, step=step))
-    print(folder)
-    return 0

@@ -135,7 +135,7 @@ class Family:
 
     def reads_pooler(self, kinds: Collection[str]) -> bool:
         """Whether the class that holds these heads has the pooler."""
-        return not kinds or bool(POOLED_KINDS & set(kinds) - set(self.dense_heads))
+        return self.parts.get("pooler", True) and (not kinds or bool(POOLED_KINDS & {*kinds} - {*self.dense_heads}))
 
     # Names of tensors
 

@@ -1,0 +1,291 @@
+"""`clozelab export`: what other programs make of the folders, what the card says, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import string
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from clozelab.cli import main
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.models.encoder import Encoder
+from clozelab.models.layout import Layout
+from clozelab.modules.model import Model, read_model, write_model
+
+TOKENIZER = WordPieceTokenizer([*SPECIAL_TOKENS, *string.ascii_letters], lowercase=False)
+LABELS = ("no", "perhaps", "yes")
+
+
+def write_folder(folder: Path, tiny_config, *kinds: str, length: int = 20, **changes) -> Path:
+    """A model with random weights everywhere and heads of these kinds."""
+    encoder = Encoder(tiny_config(vocab_size=TOKENIZER.vocab_size, **changes))
+    heads = {kind: encoder.config.family.head(kind, encoder, num_labels=3) for kind in kinds}
+    for module in (encoder, *heads.values()):
+        for parameter in module.parameters():
+            torch.nn.init.normal_(parameter, std=0.2)
+    labels = LABELS if {"classification", "tags"} & set(kinds) else ()
+    made = {"clozelab": {"trained_seq_lengths": [length], "task": "mnli"}}
+    write_model(folder, encoder, heads, TOKENIZER, labels=labels, max_length=length, extra_config=made)
+    return folder
+
+
+def means(model: Model, texts: list[str]) -> np.ndarray:
+    """The mean of the last layer's states, special tokens among them."""
+    ids = [[model.tokenizer.cls_id, *text, model.tokenizer.sep_id] for text in model.tokenizer.encode_batch(texts)]
+    lengths = [len(one) for one in ids]
+    flat, positions = (
+        torch.tensor([number for one in ids for number in one]),
+        torch.cat([torch.arange(length) for length in lengths]),
+    )
+    with torch.no_grad():
+        states = model.encoder(flat.long(), torch.zeros_like(flat), positions, Layout.ragged(lengths)).sequence_output
+    return np.stack([part.mean(0).numpy() for part in states.split(lengths)])
+
+
+def test_a_run_becomes_a_model_of_transformers_with_a_card(tmp_path, tiny_config, make_runs, capsys):
+    transformers = pytest.importorskip("transformers")
+    root = make_runs({("mlm", "mnli"): 80.0}, pretrain_seeds=(1, 2), finetune_seeds=(1,))
+    run = root / "finetune" / "mlm" / "pretrain-seed-1" / "mnli" / "seed-1"
+    write_folder(run / "model", tiny_config, "classification")
+    out = tmp_path / "out" / "my-model"
+    assert main(["export", str(run), f"to={out}"]) == 0
+    assert capsys.readouterr().out.strip() == str(out)
+    loaded, info = transformers.AutoModelForSequenceClassification.from_pretrained(out, output_loading_info=True)
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert [loaded.config.id2label[i] for i in range(3)] == list(LABELS) and loaded.config.finetuning_task == "mnli"
+    assert transformers.AutoTokenizer.from_pretrained(out).model_max_length == 20
+    theirs = transformers.pipeline("text-classification", model=str(out))("a b c", top_k=None)
+    model = read_model(out)
+    ids = torch.tensor([2, *model.tokenizer.encode_flat(["a b c"])[0], 3])
+    layout, positions = Layout.ragged([len(ids)]), torch.arange(len(ids))
+    with torch.no_grad():
+        states = model.encoder(ids, torch.zeros_like(ids), positions, layout).sequence_output
+        probs = model.heads["classification"](model.encoder.pool(states, layout)).softmax(-1)[0]
+    assert {one["label"]: one["score"] for one in theirs} == pytest.approx(
+        dict(zip(LABELS, probs.tolist(), strict=True)), abs=1e-5
+    )
+    card = (out / "README.md").read_text()
+    for line in (
+        "license: FILL IN", "pipeline_tag: text-classification", "# my-model",
+        "- Architecture: BertForSequenceClassification; 2 layers, hidden size 24, vocabulary 57",
+        "- Labels: no, perhaps, yes", "- Task: MNLI-m", "- Seeds: pre-training 1, fine-tuning 1",
+        "commit 0123456789abcdef", "clozelab finetune", "- 0.10 hours on A processor", "not examined for bias",
+    ):  # fmt: skip
+        assert line in card, line
+    score = next(line for line in card.splitlines() if line.startswith("| accuracy |"))
+    assert " % |" in score and " to " in score and "2 pre-training seeds" in score, score
+
+
+def test_a_head_without_weights_is_not_made_up(tmp_path, tiny_config, capsys):
+    folder = write_folder(tmp_path / "m", tiny_config)
+    (folder / "checksums.json").unlink()
+    config = json.loads((folder / "config.json").read_text()) | {"architectures": ["BertForQuestionAnswering"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert main(["export", str(folder), f"to={tmp_path / 'out'}"]) == 1
+    assert "has no weights for its spans head" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert main(["export", str(folder), f"to={tmp_path / 'out'}", "head=false"]) == 0
+    written = read_model(tmp_path / "out")
+    assert (written.architecture, written.task, written.untrained) == ("BertModel", None, ())
+
+
+@pytest.mark.parametrize(
+    ("words", "word"),
+    [
+        (["nowhere", "to=out"], "a name on the Hugging Face hub needs hub=true"),
+        (["bert-base-uncased", "to=out", "hub=true"], "say which commit"),
+        (["m", "to=out", "format=gguf"], "export: format=gguf; choose transformers, onnx, sentence_transformers"),
+        (["m", "to=out", "head=no"], "export: head=no; choose true, false"),
+        (["m"], "say where the model goes"),
+        (["m", "to=full"], "full is there, and is no model's folder"),
+        (["causal", "to=out", "format=sentence_transformers", "pooling=cls"], "sees only itself; choose mean"),
+    ],
+)
+def test_mistakes_are_one_sentence(tmp_path, tiny_config, monkeypatch, capsys, words, word):
+    monkeypatch.chdir(tmp_path)
+    write_folder(tmp_path / "m", tiny_config, "lm")
+    write_folder(tmp_path / "causal", tiny_config, "lm", is_causal=True)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    assert main(["export", *words]) == 1
+    assert word in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_push_says_what_it_would_do_and_does_it_when_told(tmp_path, tiny_config, monkeypatch, capsys):
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    done: list[tuple[str, ...]] = []
+
+    class Hub:
+        def create_repo(self, name, private, exist_ok):
+            done.append(("create", name, str(private)))
+
+        def upload_folder(self, repo_id, folder_path, commit_message):
+            done.append(("upload", repo_id, str(folder_path)))
+            return "https://hub/commit"
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
+    words = ["export", str(write_folder(tmp_path / "m", tiny_config, "lm")), f"to={tmp_path / 'out'}", "push=me/mine"]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "would create the private repository me/mine" in said and "model.safetensors  " in said and not done
+    assert main([*words, "yes=true"]) == 0
+    assert done == [("create", "me/mine", "True"), ("upload", "me/mine", str(tmp_path / "out"))]
+    assert "https://hub/commit" in capsys.readouterr().out
+
+
+def test_sentence_transformers_gives_the_means_of_the_last_layer(tmp_path, tiny_config):
+    library = pytest.importorskip("sentence_transformers")
+    folder, out = write_folder(tmp_path / "m", tiny_config, "lm"), tmp_path / "out"
+    assert main(["export", str(folder), f"to={out}", "format=sentence_transformers"]) == 0
+    texts = ["a b c d", "Z", "q w e r t y u i o p"]
+    theirs = library.SentenceTransformer(str(out), device="cpu")
+    assert theirs.max_seq_length == 20
+    assert np.abs(theirs.encode(texts) - means(read_model(folder), texts)).max() <= 1e-5
+
+
+SHAPES = {
+    "bert": (("lm", "nsp", "spans"), {"num_attention_heads": 2}),
+    "causal bert, in windows, with rotary positions": (
+        ("tags",),
+        {
+            "is_causal": True,
+            "positions": {"_target_": "clozelab.models.embeddings.RotaryPositions"},
+            "attention": {"_target_": "clozelab.models.attention.LocalAttention", "window": 2},
+        },
+    ),
+    "roberta": (
+        ("classification",),
+        {
+            "model_type": "roberta",
+            "type_vocab_size": 1,
+            "pad_token_id": 1,
+            "positions": {"_target_": "clozelab.models.embeddings.LearnedPositions", "after_padding": True},
+        },
+    ),
+    "albert": (
+        ("lm", "sop", "choices"),
+        {"model_type": "albert", "embedding_size": 8, "num_hidden_groups": 1, "projects_embeddings": True},
+    ),
+    "electra": (("rtd", "classification"), {"model_type": "electra", "pooler": None}),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_onnx_gives_the_outputs_of_the_model(tmp_path, tiny_config, shape):
+    """On a batch of another size and length than the three that the export itself looks at."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    from clozelab.modules.onnx import rows, stream_outputs
+
+    kinds, changes = SHAPES[shape]
+    folder, out = write_folder(tmp_path / "m", tiny_config, *kinds, **changes), tmp_path / "out"
+    assert main(["export", str(folder), f"to={out}", "format=onnx"]) == 0
+    model, content = read_model(folder), (out / "onnx" / "model.onnx").read_bytes()
+    batch = rows(model, lengths := [11, 2, 17, 17, 6, 1], seed=9)
+    session = onnxruntime.InferenceSession(content)
+    theirs = session.run(None, {name: value.numpy() for name, value in batch.items()})
+    names, real = [one.name for one in session.get_outputs()], batch["attention_mask"].bool().numpy()
+    with torch.no_grad():
+        ours = stream_outputs(model, batch, lengths)
+    for name, other in zip(names, theirs, strict=True):
+        other = other[real] if len(ours[name]) == sum(lengths) else other
+        assert np.abs(ours[name].numpy() - other).max() <= 1e-4, name
+    assert len(names) == 1 + len(kinds) + ("spans" in kinds) + (shape in ("bert", "albert")), names
+
+
+# Damage
+
+
+def edit(name: str, change):
+    """Makes a damage: what `change` makes of a file's bytes (None: the file goes)."""
+
+    def damage(folder: Path) -> None:
+        after = change((folder / name).read_bytes())
+        (folder / name).unlink()
+        if after is not None:
+            (folder / name).write_bytes(after)
+
+    return damage
+
+
+def config(**changes):
+    return edit("config.json", lambda content: json.dumps(json.loads(content) | changes).encode())
+
+
+def tensors(change):
+    def damage(folder: Path) -> None:
+        held = safetensors.torch.load_file(folder / "model.safetensors")
+        change(held)
+        safetensors.torch.save_file(held, folder / "model.safetensors")
+
+    return damage
+
+
+def pickled(content: bytes):
+    def damage(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / "pytorch_model.bin").write_bytes(content)
+
+    return damage
+
+
+WORDS_TENSOR = "bert.embeddings.word_embeddings.weight"
+CANARY = b"cposix\nsystem\n(S'touch canary'\ntR."
+DAMAGES = {
+    "weights cut": (edit("model.safetensors", lambda x: x[: len(x) // 2]), "model.safetensors"),
+    "weights empty": (edit("model.safetensors", lambda x: b""), "model.safetensors"),
+    "weights gone": (edit("model.safetensors", lambda x: None), "holds no weights"),
+    "weights' header too long": (edit("model.safetensors", lambda x: struct.pack("<Q", 1 << 60) + x[8:]), "model.saf"),
+    "weights' header no JSON": (edit("model.safetensors", lambda x: x[:8] + b"}" + x[9:]), "model.safetensors"),
+    "weights are text": (edit("model.safetensors", lambda x: b"<html>404</html>"), "model.safetensors"),
+    "a tensor gone": (tensors(lambda x: x.pop(WORDS_TENSOR)), "word_embeddings.weight of this Bert model is missing"),
+    "a tensor too many": (tensors(lambda x: x.update({"bert.more": torch.ones(1)})), "more is not part of the Bert"),
+    "a tensor of another shape": (
+        tensors(lambda x: x.update({WORDS_TENSOR: torch.ones(57, 8)})),
+        "has shape [57, 8], the configuration says [57, 24]",
+    ),
+    "more positions than the file has": (
+        config(max_position_embeddings=512),
+        "position_embeddings.weight has shape [64, 24], the configuration says [512, 24]",
+    ),
+    "a pickle with code": (pickled(CANARY), "nothing of it has run"),
+    "a pickle cut": (pickled(b"PK\x03\x04 and no more"), "pytorch_model.bin"),
+    "no pickle": (pickled(b"\x80\x04N."), "pytorch_model.bin"),
+    "configuration gone": (edit("config.json", lambda x: None), "no model here"),
+    "configuration cut": (edit("config.json", lambda x: x[:50]), "is not valid JSON"),
+    "configuration is a list": (edit("config.json", lambda x: b"[1]"), "does not hold a JSON object"),
+    "another model": (config(model_type="gpt2", architectures=["GPT2LMHeadModel"]), "'gpt2'; known families: albert"),
+    "another class": (config(architectures=["BertForFrobnication"]), "supported: BertForMaskedLM, "),
+    "a size that is text": (config(hidden_size="wide"), "config.json"),
+    "heads that do not divide": (config(num_attention_heads=5), "num_attention_heads 5 must divide it"),
+    "another vocabulary": (config(vocab_size=30522), "embeddings for 30522 ids"),
+    "labels that are no numbers": (config(id2label={"a": "b"}), "id2label"),
+    "vocabulary cut": (edit("vocab.txt", lambda x: x[:20]), "vocab"),
+    "vocabulary of bytes": (edit("vocab.txt", lambda x: b"\xff\xfe" + x), "is not UTF-8"),
+    "tokenizer's rules cut": (edit("tokenizer_config.json", lambda x: x[:9]), "is not valid JSON"),
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory, tiny_config):
+    folder = write_folder(tmp_path_factory.mktemp("sound") / "m", tiny_config, "classification")
+    (folder / "checksums.json").unlink()  # as a folder from elsewhere: our own checksums would find all of it first
+    return folder
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_every_damage_is_one_clear_sentence(sound, tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    damage, word = DAMAGES[name]
+    shutil.copytree(sound, tmp_path / "m")
+    damage(tmp_path / "m")
+    assert main(["export", "m", "to=out"]) == 1
+    said = capsys.readouterr().err
+    assert word in said and "Traceback" not in said and len(said.splitlines()) == 2, said
+    assert [path.name for path in tmp_path.iterdir()] == ["m"], "nothing is written, and no canary"
