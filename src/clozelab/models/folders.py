@@ -61,7 +61,7 @@ def save_encoder_folder(
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     config = {**encoder.config.family.to_hf(encoder.config, heads), **extra_config}
-    config["tie_word_embeddings"] = "lm" not in heads or "word_embedding_weight" in heads["lm"].tied_parameters
+    config["tie_word_embeddings"] = "lm" not in heads or bool(heads["lm"].tied_parameters)
     pooler = None if with_pooler else f"{encoder.config.family.prefix}{encoder.config.family.encoder_name('pooler.')}"
     tensors = {name: value for name, value in to_hf_tensors(encoder, heads).items() if not pooler or pooler not in name}
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -125,7 +125,7 @@ def load_head(folder: Path | str, kind: str, module: nn.Module, stored: Mapping[
         if (projection := _untied(family, stored)) is not None:
             module.word_embedding_weight = nn.Parameter(projection.clone())
             module.tied_parameters = ()  # type: ignore[assignment]
-            stored = stored | {bias: stored[other]} if other in stored else stored
+            stored = {**stored, bias: stored[other]} if other in stored else stored
         stored = {name.replace(other, bias): value for name, value in stored.items()} | {**stored}
     own = _head_state(family, kind, module)
     _fill(own, {name: stored[name] for name in own if name in stored}, family, folder)

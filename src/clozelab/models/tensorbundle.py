@@ -194,7 +194,7 @@ def _masked(checksum: int) -> int:
 @cache
 def _table(bits: int) -> np.ndarray:
     """What `bits` bits at the low end become when they are shifted out."""
-    values = np.arange(1 << bits, dtype=np.uint32)
+    values: np.ndarray = np.arange(1 << bits, dtype=np.uint32)
     for _ in range(bits):
         values = (values >> 1) ^ ((values & 1) * np.uint32(_POLYNOMIAL))
     return values

@@ -109,8 +109,9 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
     encoder = load_encoder(folder, stored=stored)
     task = next((kind for kind in TASK_KINDS if kind in kinds), None)
     labels = _labels(folder, config, family, task, stored)
-    heads, untrained = nn.ModuleDict(_between(stored, encoder, config)), []
-    input_size = 2 * heads["bilstm"].layers[-1]["forward_direction"].hidden_size if "bilstm" in heads else None
+    between, untrained = _between(stored, encoder, config), []
+    heads, lstm = nn.ModuleDict(between), between.get("bilstm")
+    input_size = 2 * lstm.layers[-1]["forward_direction"].hidden_size if lstm else None
     for kind in kinds:
         size = input_size if kind in TASK_KINDS else None
         head = family.head(kind, encoder, num_labels=max(1, len(labels)), input_size=size)
@@ -139,7 +140,7 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
 
 def has_pooler(model: Model) -> bool:
     """Whether the class that holds the model's heads has a pooler, and this one's is trained."""
-    return model.encoder.config.family.reads_pooler(model.heads) and "pooler" not in model.untrained
+    return model.encoder.config.family.reads_pooler(list(model.heads)) and "pooler" not in model.untrained
 
 
 def write_model(
@@ -221,9 +222,9 @@ def _labels(
     return tuple(named[key] for key in range(len(named)))
 
 
-def _between(stored: Mapping[str, Tensor], encoder: Encoder, config: Mapping[str, Any]) -> dict[str, nn.Module]:
+def _between(stored: Mapping[str, Tensor], encoder: Encoder, config: Mapping[str, Any]) -> dict[str, Any]:
     """What stands between encoder and output layer, in the sizes of its tensors."""
-    found: dict[str, nn.Module] = {}
+    found: dict[str, Any] = {}
     own = {name.removeprefix("bilstm."): value for name, value in stored.items() if name.startswith("bilstm.")}
     if own:
         first, layers = own["layers.0.forward_direction.weight_ih_l0"], {name.split(".")[1] for name in own}
