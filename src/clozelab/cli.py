@@ -48,7 +48,7 @@ PLAIN_VERBS = {
     "list": "experiments with their status",
 }
 PLACES = {verb: f"inventory.{verb}" for verb in ("runs", "status", "gc")}
-PLACES |= {"list": "inventory.list_all", "doctor": "plan.doctor", "explain-cell": "explain_cell.main"}
+PLACES |= {"list": "inventory.list_all", "doctor": "plan.doctor", "explain-cell": "compare.explain_cell"}
 PLACES |= {"register": "reproduce.register"}
 PLACES |= {"pack": "travel.pack", "pool": "travel.pool"}
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of its name."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clozelab.runs.find import find
-from clozelab.stages.explain_cell import behind, find_columns, main
+from clozelab.stages.compare import behind, explain_cell, find_columns
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 from clozelab.verdicts.table import build_table
 
@@ -33,7 +33,7 @@ def test_names_of_rows_and_columns(root: Path) -> None:
     with pytest.raises(ValueError, match="did you mean 'mrpc'"):
         find_columns(table, "mrcp")
     with pytest.raises(ValueError, match="did you mean 'mlm_nsp'"):
-        main(["table5_pretraining_tasks", "mlm-nsp", "MRPC", "scale=demo", f"runs_dir={root.parents[1]}"])
+        explain_cell(["table5_pretraining_tasks", "mlm-nsp", "MRPC", "scale=demo", f"runs_dir={root.parents[1]}"])
 
 
 def test_an_equal_score_at_another_rate_does_not_count(tmp_path: Path, writers: Any) -> None:
@@ -60,7 +60,7 @@ def test_a_fact_of_pretraining_has_the_arms_runs(
             facts = {"validation/perplexity": 10.0 + layers / 8 + seed / 4}
             writers.pretrain(root, arm, seed, known=facts, model={"num_hidden_layers": layers, "hidden_size": 96})
     writers.pretrain(root, "base", 3, status="failed")
-    assert main(["table6_model_size", "base", "LM perplexity", "scale=demo", f"runs_dir={tmp_path}"]) == 0
+    assert explain_cell(["table6_model_size", "base", "LM perplexity", "scale=demo", f"runs_dir={tmp_path}"]) == 0
     out = capsys.readouterr().out
     assert "on LM perplexity: 10.88 \u00b1 1.59 (perplexity)" in out and "percent" not in out
     assert re.search(r"pretrain/base/seed-1 +10\.75 +0123456789ab", out)
@@ -91,11 +91,11 @@ def test_a_mean_has_the_runs_of_its_parts(tmp_path: Path, writers: Any) -> None:
 
 def test_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["table5_pretraining_tasks", "mlm", "MRPC", "scale=demo", f"runs_dir={root.parents[1]}"]
-    assert main(words) == 0
+    assert explain_cell(words) == 0
     out = capsys.readouterr().out
     assert "No NSP on MRPC: 60.0 ± " in out and "the paper 86.5" in out
     assert "finetune/mlm/pretrain-seed-3/mrpc/seed-2" in out and "0123456789ab" in out
     assert "does not count: not complete (failed)" in out and "missing: seeds 2/9" in out
     assert out.count("clozelab finetune --config-dir") == 7 and out.count("clozelab pretrain") == 0
     with pytest.raises(ValueError, match="no run below"):
-        main([*words[:3], "scale=laptop", words[-1]])
+        explain_cell([*words[:3], "scale=laptop", words[-1]])
