@@ -75,6 +75,23 @@ def finetune(finetune: Callable[..., Path]) -> Callable[..., Path]:
     return lambda *words, **name: finetune("task=sst2", "epochs=2", "evaluations_per_epoch=2", *words, **name)
 
 
+@pytest.fixture(scope="module")
+def trained() -> dict[tuple[str, ...], Path]:
+    return {}
+
+
+@pytest.fixture
+def whole(finetune: Callable[..., Path], trained: dict[tuple[str, ...], Path]) -> Callable[..., Path]:
+    """whole(*words) -> the folder of an undisturbed run: trained once for all tests here, which only read it."""
+
+    def run(*words: str) -> Path:
+        if words not in trained:
+            trained[words] = finetune(*words, name="whole")
+        return trained[words]
+
+    return run
+
+
 def read(folder: Path, name: str) -> Any:
     return json.loads((folder / name).read_text())
 
@@ -89,8 +106,8 @@ def losses(folder: Path) -> list[tuple[str, str, str]]:
     return [(row["step"], row["key"], row["value"]) for row in rows if "per_second" not in row["key"]]
 
 
-def test_run_folder(finetune: Any) -> None:
-    folder = finetune()
+def test_run_folder(whole: Any) -> None:
+    folder = whole()
     assert {path.name for path in folder.iterdir() if path.name != ".lock"} == RUN_FILES
     scores, state = read(folder, "scores.json"), read(folder, "run.json")
     assert scores["scores"]["validation/accuracy"] > 0.9
@@ -133,8 +150,8 @@ def test_what_other_code_has_put_into_the_cache_is_not_taken(
     assert after and (after == before if is_taken else not after & before)
 
 
-def test_same_seed_is_bitwise_equal_and_another_is_not(finetune: Any) -> None:
-    first, again, other = finetune(name="a"), finetune(name="b"), finetune("seed=2", name="c")
+def test_same_seed_is_bitwise_equal_and_another_is_not(finetune: Any, whole: Any) -> None:
+    first, again, other = whole(), finetune(name="b"), finetune("seed=2", name="c")
     assert losses(first) == losses(again)
     assert predictions(first) == predictions(again)
     assert losses(first) != losses(other)
@@ -181,10 +198,10 @@ def everything(folder: Path) -> list[Any]:
     [(1, ()), (7, ("save_model=true",)), (10, ()), (25, ("head=bilstm",)), (39, ()), (5, ("task=squad_v1",))],
 )
 def test_stopped_run_goes_on_where_it_was(
-    finetune: Any, step: int, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    finetune: Any, whole: Any, step: int, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Evaluations lie behind steps 10, 20, 30 and 40: one of them must neither be lost nor made twice."""
-    whole = finetune(*words, name="whole")
+    undisturbed = whole(*words)
     with monkeypatch.context() as patch:
         patch.setattr(LastCheckpoint, "on_train_batch_start", stop_in(step))
         with pytest.raises(TrainingInterruptedError):
@@ -192,16 +209,18 @@ def test_stopped_run_goes_on_where_it_was(
     with monkeypatch.context() as patch:
         steps = counted(patch)
         stopped = finetune(*words, name="stopped")
-    assert steps == list(range(step + 1, read(whole, "scores.json")["total_steps"] + 1))
-    assert everything(stopped) == everything(whole)
+    assert steps == list(range(step + 1, read(undisturbed, "scores.json")["total_steps"] + 1))
+    assert everything(stopped) == everything(undisturbed)
     assert not (stopped / "checkpoints").exists() and read(stopped, "run.json")["status"] == "complete"
     if "save_model=true" in words:
-        one, two = (folder / "model/model.safetensors" for folder in (stopped, whole))
+        one, two = (folder / "model/model.safetensors" for folder in (stopped, undisturbed))
         assert one.read_bytes() == two.read_bytes()
 
 
-def test_killed_run_goes_on_from_its_last_checkpoint(finetune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = finetune(name="whole")
+def test_killed_run_goes_on_from_its_last_checkpoint(
+    finetune: Any, whole: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = whole()
     monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_INTERVAL_STEPS", 4)
     monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_SECONDS", 1e-9)
     original = FineTuning.training_step
@@ -218,30 +237,30 @@ def test_killed_run_goes_on_from_its_last_checkpoint(finetune: Any, monkeypatch:
     with monkeypatch.context() as patch:
         steps = counted(patch)
         killed = finetune(name="killed")
-    assert steps == list(range(21, 41)) and everything(killed) == everything(whole)
+    assert steps == list(range(21, 41)) and everything(killed) == everything(undisturbed)
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(
-    finetune: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    finetune: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    whole = finetune(name="whole")
+    undisturbed = whole()
     monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_INTERVAL_STEPS", 4)
     monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_SECONDS", 1e-9)
     with pytest.raises(TrainingInterruptedError):
         finetune("stop_after_step=22", name="stopped")
-    last = whole.with_name("stopped") / "checkpoints" / "last.ckpt"
+    last = tmp_path / "stopped" / "checkpoints" / "last.ckpt"
     os.truncate(last, last.stat().st_size // 2)
     with monkeypatch.context() as patch:
         steps = counted(patch)
         stopped = finetune(name="stopped")
-    assert steps == list(range(21, 41)) and everything(stopped) == everything(whole)
+    assert steps == list(range(21, 41)) and everything(stopped) == everything(undisturbed)
     assert f"going on after step 20 of 40, from {last.with_name('previous.ckpt')}" in (stopped / "log.txt").read_text()
 
 
-def test_weights_that_are_no_numbers_are_not_saved(finetune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_are_no_numbers_are_not_saved(finetune: Any, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two log points no loss would have told it, and the saved run would never recover."""
-    whole = finetune(name="whole")
+    undisturbed = whole()
     monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_INTERVAL_STEPS", 2)
     monkeypatch.setattr("clozelab.stages.finetune.CHECKPOINT_SECONDS", 1e-9)
     original = FineTuning.on_train_batch_end
@@ -258,7 +277,7 @@ def test_weights_that_are_no_numbers_are_not_saved(finetune: Any, monkeypatch: p
             finetune("trainer.log_interval_steps=100", name="poisoned")
     steps = counted(monkeypatch)
     poisoned_run = finetune("trainer.log_interval_steps=100", name="poisoned")
-    assert steps[0] == 5 and read(poisoned_run, "scores.json") == read(whole, "scores.json")
+    assert steps[0] == 5 and read(poisoned_run, "scores.json") == read(undisturbed, "scores.json")
 
 
 def test_short_runs_write_no_checkpoint(finetune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +286,9 @@ def test_short_runs_write_no_checkpoint(finetune: Any, monkeypatch: pytest.Monke
     finetune()
 
 
-def test_broken_run_is_not_taken_for_whole(finetune: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_broken_run_is_not_taken_for_whole(
+    finetune: Any, whole: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     evaluate, calls = FineTuning.on_validation_epoch_end, []
 
     def fails_late(self: FineTuning) -> None:
@@ -282,9 +303,9 @@ def test_broken_run_is_not_taken_for_whole(finetune: Any, monkeypatch: pytest.Mo
             finetune()
     assert read(tmp_path / "run", "run.json")["status"] == "failed"
     assert not (tmp_path / "run/scores.json").exists()
-    again, whole = finetune(), finetune(name="whole")
+    again = finetune()
     assert read(again, "run.json")["status"] == "complete"
-    assert losses(again) == losses(whole)
+    assert losses(again) == losses(whole())
 
 
 @pytest.mark.parametrize("head", ["linear", "bilstm"])
