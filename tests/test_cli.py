@@ -138,7 +138,9 @@ def test_list_and_dry_run(clozelab, tmp_path: Path) -> None:  # type: ignore[no-
     assert done.returncode == 0 and "table5_pretraining_tasks\n  Ablation over the pre-training tasks" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 60
     assert [line for line in done.stdout.splitlines() if line != line.rstrip()] == []
-    done = clozelab("reproduce", "table5_pretraining_tasks", "scale=demo", "finetune.task=mrpc", "--dry-run")
+    done = clozelab(
+        "reproduce", "table5_pretraining_tasks", "scale=demo", "finetune.task=mrpc", "finetune.row=mlm", "--dry-run"
+    )
     assert done.returncode == 0 and "pretrain/ltr/seed-2" in done.stdout and "6 new" in done.stdout, done.stderr
     assert list(tmp_path.iterdir()) == []
 

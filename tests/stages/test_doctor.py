@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from clozelab.checks.subject import ERROR, WARNING
+from clozelab.checks.subject import ERROR, WARNING, Subject
 from clozelab.launch.sweep import Sweep, compose, without_hydra
 from clozelab.models.encoder import Encoder
 from clozelab.models.folders import save_encoder_folder
@@ -57,14 +57,19 @@ def test_before_anything_is_there(places: list[str]) -> None:
     assert not Path(places[0].partition("=")[2]).exists(), "looking writes nothing"
 
 
-def test_the_pre_flight_of_a_prepared_world(places: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_pre_flight_of_a_prepared_world(
+    places: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
     prepared_corpus(cfg)
     tasks = ["finetune.task=mrpc,squad_v1,stsb", "finetune.row=mlm,ltr", *ONE_SEED]
-    subject = gather(EXPERIMENT, ["scale=demo", *places, *tasks])
+    gathered: list[Subject] = []
+    with monkeypatch.context() as patch:  # what the verb looks at
+        patch.setattr("clozelab.stages.subject.gather", lambda *given: gathered.append(gather(*given)) or gathered[0])
+        assert doctor([str(EXPERIMENT), "scale=demo", *places, *tasks]) == 0
+    (subject,) = gathered
     assert [task.name for task in subject.tasks] == ["mrpc", "squad_v1", "stsb"]
     assert all(task.trained_length == 96 for task in subject.tasks)
-    assert doctor([str(EXPERIMENT), "scale=demo", *places, *tasks]) == 0
     assert logging.getLogger("clozelab").isEnabledFor(logging.WARNING), "silent for the pre-flight only"
     text = capsys.readouterr().out
     assert "Pre-flight of table5_pretraining_tasks (demo)" in text and ERROR not in text
@@ -127,7 +132,7 @@ def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) ->
         before, start, rest = path.read_text().partition(f"{{row: {row},")
         assert old in rest.splitlines()[0]
         path.write_text(before + start + rest.replace(old, new, 1))
-    words = ["scale=demo", *places, *ONE_SEED, "finetune.task=mrpc,sst2"]
+    words = ["scale=demo", *places, *ONE_SEED, "finetune.task=mrpc,sst2", "finetune.row=mlm,ltr,random"]
     refusals = gather(folder, words).refusals
     assert [what for what, _ in refusals] == [
         f"fine-tuning row={row} task=mrpc and 1 more" for row in ("ltr", "random")
@@ -138,7 +143,7 @@ def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) ->
     shutil.copytree(EXPERIMENTS_DIR / "table7_feature_based_ner", table7)
     path = table7 / "paper.yaml"
     path.write_text(path.read_text().replace("features: last}", "features: lastt}"))
-    ((what, reason),) = gather(table7, ["scale=demo", *places, *ONE_SEED]).refusals
+    ((what, reason),) = gather(table7, ["scale=demo", *places, *ONE_SEED, "finetune.row=mlm_nsp,last"]).refusals
     assert "row=last" in what and "features='lastt' is unknown" in reason
 
 
