@@ -370,7 +370,7 @@ class FinetuneConfig(EncoderStageConfig, TrainingConfig):
     global_batch_size: Count = MISSING
     max_train_examples: Count | None = MISSING
     evaluations_per_epoch: Count = MISSING
-    save_model: bool = MISSING  # also write the fine-tuned model, in the Hugging Face layout
+    keep_model: Annotated[bool, NEUTRAL] = MISSING  # the best checkpoint as RUN_DIR/model: encoder, head, tokenizer
     hub: bool = MISSING  # take the task's files from the Hugging Face hub instead of data_dir
     predict_test: bool = MISSING  # also predict the task's test files, as `clozelab submit` wants them
 

@@ -127,7 +127,7 @@ def test_a_fine_tuned_model_on_another_file(tmp_path: Path, evaluate: Any, save_
         "encoder": tmp_path / "encoder",
         "run_dir": tmp_path / "tuned",
     }
-    settings |= {"task": "sst2", "epochs": 3, "learning_rate": "1e-2", "global_batch_size": 8, "save_model": "true"}
+    settings |= {"task": "sst2", "epochs": 3, "learning_rate": "1e-2", "global_batch_size": 8}
     settings |= {"trainer.precision": "32-true", "trainer.progress_bar": "false"}
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF_DIR), version_base=None):
@@ -147,7 +147,7 @@ def test_a_fine_tuned_model_on_another_file(tmp_path: Path, evaluate: Any, save_
     (folder / "odd.tsv").write_text("sentence\tlabel\nthe cat sat\tgood\n")
     with pytest.raises(ValueError, match="label 'good' is not one of the known labels"):
         evaluate(*words, "measure.task.data.validation_file=glue/SST-2/odd.tsv", name="odd")
-    with pytest.raises(ValueError, match=r"tensor classifier.weight .* is missing; labelled_sst2 asks .*save_model"):
+    with pytest.raises(ValueError, match=r"tensor classifier.weight .* is missing; labelled_sst2 asks .*kept its model"):
         evaluate("measure=labelled", "measure.task.data.validation_file=glue/SST-2/dev.tsv", name="bare")
 
 

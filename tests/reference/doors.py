@@ -62,7 +62,6 @@ FINETUNE = RUN | {
     "epochs": 2,
     "global_batch_size": 8,
     "evaluations_per_epoch": 1,
-    "save_model": "true",
 }
 PRETRAININGS = {
     "mlm_nsp": ["objective=mlm_nsp"],

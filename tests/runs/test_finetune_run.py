@@ -28,6 +28,7 @@ from clozelab.datamodules import files
 from clozelab.modules.finetuning import FineTuning
 from clozelab.runs import fingerprint
 from clozelab.runs.fingerprint import code_of_results
+from clozelab.runs.packs import run_files
 from clozelab.runs.store import RunConflictError
 from clozelab.training.callbacks import LastCheckpoint, TrainingInterruptedError
 from clozelab.training.guards import DivergedError
@@ -44,6 +45,7 @@ SHAPE = {
     "trained_seq_lengths": [32, 72],
 }
 RUN_FILES = {".run.json.copy", "config.yaml", "log.txt", "metrics.csv", "predictions.jsonl", "run.json", "scores.json"}
+RUN_FILES |= {"model"}
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +197,7 @@ def everything(folder: Path) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("step", "words"),
-    [(1, ()), (7, ("save_model=true",)), (10, ()), (25, ("head=bilstm",)), (39, ()), (5, ("task=squad_v1",))],
+    [(1, ("keep_model=false",)), (7, ()), (10, ()), (25, ("head=bilstm",)), (39, ()), (5, ("task=squad_v1",))],
 )
 def test_stopped_run_goes_on_where_it_was(
     finetune: Any, whole: Any, step: int, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -212,7 +214,8 @@ def test_stopped_run_goes_on_where_it_was(
     assert steps == list(range(step + 1, read(undisturbed, "scores.json")["total_steps"] + 1))
     assert everything(stopped) == everything(undisturbed)
     assert not (stopped / "checkpoints").exists() and read(stopped, "run.json")["status"] == "complete"
-    if "save_model=true" in words:
+    assert (undisturbed / "model").is_dir() == ("keep_model=false" not in words)
+    if step == 7:
         one, two = (folder / "model/model.safetensors" for folder in (stopped, undisturbed))
         assert one.read_bytes() == two.read_bytes()
 
@@ -332,7 +335,9 @@ def test_random_initialisation_ignores_the_weights(finetune: Any, save_encoder: 
 
 def test_saved_model_predicts_the_same_in_transformers(finetune: Any) -> None:
     transformers = pytest.importorskip("transformers")
-    folder = finetune("save_model=true")
+    folder = finetune()
+    assert read(folder, "run.json")["facts"]["model"] == fingerprint.encoder_fingerprint(folder / "model")
+    assert not [path for path in run_files(folder, weights=True) if "model" in path.parts]  # what a pack takes
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "model").eval()
     assert model.config.id2label == {0: "0", 1: "1"}
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model")
@@ -350,7 +355,7 @@ def test_a_saved_left_to_right_classifier_is_refused_elsewhere(
     """Theirs would pool [CLS], which sees nothing but itself: 88.4 % here was 50.5 % there, without a warning."""
     transformers = pytest.importorskip("transformers")
     save_encoder(tmp_path / "ltr", TOKENIZER, is_causal=True, **SHAPE)
-    folder = finetune(f"encoder={tmp_path / 'ltr'}", "save_model=true")
+    folder = finetune(f"encoder={tmp_path / 'ltr'}")
     assert read(folder, "scores.json")["scores"]["validation/accuracy"] > 0.9
     assert read(folder / "model", "config.json")["architectures"] == ["ClozelabBertForSequenceClassification"]
     for load in (transformers.AutoModelForSequenceClassification, transformers.AutoModel):

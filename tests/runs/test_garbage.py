@@ -112,6 +112,17 @@ def test_unfinished_runs_go_only_when_asked(world: tuple[Path, Path], capsys: py
     assert {one.status for one in find(world[0]).records} == {"complete"}
 
 
+def test_models_go_only_when_asked(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    run = world[0] / "table5_pretraining_tasks/demo/finetune/mlm/pretrain-seed-1/mrpc/seed-1"
+    (run / "model").mkdir()
+    (run / "model/config.json").write_text("{}")
+    age(run)
+    assert listed(world, capsys)[0] == EXPECTED
+    found, out = listed(world, capsys, "what=models", "--delete")
+    assert found == {f"{DEMO}/finetune/mlm/pretrain-seed-1/mrpc/seed-1/model"} and "deleted 1," in out
+    assert {path.name for path in run.iterdir()} >= {"run.json", "scores.json"} and not (run / "model").exists()
+
+
 def test_what_is_held_or_fresh_stays(world: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     run = world[0] / "table5_pretraining_tasks/demo/pretrain"
     (world[1] / "tasks/mrpc-unused/new.npy").touch()

@@ -82,7 +82,6 @@ def test_a_jsonl_task_in_one_yaml(tmp_path: Path, save_encoder: Callable[..., No
         "evaluations_per_epoch": 1,
         "trainer.precision": "32-true",
         "trainer.progress_bar": "false",
-        "save_model": "true",
     }
     words = [f"{key}={value}" for key, value in settings.items()]
     assert main(["finetune", "--config-dir", str(tmp_path / "conf"), "task=reviews", *words]) in (0, None)

@@ -49,7 +49,7 @@ def test_multiple_choice(finetune: Any, world: Path) -> None:
     (world / "data/swag/test.csv").write_text(
         "video-id,sent1,sent2,ending0,ending1,ending2,ending3\n" + "v,saw a,near,b c,b c,mr b,b c\n" * 3
     )
-    folder = finetune("task=swag", "save_model=true", "predict_test=true")
+    folder = finetune("task=swag", "predict_test=true")
     header, *lines = (folder / "test_predictions/SWAG.csv").read_text().splitlines()
     assert header == "index,label,ending0,ending1,ending2,ending3"
     assert [line.split(",")[:2] for line in lines] == [[str(i), "2"] for i in range(3)]
@@ -69,7 +69,7 @@ def test_multiple_choice(finetune: Any, world: Path) -> None:
 
 def test_tagging_with_document_context(finetune: Any, world: Path) -> None:
     (world / "data/ner/conll2003/test.txt").write_text("b X X O\nsaw X X O\nmr X X O\nb X X B-NEW\n\nsaw X X O\n")
-    folder = finetune("task=ner_conll2003", "save_model=true", "predict_test=true")
+    folder = finetune("task=ner_conll2003", "predict_test=true")
     lines = (folder / "test_predictions/test.conll").read_text().splitlines()
     assert lines == ["b X X O O", "saw X X O O", "mr X X O O", "b X X B-NEW B-PER", "", "saw X X O O"]
     scores, state = read(folder, "scores.json"), read(folder, "run.json")

@@ -190,7 +190,7 @@ def test_jobs_of_a_cluster_need_no_accelerator_here(places: list[str], monkeypat
 def test_a_lost_encoder_is_no_fault_of_the_task(places: list[str], tmp_path: Path, tiny_config: Any) -> None:
     cfg = without_hydra(compose("prepare", ["scale=demo", *places]))
     tokenizer = prepared_corpus(cfg).tokenizer
-    words = ["scale=demo", *places[:2], f"runs_dir={tmp_path}/runs", "task=mrpc", "row=mlm,ltr", "save_model=true"]
+    words = ["scale=demo", *places[:2], f"runs_dir={tmp_path}/runs", "task=mrpc", "row=mlm,ltr"]
     sweep = Sweep("sweep_finetune", words, folder=EXPERIMENT)
     there = next(Path(sweep.settings(job)["encoder"]) for job in sweep.jobs if "row=ltr" in job)
     encoder = Encoder(tiny_config(vocab_size=tokenizer.vocab_size))

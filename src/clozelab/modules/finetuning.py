@@ -238,6 +238,10 @@ class FineTuning(TrainingModule):
         facts = {"steps": self.total_steps, "tokens": work.total_tokens, "parameters": trainable}
         return facts | {"tokens_per_second": speed} | self.require_best().scores
 
+    def remembered(self) -> dict[str, Any]:
+        """What its model's folder has to say for predictions to be made as here, beside the label names."""
+        return {}
+
     def restore_best(self) -> None:
         """Put the best checkpoint's weights back."""
         weights = self.require_best().weights

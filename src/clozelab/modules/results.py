@@ -1,4 +1,4 @@
-"""What a fine-tuning run leaves behind: scores.json, every prediction, and the model where it is asked for.
+"""What a fine-tuning run leaves behind: scores.json, every prediction, and the model.
 
 Each file is written beside its place and renamed. Scores keep their scorer's own unit: shares, SQuAD's in percent.
 """
@@ -59,12 +59,11 @@ def write_test_predictions(folder: Path, files: Mapping[str, Iterable[str]]) -> 
 def save_model(folder: Path, module: FineTuning, encoder_folder: Path, tokenizer: Tokenizer, **facts: Any) -> None:
     """Write the best checkpoint as a model folder in the Hugging Face layout, label names included.
 
-    What the encoder folder remembers comes along, `facts` (task, head) are added to it. A BiLSTM head has no class in
+    What the encoder folder remembers comes along, `facts` (task, head) and what the module predicts by are added to it. A BiLSTM head has no class in
     that layout: its tensors lie below `bilstm.`.
     """
     module.restore_best()
-    made = read_config_dict(encoder_folder).get("clozelab", {}) | facts
-    made |= {"features": features} if (features := getattr(module, "features", None)) else {}
+    made = read_config_dict(encoder_folder).get("clozelab", {}) | facts | module.remembered()
     write_model(
         folder,
         module.encoder,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -206,6 +206,11 @@ class SpanExtraction(FineTuning):
             ],
             is_collapsed=len(set(texts.values())) <= 1,
         )
+
+    def remembered(self) -> dict[str, Any]:
+        """The n-best rules and, of 2.0, from which null odds on there is no answer."""
+        threshold = self.require_best().scores.get("validation/threshold")
+        return {"answers": asdict(self.settings) | {"threshold": threshold}}
 
     def baseline(self) -> float | None:
         """What "no answer" everywhere scores; None for 1.1, where no answer is the most frequent one."""

@@ -100,6 +100,9 @@ class FeatureBased(TokenClassification):
         self.encoder.requires_grad_(False)
         self.feature_mix, self.features = mix, features
 
+    def remembered(self) -> dict[str, Any]:
+        return {"features": self.features}
+
     @classmethod
     def check_head(cls, head: str) -> None:
         super().check_head(head)

@@ -377,7 +377,7 @@ class TaskJob(Shape):
     def result_bytes(self) -> int:
         """Of a run folder: records, predictions, and the model where it is saved."""
         is_span = "SpanExtraction" in str(self.settings["task"]["module"]["_target_"])
-        model = FLOAT_BYTES * cost.parameter_count(self.encoder) if self.settings["save_model"] else 0
+        model = FLOAT_BYTES * cost.parameter_count(self.encoder) if self.settings["keep_model"] else 0
         return RECORD_BYTES + self.validation_examples * (NBEST_BYTES if is_span else PREDICTION_BYTES) + model
 
     def timed_seconds(self) -> float | None:

@@ -1,7 +1,8 @@
 """A pack: what a report needs of runs, and what tells whether it is true, in one small zip.
 
 Records, scores, predictions, curves, configurations, the encoders' small files and the launch's notes, each below the
-place that it has below runs_dir. Weights come along on request; checkpoints, logs and n-best lists never do.
+place that it has below runs_dir. Encoders' weights come along on request; fine-tuned models,
+checkpoints, logs and n-best lists never do.
 `manifest.json` names every file with its sha256. Of equal files (the vocabulary of every encoder) one is stored. The
 same runs make the same bytes.
 

@@ -43,6 +43,7 @@ RECENT_VALUES = 5  # logged speeds whose median counts as the speed now
 SPEED_KEY = "train/tokens_per_second"
 KINDS = {
     "checkpoints": "checkpoints of complete runs (their encoders stay)",
+    "models": "models of complete fine-tunings (their scores and predictions stay)",
     "unfinished": "failed, interrupted and killed runs, whole",
     "leftovers": "temporary files and folders of killed processes",
     "cache": "prepared corpora and tokenised tasks that none of these runs refers to",
@@ -211,6 +212,8 @@ def find_garbage(records: Sequence[Record], runs_dir: Path, cache_dir: Path, old
         checkpoints = one.folder / "checkpoints"
         if one.is_complete and checkpoints.is_dir() and (one.folder / "encoder" / "config.json").is_file():
             found.append(Garbage("checkpoints", checkpoints, "the run is complete", one.folder))
+        if one.is_complete and one.stage == "finetune" and (model := one.folder / "model").is_dir():
+            found.append(Garbage("models", model, "only predicting with it needs it", one.folder))
         age = (time.time() - last_change(one.folder)) / 86_400
         if one.status in UNFINISHED and age >= older_than_days:
             found.append(Garbage("unfinished", one.folder, f"{one.status} {age:.0f} days ago", one.folder))

@@ -114,7 +114,7 @@ def build_module(cfg: DictConfig, folder: Path, encoder: Encoder, data: Any) -> 
         try:
             folders.load_head(folder, kind, head)
         except ValueError as problem:
-            trained = "pre-training" if kind == "lm" else "fine-tuning with save_model=true, on a task of this kind"
+            trained = "pre-training" if kind == "lm" else "fine-tuning that kept its model, on a task of this kind"
             why = f"{cfg.measure.name} asks what a model predicts: give it a folder of a {trained}"
             raise ValueError(f"{problem}; {why}") from problem
     return module

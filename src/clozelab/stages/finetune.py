@@ -35,6 +35,8 @@ CHECKPOINT_INTERVAL_STEPS = 50
 CHECKPOINT_SECONDS = 300.0  # at least between two: a fine-tuning that is done sooner is rather begun again
 KEPT_RESULTS = ("title", "stand_in_for", "synthetic", "num_examples", "collapsed", "best_step")
 """What the record of a run repeats of scores.json, for tables."""
+LENGTHS = ("max_seq_length", "doc_stride", "max_query_length")
+"""What a model remembers of how its texts were cut."""
 
 
 def main(cfg: DictConfig) -> None:
@@ -116,9 +118,12 @@ def main(cfg: DictConfig) -> None:
                 if run.is_leader:
                     write_test_predictions(run.dir, module.prediction_files(test, split, parts))
             if run.is_leader:
-                if cfg.save_model:
-                    save_model(run.dir / "model", module, folder, tokenizer, task=cfg.task.name, head=cfg.head)
                 kept = {key: result[key] for key in KEPT_RESULTS}
+                if cfg.keep_model:
+                    made = {"task": cfg.task.name, "head": cfg.head}
+                    made |= {key: data.facts[key] for key in LENGTHS if key in data.facts}
+                    save_model(run.dir / "model", module, folder, tokenizer, **made)
+                    kept["model"] = encoder_fingerprint(run.dir / "model")  # its checksums, as one
                 run.complete(result, data=data.facts, num_evaluations=len(module.history), **kept, **module.facts())
                 shutil.rmtree(checkpoints, ignore_errors=True)
 
@@ -148,7 +153,7 @@ def build_module(cfg: DictConfig, encoder: Encoder, data: FinetuningDataModule) 
         head=cfg.head,
         validation=data.validation,
         metric=cfg.task.metric,
-        keep_best_weights=cfg.save_model or cfg.predict_test,
+        keep_best_weights=cfg.keep_model or cfg.predict_test,
         optimizer_factory=build("optimizer", cfg.optimizer),
         schedule_factory=build("schedule", cfg.schedule),
         total_steps=data.total_steps,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 NAMES = ("experiment", "arm", "row", "encoder_arm", "encoder_fraction", "pretrain_seed", "seed")
 MAY_DIFFER = (
     *NAMES,
-    *("save_model", "predict_test"),
+    "predict_test",
     *(key for key, option in CONDITIONAL_KEYS.items() if option == "predict_test"),
 )
 PROTOCOL = (
@@ -49,7 +49,7 @@ Apart = dict[str, list[tuple[str, str]]]
 ANSWERS = ("predictions*.json*", "nbest_predictions.json", "null_odds.json")
 NO_DIFFERENCE = (
     *("seed", "pretrain_seed", "task", "measure", "experiment", "hydra", "trainer", "logger", "hub", "share_runs"),
-    *("reuse", "runs_dir", "run_dir", "data_dir", "cache_dir", "encoder", "save_model", "predict_test"),
+    *("reuse", "runs_dir", "run_dir", "data_dir", "cache_dir", "encoder", "keep_model", "predict_test"),
 )
 """What overrides say that makes no other row: seeds, columns, places and machines."""
 FIGURES = (

@@ -1,0 +1,236 @@
+"""`clozelab predict MODEL`: what a finished model says of texts, or of a file in its task's own format."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir
+from dataclasses import replace
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clozelab.corpus.files import write_whole
+from clozelab.terminal import Words, verb
+
+if TYPE_CHECKING:
+    from clozelab.modules.predictor import Predictor
+
+HELP = """clozelab predict MODEL text=TEXT [pair=TEXT]
+clozelab predict MODEL question=TEXT text=PASSAGE
+clozelab predict MODEL input=FILE|- [output=FILE]
+clozelab predict RUN --test
+clozelab predict RUN test=FILE [output=FOLDER]
+
+MODEL is a run, a folder in the Hugging Face layout or, with hub=true revision=COMMIT, a name on the hub. A fine-tuned
+model does its task; of others a text with the mask token is filled, and do= says what else.
+
+  do=ACT         fill, classify, answer, tag, next (does the second text follow?), embed, score, states
+  input=FILE     a text a line, or two between a tab (pairs; a question and its passage). .jsonl: an object a line with
+                 text, and pair or question; words for a tagger; passages for several. - is what is piped in
+  output=FILE    .jsonl, or one line of text each; embeddings also as .npy or .parquet
+  --json         print JSON lines
+  top_k=N        of masks (5) and answers (1)
+  pooling=KIND   of embeddings: mean, cls, last4; layer=N takes another layer than the last
+  stride=N       classify and embed longer texts in windows N tokens apart
+  precision=     auto (bf16 where the processor multiplies it), 32-true;  device=auto, cpu, cuda
+
+  --test         predict the task's test files with a complete fine-tuning, as predict_test=true would have
+  test=FILE      predict this file, laid out as the task's own; output= is a folder, RUN/test_predictions by itself"""
+ACTS = ("fill", "classify", "answer", "tag", "next", "embed", "score", "states")
+OF_TASK = {"classification": "classify", "regression": "classify", "tags": "tag", "spans": "answer"}
+TEXTS_AT_ONCE = 2048
+SETTINGS = {"top_k": int, "layer": int, "stride": int, "pooling": str}
+OPTIONS = {"fill": ("top_k",), "answer": ("top_k",), "classify": ("stride",), "embed": ("pooling", "layer", "stride")}
+KEYS = (
+    "text",
+    "pair",
+    "question",
+    "input",
+    "output",
+    "test",
+    "do",
+    "device",
+    "precision",
+    "hub",
+    "revision",
+    *SETTINGS,
+)
+
+
+@verb("predict", HELP, names=(1, 1), keys=KEYS, flags=("json", "test"))
+def main(said: Words) -> int:
+    """Print or write what the model says; returns the exit status."""
+    values, place = said.values, Path(said.names[0])
+    if "test" in said.flags or "test" in values:
+        for path in predict_task(place, values.get("test"), values.get("output")):
+            print(path)
+        return 0
+    if ("input" in values) == ("text" in values):
+        raise ValueError("predict needs one of text=TEXT and input=FILE (- for what is piped in); see --help")
+    if (act := values.get("do")) not in (None, *ACTS):
+        raise ValueError(f"do={act}: choose one of {', '.join(ACTS)}")
+    records = iter([{key: values[key] for key in ("text", "pair", "question") if key in values}])
+    if "input" in values:
+        records = read_records(values["input"])
+    first = next(records, None)
+    if first is None:
+        raise ValueError(f"{values['input']} has no line to read")
+    from rich.console import Console  # these take seconds, which --help and wrong words need not wait
+    from rich.progress import track
+
+    from clozelab.modules.predictor import load
+
+    where: Any = {key: values[key] for key in ("device", "precision", "revision") if key in values}
+    predictor = load(said.names[0], hub=values.get("hub") == "true", **where)
+    act = act or OF_TASK.get(predictor.model.task or "", "fill")
+    options = {key: kind(values[key]) for key, kind in SETTINGS.items() if key in values}
+    if wrong := [key for key in options if key not in OPTIONS.get(act, ())]:
+        raise ValueError(f"{wrong[0]}= is nothing for do={act}")
+    if sys.stderr.isatty() and "input" in values:
+        predictor.progress = partial(track, description=act, console=Console(stderr=True), transient=True)
+    found = predictions(predictor, act, chain([first], records), options)
+    out = Path(values["output"]) if "output" in values else None
+    if out is not None and out.suffix in (".npy", ".parquet"):
+        write_table(out, [vector for _, vector in found] if act == "embed" else None)
+        return 0
+    as_json = "json" in said.flags or act in ("embed", "states") or (out is not None and out.suffix == ".jsonl")
+    lines = (json.dumps(record | plain(one), ensure_ascii=False) if as_json else shown(one) for record, one in found)
+    if out is not None:
+        write_whole(out, lines)
+    else:
+        for line in lines:
+            print(line, flush=True)
+    return 0
+
+
+def read_records(name: str) -> Iterator[dict[str, Any]]:
+    """The lines of a file, or of what is piped in, as objects; ValueError names a line that is none."""
+    if name != "-" and not Path(name).is_file():
+        raise ValueError(f"input={name}: there is no such file")
+    file = sys.stdin if name == "-" else Path(name).open(encoding="utf-8")  # noqa: SIM115 - read to its end
+    with file:
+        for number, line in enumerate(file, 1):
+            line = line.rstrip("\r\n")
+            if not name.endswith(".jsonl"):
+                first, _, second = line.partition("\t")
+                yield {"text": first, "pair": second} if second else {"text": first}
+                continue
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{name}:{number} is no JSON: {error}") from None
+            if not isinstance(record, dict):
+                raise ValueError(f"{name}:{number} is no JSON object")
+            yield record
+
+
+def predictions(
+    predictor: Predictor, act: str, records: Iterator[dict[str, Any]], options: dict[str, Any]
+) -> Iterator[tuple[dict[str, Any], Any]]:
+    """(record, what the model says of it) in order; a stretch of records is held at a time."""
+
+    def texts(some: Sequence[dict[str, Any]]) -> list[Any]:
+        pairs = [(one["text"], one["pair"]) if "pair" in one else one["text"] for one in some]
+        return [one.get("words", text) for one, text in zip(some, pairs, strict=True)] if act == "tag" else pairs
+
+    def answers(some: Sequence[dict[str, Any]]) -> list[Any]:
+        asked = []
+        for one in some:  # in lines of text the question stands first
+            question, passage = (one["question"], one.get("text")) if "question" in one else (one["text"], one["pair"])
+            asked.append((question, one.get("passages") or [passage]))
+        return predictor.answer_all(asked, **options)
+
+    methods = {"fill": "fill_mask", "next": "next_sentence", "states": "hidden_states"}
+    act_on: Callable[..., Any] = getattr(predictor, methods.get(act, act))
+    while some := [*islice(records, TEXTS_AT_ONCE)]:
+        try:
+            found = answers(some) if act == "answer" else act_on(texts(some), **options)
+        except KeyError as error:
+            raise ValueError(f"do={act} needs {error} of every text, and one has {', '.join(some[0])} alone") from None
+        yield from zip(some, found, strict=True)
+
+
+def plain(one: Any) -> dict[str, Any]:
+    return {"values": one.tolist()} if hasattr(one, "tolist") else one.to_dict()
+
+
+def shown(one: Any) -> str:
+    """A result as a line of text, its parts between tabs."""
+    said = one.to_dict()
+    if "masks" in said:
+        return "\t".join(" ".join(f"{t['token']} {t['probability']:.4f}" for t in mask) for mask in said["masks"])
+    if "words" in said:
+        entities = [f"{one['text']} [{one['type']} {one['probability']:.4f}]" for one in said["entities"]]
+        return "\t".join(entities) or " ".join(f"{word['text']}/{word['tag']}" for word in said["words"])
+    kept = [value for key, value in said.items() if key in ("label", "is_next", "text", "value", "log_probability")]
+    return "\t".join(map(str, [*kept, *([f"{said['probability']:.4f}"] if "probability" in said else [])]))
+
+
+def write_table(path: Path, vectors: Sequence[Any] | None) -> None:
+    """Embeddings [N, H] as one array, or as a table with a column `embedding`."""
+    if vectors is None:
+        raise ValueError(f"output={path}: only do=embed gives what a {path.suffix} file holds; take .jsonl")
+    import numpy as np
+    import pandas
+
+    temporary = path.with_name(f".{path.name}.tmp{path.suffix}")
+    if path.suffix == ".npy":
+        np.save(temporary, np.stack(vectors))
+    else:
+        pandas.DataFrame({"embedding": [*vectors]}).to_parquet(temporary)
+    temporary.replace(path)
+
+
+def predict_task(run: Path, file: str | None, output: str | None) -> list[Path]:
+    """Predict a task's test files (or one `file` like them) with a complete run's model, and nothing trained again."""
+    from clozelab.runs.record import read_record
+
+    record, file = read_record(run) if run.is_dir() else None, file and str(Path(file).resolve())
+    if record is None or record.stage != "finetune" or not record.is_complete:
+        raise ValueError(f"{run} is no complete fine-tuning; only such a run knows its task's format")
+    if not (run / "model" / "config.json").is_file():
+        raise ValueError(f"{run} kept no model (keep_model=false, or gc took it), so it cannot predict")
+    if file and not Path(file).is_file():
+        raise ValueError(f"test={file}: there is no such file")
+    from clozelab import config
+    from clozelab.launch.sweep import compose, hydra_config
+    from clozelab.models import folders
+    from clozelab.modules.finetuning import Evaluation
+    from clozelab.modules.results import write_test_predictions
+    from clozelab.runs.fingerprint import encoder_fingerprint
+    from clozelab.stages import building, finetune
+    from clozelab.targets import check_targets
+    from clozelab.training.trainer import build_trainer
+
+    folder, out = (run / "model").resolve(), Path(output or run / "test_predictions").resolve()
+    config.register()
+    with chdir(record.started_in or "."):  # paths may be relative
+        experiment = Path(record.config_dir) if record.config_dir else None
+        composed = compose(record.config_name or "finetune", record.overrides, folder=experiment)
+        with hydra_config(composed) as cfg:
+            check_targets(cfg)
+            cfg.initialisation = "pretrained"
+            hardware = replace(building.hardware_of(cfg.trainer), devices=1, num_nodes=1, strategy="auto")
+            hardware = replace(hardware, precision=record.facts.get("precision", hardware.precision))
+            data = finetune.build_data(cfg, folder, encoder_fingerprint(folder), hardware)
+            data.test_files = {Path(file).stem: file} if file else data.test_files
+            data.require_test_files()
+            data.setup()
+            module = finetune.build_module(cfg, folders.load_encoder(folder), data)
+            for kind, head in module.heads().items():
+                folders.load_head(folder, kind, head)
+            module.best = Evaluation(0, record_scores(run), [], is_collapsed=False)
+            once: Any = {"max_steps": 1, "validation_interval_steps": None, "log_interval_steps": 1}
+            trainer = build_trainer(hardware, callbacks=[], loggers=[], folder=run, **once)
+            for name, (sequences, split) in data.load_test().items():
+                parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(sequences))
+                write_test_predictions(out, module.prediction_files(name, split, parts))
+    return sorted(out.iterdir())
+
+
+def record_scores(run: Path) -> dict[str, float]:
+    """In the scorer's own unit, as scores.json has them."""
+    return dict(json.loads((run / "scores.json").read_text(encoding="utf-8"))["scores"])

@@ -1,0 +1,275 @@
+"""What a model says of texts equals transformers' on the same folder; what it cannot read it refuses in a sentence."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import clozelab
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.models.encoder import Encoder
+from clozelab.models.heads import BiLSTM
+from clozelab.modules.model import write_model
+
+WORDS = ["red", "green", "blue", "cat", "dog", "sat", "ran", "on", "mat", "hill", "who", "the", "ann", "lee", "oslo"]
+TOKENIZER = WordPieceTokenizer(
+    [*SPECIAL_TOKENS, *WORDS, *string.ascii_lowercase, ".", "'", "?", *(f"##{c}" for c in string.ascii_lowercase)],
+    lowercase=True,
+)
+LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+TEXTS = ["The cat sat on the mat.", "dog", "Ann Lee ran; the blue dogs ran on the hill in Oslo", "who sat?"]
+PAIRS = [("the cat sat", "on a red mat."), ("who", "the dog ran on the hill, green"), ("ann sat", "oslo")]
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="session")
+def model(tiny_config: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """model(*kinds, ...) -> (what load gives in fp32, its folder): random weights, four layers of 24."""
+
+    def make(
+        *kinds: str, labels: tuple[str, ...] = LABELS, is_causal: bool = False, has_bilstm: bool = False, **more: Any
+    ):
+        torch.manual_seed(1)
+        config = tiny_config(vocab_size=TOKENIZER.vocab_size, num_hidden_layers=4, is_causal=is_causal)
+        encoder = Encoder(config)
+        between = {"bilstm": BiLSTM(24, 7, 1, 0.0)} if has_bilstm else {}
+        size, family = 14 if has_bilstm else None, config.family
+        heads = {kind: family.head(kind, encoder, num_labels=len(labels), input_size=size) for kind in kinds}
+        for parameter in (p for head in heads.values() for name, p in head.named_parameters() if name == "bias"):
+            torch.nn.init.normal_(parameter)
+        folder = tmp_path_factory.mktemp("model") / "m"
+        write_model(folder, encoder, heads | between, TOKENIZER, labels=labels, **more)
+        return clozelab.load(folder, device="cpu", precision="32-true"), folder
+
+    return make
+
+
+def theirs(folder: Path, kind: str) -> tuple[Any, Any]:
+    transformers = pytest.importorskip("transformers")
+    found = getattr(transformers, f"AutoModel{kind}").from_pretrained(folder).eval()
+    return found, transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def close(ours: Any, other: Any) -> bool:
+    return bool(np.abs(np.asarray(ours, dtype=np.float64) - np.asarray(other, dtype=np.float64)).max() <= TOLERANCE)
+
+
+@torch.inference_mode()
+def test_masks_are_filled_as_by_transformers(model: Any) -> None:
+    ours, folder = model("lm", "nsp")
+    texts = ["the [MASK] sat on the [MASK].", "[MASK]", "ann[MASK] ran"]
+    reference, tokenizer = theirs(folder, "ForMaskedLM")
+    for text, filled in zip(texts, ours.fill_mask(texts, top_k=3), strict=True):
+        ids = tokenizer(text, return_tensors="pt")
+        logits = reference(**ids).logits[0][ids["input_ids"][0] == tokenizer.mask_token_id]
+        top = logits.softmax(1).topk(3)
+        assert [[token.id for token in mask] for mask in filled.masks] == top.indices.tolist()
+        assert close([[token.probability for token in mask] for mask in filled.masks], top.values)
+        assert filled.masks[0][0].token == tokenizer.decode(top.indices[0, :1]) and filled.text == text
+    one = ours.fill_mask(texts[0], top_k=3)
+    assert [[token.id for token in mask] for mask in one.masks] == [
+        [token["id"] for token in mask] for mask in ours.fill_mask(texts, top_k=3)[0].to_dict()["masks"]
+    ]
+    pairs, tokenizer = theirs(folder, "ForNextSentencePrediction")
+    for (first, second), said in zip(PAIRS, ours.next_sentence(PAIRS), strict=True):
+        share = pairs(**tokenizer(first, second, return_tensors="pt")).logits.softmax(1)[0, 0]
+        assert close(said.probability, share) and said.is_next == (share >= 0.5)
+
+
+@torch.inference_mode()
+def test_classes_are_transformers_for_texts_and_pairs(model: Any) -> None:
+    ours, folder = model("classification", labels=("no", "yes", "perhaps"))
+    reference, tokenizer = theirs(folder, "ForSequenceClassification")
+    for texts in (TEXTS, PAIRS):
+        expected = [
+            reference(**tokenizer(*(text if isinstance(text, tuple) else [text]), return_tensors="pt")).logits
+            for text in texts
+        ]
+        found = ours.classify(texts)
+        assert close([[*one.probabilities.values()] for one in found], torch.cat(expected).softmax(1))
+        assert [one.label for one in found] == [reference.config.id2label[int(one.argmax())] for one in expected]
+        assert found[0].probability == max(found[0].probabilities.values())
+    regression, folder = model("classification", labels=("LABEL_0",), is_regression=True)
+    reference, tokenizer = theirs(folder, "ForSequenceClassification")
+    assert close(
+        regression.classify(TEXTS[0]).value, reference(**tokenizer(TEXTS[0], return_tensors="pt")).logits[0, 0]
+    )
+
+
+def test_a_long_text_is_read_in_windows(model: Any) -> None:
+    ours, _ = model("classification", labels=("no", "yes"))
+    text = " ".join(["cat", "dog", "red", "hill"] * 30)  # 120 tokens; the model reads 62 beside its special tokens
+    with pytest.raises(ValueError, match="text 2 has 122 tokens and this model reads 64 at once: shorten it"):
+        ours.classify(["cat", text])
+    pieces = [" ".join(text.split()[start : start + 62]) for start in (0, 31, 62)]
+    logits = np.log([[*one.probabilities.values()] for one in ours.classify(pieces)])
+    windows = ours.classify(["cat", text], stride=31)
+    # The mean of log-probabilities differs from that of logits by a constant, which the softmax takes out again.
+    assert close([*windows[1].probabilities.values()], torch.from_numpy(logits.mean(0)).softmax(0))
+    assert windows[0] == ours.classify("cat")
+    assert close(ours.embed(text, stride=31), ours.embed(pieces).mean(0))
+
+
+@torch.inference_mode()
+def test_tags_entities_and_their_places(model: Any) -> None:
+    ours, folder = model("tags")
+    reference, tokenizer = theirs(folder, "ForTokenClassification")
+    for tagged in ours.tag(TEXTS):
+        words = [word.text for word in tagged.words]
+        ids = tokenizer(words, is_split_into_words=True, return_tensors="pt")
+        firsts = [ids.word_ids().index(number) for number in range(len(words))]
+        shares = reference(**ids).logits[0, firsts].softmax(1)
+        assert [word.tag for word in tagged.words] == [LABELS[i] for i in shares.argmax(1)]
+        assert close([word.probability for word in tagged.words], shares.amax(1))
+        assert all(tagged.text[word.start : word.end] == word.text for word in tagged.words)
+        for entity in tagged.entities:
+            assert tagged.text[entity.start : entity.end] == entity.text and entity.words[0] in entity.text
+    assert ours.tag([["Ann", "Lee-o'x", "ran"]])[0].words[1].text == "Lee-o'x"
+    assert [word.text for word in ours.tag("Ann, don't!").words] == ["Ann", ",", "don't", "!"]
+    long = " ".join(["Ann", "ran"] * 100)
+    assert len(ours.tag(long).words) == 200
+
+
+def test_entities_are_merged_from_their_tags() -> None:
+    from clozelab.modules.answers import Word, entities_of
+
+    text, tags = "Ann Lee saw Oslo", ["B-PER", "I-PER", "O", "I-LOC"]
+    places = [(0, 3), (4, 7), (8, 11), (12, 16)]
+    words = [Word(text[a:b], a, b, tag, p) for (a, b), tag, p in zip(places, tags, (0.5, 1.0, 1.0, 0.9), strict=True)]
+    found = [(one.text, one.type, one.words, one.probability) for one in entities_of(text, words)]
+    assert found == [("Ann Lee", "PER", ("Ann", "Lee"), 0.75), ("Oslo", "LOC", ("Oslo",), 0.9)]
+
+
+@torch.inference_mode()
+def test_an_answer_is_the_best_span_of_all_passages(model: Any) -> None:
+    """Against every span of every window, scored by transformers; windows are looked at one by one."""
+    rules = {"n_best_size": 20, "max_answer_length": 4, "with_unanswerable": True, "threshold": -1e9}
+    ours, folder = model("spans", extra_config={"clozelab": {"answers": rules}})
+    reference, tokenizer = theirs(folder, "ForQuestionAnswering")
+    question, passages = "who sat?", ["The cat  sat on the red mat.", "ann ran", "Green dogs ran."]
+    spans, nulls = [], []
+    for number, passage in enumerate(passages):
+        ids = tokenizer(question, passage, return_tensors="pt", return_offsets_mapping=True)
+        places = ids.pop("offset_mapping")[0].tolist()
+        output = reference(**ids)
+        starts, ends = output.start_logits[0], output.end_logits[0]
+        nulls.append(float(starts[0] + ends[0]))
+        inside = [i for i, kind in enumerate(ids.sequence_ids()) if kind == 1]
+        for i in inside:
+            for j in [j for j in inside if i <= j < i + 4]:
+                spans.append((float(starts[i] + ends[j]), number, places[i][0], places[j][1]))
+    best = sorted(spans, reverse=True)[:3]
+    found = ours.answer(question, passages, top_k=3, null_answer=False)
+    said = [found, *found.others]
+    assert [(one.passage, one.start, one.end) for one in said] == [one[1:] for one in best]
+    assert all(passages[one.passage][one.start : one.end] == one.text for one in said)
+    assert close(np.diff(np.log([one.probability for one in said])), np.diff([one[0] for one in best]))
+    none = ours.answer(question, passages, top_k=2)  # trained with such questions, at a threshold that all are above
+    assert (none.text, none.start, none.passage) == ("", None, None) and none.others[0].text == found.text
+    assert close(np.log(none.probability / none.others[0].probability), min(nulls) - best[0][0])
+    long = " ".join(["red hill"] * 60 + ["Ann Lee"] + ["blue mat"] * 60)
+    answer = ours.answer("who", long, null_answer=False)
+    assert long[answer.start : answer.end] == answer.text
+    assert ours.answer_all([("who", [long]), (question, passages)], null_answer=False, top_k=3)[1] == found
+
+
+@torch.inference_mode()
+def test_embeddings_are_means_of_the_right_states(model: Any) -> None:
+    ours, folder = model()
+    reference, tokenizer = theirs(folder, "")
+    states = [
+        torch.stack(reference(**tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states)[:, 0]
+        for text in TEXTS
+    ]
+    assert close(ours.embed(TEXTS), torch.stack([one[-1].mean(0) for one in states]))
+    assert close(ours.embed(TEXTS, "cls"), torch.stack([one[-1, 0] for one in states]))
+    assert close(ours.embed(TEXTS, layer=2), torch.stack([one[2].mean(0) for one in states]))
+    assert close(ours.embed(TEXTS, "last4"), torch.stack([torch.cat([*one[-4:]], dim=-1).mean(0) for one in states]))
+    assert ours.embed(TEXTS[0]).shape == (24,) and ours.embed(TEXTS[0]).dtype == np.float32
+    assert all(close(a, b) for a, b in zip(ours.hidden_states(TEXTS), states, strict=True))
+
+
+@torch.inference_mode()
+def test_scores_are_the_chain_rule_and_the_pseudo_log_likelihood(model: Any) -> None:
+    ours, folder = model("lm")
+    reference, tokenizer = theirs(folder, "ForMaskedLM")
+    for text, scored in zip(TEXTS, ours.score(TEXTS), strict=True):
+        ids, expected = tokenizer(text, return_tensors="pt")["input_ids"], []
+        for place in range(1, ids.shape[1] - 1):
+            hidden = ids.clone()
+            hidden[0, place] = tokenizer.mask_token_id
+            expected.append(reference(hidden).logits[0, place].log_softmax(0)[ids[0, place]])
+        assert close(scored.log_probabilities, expected) and close(scored.log_probability, sum(expected))
+        assert list(scored.tokens) == tokenizer.convert_ids_to_tokens(ids[0, 1:-1])
+    causal, folder = model("lm", is_causal=True)
+    reference, tokenizer = theirs(folder, "ForCausalLM")
+    ids = tokenizer(TEXTS[0], return_tensors="pt")["input_ids"]
+    expected = reference(ids).logits[0, :-1].log_softmax(1).gather(1, ids[0, 1:, None])[:-1, 0]
+    assert close(causal.score(TEXTS[0]).log_probabilities, expected)
+    filled = causal.fill_mask("the cat [MASK]", top_k=2).masks[0]
+    ids = tokenizer("the cat", return_tensors="pt")["input_ids"][:, :-1]
+    assert [token.id for token in filled] == reference(ids).logits[0, -1].topk(2).indices.tolist()
+
+
+def test_a_bilstm_stands_between_encoder_and_head(model: Any) -> None:
+    """Nobody else has it: the same states through the same modules, one text at a time."""
+    from clozelab.models.layout import Layout
+
+    ours, _ = model("classification", labels=("no", "yes"), has_bilstm=True)
+    with torch.inference_mode():
+        for text, said in zip(TEXTS, ours.classify(TEXTS), strict=True):
+            states = torch.from_numpy(ours.hidden_states(text)[-1])
+            forward, backward = ours.heads["bilstm"](states, Layout.ragged([len(states)])).chunk(2, dim=-1)
+            logits = ours.heads["classification"](torch.cat([forward[-1], backward[0]]))
+            assert close([*said.probabilities.values()], logits.softmax(0))
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda one: one.fill_mask("the cat"), r"text 1 has no \[MASK\]"),
+        (lambda one: one.fill_mask("[MASK] cat " * 40), "text 1 has 82 tokens and this model reads 64"),
+        (lambda one: one.score(["cat", " "]), "text 2 is empty"),
+        (lambda one: one.embed(["cat", "жук жук"]), r"text 2: every token is \[UNK\]"),
+        (lambda one: one.embed([]), "the list is empty"),
+        (lambda one: one.embed(["cat", ("cat", "dog")]), "some texts are pairs and some are not"),
+        (lambda one: one.embed("cat", pooling="max"), "choose one of cls, mean, last4"),
+        (lambda one: one.embed("cat", layer=9), "this encoder has layers 0 to 4"),
+        (lambda one: one.embed("cat", stride=0), "stride=0: give 1 to 62 tokens"),
+        (
+            lambda one: one.classify("cat"),
+            r"its classification head was never trained .*: clozelab finetune encoder=\S+m ",
+        ),
+        (lambda one: one.answer("who", "cat"), r"cannot answer a question: .* task=squad_v1"),
+        (lambda one: one.tag("cat"), r"its tags head was never trained \(trained heads: lm\)"),
+        (lambda one: one.next_sentence(("a", "b")), "objective=mlm_nsp"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(model: Any, act: Any, message: str, request: Any) -> None:
+    ours = request.config.cache.__dict__.setdefault("_lm", None) or model("lm")[0]
+    request.config.cache.__dict__["_lm"] = ours
+    with pytest.raises(ValueError, match=message):
+        act(ours)
+
+
+def test_a_left_to_right_encoder_does_not_fill_from_the_right(model: Any) -> None:
+    with pytest.raises(ValueError, match="reads from left to right: it fills one mask, at a text's end"):
+        model("lm", is_causal=True)[0].fill_mask("the [MASK] sat")
+
+
+def test_where_a_model_lies(model: Any, tmp_path: Path) -> None:
+    _, folder = model("lm")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/run.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds no model: it is unfinished, was told keep_model=false, or gc took it"):
+        clozelab.load(tmp_path / "run")
+    (tmp_path / "run/model").symlink_to(folder)
+    assert clozelab.load(tmp_path / "run").model.folder == tmp_path / "run/model"
+    with pytest.raises(ValueError, match="there is no folder nobody/nothing; for a name on the hub say hub=true"):
+        clozelab.load("nobody/nothing")
