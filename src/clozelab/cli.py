@@ -42,6 +42,7 @@ PLAIN_VERBS = {
     "pool": "runs of several machines and days, from their packs, in one table",
     "compare": "two runs: what differs, how they learnt, a paired test on the same examples",
     "explain-cell": "the runs behind a cell of an experiment's table, and the commands that make them",
+    "predict": "what a finished model says: masks, classes, answers, tags, embeddings, scores, test files",
     "export": "a run's model, or anybody's, for transformers, ONNX or sentence-transformers, with its card",
     "gc": "what could be deleted: checkpoints of complete runs, leftovers, unused cache",
     "submit": "the submission zip of a benchmark from runs with predict_test=true",
@@ -222,7 +223,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     def task(cfg: DictConfig) -> None:
         nonlocal status
         sys.argv = original  # Lightning starts further ranks with it, and they need the verb
-        status = _guarded(lambda: _job(verb, cfg), verb)
+        status = _guarded(lambda: job(verb, cfg), verb)
 
     task.clozelab_verb = verb  # type: ignore[attr-defined]  # the launcher starts `python -m clozelab VERB`
     task.clozelab_track = track_sweep  # type: ignore[attr-defined]  # the launcher knows of no tracker
@@ -245,7 +246,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     return status
 
 
-def _job(verb: str, cfg: DictConfig) -> int:
+def job(verb: str, cfg: DictConfig) -> int:
     """One job in this process: skip what is complete, before torch is imported."""
     from clozelab.config import check_config
     from clozelab.launch.jobs import check_overrides

@@ -147,7 +147,9 @@ def test_a_fine_tuned_model_on_another_file(tmp_path: Path, evaluate: Any, save_
     (folder / "odd.tsv").write_text("sentence\tlabel\nthe cat sat\tgood\n")
     with pytest.raises(ValueError, match="label 'good' is not one of the known labels"):
         evaluate(*words, "measure.task.data.validation_file=glue/SST-2/odd.tsv", name="odd")
-    with pytest.raises(ValueError, match=r"tensor classifier.weight .* is missing; labelled_sst2 asks .*kept its model"):
+    with pytest.raises(
+        ValueError, match=r"tensor classifier.weight .* is missing; labelled_sst2 asks .*kept its model"
+    ):
         evaluate("measure=labelled", "measure.task.data.validation_file=glue/SST-2/dev.tsv", name="bare")
 
 

@@ -46,7 +46,7 @@ def tiny_module(tiny_config: Callable[..., Any]) -> Callable[..., Any]:
     def build(kind: Any, encoder: dict[str, Any] | None = None, **settings: Any) -> Any:
         torch.manual_seed(1)
         module = kind(encoder=Encoder(tiny_config(**(ENCODER | (encoder or {})))), **(SETTINGS | settings))
-        module._trainer = SimpleNamespace(global_step=7, global_rank=0, world_size=1, loggers=[])
+        module._trainer = SimpleNamespace(global_step=7, global_rank=0, world_size=1, loggers=[], sanity_checking=False)
         return module
 
     return build

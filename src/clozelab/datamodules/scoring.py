@@ -81,6 +81,29 @@ def inner_tokens(texts: TokenSequences) -> Tokens:
     return token_ranges(np.ones_like(texts.lengths), texts.lengths - 2)
 
 
+def ask(
+    texts: TokenSequences, text: Ints, asked: Tokens, hidden: Tokens | None, *, mask_id: int, is_causal: bool
+) -> Questions:
+    """Questions about texts[text[i]]: tokens that are asked for and, in a masked model, tokens that are hidden."""
+    read = texts.gather(text)
+    ids, offsets = read["input_ids"], offsets_of(read["lengths"])
+    answers = ids[offsets[asked[0]] + asked[1]]
+    if hidden is not None:
+        ids[offsets[hidden[0]] + hidden[1]] = mask_id
+    sequences = TokenSequences(ids.astype(np.int32), offsets, read["lengths"].astype(np.int32))
+    counts = np.bincount(asked[0], minlength=len(text))
+    return Questions(sequences, offsets_of(counts), asked[1] - is_causal, answers, text[asked[0]])
+
+
+def ask_all(texts: TokenSequences, *, mask_id: int, is_causal: bool) -> Questions:
+    """Every token of every text: in one reading from left to right, else in one of its own with that token hidden."""
+    text, position = inner_tokens(texts)
+    if is_causal:
+        return ask(texts, np.arange(len(texts)), (text, position), None, mask_id=mask_id, is_causal=True)
+    each = np.arange(len(text)), position
+    return ask(texts, text, each, each, mask_id=mask_id, is_causal=False)
+
+
 class MeasureDataModule(LightningDataModule):
     """Base of a data module that a measure has of its own."""
 
@@ -126,15 +149,8 @@ class ScoringDataModule(MeasureDataModule):
         refuse_unknown(f"measure {self.inputs.name}", float(unknown), self.inputs.max_unknown_share)
 
     def ask(self, texts: TokenSequences, text: Ints, asked: Tokens, hidden: Tokens | None = None) -> Questions:
-        """Questions about texts[text[i]]: tokens that are asked for and, in a masked model, tokens that are hidden."""
-        read = texts.gather(text)
-        ids, offsets = read["input_ids"], offsets_of(read["lengths"])
-        answers = ids[offsets[asked[0]] + asked[1]]
-        if hidden is not None:
-            ids[offsets[hidden[0]] + hidden[1]] = self.inputs.tokenizer.mask_id
-        sequences = TokenSequences(ids.astype(np.int32), offsets, read["lengths"].astype(np.int32))
-        counts = np.bincount(asked[0], minlength=len(text))
-        return Questions(sequences, offsets_of(counts), asked[1] - self.is_causal, answers, text[asked[0]])
+        """As below, of this encoder."""
+        return ask(texts, text, asked, hidden, mask_id=self.inputs.tokenizer.mask_id, is_causal=self.is_causal)
 
 
 class MinimalPairs(ScoringDataModule):

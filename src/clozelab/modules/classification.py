@@ -14,13 +14,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clozelab.datamodules.labelled import LabelledSplit
 from clozelab.metrics import glue
 from clozelab.metrics.glue import prediction_lines
 from clozelab.models.encoder import Encoder
+from clozelab.models.layout import Layout
 from clozelab.modules.finetuning import Batch, Evaluation, FineTuning, Part, in_order
 
 
@@ -64,12 +65,9 @@ class SequenceClassification(FineTuning):
 
     def logits(self, batch: Batch) -> Tensor:
         """[B, number of labels]; one column for regression."""
-        hidden, layout = self.encode(batch), batch["layout"]
-        if self.bilstm is None:
-            return self.in_fp32(self.classifier, self.encoder.pool(hidden, layout, self.classifier))
-        forward, backward = hidden.chunk(2, dim=-1)
-        ends = (forward.index_select(0, layout.last_rows), backward.index_select(0, layout.first_rows))
-        return self.in_fp32(self.classifier, torch.cat(ends, dim=-1))
+        hidden, has_bilstm = self.encode(batch), self.bilstm is not None
+        states = sequence_states(self.encoder, self.classifier, hidden, batch["layout"], has_bilstm)
+        return self.in_fp32(self.classifier, states)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         if self.validation.is_regression:
@@ -120,6 +118,15 @@ class SequenceClassification(FineTuning):
             {"id": str(i), "prediction": names[p], "label": names[t], "logits": [round(float(x), 5) for x in row]}
             for i, p, t, row in found
         ]
+
+
+def sequence_states(encoder: Encoder, head: nn.Module, hidden: Tensor, layout: Layout, has_bilstm: bool) -> Tensor:
+    """[B, H] of the encoder's states [T, H], or [B, 2 G] of what a BiLSTM made of them: what `head` reads."""
+    if not has_bilstm:
+        return encoder.pool(hidden, layout, head)
+    forward, backward = hidden.chunk(2, dim=-1)
+    ends = (forward.index_select(0, layout.last_rows), backward.index_select(0, layout.first_rows))
+    return torch.cat(ends, dim=-1)
 
 
 class MultipleChoice(SequenceClassification):

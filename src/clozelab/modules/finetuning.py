@@ -215,6 +215,8 @@ class FineTuning(TrainingModule):
 
     def on_validation_epoch_end(self) -> None:
         parts, self._collected = self._collected, []
+        if self.trainer.sanity_checking:  # a foreign Trainer looks at a part of the split before training
+            return
         result = self.evaluate(parts)
         scores = {f"validation/{key}": value for key, value in result.scores.items()}
         self.latest_validation = scores

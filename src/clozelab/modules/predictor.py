@@ -20,39 +20,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clozelab.datamodules.examples import (
-    Ints,
-    Sequences,
-    TokenSequences,
-    assemble,
-    offsets_of,
-    token_budget_batches,
-    window_ranges,
-)
+from clozelab.datamodules import examples, scoring, squad, tags
+from clozelab.datamodules.examples import Ints, TokenSequences
 from clozelab.datamodules.finetuning import make_batch
-from clozelab.datamodules.scoring import Questions, ask_all
-from clozelab.datamodules.squad import SquadExamples, SquadQuestion, WindowSettings, build_features
-from clozelab.datamodules.tags import TaggedSentences, TaggedSequences, build_sequences
 from clozelab.models.heads import feature_layers
 from clozelab.models.kernels.linear_cross_entropy import CHUNK_LOGITS
 from clozelab.models.layout import Layout
-from clozelab.modules.answers import (
-    Answer,
-    Classified,
-    Filled,
-    NextSentence,
-    Number,
-    Scored,
-    Tagged,
-    Token,
-    Word,
-    best_answer,
-    entities_of,
-)
+from clozelab.modules import answers
 from clozelab.modules.classification import sequence_states
 from clozelab.modules.finetuning import Batch, Part, in_order
 from clozelab.modules.measures import log_probs
-from clozelab.modules.model import Model, read_model
+from clozelab.modules.model import Model, find_model, read_model
 from clozelab.modules.spans import NBestSettings, predict_answers, token_logits
 from clozelab.training.runtime import MAX_FP32_ERROR, choose_precision, onednn_fp32, onednn_fp32_error
 
@@ -83,61 +61,53 @@ class Predictor:
 
     def __init__(self, model: Model, *, device: str = "auto", precision: str = "auto") -> None:
         name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-        self.model, self.device, self.tokenizer = model, torch.device(name), model.tokenizer
+        self.model, self.device = model, torch.device(name)
+        self.tokenizer, self.labels = model.tokenizer, tuple(model.labels)
         self.encoder, self.heads = model.encoder.to(self.device).eval(), model.heads.to(self.device).eval()
         self.precision = choose_precision(precision, "cpu" if self.device.type == "cpu" else "gpu")
         self.progress: Callable[[Sequence[Ints]], Iterable[Ints]] = iter
-        self._has_exact_onednn = False
-        if self.device.type == "cpu" and self.precision == "32-true":
-            error = onednn_fp32_error()
-            self._has_exact_onednn = error is not None and error <= MAX_FP32_ERROR
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Names of the classes, by the order of the outputs."""
-        return tuple(self.model.labels)
+        is_fp32 = self.device.type == "cpu" and self.precision == "32-true"
+        error = onednn_fp32_error() if is_fp32 else None
+        self._products: Any = onednn_fp32 if error is not None and error <= MAX_FP32_ERROR else nullcontext
 
     # What it does
 
     def fill_mask(self, texts: str | Sequence[str], top_k: int = 5) -> Any:
         """`Filled`: for each mask (the tokenizer's own mask token in the text) the `top_k` most probable tokens."""
-        head, mask, many = self._head("lm", "fill a mask"), self.tokenizer.special_tokens[-1], _many(texts)
-        if lacks := next((number for number, text in enumerate(many, 1) if mask not in text), None):
+        head, mask, given = self._head("lm", "fill a mask"), self.tokenizer.special_tokens[-1], _many(texts)
+        if lacks := next((number for number, text in enumerate(given, 1) if mask not in text), None):
             raise ValueError(f"text {lacks} has no {mask}: write it where a token is to be filled in")
-        pieces = [[*text.split(mask)] for text in many]
-        if mask == "<mask>":  # takes the blanks before it along
-            pieces = [[*(one.rstrip() for one in split[:-1]), split[-1]] for split in pieces]
-        ids = iter(self.tokenizer.encode_batch([piece for split in pieces for piece in split]))
+        # RoBERTa's takes the blanks before it along.
+        pieces = [re.sub(r"\s+<mask>", "<mask>", text).split(mask) for text in given]
+        encoded = iter(self.tokenizer.encode_batch([piece for split in pieces for piece in split]))
         gap = np.array([self.tokenizer.mask_id], dtype=np.int32)
-        joined = [np.concatenate([part for _ in split for part in (gap, next(ids))][1:]) for split in pieces]
-        sequences = self._assemble(joined)
-        own = [1 + np.flatnonzero(one == self.tokenizer.mask_id) for one in joined]
-        is_causal = self.encoder.config.is_causal
-        if is_causal and any(one[0] != len(ids) for one, ids in zip(own, joined, strict=True)):
+        joined = [np.concatenate([part for _ in split for part in (gap, next(encoded))][1:]) for split in pieces]
+        places, sequences = [1 + np.flatnonzero(ids == gap) for ids in joined], self._assemble(joined)
+        is_causal, counts = self.encoder.config.is_causal, [len(own) for own in places]
+        if is_causal and any(own[0] != len(ids) for own, ids in zip(places, joined, strict=True)):
             raise ValueError(
                 f"{self.model.folder} reads from left to right: it fills one mask, at a text's end, and cannot look at "
                 "what stands to its right; `score` gives a whole text's probability"
             )
-        counts, places = [len(one) for one in own], np.concatenate(own)
-        owners = np.repeat(np.arange(len(own)), counts)
-        asked = Questions(sequences, offsets_of(counts), places - is_causal, np.zeros_like(places), owners)
-        number = min(top_k, self.tokenizer.vocab_size)
+        positions, owners = np.concatenate(places) - is_causal, np.repeat(np.arange(len(given)), counts)
+        ends, nothing = examples.offsets_of(counts), np.zeros_like(positions)
+        asked = scoring.Questions(sequences, ends, positions, nothing, owners)
 
         def best(hidden: Tensor, batch: Batch) -> Part:
             states, found = hidden.index_select(0, batch["prediction_positions"]), []
             for some in states.split(max(1, CHUNK_LOGITS // len(head.bias))):
-                top = self._fp32(head, some)[:, : self.tokenizer.vocab_size].double().softmax(1).topk(number)
-                found.append(torch.stack([top.values, top.indices.double()], dim=1))  # [P, 2, k]
+                shares = self._fp32(head, some)[:, : self.tokenizer.vocab_size].double().softmax(1)
+                top = shares.topk(min(top_k, self.tokenizer.vocab_size))
+                found.append(torch.stack([top.values, top.indices.double()], dim=2))  # [P, k, 2]
             return batch["prediction_index"], torch.cat(found)
 
-        values = in_order(self._run(asked, best), len(places))
-        tokens = [
-            tuple(Token(self._shown(int(i)), int(i), float(p)) for p, i in zip(*one, strict=True)) for one in values
-        ]
-        starts = np.cumsum([0, *counts])
-        return _like(
-            texts, [Filled(text, tuple(tokens[a:b])) for text, a, b in zip(many, starts, starts[1:], strict=False)]
-        )
+        def token(share: float, index: float) -> answers.Token:
+            shown = self.tokenizer.decode([int(index)]).strip() or self.tokenizer.vocabulary[int(index)]
+            return answers.Token(shown, int(index), float(share))
+
+        tokens = [tuple(token(*pair) for pair in one) for one in in_order(self._run(asked, best), len(positions))]
+        parts = zip(given, ends, ends[1:], strict=False)
+        return _like(texts, [answers.Filled(text, tuple(tokens[a:b])) for text, a, b in parts])
 
     def classify(self, texts: Text | Sequence[Text], stride: int | None = None) -> Any:
         """`Classified`, or `Number` of a regression. With `stride` a longer text is read in windows so many tokens
@@ -145,21 +115,16 @@ class Predictor:
         many = _many(texts)
         logits = self._sequence_logits("classification", "classify", many, stride)
         if self.model.task == "regression":
-            return _like(texts, [Number(float(one[0])) for one in logits])
-        found = []
-        for shares in _softmax(logits):
-            best = int(shares.argmax())
-            by_name = {name: float(p) for name, p in zip(self.labels, shares, strict=True)}
-            found.append(Classified(self.labels[best], float(shares[best]), by_name))
-        return _like(texts, found)
+            return _like(texts, [answers.Number(float(one[0])) for one in logits])
+        return _like(texts, _classified(logits, self.labels))
 
     def next_sentence(self, pairs: tuple[str, str] | Sequence[tuple[str, str]]) -> Any:
-        """`NextSentence`: whether the second text follows the first."""
+        """`Classified` as "next" or "other": whether the second text follows the first."""
         many = _many(pairs)
         if any(not isinstance(one, tuple) for one in many):
             raise ValueError("next_sentence takes pairs: (FIRST, SECOND), or a list of them")
-        shares = _softmax(self._sequence_logits("nsp", "say whether a sentence follows", many, None))[:, 0]
-        return _like(pairs, [NextSentence(bool(p >= 0.5), float(p)) for p in shares])
+        logits = self._sequence_logits("nsp", "say whether a sentence follows", many, None)
+        return _like(pairs, _classified(logits, ("next", "other")))
 
     def embed(
         self, texts: Text | Sequence[Text], pooling: str = "mean", layer: int | None = None, stride: int | None = None
@@ -171,9 +136,8 @@ class Predictor:
         """
         depth = self.encoder.config.num_hidden_layers
         if pooling not in POOLINGS or (pooling == "last4" and (layer is not None or depth < 4)):
-            raise ValueError(
-                f"pooling={pooling!r}: choose one of {', '.join(POOLINGS)}; last4 needs 4 layers and no layer="
-            )
+            said = f"choose one of {', '.join(POOLINGS)}; last4 needs 4 layers and no layer="
+            raise ValueError(f"pooling={pooling!r}: {said}")
         if layer is not None and not -depth - 1 <= layer <= depth:
             raise ValueError(f"layer={layer}: this encoder has layers 0 to {depth}, or -1 for the last")
         sequences, starts = self._encode(_many(texts), stride)
@@ -191,9 +155,8 @@ class Predictor:
             return batch["example_index"], sums.index_add(0, owner, hidden.float()) / layout.lengths[:, None]
 
         needs_all = pooling == "last4" or layer not in (None, -1, depth)
-        found = _mean_of_windows(
-            in_order(self._run(sequences, pooled, hidden_states=needs_all), len(sequences)), starts
-        )
+        parts = self._run(sequences, pooled, hidden_states=needs_all)
+        found = _mean_of_windows(in_order(parts, len(sequences)), starts)
         return found[0] if isinstance(texts, str | tuple) else found
 
     def score(self, texts: str | Sequence[str]) -> Any:
@@ -202,8 +165,10 @@ class Predictor:
         sequences, _ = self._encode(many, None)
         for first in range(0, len(many), TEXTS_PER_SCORING):
             some = sequences.gather(index := np.arange(first, min(first + TEXTS_PER_SCORING, len(many))))
-            part = TokenSequences(some["input_ids"].astype(np.int32), offsets_of(some["lengths"]), some["lengths"])
-            asked = ask_all(part, mask_id=self.tokenizer.mask_id, is_causal=self.encoder.config.is_causal)
+            part = TokenSequences(
+                some["input_ids"].astype(np.int32), examples.offsets_of(some["lengths"]), some["lengths"]
+            )
+            asked = scoring.ask_all(part, mask_id=self.tokenizer.mask_id, is_causal=self.encoder.config.is_causal)
 
             def of_labels(hidden: Tensor, batch: Batch) -> Part:
                 states = hidden.index_select(0, batch["prediction_positions"])
@@ -213,70 +178,74 @@ class Predictor:
             ends = np.cumsum(np.bincount(asked.text, minlength=len(index)))[:-1]
             for said, ids in zip(np.split(values, ends), np.split(asked.ids, ends), strict=True):
                 tokens = tuple(self.tokenizer.vocabulary[i] for i in ids)
-                found.append(Scored(float(said.sum()), tokens, tuple(map(float, said))))
+                found.append(answers.Scored(float(said.sum()), tokens, tuple(map(float, said))))
         return _like(texts, found)
 
     def hidden_states(self, texts: Text | Sequence[Text]) -> Any:
         """float32 [L + 1, tokens, H] of each text: what goes into the first layer, and what comes out of each."""
         sequences, _ = self._encode(_many(texts), None)
-        found: dict[int, NDArray[np.float32]] = {}
+        found: dict[int, Any] = {}
 
         def keep(hidden: Tensor, batch: Batch) -> Part:
             states = torch.stack([*batch["hidden_states"][:-1], hidden]).float().cpu()
-            parts = states.split(batch["layout"].lengths_list, dim=1)
-            found.update(zip(batch["example_index"].tolist(), (one.numpy().copy() for one in parts), strict=True))
-            return batch["example_index"], torch.zeros(len(parts))
+            parts = (one.numpy().copy() for one in states.split(batch["layout"].lengths_list, dim=1))
+            found.update(zip(batch["example_index"].tolist(), parts, strict=True))
+            return batch["example_index"], batch["example_index"]
 
         self._run(sequences, keep, hidden_states=True)
-        return _like(texts, [found[number] for number in range(len(sequences))])
+        return _like(texts, [found[number] for number in range(len(found))])
 
     def answer(
         self, question: str, passages: str | Sequence[str], *, top_k: int = 1, null_answer: bool | None = None
-    ) -> Answer:
+    ) -> answers.Answer:
         """The best answer to a question in one or many passages of any length; see `answer_all`."""
-        return self.answer_all([(question, _many(passages))], top_k=top_k, null_answer=null_answer)[0]
+        return self.answer_all(
+            [(question, [passages] if isinstance(passages, str) else list(passages))],
+            top_k=top_k,
+            null_answer=null_answer,
+        )[0]
 
     def answer_all(
         self, questions: Sequence[tuple[str, Sequence[str]]], *, top_k: int = 1, null_answer: bool | None = None
-    ) -> list[Answer]:
+    ) -> list[answers.Answer]:
         """Answers to many questions, each with its passages, by the rules of SQuAD's released code (modules/spans.py).
 
         `null_answer`: whether "no answer" may be the best; None: where the model was trained with such questions. It is
         where the null odds are above the threshold that was best in training. `top_k`: answers in all.
         """
-        head = self._head("spans", "answer a question")
-        made = self.model.config.get("clozelab", {})
+        head, made = self._head("spans", "answer a question"), self.model.config.get("clozelab", {})
         rules, limit = made.get("answers", {}), self.model.max_length
         may_be_null = rules.get("with_unanswerable", False) if null_answer is None else null_answer
-        settings = NBestSettings(
-            max(rules.get("n_best_size", 20), top_k), rules.get("max_answer_length", 30), with_unanswerable=True
-        )
-        sizes = [made.get(key, usual) for key, usual in (("doc_stride", 128), ("max_query_length", 64))]
-        windows = WindowSettings.fitted(min(made.get("max_seq_length", limit), limit), *sizes)
+        settings = NBestSettings(max(rules.get("n_best_size", 20), top_k), rules.get("max_answer_length", 30), True)
+        sizes = min(made.get("max_seq_length", limit), limit), made.get("doc_stride", 128)
+        windows = squad.WindowSettings.fitted(*sizes, made.get("max_query_length", 64))
         self._check(self.tokenizer.encode_batch([text for text, _ in questions]), "question")
-        passages = [(number, k, text) for number, (_, texts) in enumerate(questions) for k, text in enumerate(texts)]
-        asked = [SquadQuestion(str(i), questions[n][0], i, (), -1) for i, (n, _, _) in enumerate(passages)]
-        examples = SquadExamples([text for *_, text in passages], asked)
         if without := next((n for n, (_, texts) in enumerate(questions, 1) if not any(map(str.strip, texts))), None):
             raise ValueError(f"question {without} has no passage with text to look for an answer in")
-        features, _ = build_features(examples, self.tokenizer, windows)
+        passages = [(number, k, text) for number, (_, texts) in enumerate(questions) for k, text in enumerate(texts)]
+        asked = [squad.SquadQuestion(str(i), questions[n][0], i, (), -1) for i, (n, _, _) in enumerate(passages)]
+        given = squad.SquadExamples([text for *_, text in passages], asked)
+        features, _ = squad.build_features(given, self.tokenizer, windows)
 
         def of_tokens(hidden: Tensor, batch: Batch) -> Part:
             return batch["example_index"], self._fp32(head, hidden)
 
         parts = self._run(features.sequences, of_tokens, reads_bilstm=True)
-        said = predict_answers(features, examples, *token_logits(features, parts), settings)
-        found: list[list[tuple[float, Answer]]] = [[] for _ in questions]
+        said = predict_answers(features, given, *token_logits(features, parts), settings)
+        found: list[list[tuple[float, answers.Answer]]] = [[] for _ in questions]
         nulls: list[float] = [np.inf] * len(questions)
         for i, (number, k, _) in enumerate(passages):
             for one, place in zip(said.nbest[str(i)], said.places[str(i)], strict=True):
                 total = one["start_logit"] + one["end_logit"]
                 if place is not None:
-                    found[number].append((total, Answer(one["text"], 0.0, k, *place)))
+                    found[number].append((total, answers.Answer(one["text"], 0.0, k, *place)))
                 elif one["text"] == "":
                     nulls[number] = min(nulls[number], total)
         threshold = rules.get("threshold") or 0.0
-        return [best_answer(*one, top_k, threshold if may_be_null else None) for one in zip(found, nulls, strict=True)]
+        return [
+            answers.best_answer(*one, top_k, threshold if may_be_null else None)
+            for one in zip(found, nulls, strict=True)
+        ]
 
     def tag(self, texts: str | Sequence[str] | Sequence[Sequence[str]]) -> Any:
         """`Tagged`: a tag for every word, and the entities that B- and I- tags make. A text that is a list of words is
@@ -286,35 +255,33 @@ class Predictor:
         spans = [_word_spans(text) for text in many]
         words = [[text[a:b] for a, b in places] for text, places in zip(whole, spans, strict=True)]
         self._check([self.tokenizer.encode_words(one)[0] for one in words], "text")
-        sentences = TaggedSentences(words, documents=[*range(len(words))], lines=[*range(len(words))])
-        arrays, _ = build_sequences(sentences, range(len(words)), self.tokenizer, self.model.max_length, False)
-        lengths, total = np.diff(arrays["offsets"]).astype(np.int32), sum(map(len, words))
-        tokens, nothing = (
-            TokenSequences(arrays["input_ids"], arrays["offsets"], lengths),
-            np.zeros(total, dtype=np.int64),
-        )
-        sequences = TaggedSequences(tokens, arrays["word_offsets"], arrays["word_positions"], nothing)
+        every = [*range(len(words))]
+        sentences = tags.TaggedSentences(words, documents=every, lines=every)
+        arrays, _ = tags.build_sequences(sentences, every, self.tokenizer, self.model.max_length, False)
+        offsets, total = arrays["offsets"], sum(map(len, words))
+        tokens = TokenSequences(arrays["input_ids"], offsets, np.diff(offsets).astype(np.int32))
+        own = arrays["word_offsets"], arrays["word_positions"], np.zeros(total, dtype=np.int64)
         mix: Any = dict(self.heads.items()).get("feature_mix")
         kind = self.model.config.get("clozelab", {}).get("features")
-        features = feature_layers(kind, self.encoder.config.num_hidden_layers) if mix is not None else None
+        layers = feature_layers(kind, self.encoder.config.num_hidden_layers) if mix is not None else []
 
         def of_words(hidden: Tensor, batch: Batch) -> Part:
-            if features is not None:
-                hidden = torch.stack([batch["hidden_states"][one] for one in features], dim=1)
-            hidden = hidden.index_select(0, batch["word_slots"])
-            if mix is not None:
-                numbers = np.diff(sequences.word_offsets)[batch["example_index"].cpu().numpy()]
-                hidden = self.heads["bilstm"](mix(hidden.float()), Layout.ragged(numbers).to(self.device))
-            top = self._fp32(head, hidden).softmax(1).max(1)
+            states = torch.stack([batch["hidden_states"][one] for one in layers], dim=1) if layers else hidden
+            states = states.index_select(0, batch["word_slots"])
+            if layers:
+                numbers = np.diff(arrays["word_offsets"])[batch["example_index"].cpu().numpy()]
+                states = self.heads["bilstm"](mix(states.float()), Layout.ragged(numbers).to(self.device))
+            top = self._fp32(head, states).softmax(1).max(1)
             return batch["word_index"], torch.stack([top.values.double(), top.indices.double()], dim=1)
 
-        found = in_order(self._run(sequences, of_words, reads_bilstm=mix is None, hidden_states=mix is not None), total)
+        sequences, has_mix = tags.TaggedSequences(tokens, *own), bool(layers)
+        found = in_order(self._run(sequences, of_words, reads_bilstm=not has_mix, hidden_states=has_mix), total)
         ends = np.cumsum([len(one) for one in words])[:-1]
         results = []
         for text, places, values in zip(whole, spans, np.split(found, ends), strict=True):
             said = zip(places, values, strict=True)
-            tagged = tuple(Word(text[a:b], a, b, self.labels[int(tag)], float(p)) for (a, b), (p, tag) in said)
-            results.append(Tagged(text, tagged, entities_of(text, tagged)))
+            tagged = tuple(answers.Span(text[a:b], a, b, self.labels[int(tag)], float(p)) for (a, b), (p, tag) in said)
+            results.append(answers.Tagged(text, tagged, answers.entities_of(text, tagged)))
         return _like(texts, results)
 
     # How it does it
@@ -334,13 +301,13 @@ class Predictor:
 
     @torch.inference_mode()
     def _run(
-        self, sequences: Sequences, read: Callable[[Tensor, Batch], Part], *, hidden_states: bool = False,
+        self, sequences: examples.Sequences, read: Callable[[Tensor, Batch], Part], *, hidden_states: bool = False,
         reads_bilstm: bool = False,
     ) -> list[Part]:  # fmt: skip
         """What `read` says of every batch's states [T, H] (those of all layers are in the batch), on the host."""
         parts, low = [], self.precision.startswith("bf16")
         bilstm = self.heads["bilstm"] if reads_bilstm and "bilstm" in self.heads else None
-        for index in self.progress(token_budget_batches(sequences.lengths, BATCH_TOKENS)):
+        for index in self.progress(examples.token_budget_batches(sequences.lengths, BATCH_TOKENS)):
             batch = {key: value.to(self.device) for key, value in make_batch(sequences, index, {}).items()}
             ids, layout = (batch["input_ids"], batch["token_type_ids"], batch["position_ids"]), batch["layout"]
             with torch.autocast(self.device.type, torch.bfloat16, enabled=low), self._products():
@@ -348,9 +315,6 @@ class Predictor:
                 numbers, values = read(states if bilstm is None else bilstm(states, layout), batch)
             parts.append((numbers.cpu(), values.cpu()))
         return parts
-
-    def _products(self) -> Any:
-        return onednn_fp32() if self._has_exact_onednn else nullcontext()
 
     def _sequence_logits(self, kind: str, act: str, texts: Sequence[Text], stride: int | None) -> NDArray[np.float32]:
         head, has_bilstm = self._head(kind, act), "bilstm" in self.heads
@@ -367,75 +331,47 @@ class Predictor:
         """Sequences, and where each text's begin [N + 1]; ValueError for what cannot be read."""
         if len({isinstance(text, tuple) for text in texts}) > 1:
             raise ValueError("some texts are pairs and some are not: give one kind at a time")
-        if texts and isinstance(texts[0], tuple):
-            sides = [self.tokenizer.encode_batch(side) for side in zip(*texts, strict=True)]
-            for side, name in zip(sides, ("first text of pair", "second text of pair"), strict=True):
-                self._check(side, name)
-            return self._assemble(*sides), np.arange(len(texts) + 1)
-        ids = self.tokenizer.encode_batch([*map(str, texts)])
-        self._check(ids, "text")
-        if stride is None:
-            return self._assemble(ids), np.arange(len(texts) + 1)
+        sides: list[Any] = [*zip(*texts, strict=True)] if isinstance(texts[0], tuple) else [texts]
+        encoded = [self.tokenizer.encode_batch(side) for side in sides]
+        for side in encoded:
+            self._check(side, "text")
+        if stride is None or len(sides) > 1:
+            return self._assemble(*encoded), np.arange(len(texts) + 1)
         room = self.model.max_length - 2
         if not 1 <= stride <= room:
             raise ValueError(f"stride={stride}: give 1 to {room} tokens, which is what this model reads at once")
-        ranges = [window_ranges(len(one), room, stride) for one in ids]
-        pieces = [one[a : a + n] for one, places in zip(ids, ranges, strict=True) for a, n in places]
-        return self._assemble(pieces), offsets_of([len(places) for places in ranges])
+        ranges = [examples.window_ranges(len(ids), room, stride) for ids in encoded[0]]
+        pieces = [ids[a : a + n] for ids, places in zip(encoded[0], ranges, strict=True) for a, n in places]
+        return self._assemble(pieces), examples.offsets_of([len(places) for places in ranges])
 
-    def _assemble(
-        self, first: Sequence[NDArray[np.int32]], second: Sequence[NDArray[np.int32]] | None = None
-    ) -> TokenSequences:
-        limit = self.model.max_length
-        sequences = assemble(self.tokenizer, first, second)
-        if (longest := int(sequences.lengths.max())) > limit:
-            number = int(sequences.lengths.argmax()) + 1
+    def _assemble(self, *sides: Any) -> TokenSequences:
+        sequences = examples.assemble(self.tokenizer, *sides)
+        if (longest := int(sequences.lengths.max())) > self.model.max_length:
             raise ValueError(
-                f"text {number} has {longest} tokens and this model reads {limit} at once: shorten it, or, to classify "
-                "or embed single texts, say stride=N to read it in windows N tokens apart"
+                f"text {int(sequences.lengths.argmax()) + 1} has {longest} tokens and this model reads "
+                f"{self.model.max_length} at once: shorten it, or, to classify or embed single texts, say stride=N to "
+                "read it in windows N tokens apart"
             )
         return sequences
 
-    def _check(self, ids: Sequence[NDArray[np.int32]], name: str) -> None:
+    def _check(self, encoded: Sequence[NDArray[np.int32]], name: str) -> None:
         """ValueError for a text without tokens, or of unknown ones alone."""
-        for number, one in enumerate(ids, 1):
-            if not len(one):
+        for number, ids in enumerate(encoded, 1):
+            if not len(ids):
                 raise ValueError(f"{name} {number} is empty: there is nothing to read")
-            if (one == self.tokenizer.unk_id).all():
+            if (ids == self.tokenizer.unk_id).all():
                 raise ValueError(
                     f"{name} {number}: every token is {self.tokenizer.special_tokens[1]}, so the model sees nothing of "
                     "it; is it in the language and case of the model's vocabulary?"
                 )
 
-    def _shown(self, index: int) -> str:
-        return self.tokenizer.decode([index]).strip() or self.tokenizer.vocabulary[index]
 
-
-def load(
-    place: str | Path, *, device: str = "auto", precision: str = "auto", hub: bool = False, revision: str | None = None
-) -> Predictor:
+def load(place: str | Path, *, device: str = "auto", precision: str = "auto", hub: bool = False) -> Predictor:
     """The model of a run (a fine-tuned one, or a pre-training's encoder with its heads), of a folder or of a file.
 
-    With `hub` a name on the Hugging Face hub is taken as well, at a `revision` (a commit); it is never asked otherwise.
+    With `hub` a NAME@COMMIT of the Hugging Face hub is taken as well; it is never asked otherwise.
     """
-    return Predictor(read_model(model_folder(place, hub, revision)), device=device, precision=precision)
-
-
-def model_folder(place: str | Path, hub: bool = False, revision: str | None = None) -> Path:
-    """Where a model lies; ValueError where there is none."""
-    path = Path(place)
-    if (path / "run.json").is_file():
-        found = next((path / name for name in ("model", "encoder") if (path / name / "config.json").is_file()), None)
-        if found is None:
-            raise ValueError(f"{path} holds no model: it is unfinished, was told keep_model=false, or gc took it")
-        return found
-    if path.exists():
-        return path
-    if not hub or revision is None:
-        raise ValueError(f"there is no folder {place}; for a name on the hub say hub=true and revision=COMMIT")
-    from huggingface_hub import snapshot_download
-
-    return Path(snapshot_download(str(place), revision=revision, allow_patterns=["*.json", "*.txt", "*.safetensors"]))
+    return Predictor(read_model(find_model(str(place), from_hub=hub)), device=device, precision=precision)
 
 
 def _many(texts: Any) -> list[Any]:
@@ -450,15 +386,16 @@ def _like(texts: Any, results: list[Any]) -> Any:
     return results[0] if isinstance(texts, str | tuple) else results
 
 
-def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    return torch.from_numpy(logits).float().softmax(-1).numpy()
+def _classified(logits: NDArray[np.float32], labels: Sequence[str]) -> list[answers.Classified]:
+    shares = [dict(zip(labels, one, strict=True)) for one in torch.from_numpy(logits).float().softmax(-1).tolist()]
+    return [answers.Classified(best := max(one, key=one.__getitem__), one[best], one) for one in shares]
 
 
 def _mean_of_windows(values: NDArray[Any], starts: Ints) -> NDArray[Any]:
     """[windows, ...] -> [N, ...]."""
     if len(starts) == len(values) + 1:
         return values
-    return np.add.reduceat(values, starts[:-1], axis=0) / np.diff(starts)[:, None]
+    return np.add.reduceat(values, starts[:-1], axis=0) / np.diff(starts)[:, None].astype(values.dtype)
 
 
 def _word_spans(text: str | Sequence[str]) -> list[tuple[int, int]]:

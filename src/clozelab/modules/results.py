@@ -50,17 +50,17 @@ def write_results(folder: Path, module: FineTuning | Any, task: Mapping[str, Any
 
 
 def write_test_predictions(folder: Path, files: Mapping[str, Iterable[str]]) -> None:
-    """Write what a module's `prediction_files` gives below test_predictions/."""
-    (folder / "test_predictions").mkdir(exist_ok=True)
+    """Write what a module's `prediction_files` gives into a folder, test_predictions/ of a run."""
+    folder.mkdir(parents=True, exist_ok=True)
     for name, lines in files.items():
-        write_whole(folder / "test_predictions" / name, lines)
+        write_whole(folder / name, lines)
 
 
 def save_model(folder: Path, module: FineTuning, encoder_folder: Path, tokenizer: Tokenizer, **facts: Any) -> None:
     """Write the best checkpoint as a model folder in the Hugging Face layout, label names included.
 
-    What the encoder folder remembers comes along, `facts` (task, head) and what the module predicts by are added to it. A BiLSTM head has no class in
-    that layout: its tensors lie below `bilstm.`.
+    What the encoder folder remembers comes along; `facts` (task, head) and what the module predicts by are added to it.
+    A BiLSTM head has no class in that layout: its tensors lie below `bilstm.`.
     """
     module.restore_best()
     made = read_config_dict(encoder_folder).get("clozelab", {}) | facts | module.remembered()

@@ -41,11 +41,13 @@ class NBestSettings:
 
 @dataclass(frozen=True)
 class Answers:
-    """Of all questions, by id. `texts`: the best text (never "no answer"); `null_odds` is empty without 2.0."""
+    """Of all questions, by id. `texts`: the best text (never "no answer"); `null_odds` is empty without 2.0. `places`:
+    the characters (start, end) of each of `nbest`, None where there is no place."""
 
     texts: dict[str, str]
     nbest: dict[str, list[dict[str, Any]]]
     null_odds: dict[str, float]
+    places: dict[str, list[tuple[int, int] | None]]
 
 
 def predict_answers(
@@ -57,16 +59,19 @@ def predict_answers(
     """
     windows_of = np.searchsorted(features.question, np.arange(len(examples) + 1))
     cls = features.sequences.offsets[:-1]
-    answers = Answers({}, {}, {})
+    answers = Answers({}, {}, {}, {})
     for index, question in enumerate(examples.questions):
         low, high = windows_of[index], windows_of[index + 1]
         found = [window_candidates(features, w, start_logits, end_logits, settings) for w in range(low, high)]
         candidates = np.concatenate([np.zeros((0, 4)), *found])
         spans = features.passage_spans[features.passage_offsets[question.passage] :]
         best: dict[str, tuple[float, float]] = {}  # different texts, best first
+        ranges: dict[str, tuple[int, int]] = {}
         for start, end, first, last in candidates[np.argsort(-candidates[:, :2].sum(1), kind="stable")]:
-            text = examples.passages[question.passage][spans[int(first), 0] : spans[int(last), 1]]
+            place = int(spans[int(first), 0]), int(spans[int(last), 1])
+            text = examples.passages[question.passage][slice(*place)]
             best.setdefault(text, (float(start), float(end)))
+            ranges.setdefault(text, place)
             if len(best) == settings.n_best_size:
                 break
         best = best or {"empty": (0.0, 0.0)}
@@ -86,7 +91,20 @@ def predict_answers(
             {"text": text, "probability": float(p), "start_logit": pair[0], "end_logit": pair[1]}
             for (text, pair), p in zip(ordered, weights / weights.sum(), strict=True)
         ]
+        answers.places[question.id] = [ranges.get(text) for text, _ in ordered]
     return answers
+
+
+def token_logits(features: SquadFeatures, parts: Sequence[Part]) -> tuple[Floats, Floats]:
+    """Start and end logits [T] of all windows, from (numbers of windows, logits of their tokens [.., 2])."""
+    scored = torch.cat([index for index, _ in parts]).numpy()
+    assert len(np.unique(scored)) == len(scored) == len(features.question), "each window is scored exactly once"
+    logits = np.full((2, len(features.sequences.input_ids)), -np.inf, dtype=np.float32)
+    for index, values in parts:
+        windows = index.numpy()
+        flat = ragged_positions(features.sequences.offsets[windows], features.sequences.lengths[windows])[1]
+        logits[:, flat] = values.detach().numpy().T
+    return logits[0], logits[1]
 
 
 def window_candidates(
@@ -174,15 +192,8 @@ class SpanExtraction(FineTuning):
         return {f"{name}.json": _json_lines(texts), f"{name}_null_odds.json": _json_lines(answers.null_odds)}
 
     def _answers(self, split: SquadSplit, parts: Sequence[Part]) -> Answers:
-        features = split.features
-        scored = torch.cat([index for index, _ in parts]).numpy()
-        assert len(np.unique(scored)) == len(scored) == len(features.question), "each window is scored exactly once"
-        logits = np.full((2, len(features.sequences.input_ids)), -np.inf, dtype=np.float32)
-        for index, values in parts:
-            windows = index.numpy()
-            flat = ragged_positions(features.sequences.offsets[windows], features.sequences.lengths[windows])[1]
-            logits[:, flat] = values.detach().numpy().T
-        return predict_answers(features, split.examples, logits[0], logits[1], self.settings)
+        logits = token_logits(split.features, parts)
+        return predict_answers(split.features, split.examples, *logits, self.settings)
 
     def evaluate(self, parts: Sequence[Part]) -> Evaluation:
         answers = self._answers(self.validation, parts)

@@ -28,7 +28,7 @@ from clozelab.stages import building
 from clozelab.targets import build, check_targets, locate
 from clozelab.training.checkpoints import LAST, newest_whole, seed_initialisation
 from clozelab.training.tracking import summarise, tracked
-from clozelab.training.trainer import build_trainer, stage_callbacks
+from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
 
 log = logging.getLogger(__name__)
 CHECKPOINT_INTERVAL_STEPS = 50
@@ -48,23 +48,11 @@ def main(cfg: DictConfig) -> None:
     folder = require_encoder(cfg.encoder)
     building.check_fraction(folder, cfg.encoder_fraction)
     inputs = {"encoder": encoder_fingerprint(folder)}
-    name = inputs["encoder"]
-    name = name if cfg.initialisation == "pretrained" else f"{cfg.initialisation}-{cfg.pretrain_seed}-{name}"
-    # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, as they share an encoder.
-    load = partial(load_encoder, folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
-    settings: Any = OmegaConf.to_container(cfg.task, resolve=True)
-    cache = Path(cfg.cache_dir)
-    files = hub_files(HubSource.of(settings), cache) if cfg.hub else Path(cfg.data_dir)
-    places, limit = (files, cache), max_positions(folder)
-    source = EncoderSource(name, load, hardware.device)
-    tokenizer = open_tokenizer(folder, cfg.token_types)
-    code = digest(code_behind([settings["data"]["_target_"]]))
-    task = TaskInputs(cfg.task.name, *places, tokenizer, limit, source, cfg.max_unknown_share, code)
-    data = building.build_task_data(cfg, task, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers)
+    data = build_data(cfg, folder, inputs["encoder"], hardware)
     inputs |= {"task_files": data.source_fingerprint, "task_data": data.fingerprint}
     inputs |= {"test_data": data.require_test_files()} if cfg.predict_test else {}
     about = {key: cfg.task[key] for key in ("name", "title", "stand_in_for")} | {"synthetic": data.synthetic}
-    encoder = load()
+    encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     # Before the claim: a folder claimed for bad data would refuse the mended data.
     data.setup()
     about |= {"baselines": data.baselines}
@@ -116,16 +104,43 @@ def main(cfg: DictConfig) -> None:
             for test, (sequences, split) in tests.items():
                 parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(sequences))
                 if run.is_leader:
-                    write_test_predictions(run.dir, module.prediction_files(test, split, parts))
+                    write_test_predictions(run.dir / "test_predictions", module.prediction_files(test, split, parts))
             if run.is_leader:
                 kept = {key: result[key] for key in KEPT_RESULTS}
                 if cfg.keep_model:
                     made = {"task": cfg.task.name, "head": cfg.head}
                     made |= {key: data.facts[key] for key in LENGTHS if key in data.facts}
-                    save_model(run.dir / "model", module, folder, tokenizer, **made)
+                    save_model(run.dir / "model", module, folder, data.inputs.tokenizer, **made)
                     kept["model"] = encoder_fingerprint(run.dir / "model")  # its checksums, as one
                 run.complete(result, data=data.facts, num_evaluations=len(module.history), **kept, **module.facts())
                 shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def parts(cfg: DictConfig) -> tuple[FineTuning, FinetuningDataModule]:
+    """Module and data of a fine-tuning, for a trainer of somebody's own; nothing is claimed or written."""
+    check_targets(cfg)
+    building.check_finetuning(cfg)
+    folder = require_encoder(cfg.encoder)
+    data = build_data(cfg, folder, encoder_fingerprint(folder), building.hardware_of(cfg.trainer))
+    data.setup()
+    encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    return build_module(cfg, encoder, data), data
+
+
+def build_data(cfg: DictConfig, folder: Path, name: str, hardware: Hardware) -> FinetuningDataModule:
+    """The task's data module for an encoder, which `name` names; it has looked for its files."""
+    name = name if cfg.initialisation == "pretrained" else f"{cfg.initialisation}-{cfg.pretrain_seed}-{name}"
+    # Fresh weights stand for another pre-training seed: fine-tuning seeds share them, as they share an encoder.
+    load = partial(load_encoder, folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
+    settings: Any = OmegaConf.to_container(cfg.task, resolve=True)
+    cache = Path(cfg.cache_dir)
+    files = hub_files(HubSource.of(settings), cache) if cfg.hub else Path(cfg.data_dir)
+    places, limit = (files, cache), max_positions(folder)
+    source = EncoderSource(name, load, hardware.device)
+    tokenizer = open_tokenizer(folder, cfg.token_types)
+    code = digest(code_behind([settings["data"]["_target_"]]))
+    task = TaskInputs(cfg.task.name, *places, tokenizer, limit, source, cfg.max_unknown_share, code)
+    return building.build_task_data(cfg, task, seed=draw_seed(cfg), num_workers=cfg.trainer.num_workers)
 
 
 def declared_scores(cfg: DictConfig) -> dict[str, Score]:

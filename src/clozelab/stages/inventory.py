@@ -46,7 +46,7 @@ touched, nor is anything that changed within the last hour.
                     leftovers    temporary files and folders of killed processes
                     cache        prepared corpora and tokenised tasks that no run in runs_dir refers to (runs elsewhere
                                  may; what they need is made again)
-                    models       what complete fine-tunings kept (keep_model): nothing but scores and predictions is left
+                    models       of complete fine-tunings (keep_model): scores and predictions stay
                     unfinished   failed, interrupted and killed runs, whole: what they have learnt is lost
                     without what=, the first three
   older_than=DAYS   adds unfinished runs that ended longer ago (with what=unfinished alone: any)"""

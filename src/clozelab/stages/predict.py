@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import chdir
+from contextlib import chdir, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -24,7 +24,7 @@ clozelab predict MODEL input=FILE|- [output=FILE]
 clozelab predict RUN --test
 clozelab predict RUN test=FILE [output=FOLDER]
 
-MODEL is a run, a folder in the Hugging Face layout or, with hub=true revision=COMMIT, a name on the hub. A fine-tuned
+MODEL is a run, a folder in the Hugging Face layout or, with hub=true, NAME@COMMIT of the hub. A fine-tuned
 model does its task; of others a text with the mask token is filled, and do= says what else.
 
   do=ACT         fill, classify, answer, tag, next (does the second text follow?), embed, score, states
@@ -42,22 +42,10 @@ model does its task; of others a text with the mask token is filled, and do= say
 ACTS = ("fill", "classify", "answer", "tag", "next", "embed", "score", "states")
 OF_TASK = {"classification": "classify", "regression": "classify", "tags": "tag", "spans": "answer"}
 TEXTS_AT_ONCE = 2048
-SETTINGS = {"top_k": int, "layer": int, "stride": int, "pooling": str}
+SETTINGS = ("top_k", "layer", "stride", "pooling")
 OPTIONS = {"fill": ("top_k",), "answer": ("top_k",), "classify": ("stride",), "embed": ("pooling", "layer", "stride")}
-KEYS = (
-    "text",
-    "pair",
-    "question",
-    "input",
-    "output",
-    "test",
-    "do",
-    "device",
-    "precision",
-    "hub",
-    "revision",
-    *SETTINGS,
-)
+PLACES = ("text", "pair", "question", "input", "output", "test")
+KEYS = (*PLACES, "do", "device", "precision", "hub", *SETTINGS)
 
 
 @verb("predict", HELP, names=(1, 1), keys=KEYS, flags=("json", "test"))
@@ -72,9 +60,8 @@ def main(said: Words) -> int:
         raise ValueError("predict needs one of text=TEXT and input=FILE (- for what is piped in); see --help")
     if (act := values.get("do")) not in (None, *ACTS):
         raise ValueError(f"do={act}: choose one of {', '.join(ACTS)}")
-    records = iter([{key: values[key] for key in ("text", "pair", "question") if key in values}])
-    if "input" in values:
-        records = read_records(values["input"])
+    own: dict[str, Any] = {key: values[key] for key in ("text", "pair", "question") if key in values}
+    records: Iterator[dict[str, Any]] = read_records(values["input"]) if "input" in values else iter([own])
     first = next(records, None)
     if first is None:
         raise ValueError(f"{values['input']} has no line to read")
@@ -83,12 +70,14 @@ def main(said: Words) -> int:
 
     from clozelab.modules.predictor import load
 
-    where: Any = {key: values[key] for key in ("device", "precision", "revision") if key in values}
+    where: Any = {key: values[key] for key in ("device", "precision") if key in values}
     predictor = load(said.names[0], hub=values.get("hub") == "true", **where)
     act = act or OF_TASK.get(predictor.model.task or "", "fill")
-    options = {key: kind(values[key]) for key, kind in SETTINGS.items() if key in values}
-    if wrong := [key for key in options if key not in OPTIONS.get(act, ())]:
-        raise ValueError(f"{wrong[0]}= is nothing for do={act}")
+    options: dict[str, Any] = {}
+    for key in (key for key in SETTINGS if key in values):
+        if key not in OPTIONS.get(act, ()) or (key != "pooling" and not values[key].lstrip("-").isdecimal()):
+            raise ValueError(f"{key}={values[key]} is nothing for do={act}, or no whole number")
+        options[key] = values[key] if key == "pooling" else int(values[key])
     if sys.stderr.isatty() and "input" in values:
         predictor.progress = partial(track, description=act, console=Console(stderr=True), transient=True)
     found = predictions(predictor, act, chain([first], records), options)
@@ -100,9 +89,9 @@ def main(said: Words) -> int:
     lines = (json.dumps(record | plain(one), ensure_ascii=False) if as_json else shown(one) for record, one in found)
     if out is not None:
         write_whole(out, lines)
-    else:
-        for line in lines:
-            print(line, flush=True)
+        return 0
+    for line in lines:
+        print(line, flush=True)
     return 0
 
 
@@ -110,20 +99,16 @@ def read_records(name: str) -> Iterator[dict[str, Any]]:
     """The lines of a file, or of what is piped in, as objects; ValueError names a line that is none."""
     if name != "-" and not Path(name).is_file():
         raise ValueError(f"input={name}: there is no such file")
-    file = sys.stdin if name == "-" else Path(name).open(encoding="utf-8")  # noqa: SIM115 - read to its end
-    with file:
+    with sys.stdin if name == "-" else Path(name).open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
-            line = line.rstrip("\r\n")
-            if not name.endswith(".jsonl"):
-                first, _, second = line.partition("\t")
-                yield {"text": first, "pair": second} if second else {"text": first}
-                continue
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{name}:{number} is no JSON: {error}") from None
-            if not isinstance(record, dict):
-                raise ValueError(f"{name}:{number} is no JSON object")
+            first, _, second = line.rstrip("\r\n").partition("\t")
+            record: Any = {"text": first, "pair": second} if second else {"text": first}
+            if name.endswith(".jsonl"):
+                with suppress(ValueError):
+                    record = None
+                    record = json.loads(line)
+                if not isinstance(record, dict):
+                    raise ValueError(f"{name}:{number} is no JSON object")
             yield record
 
 
@@ -133,24 +118,27 @@ def predictions(
     """(record, what the model says of it) in order; a stretch of records is held at a time."""
 
     def texts(some: Sequence[dict[str, Any]]) -> list[Any]:
-        pairs = [(one["text"], one["pair"]) if "pair" in one else one["text"] for one in some]
-        return [one.get("words", text) for one, text in zip(some, pairs, strict=True)] if act == "tag" else pairs
+        if act == "answer":  # in lines of text the question stands first
+            asked = [
+                (one["question"], one.get("text")) if "question" in one else (one["text"], one["pair"]) for one in some
+            ]
+            return [(question, one.get("passages", [text])) for one, (question, text) in zip(some, asked, strict=True)]
+        if act == "tag":
+            return [one.get("words") or one["text"] for one in some]
+        return [(one["text"], one["pair"]) if "pair" in one else one["text"] for one in some]
 
-    def answers(some: Sequence[dict[str, Any]]) -> list[Any]:
-        asked = []
-        for one in some:  # in lines of text the question stands first
-            question, passage = (one["question"], one.get("text")) if "question" in one else (one["text"], one["pair"])
-            asked.append((question, one.get("passages") or [passage]))
-        return predictor.answer_all(asked, **options)
-
-    methods = {"fill": "fill_mask", "next": "next_sentence", "states": "hidden_states"}
-    act_on: Callable[..., Any] = getattr(predictor, methods.get(act, act))
+    names = {"fill": "fill_mask", "next": "next_sentence", "states": "hidden_states", "answer": "answer_all"}
+    act_on: Callable[..., Any] = getattr(predictor, names.get(act, act))
+    done = 0
     while some := [*islice(records, TEXTS_AT_ONCE)]:
         try:
-            found = answers(some) if act == "answer" else act_on(texts(some), **options)
+            found = act_on(texts(some), **options)
         except KeyError as error:
             raise ValueError(f"do={act} needs {error} of every text, and one has {', '.join(some[0])} alone") from None
+        except ValueError as error:
+            raise ValueError(f"{error} (counted from line {done + 1} on)" if done else error) from error
         yield from zip(some, found, strict=True)
+        done += len(some)
 
 
 def plain(one: Any) -> dict[str, Any]:
@@ -163,9 +151,8 @@ def shown(one: Any) -> str:
     if "masks" in said:
         return "\t".join(" ".join(f"{t['token']} {t['probability']:.4f}" for t in mask) for mask in said["masks"])
     if "words" in said:
-        entities = [f"{one['text']} [{one['type']} {one['probability']:.4f}]" for one in said["entities"]]
-        return "\t".join(entities) or " ".join(f"{word['text']}/{word['tag']}" for word in said["words"])
-    kept = [value for key, value in said.items() if key in ("label", "is_next", "text", "value", "log_probability")]
+        return " ".join(f"{one['text']}/{one['label']}" for one in said["entities"] or said["words"])
+    kept = [value for key, value in said.items() if key in ("label", "text", "value", "log_probability")]
     return "\t".join(map(str, [*kept, *([f"{said['probability']:.4f}"] if "probability" in said else [])]))
 
 
@@ -189,8 +176,8 @@ def predict_task(run: Path, file: str | None, output: str | None) -> list[Path]:
     from clozelab.runs.record import read_record
 
     record, file = read_record(run) if run.is_dir() else None, file and str(Path(file).resolve())
-    if record is None or record.stage != "finetune" or not record.is_complete:
-        raise ValueError(f"{run} is no complete fine-tuning; only such a run knows its task's format")
+    if record is None or record.stage != "finetune" or not record.is_complete or not record.config_name:
+        raise ValueError(f"{run} is no complete fine-tuning of a command line; only that knows its task's format")
     if not (run / "model" / "config.json").is_file():
         raise ValueError(f"{run} kept no model (keep_model=false, or gc took it), so it cannot predict")
     if file and not Path(file).is_file():
@@ -205,11 +192,12 @@ def predict_task(run: Path, file: str | None, output: str | None) -> list[Path]:
     from clozelab.targets import check_targets
     from clozelab.training.trainer import build_trainer
 
-    folder, out = (run / "model").resolve(), Path(output or run / "test_predictions").resolve()
+    folder, scored = (run / "model").resolve(), (run / "scores.json").resolve()
+    out = Path(output or run / "test_predictions").resolve()
     config.register()
     with chdir(record.started_in or "."):  # paths may be relative
         experiment = Path(record.config_dir) if record.config_dir else None
-        composed = compose(record.config_name or "finetune", record.overrides, folder=experiment)
+        composed = compose(record.config_name, record.overrides, folder=experiment)
         with hydra_config(composed) as cfg:
             check_targets(cfg)
             cfg.initialisation = "pretrained"
@@ -222,15 +210,11 @@ def predict_task(run: Path, file: str | None, output: str | None) -> list[Path]:
             module = finetune.build_module(cfg, folders.load_encoder(folder), data)
             for kind, head in module.heads().items():
                 folders.load_head(folder, kind, head)
-            module.best = Evaluation(0, record_scores(run), [], is_collapsed=False)
+            scores = json.loads(scored.read_text(encoding="utf-8"))["scores"]
+            module.best = Evaluation(0, scores, [], is_collapsed=False)  # where the threshold of 2.0 stands
             once: Any = {"max_steps": 1, "validation_interval_steps": None, "log_interval_steps": 1}
-            trainer = build_trainer(hardware, callbacks=[], loggers=[], folder=run, **once)
+            trainer = build_trainer(hardware, callbacks=[], loggers=[], folder=out.parent, **once)
             for name, (sequences, split) in data.load_test().items():
                 parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(sequences))
                 write_test_predictions(out, module.prediction_files(name, split, parts))
     return sorted(out.iterdir())
-
-
-def record_scores(run: Path) -> dict[str, float]:
-    """In the scorer's own unit, as scores.json has them."""
-    return dict(json.loads((run / "scores.json").read_text(encoding="utf-8"))["scores"])

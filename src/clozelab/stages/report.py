@@ -49,18 +49,24 @@ def main(said: Words) -> int:
     """Write the report and print its table; returns the exit status."""
     from clozelab.report import render  # matplotlib and scipy: not for --help
 
-    place = Path(said.names[0])
-    if place.is_dir() and not (place / "paper.yaml").is_file():
-        if said.overrides:
-            raise ValueError(f"{said.overrides[0]}: the report of a folder takes report_dir= and --latex alone")
-        report = render.write_sweep_report(place, Path(said.values.get("report_dir", place / "report")))
-        show(report)
-    else:
-        folder = find_experiment(said.names[0])
-        report = judge(folder, said.overrides, target=said.values.get("report_dir"))
+    report = make(said.names[0], said.overrides, said.values.get("report_dir"))
     if "latex" in said.flags:
         say(Console(), f"LaTeX: {render.write_latex(report.page, report.folder / 'report.tex').resolve()}")
     return 0
+
+
+def make(name: str, overrides: Sequence[str], target: str | None) -> Report:
+    """Write and print the report of an experiment or of a folder of runs."""
+    from clozelab.report.render import write_sweep_report
+
+    place = Path(name)
+    if not place.is_dir() or (place / "paper.yaml").is_file():
+        return judge(find_experiment(name), overrides, target=target)
+    if overrides:
+        raise ValueError(f"{overrides[0]}: the report of a folder takes report_dir= and --latex alone")
+    report = write_sweep_report(place, Path(target or place / "report"))
+    show(report)
+    return report
 
 
 def judge(folder: Path, overrides: Sequence[str], config_name: str | None = None, target: str | None = None) -> Report:
