@@ -34,9 +34,10 @@ from clozelab.planning.jobs import (
     made_up_corpus,
 )
 from clozelab.planning.steps import make_steps
-from clozelab.planning.timing import measured_speeds
+from clozelab.planning.timing import measured_speeds, pretraining_ticks
 from clozelab.stages.plan import main, parse_budget
 from clozelab.stages.subject import Corpora, analyse, read_preview
+from clozelab.training.trainer import choose_hardware
 from clozelab.verdicts.experiment import find_experiment
 
 FOLDER = find_experiment("table5_pretraining_tasks")
@@ -289,6 +290,12 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         main([*words, "difference=none"])
     with pytest.raises(ValueError, match="did you mean 'seed'"):
         main([*words[:1], "sed=3"])
+
+
+def test_the_worker_trains_a_shape(demo: list[Arm]) -> None:
+    request = next(demo[0].requests())
+    asked = request.question | {"seconds": 0.1, "ticks": 2}
+    assert len(pretraining_ticks(asked, choose_hardware(**asked["hardware"]))) >= 2
 
 
 @pytest.mark.slow
