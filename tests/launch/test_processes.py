@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from clozelab.launch import processes
 from clozelab.launch.processes import ForkServer, Job, ProcessPool, failure_message
@@ -159,6 +160,7 @@ def test_jobs_die_with_a_killed_parent(tmp_path: Path) -> None:
 import io, sys
 from pathlib import Path
 from rich.console import Console
+from rich.text import Text
 from clozelab.launch.processes import Job, ProcessPool
 job = Job("x", [sys.executable, "-uc", {code!r}], Path({str(tmp_path / "log")!r}))
 ProcessPool([job], at_once=1, grace_seconds=1, console=Console(file=io.StringIO())).run()
@@ -306,10 +308,21 @@ def test_forked_jobs(tmp_path: Path) -> None:
 
 def test_terminal_table(tmp_path: Path) -> None:
     screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=100)
-    jobs = [job(tmp_path, "slow", "echo working; sleep 1")]
+    console = Console(file=screen, force_terminal=True, width=80)
+    jobs = [job(tmp_path, "slow" * 9, f"echo 12:00:00 I working {'hard ' * 30}; sleep 1")]
     ProcessPool(jobs, at_once=1, grace_seconds=1, console=console).run()
-    assert "working" in screen.getvalue() and "1 running" in screen.getvalue()
+    assert "working" in screen.getvalue() and "0 of 1" in screen.getvalue() and "12:00:00" not in screen.getvalue()
+    assert all(len(Text.from_ansi(line)) <= 80 for line in screen.getvalue().splitlines())
+
+
+def test_a_pipe_has_one_line_a_job(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    jobs = [job(tmp_path, "one", "sleep 0.1"), job(tmp_path, "two", "exit 3"), job(tmp_path, "three", "sleep 0.1")]
+    ProcessPool(jobs, at_once=1, grace_seconds=1, console=Console(file=screen)).run()
+    first, second, third = screen.getvalue().splitlines()
+    assert first == "complete  one after 0 s  (1 of 3, about 0 s left)"
+    assert "failed  two" in second and "(2 of 3, about 0 s left)" in second
+    assert third.endswith("(3 of 3)")
 
 
 def test_an_error_of_several_lines_is_kept_whole(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def test_the_pre_flight_of_a_prepared_world(
     assert logging.getLogger("clozelab").isEnabledFor(logging.WARNING), "silent for the pre-flight only"
     text = capsys.readouterr().out
     assert "Pre-flight of table5_pretraining_tasks (demo)" in text and ERROR not in text
+    assert " ok" in text and "masks are as the recipe says" not in text, "what is well is counted"
     assert subject.budget.stages == {"pre-training": None, "fine-tuning": None}
     # The training file of one task now knows one label only.
     path = Path(places[0].partition("=")[2]) / "glue" / "MRPC" / "train.tsv"

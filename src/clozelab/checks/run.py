@@ -103,13 +103,16 @@ def check_time(subject: Subject) -> Iterator[Finding]:
     yield finding("time", "what is left takes", what, figure, (is_long, WARNING, what, fix))
 
 
-def print_findings(findings: Sequence[Finding], console: Console) -> None:
-    """One line a finding, what went wrong last and with its remedy."""
+def print_findings(findings: Sequence[Finding], console: Console, *, shows_all: bool) -> None:
+    """How many are well; then what is not, with its remedy, or (`shows_all`) one line a finding."""
     order, lines = (OK, WARNING, ERROR), []
-    for one in sorted(findings, key=lambda one: order.index(one.level)):
+    counts = Counter(one.level for one in findings)
+    shown = [one for one in findings if shows_all or one.level != OK]
+    more = "" if shows_all else " (--all shows each)"
+    console.print(f"{', '.join(f'{counts[level]} {level}' for level in order if counts[level])}{more}")
+    for one in sorted(shown, key=lambda one: order.index(one.level)):
         lines.append([one.check, one.level, one.what, one.figure])
         lines += [["", "", f"-> {one.remedy}", ""]] if one.remedy else []
     headings = [Heading("check"), Heading("result"), Heading("what", folds=True), Heading("figure", folds=True)]
-    console.print(make_table(headings, lines, console.width))
-    counts = Counter(one.level for one in findings)
-    console.print(", ".join(f"{counts[level]} {level}" for level in order if counts[level]))
+    if lines:
+        console.print(make_table(headings, lines, console.width))

@@ -13,11 +13,13 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -26,11 +28,14 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from clozelab.runs.record import BUSY_STATUS, LOCK_FILE
+from clozelab.suggestions import duration
 from clozelab.training.host import holder
 from clozelab.training.stopping import OUT_OF_TIME, SIGNALS, bound_to_us, interrupt, stop_with, taken_signals
 
@@ -39,6 +44,8 @@ REDRAW_SECONDS = 0.5
 LOOK_AGAIN_SECONDS = 2.0
 TRY_AGAIN_SECONDS = 30.0  # where this machine does not list who holds the folder, and only a new process can find out
 SHOWN_ROWS = 24
+BAR_WIDTH = 30
+LOG_HEAD = re.compile(r"^[\d:-]+ [A-Z] ")  # time and level of a line of log
 SHOWN_LINES = 8  # of one job's error
 STYLES = {"running": "cyan", "complete": "green", "skipped": "green dim", "failed": "bold red"}
 STYLES |= dict.fromkeys(("stopped", "held", "left"), "yellow")
@@ -254,21 +261,43 @@ class ProcessPool:
             job.seconds = time.monotonic() - job.started
 
     def _say(self, job: Job) -> None:
-        """One line a change, where there is no terminal to draw a table on."""
-        if not self.console.is_terminal:
-            after = {"running": "", "held": f": {job.message}"}.get(job.state, f" after {job.seconds:.0f} s")
-            self.console.print(f"{job.state:>8}  {job.name}{after}", markup=False, highlight=False)
+        """Where there is no terminal to draw on: one line a job that has ended, is held or was handed over."""
+        if self.console.is_terminal or (job.state == "running" and job.start is None):
+            return
+        ended = f" after {duration(job.seconds)}  ({self._progress()})"
+        after = {"running": "", "held": f": {job.message}"}.get(job.state, ended)
+        self.console.print(f"{job.state:>8}  {job.name}{after}", markup=False, highlight=False)
 
-    def _table(self) -> Table:
-        counts = {state: sum(job.state == state for job in self.jobs) for state in ("waiting", *STYLES)}
-        title = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-        table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 1))
-        shown = [job for job in self.jobs if job.state in ("running", "failed", "stopped", "held", "left")]
-        for job in shown[:SHOWN_ROWS]:
-            used, said = f"{job.seconds:.0f} s", "".join(_tail(job.log)[-1:])[:80]
+    def _progress(self) -> str:
+        """Jobs that have ended, of all, and the time that the rest takes if they go on like those before them."""
+        left = [job.seconds for job in self.jobs if job.state in ("waiting", "running", "held")]
+        took = [job.seconds for job in self.jobs if job.state == "complete"]
+        said = f"{len(self.jobs) - len(left)} of {len(self.jobs)}"
+        if not left or not took:
+            return said
+        usual = sum(took) / len(took)
+        seconds = sum(max(0.0, usual - used) for used in left) / min(self.at_once, len(left))
+        return f"{said}, about {duration(seconds)} left"
+
+    def _table(self) -> Group:
+        """A bar for all jobs, and a line for each that runs or went wrong, none wider than the terminal."""
+        states = Counter(job.state for job in self.jobs)
+        done = sum(states[state] for state in states if state not in ("waiting", "running", "held"))
+        wrong = "".join(
+            f", {states[state]} {state}" for state in ("failed", "stopped", "held", "left") if states[state]
+        )
+        head = Table.grid(padding=(0, 1))
+        head.add_row(ProgressBar(len(self.jobs), done, width=BAR_WIDTH), f"{self._progress()}{wrong}")
+        jobs = Table.grid(padding=(0, 1))
+        for justify in ("left", "left", "right", "left"):
+            jobs.add_column(justify=justify, no_wrap=True, overflow="ellipsis")
+        for job in [one for one in self.jobs if one.state in ("running", "failed", "stopped", "held", "left")][
+            :SHOWN_ROWS
+        ]:
+            used, said = duration(job.seconds), "".join(_tail(job.log)[-1:])
             used, said = ("", job.message) if job.state == "held" else (used, said)
-            table.add_row(f"[{STYLES[job.state]}]{job.state}[/]", job.name, used, said)
-        return table
+            jobs.add_row(f"[{STYLES[job.state]}]{job.state}[/]", job.name, used, escape(LOG_HEAD.sub("", said)))
+        return Group(head, jobs)
 
 
 def failure_message(log: Path, status: int) -> str:

@@ -43,14 +43,15 @@ smallest difference that the seeds can be expected to show. Overrides are those 
 docs/runs.md says how times and FLOPs are counted, and what the marks beside them mean."""
 
 DOCTOR_HELP = """clozelab doctor
-clozelab doctor EXPERIMENT [scale=NAME] [name=value ...]
+clozelab doctor EXPERIMENT [scale=NAME] [name=value ...] [--all]
 clozelab doctor pretrain|finetune|evaluate [--config-dir FOLDER] [--config-name NAME] [name=value ...]
 
 Without an experiment: what this machine can do (matrix products), and which precision, kernels and threads are
 taken on it.
 
 With one, the pre-flight: every arm and task of the experiment is looked at before anything is trained (docs/doctor.md
-lists the checks). Takes the overrides of `clozelab reproduce`, which runs it before its first sweep (--skip-doctor).
+lists the checks). It prints what is not well; --all prints every figure. Takes the overrides of `clozelab reproduce`,
+which runs it before its first sweep (--skip-doctor).
 
 With a stage, the same of what `clozelab pretrain` or `clozelab finetune` would start with these words, one run or a
 sweep. A sweep (-m) of more than three jobs runs it by itself; CLOZELAB_SKIP_DOCTOR=1 leaves it out.
@@ -315,7 +316,7 @@ def doctor(words: Sequence[str]) -> int:
         return 0
     words = [word for word in words if word not in ("-m", "--multirun")]  # as it is said of a sweep
     options = ("config-dir", "config-name") if set(SWEEPS) & set(words) else ()
-    said = parse("doctor", words, names=(0, 1), options=options, takes_overrides=True)
+    said = parse("doctor", words, names=(0, 1), options=options, flags=("all",), takes_overrides=True)
     from clozelab.training.host import tune_allocator
 
     is_tuned = tune_allocator()  # before torch is imported
@@ -358,6 +359,6 @@ def _pre_flight(said: Words) -> int:
         logger.setLevel(level)
     console = make_console()
     console.print(f"[bold]Pre-flight of {subject.name}[/]", highlight=False)
-    print_findings(findings, console)
+    print_findings(findings, console, shows_all="all" in said.flags)
     console.print(f"{time.perf_counter() - started:.0f} s", style="dim", highlight=False)
     return int(any(one.level == ERROR for one in findings))
