@@ -344,7 +344,7 @@ def workers(lab: Lab) -> Iterator[Row]:
 
 def gradients(lab: Lab) -> Iterator[Row]:
     """A gradient that is not what it should be, in one step: by default the run ends before it is saved."""
-    passed = {"stop": 0, "skip": 0}
+    passed = {"stop": 0, "skip": 0, "roll_back": 0}
     factors = (float("nan"), float("inf"), 1000.0)
     for number, factor in enumerate(factors):
         ends = {}
@@ -356,9 +356,12 @@ def gradients(lab: Lab) -> Iterator[Row]:
         for spike, (trial, status) in ends.items():
             is_said = status == 0 and state(trial.run_dir)["facts"].get("steps_left_out") == [27]
             passed[spike] += is_said and all(bool(one.isfinite().all()) for one in tensors(trial.run_dir).values())
+        weights = [(trial.run_dir / "encoder" / "model.safetensors").read_bytes() for trial, _ in ends.values()]
+        expect(weights[0] == weights[1], "skip and roll_back end in different weights")
     what = "gradient of one step NaN, Inf, x1000"
     yield Row(f"{what}; spike=stop", f"the run ends, names the step, saves none of it, {SAME}", 3, passed["stop"])
-    yield Row(f"{what}; spike=skip", "that update alone is left out and recorded", 3, passed["skip"])
+    must = "that update alone is left out and recorded; skip and roll_back end in the same bits"
+    yield Row(f"{what}; spike=skip and spike=roll_back", must, 6, passed["skip"] + passed["roll_back"])
 
 
 def multiply_gradient(step: int, factor: float) -> None:

@@ -318,7 +318,7 @@ class PretrainConfig(TrainingConfig):
     """What the positions that a longer phase adds start as: their initialisation, or copies of trained ones."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     checkpoint_interval_steps: Annotated[Count, NEUTRAL] = MISSING
-    spike: Annotated[str, one_of("off", "stop", "skip"), NEUTRAL] = MISSING
+    spike: Annotated[str, one_of("off", "stop", "skip", "roll_back"), NEUTRAL] = MISSING
     """About a suddenly huge gradient; the record names the steps whose updates were left out."""
     keep_encoders: Annotated[list[Share], NEUTRAL] = MISSING
     """Fractions of the steps after which the encoder is kept as well, in encoders/step-N."""

@@ -70,7 +70,7 @@ class PretrainingModule(TrainingModule):
     Args:
         objectives: one a phase, often the same; a batch names its phase by its number.
         matmul_ceiling: FLOP/s of one device, for the utilisation; 0 leaves it out.
-        spike: what to do about a suddenly huge gradient (training/guards.py): off, stop or skip.
+        spike: what to do about a suddenly huge gradient (training/guards.py): off, stop, skip or roll_back.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class PretrainingModule(TrainingModule):
         count_step(self.trainer) if is_left_out else optimizer.step()  # type: ignore[union-attr]
         optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
         schedule.step()  # type: ignore[union-attr]
-        if is_log_step:
+        if is_log_step and self.spikes.spike is None:
             self._publish_training(rate, norm, objective)
         return {"loss": loss}
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from clozelab.training.checkpoints import keep_best, validation_is_due
-from clozelab.training.guards import SpikeWatch, leave_quietly_unless_first, require_finite_state
+from clozelab.training.guards import leave_quietly_unless_first, require_finite_state, watch_of
 from clozelab.training.stopping import OUT_OF_TIME, TERMINATED, Watch, interrupt, taken_signals
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
@@ -124,6 +124,7 @@ class LastCheckpoint(AfterStep):
 
     def __init__(self, path: Path, interval_steps: int, least_seconds: float = 0.0) -> None:
         self.path, self.interval_steps, self.least_seconds = path, interval_steps, least_seconds
+        self.newest = path  # that is whole
         self.best, self.best_step = math.inf, -1
         self._saved_step, self._saved_at = -1, time.monotonic()
 
@@ -134,10 +135,18 @@ class LastCheckpoint(AfterStep):
         self.best, self.best_step = state_dict["best"], state_dict["best_step"]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.ckpt_path and trainer.is_global_zero:
+        self.newest = Path(trainer.ckpt_path or self.path)
+        if watch_of(pl_module).action == "roll_back" and trainer.global_step == 0:
+            self._save(trainer)  # to go back to
+        elif trainer.ckpt_path and trainer.is_global_zero:
             log.info("going on after step %d of %d, from %s", trainer.global_step, trainer.max_steps, trainer.ckpt_path)
             if trainer.global_step == self.best_step:
                 keep_best(Path(str(trainer.ckpt_path)))  # killed between saving it and this
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+        if watch_of(pl_module).spike:
+            self._go_back(trainer, pl_module)
+            raise StopIteration  # ends an epoch of Lightning's: the next one asks for the batches from here on
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         if trainer.global_step == trainer.max_steps:
@@ -145,7 +154,7 @@ class LastCheckpoint(AfterStep):
         super().on_train_batch_end(trainer, pl_module)
 
     def after_step(self, trainer: Trainer, module: LightningModule) -> None:
-        step = trainer.global_step
+        step, watch = trainer.global_step, watch_of(module)
         value = getattr(module, "latest_validation", {}).get(MONITORED, math.inf)
         is_best = validation_is_due(trainer, step) and value < self.best
         is_due = is_best or step % self.interval_steps == 0 or step == trainer.max_steps
@@ -155,7 +164,10 @@ class LastCheckpoint(AfterStep):
             is_due = bool(trainer.strategy.reduce_boolean_decision(is_late, all=False))
         is_due = step != self._saved_step and (is_due or bool(getattr(module, "stop_agreed", 0)))
         if is_due:
-            getattr(module, "spikes", SpikeWatch()).look(trainer)  # a checkpoint behind a spike would be of no use
+            watch.look(trainer)  # a checkpoint behind a spike would be of no use
+        if watch.spike and step == trainer.max_steps:  # no batch is left to start
+            self._go_back(trainer, module)
+        elif is_due and not watch.spike:
             self.best, self.best_step = (value, step) if is_best else (self.best, self.best_step)
             self._save(trainer)
             if is_best and trainer.is_global_zero:
@@ -164,7 +176,15 @@ class LastCheckpoint(AfterStep):
     def _save(self, trainer: Trainer) -> None:
         require_finite_state(trainer)
         trainer.save_checkpoint(self.path, weights_only=False)
-        self._saved_step, self._saved_at = trainer.global_step, time.monotonic()
+        self.newest, self._saved_step, self._saved_at = self.path, trainer.global_step, time.monotonic()
+
+    def _go_back(self, trainer: Trainer, module: LightningModule) -> None:
+        known = watch_of(module).left_out  # also behind that checkpoint, which does not hold them
+        trainer._checkpoint_connector.restore(self.newest, weights_only=True)
+        watch_of(module).left_out = known
+        watch_of(module).leave_out("the run goes back to its last checkpoint, to leave its update out")
+        module.on_train_start()  # drops the lines of later steps
+        trainer.should_stop, self._saved_step = False, trainer.global_step
 
 
 class SameConfig(Callback):

@@ -4,8 +4,9 @@ A spike is a norm of the whole global batch's gradient, before it is cut, that i
 standard deviations above it, by the logarithms of the last hundred: these lie near a bell curve. All ranks see the
 same norm, and a checkpoint holds what was seen, so all ranks decide alike, and a resumed run as an undisturbed one.
 
-stop ends the run: on a CPU before the spike's update, on a GPU at the next log point or save. skip looks at each norm
-before its update and leaves the update out; a GPU waits for that. It ends the run where spikes do not cease.
+stop ends the run. skip looks at each norm before its update and leaves the update out; a GPU waits for that. roll_back
+looks at log points and saves alone: behind a spike it goes back to the last checkpoint, takes the same steps again and
+leaves that one's update out. Both end in the same weights, and both end the run where spikes do not cease.
 """
 
 from __future__ import annotations
@@ -59,11 +60,12 @@ def require_finite_state(trainer: Trainer) -> None:
 
 
 class SpikeWatch:
-    """Judges gradient norms; `action` is off, stop or skip. Steps are counted from 1."""
+    """Judges gradient norms; `action` is off, stop, skip or roll_back. Steps are counted from 1."""
 
     def __init__(self, action: str = "off") -> None:
         self.action = action
-        self.takes_over = action == "skip"  # what is no number is a spike as well
+        self.takes_over = action in ("skip", "roll_back")  # what is no number is a spike as well
+        self.spike: tuple[int, str] | None = None  # step and description of one that nothing was done about yet
         self.left_out: list[int] = []  # steps without an update
         self._logs: list[float] = []
         self._unread: list[tuple[int, Tensor]] = []
@@ -73,12 +75,14 @@ class SpikeWatch:
         if self.action == "off":
             return False
         self._unread.append((step, norm.detach()))
-        if self.takes_over or looks:
+        if self.action == "skip" or looks:
             self.look(trainer)
+        if self.action == "skip" and self.spike:
+            self.leave_out("its update is left out")
         return step in self.left_out
 
     def look(self, trainer: Trainer) -> None:
-        """Judge what was noted; a spike ends the run, or its update is left out."""
+        """Judge what was noted; the first spike ends the run, or waits in `spike`."""
         unread, self._unread = self._unread, []
         for step, norm in ((step, float(norm)) for step, norm in unread):
             logs, count, is_spike = self._logs, max(1, len(self._logs)), self.takes_over
@@ -88,15 +92,20 @@ class SpikeWatch:
                 is_spike = len(logs) >= LEAST and here > usual + max(SIGMAS * deviation, math.log(FACTOR))
                 # A spike counts there as a small one: whole it would hide the next. A level that stays becomes usual.
                 self._logs = [*logs[1 - WINDOW :], min(here, usual + math.log(FACTOR)) if is_spike else here]
-            if not is_spike:
-                continue
-            text = f"step {step}: gradient norm {norm:.4g}, where {math.exp(usual):.4g} is usual"
-            if not self.takes_over:
+            if is_spike and self.spike is None and step not in self.left_out:
+                self.spike = step, f"step {step}: gradient norm {norm:.4g}, where {math.exp(usual):.4g} is usual"
+        if self.spike:
+            step, text = self.spike
+            if self.action == "stop":
                 diverge(trainer, f"{text}; earlier checkpoints stay, and spike=skip leaves such updates out")
             if sum(one > step - WINDOW for one in self.left_out) >= MOST:
                 diverge(trainer, f"{text}; the updates of {MOST} of the last {WINDOW} steps were left out already")
-            self.left_out.append(step)
-            log.warning("%s: its update is left out", text)
+
+    def leave_out(self, said: str) -> None:
+        """From now on the update of the step in `spike` is left out."""
+        (step, text), self.spike = self.spike or (0, ""), None
+        self.left_out.append(step)
+        log.warning("%s: %s", text, said)
 
     def state(self) -> dict[str, list[Any]]:
         """For a checkpoint, after a look."""
@@ -104,3 +113,8 @@ class SpikeWatch:
 
     def load(self, state: dict[str, list[Any]]) -> None:
         self._logs, self.left_out, self._unread = list(state["logs"]), list(state["left_out"]), []
+
+
+def watch_of(module: Any) -> SpikeWatch:
+    """The module's own, or one that sees nothing."""
+    return getattr(module, "spikes", SpikeWatch())
