@@ -289,12 +289,15 @@ def _heading(column: DataColumn, table: Table) -> dict[str, Any]:
     has_paper, has_results = table.experiment.has_paper, table.has_results(column)
     metric = column.metric.rpartition("/")[2].replace("_", " ")
     note = "" if column.is_paper else column.role or ("not in the paper's table" if has_paper else "")
+    plain = column.column.name if column.column and not has_paper else ""  # as the group's title says
+    is_plain = column.role == f"synthetic, for {plain}"
+    note = "" if is_plain else note
     if column.is_paper and not has_results:
         note = "held-out text of the paper's" if column.is_pretraining else "no run"
     elif column.is_pretraining and not has_paper:
         note = ""
     return {
-        "name": column.heading,
+        "name": plain if is_plain else column.heading,
         "note": note,
         "metric": with_direction({"f1": "F1", "matthews": "Matthews"}.get(metric, metric)),
         "unit": column.unit,

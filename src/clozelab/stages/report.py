@@ -31,13 +31,12 @@ the same page without an experiment: a row for whatever differs, means over seed
   --latex    also report.tex: scores and verdicts as tables to \\input (needs the package booktabs)"""
 STYLES = {"holds": "green", "fails": "red", "inconclusive": "yellow", "not": "dim"}
 PADDING = 2
+HARD = "\N{NO-BREAK SPACE}"  # no line ends inside an interval
 TEXTS = {
     "arm": len("MLM & NSP"),
     "row": 0,
     "column": 0,
     "verdict": len("inconclusive"),
-    "claim": len("left-to-right"),
-    "judged on": 0,
 }
 """Columns that are no numbers, and the least width of each."""
 MOST_LINES = {"Collapsed": 3, "Below the floor": 3}
@@ -101,23 +100,7 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
     console.print(escape(f"{page['setup']}\n{page['runs']}{looks}; {page['interval']}"), style="dim", highlight=False)
     if page["registered"]:
         console.print(escape(page["registered"]), style="dim", highlight=False)
-    for group in page["groups"]:
-        if any(heading["has_ours"] for heading in group["headings"]):
-            console.print(f"\n[bold]{escape(group['title'])}[/]")
-            for table in _score_tables(group, console.width):
-                console.print(table)
     columns: Sequence[str]
-    if page["judgements"]:
-        said = "paper" if page["has_paper"] else "claimed"
-        columns = "verdict", "claim", "judged on", said, "ours", "interval\ncorrected p"
-        console.print(_table(columns, map(_claim, page["judgements"])))
-    if page["differences"]:
-        columns = "row", "column", "difference", "95 % interval", "corrected p"
-        rows = [
-            (one["row"], one["judged_on"], f"{one['ours']} {one['unit']}", one["interval"], one["p"])
-            for one in page["differences"]
-        ]
-        console.print(_table(columns, rows, f"differences from {page['differences'][0]['first']}, paired by seed"))
     if page["bounds"]:  # how far each arm is from the best that a generated corpus allows
         columns = ("arm", "held-out\nloss", "no model\nbelow", "above by\nat most", "NSP\naccuracy", "by the\nsources",
                    "inside\none")  # fmt: skip
@@ -130,6 +113,20 @@ def print_page(page: Mapping[str, Any], console: Console) -> None:
         rest = [f"{more} more cell{'s' if more > 1 else ''}, in report.md"] if more else []
         for line in [*shown, *rest]:
             console.print(escape(f"{heading.lower()}: {line}"), style="yellow", highlight=False)
+    for group in page["groups"]:
+        if any(heading["has_ours"] for heading in group["headings"]):
+            console.print(f"\n[bold]{escape(group['title'])}[/]")
+            for table in _score_tables(group, console.width):
+                console.print(table)
+    if page["judgements"]:
+        console.print(_verdicts(page["judgements"], "the paper:" if page["has_paper"] else "claimed:"))
+    if page["differences"]:
+        columns = "row", "column", "difference", "95 % interval", "corrected p"
+        rows = [
+            (one["row"], one["judged_on"], f"{one['ours']} {one['unit']}", one["interval"], one["p"])
+            for one in page["differences"]
+        ]
+        console.print(_table(columns, rows, f"differences from {page['differences'][0]['first']}, paired by seed"))
 
 
 def _score_tables(group: Mapping[str, Any], width: int) -> Iterator[Table]:
@@ -172,12 +169,18 @@ def _side_by_side(columns: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def _claim(one: Mapping[str, Any]) -> list[str | Text]:
-    verdict = Text(one["verdict"], STYLES[one["kind"]]).append(
-        f"\n{one['needs_short']}" * bool(one["needs_short"]), "default"
-    )
-    interval = "\n".join([one["interval"], *filter(None, [one["corrected"]])])
-    return [verdict, one["text"], one["judged_on"], one["paper"], one["ours"], interval]
+def _verdicts(judgements: Iterable[Mapping[str, Any]], claimed: str) -> Table:
+    """A verdict, what it is about, and below that its figures."""
+    table = Table(box=box.SIMPLE, show_header=False)
+    table.add_column(min_width=TEXTS["verdict"], max_width=2 * TEXTS["verdict"])
+    table.add_column(overflow="fold")
+    for one in judgements:
+        needs = f"\n{one['needs_short']}" * bool(one["needs_short"])
+        figures = f"{one['judged_on']}: {one['ours']} {one['interval'].replace(' ', HARD)}".rstrip()
+        said = ", ".join(filter(None, (figures, one["corrected"], f"{claimed} {one['paper']}")))
+        sentence = Text(one["text"]).append(f"\n{said}", "dim")
+        table.add_row(Text(one["verdict"], STYLES[one["kind"]]).append(needs, "default"), sentence)
+    return table
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[str | Text]], title: str | None = None) -> Table:
