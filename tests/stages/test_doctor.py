@@ -219,9 +219,9 @@ def test_the_hub_is_not_asked(places: list[str]) -> None:
     ("words", "message"),
     [
         (["pretrain", "--config-nam", "x"], "did you mean '--config-name'"),
-        (["table5_pretraining_tasks", "--config-name", "x"], "doctor has no option --config-name; there are none"),
+        (["table5_pretraining_tasks", "--config-name", "x"], "doctor has no option --config-name; there are --all"),
         (["pretrain", "sed=3"], "did you mean 'seed'"),
-        (["--quick"], "doctor has no option --quick; there are none"),
+        (["--quick"], "doctor has no option --quick; there are --all"),
         (["one", "two"], "takes 0 to 1 names, not one two"),
         (["threads=2"], "threads=2: doctor without an experiment looks at the machine, and takes nothing"),
         (["table5"], "no experiment 'table5' .*did you mean 'table5_pretraining_tasks'"),
