@@ -204,7 +204,7 @@ def _scores(record: Record) -> list[str]:
         if cell.low is not None and cell.high is not None:
             seeds = f"{cell.mean:.2f} ({cell.low:.2f} to {cell.high:.2f}), {cell.count} {cell.basis}"
         usual = "" if majority is None else f"{majority:.2f} {unit}"
-        lines.append(f"| {key.removeprefix('validation/')} | {value:.2f} {unit} | {seeds} | {usual} |")
+        lines.append(f"| {key.removeprefix('validation/')} | {f'{value:.2f} {unit}'.rstrip()} | {seeds} | {usual} |")
     selected = "The checkpoint was chosen on the very split that is scored, so scores are slightly optimistic."
     return [*lines, *(["", selected] if is_finetuning else [])]
 
