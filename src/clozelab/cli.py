@@ -37,7 +37,7 @@ PLAIN_VERBS = {
     "plan": "parameters, FLOPs, jobs, time, disk and the smallest detectable difference, before anything runs",
     "status": "what runs now and how far it is, what failed and why",
     "runs": "every run folder: status, score, time",
-    "verify": "train a stretch of a run again and say whether it is the same run",
+    "verify": "is it the same run, trained again? is a pack what it says?",
     "pack": "records, scores and predictions of runs in one small file",
     "pool": "runs of several machines and days, from their packs, in one table",
     "compare": "two runs: what differs, how they learnt, a paired test on the same examples",

@@ -16,8 +16,10 @@ import pytest
 import yaml
 
 from clozelab.cli import main
+from clozelab.corpus.files import digest
 from clozelab.report import render
 from clozelab.runs.find import find
+from clozelab.runs.fingerprint import identity_of
 from clozelab.runs.packs import MANIFEST, RUNS
 from clozelab.suggestions import EXPERIMENTS_DIR
 from clozelab.verdicts.experiment import load_experiment
@@ -223,15 +225,8 @@ def other_version(root: Path) -> None:
         edit(path, results_version=4)
 
 
-def elsewhere(root: Path) -> None:
-    """Seed 2 calls itself seed 1."""
-    for path in root.glob("pretrain/mlm/*/run.json"):
-        edit(path, config=json.loads(path.read_text())["config"] | {"seed": 1})
-
-
 MISFITS: dict[str, tuple[Any, ...]] = {
     "version": (2, other_version, "has results version 4 of pretrain, and here it is 5"),
-    "cell": (2, elsewhere, "is the same cell as"),
     "contents": (1, lambda root: edit(root / "pretrain/mlm/seed-1/run.json", seconds=1.0), "two runs of one cell"),
 }
 
@@ -360,3 +355,105 @@ def test_what_cannot_be_packed_is_one_sentence(tmp_path: Path, capsys: Any) -> N
     ):
         status, said = say(words, capsys)
         assert status == 1 and message in said
+
+
+EXAMPLES = 1000
+
+
+def honest(root: Path) -> None:
+    """Made-up runs with what real ones have: predictions of their scores, configurations of their fingerprints."""
+    for path in root.rglob("run.json"):
+        state, folder = json.loads(path.read_text()), path.parent
+        said = {"config": identity_of(state["config"]), "inputs": {}, "results_version": state["results_version"]}
+        edit(path, fingerprint=digest(said), overrides=[f"seed={state['config']['seed']}"])
+        (folder / "config.yaml").write_text(yaml.safe_dump(state["config"] | {"scale": {"name": "demo"}}))
+        if state["stage"] == "pretrain":
+            (folder / "metrics.csv").open("a").write("100,1000000,9.0,validation/loss,4.4\n")
+            continue
+        right = round(EXAMPLES * json.loads((folder / "scores.json").read_text())["scores"]["validation/accuracy"])
+        rows = [{"id": str(i), "prediction": "1", "label": "1" if i < right else "0"} for i in range(EXAMPLES)]
+        (folder / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        saved = json.loads((folder / "scores.json").read_text())
+        saved["scores"] = {"validation/accuracy": right / EXAMPLES}
+        (folder / "scores.json").write_text(json.dumps(saved))
+        value = 100.0 * (right / EXAMPLES)
+        scores = state["scores"]["validation/accuracy"] | {"value": value}
+        edit(path, scores={"validation/accuracy": scores}, facts=state["facts"] | {"validation/accuracy": value / 100})
+    render.write_report(load_experiment(EXPERIMENTS_DIR / NAME), root, root / "report", scale="demo")
+
+
+def forged(path: Path, file: str, change: Callable[[str], str], is_clever: bool = True) -> None:
+    """One file of a pack changed; a clever forger writes its new checksum, and a record's new fingerprint, too."""
+
+    def forge(entries: dict[str, bytes], manifest: dict[str, Any]) -> None:
+        name = file if file in manifest["files"] else f"{RUNS}/{NAME}/demo/{file}"
+        first: dict[str, str] = {}
+        whole = {one: entries[first.setdefault(sha, one)] for one, sha in manifest["files"].items()}
+        before, whole[name] = whole[name], change(whole[name].decode()).encode()
+        assert whole[name] != before
+        if is_clever and name.endswith("run.json"):
+            state = json.loads(whole[name])
+            said = {"config": identity_of(state["config"]), "inputs": {}, "results_version": state["results_version"]}
+            state["fingerprint"] = digest(said)
+            manifest["runs"][name.removeprefix(f"{RUNS}/").removesuffix("/run.json")]["fingerprint"] = digest(said)
+            whole[name] = json.dumps(state).encode()
+        if is_clever:
+            manifest["files"] = {one: hashlib.sha256(content).hexdigest() for one, content in whole.items()}
+        entries.clear()
+        entries |= {one: whole[one] for one in {sha: one for one, sha in reversed(manifest["files"].items())}.values()}
+
+    rewritten(path, forge)
+
+
+TUNED = "finetune/mlm/pretrain-seed-1/mnli/seed-1"
+BOMB = "a0: &a0 [1, 2]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+LOSS = ('"validation/loss": 4.4', '"validation/loss": 3.4')
+FORGERIES: dict[str, tuple[str, Callable[[str], str], str]] = {
+    "a score of the record": (f"{TUNED}/run.json", lambda text: text.replace('"value": 6', '"value": 8'),
+                              f"{TUNED}: validation/accuracy is 8"),
+    "a score of the scorer": (f"{TUNED}/scores.json", lambda text: text.replace("0.6", "0.8"), "scores.json gives 8"),
+    "a prediction": (f"{TUNED}/predictions.jsonl", lambda text: text.replace('n": "1"', 'n": "0"', 1),
+                     "its predictions gives 6"),
+    "a configuration": ("pretrain/mlm/seed-1/run.json",
+                        lambda text: text.replace('"hidden_size": 128', '"hidden_size": 256'),
+                        "pretrain/mlm/seed-1: model.hidden_size is 256, and config.yaml says 128"),
+    "a seed": ("pretrain/mlm/seed-1/run.json", lambda text: text.replace('"seed": 1', '"seed": 3'),
+               "seed is 3, and its command says '1'"),
+    "a loss": ("pretrain/mlm/seed-1/run.json", lambda text: text.replace(*LOSS).replace('"value": 4.4', '"value": 3.4'),
+               "validation/loss is 3.4, and metrics.csv gives 4.4"),
+    "a bomb of anchors": ("pretrain/mlm/seed-1/config.yaml", lambda _: BOMB, "holds more than 100000 values"),
+    "the table": ("results.csv", lambda text: text.replace(",True,", ",False,", 1), "results.csv says"),
+    "a verdict": ("looks.jsonl", lambda text: text.replace("inconclusive", "holds", 1), "holds was noted, and it is"),
+}  # fmt: skip
+
+
+def test_an_honest_pack_is_what_it_says_and_what_is_flipped_is_named(packed: Any, tmp_path: Path, capsys: Any) -> None:
+    """Also where the forger has written the manifest's checksum and the record's fingerprint anew."""
+    pack = packed("one", 1, 2, change=honest)
+    words = ["verify", "retrain=false"]
+    status, said = say([*words, str(pack)], capsys)
+    assert status == 0 and "is what it says, as far as it was checked" in said and "wrong:" not in said
+    assert "18 configurations" in said and "12 scores against predictions" in said and "verdicts" in said
+    for name, (file, change, message) in FORGERIES.items():
+        other = Path(shutil.copy(pack, tmp_path / "forged.zip"))
+        forged(other, file, change)
+        status, said = say([*words, str(other)], capsys)
+        assert status == 1 and message in said and "is not what it says" in said, name
+    file, change, _ = FORGERIES["a configuration"]
+    other = Path(shutil.copy(pack, tmp_path / "forged.zip"))
+    forged(other, file, change, is_clever=False)
+    status, said = say([*words, str(other)], capsys)
+    assert f"{file}: its sha256 is not the one in the manifest" in said
+    assert "seed-1: its configuration or inputs are not those of its fingerprint" in said
+
+
+def test_what_verify_cannot_do_with_a_pack_it_says(packed: Any, tmp_path: Path, capsys: Any) -> None:
+    """A command line may name any place and plugin: what a stranger's record says is not run as one."""
+    for word in ("hydra.searchpath=[/tmp]", "+x=${oc.env:HOME}", "corpus.sources.0.path=/etc/passwd", "hub=true"):
+        pack = packed(f"one{abs(hash(word))}", 1, change=lambda root, word=word: [  # type: ignore[misc]
+            edit(path, overrides=[word]) for path in root.rglob("run.json")])  # fmt: skip
+        said = say(["verify", str(pack)], capsys)[1]
+        assert "not checked: training" in said and "training table5_pretraining_tasks/demo/pretrain/" in said
+        assert word.partition("=")[0] in said.partition("not checked: training")[2]
+    status, said = say(["verify", str(pack), "retrain=maybe"], capsys)
+    assert status == 1 and "retrain= is true or false" in said

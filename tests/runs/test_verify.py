@@ -17,7 +17,8 @@ from tests.runs.test_pretrain_run import command, environment, workplace  # noqa
 
 from clozelab.cli import main
 from clozelab.stages import verify
-from clozelab.stages.verify import TIMED
+from clozelab.stages.compare import open_run
+from clozelab.stages.verify import TIMED, _other_run
 from clozelab.training.callbacks import SameConfig
 from clozelab.training.checkpoints import load_file, save_file
 from clozelab.training.measuring import read_rows
@@ -136,3 +137,24 @@ def test_what_cannot_be_trained_again_is_one_sentence(place: Path, tmp_path: Pat
     assert status == 1 and f"has no {tmp_path / 'run' / 'checkpoints' / 'last.ckpt'}" in said
     status, said = said_of(tmp_path, capsys)
     assert status == 1 and "is no run folder" in said
+
+
+def test_a_run_of_a_pack_is_trained_again_to_the_bit(place: Path, tmp_path: Path, capsys: Any) -> None:
+    pack = tmp_path / "one.zip"
+    assert main(["pack", str(place / "seed-1"), f"out={pack}"]) == 0
+    capsys.readouterr()
+    status = main(["verify", str(pack), f"data_dir={place}", f"cache_dir={place / 'cache'}"])
+    out = capsys.readouterr()
+    assert status == 0, out.out + out.err
+    assert "seed-1 trained again and compared to the bit" in out.out and "not checked" not in out.out
+
+
+def test_a_run_that_is_another_one_is_told_by_its_figures_weights_and_batches(place: Path) -> None:
+    one, other, late = (open_run(str(place / name)) for name in ("seed-1", "seed-2", "dropout"))
+    assert not [*_other_run(one, one)]
+    said = "; ".join(_other_run(one, other))
+    assert "seed: there 1, now 2" in said and "read other batches" in said and "left another encoder" in said
+    said = "; ".join(_other_run(one, late))
+    assert (
+        "figures differ, first train/loss of step 7" in said and "left another encoder" in said and "read" not in said
+    )

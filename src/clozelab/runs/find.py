@@ -53,7 +53,7 @@ class Runs:
         """Those that count: readable and, of folders that are called the same, the one that was made where it lies."""
         found: dict[tuple[Any, ...], Record] = {}
         for one in self.records:
-            name = identity(one)
+            name = _identity(one)
             if one.status != DAMAGED and (name not in found or _at_home(one) > _at_home(found[name])):
                 found[name] = one
         return list(found.values())
@@ -69,13 +69,13 @@ class Runs:
     @cached_property
     def damaged(self) -> list[str]:
         """Every folder that does not count, with the reason."""
-        first = {identity(one): one.folder for one in self.runs}
+        first = {_identity(one): one.folder for one in self.runs}
         return [
             f"{one.folder}: {one.problem}"
             if one.status == DAMAGED
-            else f"{one.folder}: the same run as {first[identity(one)]}, a copy by its place; not counted"
+            else f"{one.folder}: the same run as {first[_identity(one)]}, a copy by its place; not counted"
             for one in self.records
-            if one.status == DAMAGED or first[identity(one)] != one.folder
+            if one.status == DAMAGED or first[_identity(one)] != one.folder
         ]
 
     @cached_property
@@ -94,7 +94,7 @@ class Runs:
         return next((one.synthetic for one in self.runs if one.synthetic), None)
 
 
-def identity(one: Record) -> tuple[Any, ...]:
+def _identity(one: Record) -> tuple[Any, ...]:
     """What a run is called in a table, which takes the best of several learning rates."""
     return one.experiment, one.scale, one.stage, *one.job_name, one.learning_rate
 

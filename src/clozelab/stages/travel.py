@@ -8,7 +8,6 @@ was cut off every run that is not whole has no record, which every verb says.
 from __future__ import annotations
 
 import filecmp
-import json
 import os
 import shutil
 import tempfile
@@ -22,13 +21,13 @@ from rich import filesize
 from rich.console import Console
 
 from clozelab.planning.steps import runs_root
-from clozelab.runs.find import Runs, find, identity, select
+from clozelab.runs.find import Runs, find, select
 from clozelab.runs.fingerprint import RESULTS_VERSIONS
 from clozelab.runs.packs import EXPERIMENT, NOTES, RESULTS, RUNS, Manifest, PackedRun, run_files, unpack, write_pack
 from clozelab.runs.record import COPY_FILE, LOCK_FILE, RUN_FILE, Record, read_record
 from clozelab.runs.upkeep import LAUNCH_FILE, merge_launches
 from clozelab.suggestions import own_text
-from clozelab.terminal import parse, path_of, say, wants_help
+from clozelab.terminal import Words, path_of, say, verb
 from clozelab.verdicts.comparability import sweep_table
 from clozelab.verdicts.experiment import find_experiment, load_experiment
 from clozelab.verdicts.judging import LOOKS_FILE
@@ -58,12 +57,9 @@ MERGED = (LOOKS_FILE, str(LAUNCH_FILE))
 """Notes that packs have in common, and that say different things."""
 
 
-def pack(words: Sequence[str]) -> int:
+@verb("pack", PACK_HELP, names=(1, 1), keys=("out", "encoders", *FILTERS), takes_overrides=True)
+def pack(said: Words) -> int:
     """Write the pack and say what it holds; returns the exit status."""
-    if wants_help(words, also_without_words=True):
-        print(PACK_HELP)
-        return 0
-    said = parse("pack", words, names=(1, 1), keys=("out", "encoders", *FILTERS), takes_overrides=True)
     weights = said.values.get("encoders", "false")
     if "out" not in said.values or weights not in ("true", "false"):
         raise ValueError("pack needs out=FILE, the file to write; encoders= is true or false")
@@ -184,12 +180,9 @@ def open_parcel(path: Path, folder: Path) -> tuple[Parcel, list[str]]:
     return parcel, wrong
 
 
-def pool(words: Sequence[str]) -> int:
+@verb("pool", POOL_HELP, names=(1, None), keys=("runs_dir",))
+def pool(said: Words) -> int:
     """Put the runs of packs where they belong; returns the exit status."""
-    if wants_help(words, also_without_words=True):
-        print(POOL_HELP)
-        return 0
-    said = parse("pool", words, names=(1, None), keys=("runs_dir",))
     target = Path(path_of("runs_dir", said.values))
     with tempfile.TemporaryDirectory(prefix="clozelab-pool-") as place:
         parcels = []
@@ -202,8 +195,6 @@ def pool(words: Sequence[str]) -> int:
                 raise ValueError(f"{name} is damaged: {what} is not what its manifest says; fetch it again")
             parcels.append(parcel)
         _check_claims(parcels)
-        there = find(target).records if target.is_dir() else []
-        _check_cells(parcels, there)
         new = _missing(parcels, target)
         _put(new, target)
         _merge_notes(parcels, target)
@@ -226,17 +217,6 @@ def _check_claims(parcels: Iterable[Parcel]) -> None:
                     f"{parcel.path}: its {parcel.manifest.experiment} has other {' and '.join(apart)} than that of "
                     f"{other.path}; pack both with one paper.yaml"
                 )
-
-
-def _check_cells(parcels: Iterable[Parcel], there: Sequence[Record]) -> None:
-    """ValueError where two different runs are called the same."""
-    cells: dict[Any, tuple[str, Record]] = {}
-    judged = {one.manifest.experiment for one in parcels} - {""}
-    for source, records in [("runs_dir", there), *((str(one.path), one.records) for one in parcels)]:
-        for one in (one for one in records if one.experiment in judged and one.status in PACKED):
-            where, other = cells.setdefault(identity(one), (source, one))
-            if other.place != one.place:
-                raise ValueError(f"{source}: {one.place} is the same cell as {other.place} of {where}; leave one out")
 
 
 def _missing(parcels: Iterable[Parcel], target: Path) -> dict[str, Path]:
@@ -292,14 +272,7 @@ def _merge_notes(parcels: Iterable[Parcel], target: Path) -> None:
                 shutil.copyfile(theirs, path)
             elif name.endswith(LOOKS_FILE):
                 lines = [line for one in (path, theirs) for line in one.read_text(encoding="utf-8").splitlines()]
-                ordered = sorted(dict.fromkeys(filter(None, lines)), key=_time_of)
+                ordered = sorted({*filter(None, lines)})  # each begins with its time
                 path.write_text("".join(f"{line}\n" for line in ordered), encoding="utf-8")
             else:
                 merge_launches(path.parents[1], theirs.parents[1])
-
-
-def _time_of(line: str) -> str:
-    try:
-        return str(json.loads(line)["time"])
-    except (ValueError, KeyError, TypeError):
-        return ""

@@ -1,46 +1,81 @@
-"""`clozelab verify RUN`: train a stretch of a run again, elsewhere, and say whether it is the same run.
+"""`clozelab verify`: is a run, or a pack of runs, what it says?
 
-The run's own command goes on from a copy of its earlier checkpoint, in a process of its own and a temporary folder, up
-to the step of its last one. So what is tested is what a resumed run does: restore, data, masks, dropout, kernels.
+Of a run a stretch is trained again: its own command goes on from a copy of its earlier checkpoint, in a process of its
+own and a temporary folder, up to the step of its last one. So what is tested is what a resumed run does: restore, data,
+masks, dropout, kernels.
+
+A pack may be forged, and its manifest with it. So what is in it is held against what else is in it: a configuration
+against its fingerprint, its command and its file, a score against the predictions, verdicts against the runs. One run
+that chance chooses is trained again as a whole, by the words of its record, if an experiment's file might say them.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any
 
-from clozelab.runs.fingerprint import flatten
-from clozelab.runs.record import Record, write_record
+import yaml  # type: ignore[import-untyped]
+from hydra.plugins.config_source import ConfigResult
+from omegaconf import OmegaConf
+
+from clozelab.corpus.files import digest, file_sha256
+from clozelab.launch.experiments import check_file
+from clozelab.metrics.glue import CORRELATIONS
+from clozelab.runs.fingerprint import HIDDEN, encoder_fingerprint, flatten, identity_of
+from clozelab.runs.packs import RESULTS, RUNS
+from clozelab.runs.record import CONFIG_FILE, Record, changes, read_record, write_record
 from clozelab.stages.compare import open_run
-from clozelab.suggestions import key_of
-from clozelab.terminal import Words, make_console, say, verb
+from clozelab.stages.travel import Parcel, open_parcel, results_of, table_of
+from clozelab.suggestions import duration, key_of
+from clozelab.terminal import Words, make_console, path_of, say, verb
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import read_rows
 from clozelab.training.stopping import TERMINATED, die_with_parent
 
 HELP = """clozelab verify RUN
+clozelab verify FILE [retrain=false] [seed=1] [data_dir=FOLDER] [cache_dir=FOLDER]
 
 Trains a stretch of a run again: from its earlier checkpoint (from the beginning, where there is one alone) to its last
 one, in a temporary folder; nothing of the run is touched. Compares the digest of all batches, every logged figure,
 weights and optimizer state. Exit status 0: the same run; 1: it is not, or it cannot be trained again.
 
 To the bit on a CPU, or with trainer.deterministic=true, where machine and torch are those of the run. Otherwise the
-digest, and figures within 1 %."""
+digest, and figures within 1 %.
+
+Of a pack (FILE): every checksum; each configuration against its fingerprint, its file and its command; each encoder
+that was fine-tuned; every score against the predictions, by the official scorers; the table and the verdicts. Then one
+run is trained again from its beginning and compared: to the bit, or, on another kind of machine, its batches and its
+headline score within 5 %. Says what was found, what was checked, and what could not be.
+
+  retrain=false     trains nothing
+  seed=1            which run is drawn
+  data_dir=FOLDER   where the tasks' files and the corpus lie: SQuAD's right answers are in no pack"""
 TIMED = ("train/tokens_per_second", "train/mfu")
 TOLERANCE = 0.01  # of figures, where bits cannot be expected to be the same
 OWN_KEYS = ("run_dir", "logger", "stop_after_step", "share_runs", "trainer.threads")
 SHOWN_CHARACTERS = 600  # of the end of what a failed process said
 
 
-@verb("verify", HELP, names=(1, 1))
+@verb("verify", HELP, names=(1, 1), keys=("retrain", "seed", "data_dir", "cache_dir"))
 def main(said: Words) -> int:
     """Print one sentence; returns the exit status."""
+    if Path(said.names[0]).is_file():
+        return verify_pack(Path(said.names[0]), said.values)
+    if said.values:
+        raise ValueError(f"verify RUN takes no {next(iter(said.values))}=; it is for a pack")
     record, console = open_run(said.names[0]), make_console()
     with tempfile.TemporaryDirectory(prefix="clozelab-verify-") as place:
         stretch, found = train_again(record, Path(place))
@@ -106,3 +141,206 @@ def is_same_state(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     flat, there = (flatten({key: content.get(key, {}) for key in parts}) for content in (one, other))
     tensors = {key: value for key, value in flat.items() if hasattr(value, "equal")}
     return flat.keys() == there.keys() and all(value.equal(there[key]) for key, value in tensors.items())
+
+
+Found = tuple[str, list[str], list[str]]
+"""Of one kind of check: how much was looked at, what is wrong, what could not be looked at."""
+RETRAINED_TOLERANCE = 0.05  # of a headline score, on another kind of machine
+ROUNDED = 1e-4  # of correlations: predicted numbers are kept with five decimals
+PLAIN_WORD = re.compile(r"\+{0,2}(?!hydra)[\w./]+=[^$]*")
+PLACES = (*OWN_KEYS, "runs_dir", "data_dir", "cache_dir", "encoder", "reuse", "trainer.progress_bar")
+SHOWN = 20
+
+
+def verify_pack(path: Path, values: Mapping[str, str]) -> int:
+    """Say what is wrong with a pack, what was checked, and what could not be; returns the exit status."""
+    console, data_dir = make_console(), str(Path(path_of("data_dir", values)).absolute())
+    if values.get("retrain", "true") not in ("true", "false") or not values.get("seed", "1").isdecimal():
+        raise ValueError("retrain= is true or false, and seed= a number")
+    with tempfile.TemporaryDirectory(prefix="clozelab-verify-") as place:
+        parcel, damaged = open_parcel(path, Path(place) / "pack")
+        checksums = [f"{name}: its sha256 is not the one in the manifest" for name in damaged]
+        found: list[Found] = [(f"{len(parcel.manifest.files)} checksums", checksums, [])]
+        checks: list[Callable[[Parcel], Found]] = [
+            check_records,
+            check_encoders,
+            partial(check_scores, data_dir=data_dir),
+            check_table,
+        ]
+        if values.get("retrain") != "false":
+            own = {"data_dir": data_dir} | {key: values[key] for key in ("cache_dir",) if key in values}
+            checks.append(partial(train_one_again, place=Path(place), seed=int(values.get("seed", "1")), own=own))
+        for check in checks:
+            try:
+                found.append(check(parcel))
+            except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+                found.append(("", [f"something cannot be read ({type(error).__name__}: {error})"], []))
+    wrong = [line.replace(f"{place}/pack/", "") for _, lines, _ in found for line in lines]
+    for line in [*wrong[:SHOWN], *([f"and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else [])]:
+        say(console, f"wrong: {line}", style="bold red")
+    say(console, f"checked: {', '.join(filter(None, (what for what, _, _ in found)))}")
+    for line, count in Counter(line for _, _, lines in found for line in lines).items():
+        say(console, f"not checked: {line}{f' ({count} times)' if count > 1 else ''}", style="yellow")
+    verdict = f"is not what it says: {len(wrong)} findings" if wrong else "is what it says, as far as it was checked"
+    say(console, f"{path} {verdict}", style="bold red" if wrong else "green")
+    return int(bool(wrong))
+
+
+def check_records(parcel: Parcel) -> Found:
+    """The records that the manifest lists; each configuration against its fingerprint, its file and its command."""
+    there = {one.place: one for one in parcel.records if one.fingerprint}
+    wrong = [
+        f"{place}: its record cannot be read, or is not that of the manifest"
+        for place, one in parcel.manifest.runs.items()
+        if place not in there or (there[place].fingerprint, there[place].code) != (one.fingerprint, one.code)
+    ]
+    for place, one in there.items():
+        said = {"config": identity_of(one.config), "inputs": one.inputs, "results_version": one.results_version}
+        if digest(said) != one.fingerprint:
+            wrong.append(f"{place}: its configuration or inputs are not those of its fingerprint")
+        wrong += [f"{place}: {line}" for line in _apart(one)]
+    return f"{len(there)} configurations", wrong, []
+
+
+def _apart(record: Record) -> Iterator[str]:
+    """What config.yaml or the command line says otherwise than the record; what they leave open says nothing."""
+    values = {key: value for key, value in flatten(record.config).items() if "(sha256" not in str(value)}
+    sources = {"its command": {key_of(word): word.partition("=")[2] for word in record.overrides}}
+    if (file := record.folder / CONFIG_FILE).is_file():
+        sources[CONFIG_FILE] = flatten(yaml.safe_load(file.read_text(encoding="utf-8")))
+    for where, said in sources.items():
+        for key in said.keys() & values.keys():
+            pair = str(values[key]), str(said[key]).strip("'\"")
+            if "${" not in pair[1] and HIDDEN not in pair[1] and len(set(map(_plain, pair))) > 1:
+                yield f"{key} is {values[key]!r}, and {where} says {said[key]!r}"
+
+
+def _plain(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return {"null": "none"}.get(text.lower(), text.lower())
+
+
+def check_encoders(parcel: Parcel) -> Found:
+    """Each encoder's small files against its checksums and its run; each fine-tuning against the encoder it names."""
+    wrong, known = list[str](), dict[tuple[str, str, int], set[str]]()
+    for one in (one for one in parcel.records if one.stage == "pretrain"):
+        for file in sorted(one.folder.glob("encoder*/**/checksums.json")):
+            folder, where = file.parent, f"{one.place}/{file.parent.name}"
+            known.setdefault((one.experiment, one.name, one.seed), set()).add(encoder_fingerprint(folder))
+            listed = {folder / name: sha for name, sha in json.loads(file.read_text(encoding="utf-8")).items()}
+            wrong += [f"{where}: {path.name} is not that of {file.name}" for path, sha in listed.items()
+                      if path.is_file() and file_sha256(path) != sha]  # fmt: skip
+            made = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("clozelab", {})
+            of = one.shared.fingerprint if one.shared else one.fingerprint
+            wrong += [f"{where}: it is of another run"] if made.get("run_fingerprint", of) != of else []
+    for one in (one for one in parcel.records if one.stage == "finetune"):
+        encoders = known.get((one.experiment, str(one.config.get("encoder_arm")), one.pretrain_seed))
+        if encoders and one.inputs.get("encoder") not in encoders:
+            wrong.append(f"{one.place} began with another encoder than {one.config['encoder_arm']}'s in the pack")
+    return f"{sum(map(len, known.values()))} encoders' small files", wrong, []
+
+
+def check_scores(parcel: Parcel, data_dir: str) -> Found:
+    """Every score of a record against scores.json or metrics.csv, and against what the predictions give."""
+    from clozelab.verdicts.examples import rescored  # scipy
+
+    wrong, missing, count = list[str](), list[str](), 0
+    for one in (one for one in parcel.records if one.is_complete):
+        if one.stage == "pretrain":
+            sides = {"its facts": one.facts}
+            sides["metrics.csv"] = {row.key: row.value for row in read_rows(one.folder / "metrics.csv")}
+        else:
+            sides = {"scores.json": json.loads((one.folder / "scores.json").read_text(encoding="utf-8"))["scores"]}
+            try:
+                sides["its predictions"] = rescored(one, data_dir)
+                count += len(sides["its predictions"])
+            except ValueError as error:
+                missing.append(f"scores on {one.task}: {str(error).replace(f'{parcel.folder}/', '')}")
+        for where, key in product(sides, one.values):
+            value, given = one.values[key], one.scores[key].factor * float(sides[where].get(key, math.nan))
+            slack = ROUNDED * one.scores[key].factor if key.endswith(CORRELATIONS) else 1e-9 * max(1.0, abs(value))
+            if abs(given - value) > slack:
+                wrong.append(f"{one.place}: {key} is {value:.6g}, and {where} gives {given:.6g}")
+    return f"{count} scores against predictions", wrong, missing
+
+
+def check_table(parcel: Parcel) -> Found:
+    """results.csv made again, and the last verdicts that were noted at these seeds."""
+    from clozelab.verdicts.judging import LOOKS_FILE, Look, judge
+
+    wrong, missing = list[str](), list[str]()
+    (parcel.folder / "again").mkdir()
+    again = results_of(parcel.manifest, parcel.records, parcel.experiment, parcel.folder / "again")
+    lines, theirs = (path.read_text(encoding="utf-8").splitlines() for path in (again, parcel.folder / RESULTS))
+    apart = next(((mine, other) for mine, other in zip_longest(lines, theirs, fillvalue="") if mine != other), None)
+    wrong += [f"{RESULTS} says {apart[1]!r}, and the records say {apart[0]!r}"] if apart else []
+    table = table_of(parcel.manifest, parcel.records, parcel.experiment)
+    if not table.experiment.claims:
+        return f"{len(lines) - 1} lines of {RESULTS}", wrong, missing
+    path, looks = parcel.folder / RUNS / parcel.manifest.root / LOOKS_FILE, list[Look]()
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        with suppress(TypeError, ValueError):
+            looks.append(Look(**json.loads(line)))
+    judged = judge(table, looks)
+    seeds = {key: one for judgement in judged for key, one in judgement.seeds.items()}
+    if not (noted := [look.verdicts for look in looks if look.seeds == seeds][-1:]):
+        return f"{len(lines) - 1} lines of {RESULTS}", wrong, ["verdicts: none was noted at these seeds"]
+    for one in judged:
+        before = noted[0].get(name := f"{one.claim.text} ({one.judged_on})", "nothing")
+        wrong += [f"{name}: {before} was noted, and it is {one.verdict}"] if before != one.verdict else []
+    return f"{len(lines) - 1} lines of {RESULTS}, {len(judged)} verdicts", wrong, missing
+
+
+def train_one_again(parcel: Parcel, place: Path, seed: int, own: Mapping[str, str]) -> Found:
+    """Train a run that chance chooses from its beginning, and compare; `own`: this machine's places."""
+    heavy = {encoder_fingerprint(path.parent): path.parent for path in sorted(parcel.folder.rglob("model.safetensors"))}
+    able = [one for one in parcel.records if one.is_complete and not one.shared
+            and (one.stage == "pretrain" or one.inputs.get("encoder") in heavy)]  # fmt: skip
+    if not able:
+        return "", [], ["training: no pre-training run of its own, and no encoder"]
+    record = random.Random(seed).choice(able)
+    words = [word for word in record.overrides if key_of(word) not in PLACES and not word.startswith("logger")]
+    here = {**own, "runs_dir": place, "run_dir": place / "again", "logger": "none", "trainer.progress_bar": "false"}
+    here |= {"share_runs": "false"} if record.stage == "pretrain" else {"encoder": heavy[record.inputs["encoder"]]}
+    here |= {"trainer.threads": record.facts["threads"]} if "threads" in record.facts else {}
+    try:
+        if odd := [word for word in words if not PLAIN_WORD.fullmatch(word)]:
+            raise ValueError(f"its command says {odd[0]!r}, which nobody else may")
+        if not re.fullmatch(r"\w+", record.config_name) or (record.config_dir and not parcel.experiment):
+            raise ValueError("its experiment is not in the pack")
+        said = OmegaConf.create({key_of(word): word.partition("=")[2] for word in words})
+        check_file("its command", "", ConfigResult("pack", "", said, {}))
+        say(make_console(), f"training {record.place} again; it took {duration(record.seconds)}")
+        command = [sys.executable, "-m", "clozelab", record.stage, "--config-name", record.config_name]
+        command += ["--config-dir", str(parcel.experiment)] if record.config_dir else []
+        command += [*words, *(f"{key}={value}" for key, value in here.items()), "hydra.mode=RUN"]
+        options: Any = {"cwd": place, "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+        done = subprocess.run(command, errors="replace", preexec_fn=die_with_parent, **options)
+        ours = read_record(place / "again")
+        if done.returncode or ours is None or not ours.is_complete:
+            raise ValueError(done.stderr.strip()[-SHOWN_CHARACTERS:])
+    except ValueError as error:
+        return "", [], [f"training {record.place} again: {error}"]
+    how = "to the bit" if is_reproducible(record) else f"within {RETRAINED_TOLERANCE:.0%}, for another kind of machine"
+    wrong = [f"{record.place}, trained again, {line}" for line in _other_run(record, ours)]
+    return f"{record.place} trained again and compared {how}", wrong, []
+
+
+def _other_run(theirs: Record, ours: Record) -> Iterator[str]:
+    """What tells two runs apart that should be one."""
+    if theirs.fingerprint != ours.fingerprint:
+        yield f"is of another configuration:\n{changes(theirs, ours)}"
+    if theirs.facts.get("batches_seen") != ours.facts.get("batches_seen"):
+        yield "read other batches"
+    if not is_reproducible(theirs):
+        before, now = theirs.score or math.nan, ours.score or math.nan
+        if not abs(before - now) <= RETRAINED_TOLERANCE * abs(before):
+            yield f"has {theirs.metric} {now:.6g}, where it was {before:.6g}"
+        return
+    yield from figures_that_differ(theirs.folder, ours.folder, range(10**9), 0.0)
+    for path in sorted([*theirs.folder.glob("encoder*/**/checksums.json"), *theirs.folder.glob("predictions*.jsonl")]):
+        mine = ours.folder / path.relative_to(theirs.folder)
+        if not mine.is_file() or mine.read_bytes() != path.read_bytes():
+            yield f"left another {path.relative_to(theirs.folder)}"

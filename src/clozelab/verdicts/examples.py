@@ -6,7 +6,7 @@ Another seed of either may end elsewhere: so it decides no verdict, and stands i
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,17 +94,26 @@ def pair_runs(run: Record, first: Answers, second: Answers, metric: str) -> Pair
     if isinstance(given[0], float | int):
         numbers = [np.array(values, float) for values in (*both, given)]
         return PairedTest(count, metric, _scores(numbers[:2], numbers[2], metric))
-    own = [str(name) for name in ((run.config.get("task") or {}).get("data") or {}).get("labels") or ()]
-    names = list(dict.fromkeys([*own, *sorted({str(label) for label in given})]))
-    index = {name: i for i, name in enumerate(names)}
-    one, other, labels = (np.array([index.get(str(value), -1) for value in values]) for values in (*both, given))
+    own = _label_names(run)
+    one, other, labels = _indices(run, *both, given)
     right = mcnemar(one == labels, other == labels)
     if metric == "accuracy":
         right_ones = 100.0 * np.array([one == labels, other == labels])
         return PairedTest(count, metric, _means(right_ones), right)
-    if not own and set(names) != {"0", "1"}:  # F1 asks for the second label
-        raise ValueError(f"{metric} needs the order of the labels {names}, which the run does not say")
+    if not own and (names := {*map(str, given)}) != {"0", "1"}:  # F1 asks for the second label
+        raise ValueError(f"{metric} needs the order of the labels {sorted(names)}, which the run does not say")
     return PairedTest(count, metric, _scores([one, other], labels, metric), right)
+
+
+def _label_names(run: Record) -> list[str]:
+    return [str(name) for name in ((run.config.get("task") or {}).get("data") or {}).get("labels") or ()]
+
+
+def _indices(run: Record, *answers: Sequence[Any]) -> list[NDArray[Any]]:
+    """Labels as numbers in the task's order, or else sorted; the right ones are last, and others than those are -1."""
+    names = dict.fromkeys([*_label_names(run), *sorted({str(label) for label in answers[-1]})])
+    index = {name: i for i, name in enumerate(names)}
+    return [np.array([index.get(str(value), -1) for value in values]) for values in answers]
 
 
 def _means(each: NDArray[np.float64]) -> Bootstrap:
@@ -139,21 +148,62 @@ def _tags(both: Sequence[list[Any]], labels: list[Any], metric: str) -> Bootstra
     return bootstrap(score, len(labels))
 
 
-def _questions(one: Record, two: Record, first: Answers, second: Answers, data_dir: str | None) -> PairedTest:
-    """F1 of each question, against the golds of the file that the first run was scored on."""
+def _golds(run: Record, ids: Sequence[str], data_dir: str | None) -> tuple[bool, Mapping[str, Sequence[str]]]:
+    """(whether some questions have no answer, id -> right answers), from the file that a run was scored on."""
     from clozelab.datamodules.squad import read_squad
-    from clozelab.metrics import squad
 
-    data = one.config["task"]["data"]
+    data = run.config["task"]["data"]
     name, unanswerable = str(data["validation_file"]), bool(data.get("with_unanswerable", False))
-    places = [Path(data_dir) / name] if data_dir else [Path(path) for path in one.watched if path.endswith(name)]
+    places = [Path(data_dir) / name] if data_dir else [Path(path) for path in run.watched if path.endswith(name)]
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         raise ValueError(f"the right answers ({name}) are not to be found; say data_dir=FOLDER")
     gold = read_squad(path, for_training=False, with_unanswerable=unanswerable)
     answers = {question.id: question.answers for question in gold.questions}
-    if set(answers) != set(first.ids):
+    if set(answers) != set(ids):
         raise ValueError(f"{path} does not have the questions that the runs answered")
+    return unanswerable, answers
+
+
+def rescored(run: Record, data_dir: str | None = None) -> dict[str, float]:
+    """What the official scorers give a run's kept predictions: key -> score, as scores.json has it.
+
+    ValueError: there are no predictions, or the right answers (SQuAD's, in the task's file) are not here.
+    """
+    from clozelab.metrics import glue, squad
+    from clozelab.metrics.entities import entity_scores, tag_scores
+
+    if (run.folder / "predictions.json").is_file():
+        said = read_answers(run.folder / "predictions.jsonl")
+        texts = dict(zip(said.ids, said.predictions, strict=True))
+        unanswerable, answers = _golds(run, said.ids, data_dir)
+        found = squad.score_v2(answers, texts) if unanswerable else squad.score_v1(answers, texts)
+        return {f"validation/{key}": value for key, value in found.items() if f"validation/{key}" in run.scores}
+    files = sorted(run.folder.glob("predictions*.jsonl"))
+    if not files:
+        raise ValueError(f"{run.place} has no predictions")
+    scores: dict[str, float] = {}
+    for path in files:
+        said, other = read_answers(path), path.stem.removeprefix("predictions").removeprefix("_")
+        prefix = f"validation/{other}_" if other else "validation/"
+        names = [key.removeprefix(prefix) for key in run.scores if key.startswith(prefix)]
+        labels = said.labels or []
+        if labels and isinstance(labels[0], list):
+            found = (entity_scores if "f1" in names else tag_scores)(said.predictions, labels)
+        else:
+            are_numbers = bool(labels) and isinstance(labels[0], float | int)
+            pair = said.predictions, labels
+            sides = [np.array(one, float) for one in pair] if are_numbers else _indices(run, *pair)
+            found = glue.score([name for name in names if name in glue.SCORERS], *sides)
+        scores |= {f"{prefix}{name}": value for name, value in found.items() if name in names}
+    return scores
+
+
+def _questions(one: Record, two: Record, first: Answers, second: Answers, data_dir: str | None) -> PairedTest:
+    """F1 of each question, against the golds of the file that the first run was scored on."""
+    from clozelab.metrics import squad
+
+    unanswerable, answers = _golds(one, first.ids, data_dir)
     each = []
     for record, run in ((one, first), (two, second)):
         texts = dict(zip(run.ids, run.predictions, strict=True))
