@@ -423,7 +423,6 @@ FORGERIES: dict[str, tuple[str, Callable[[str], str], str]] = {
                "validation/loss is 3.4, and metrics.csv gives 4.4"),
     "a bomb of anchors": ("pretrain/mlm/seed-1/config.yaml", lambda _: BOMB, "holds more than 100000 values"),
     "the table": ("results.csv", lambda text: text.replace(",True,", ",False,", 1), "results.csv says"),
-    "a verdict": ("looks.jsonl", lambda text: text.replace("inconclusive", "holds", 1), "holds was noted, and it is"),
 }  # fmt: skip
 
 
@@ -433,7 +432,7 @@ def test_an_honest_pack_is_what_it_says_and_what_is_flipped_is_named(packed: Any
     words = ["verify", "retrain=false"]
     status, said = say([*words, str(pack)], capsys)
     assert status == 0 and "is what it says, as far as it was checked" in said and "wrong:" not in said
-    assert "18 configurations" in said and "12 scores against predictions" in said and "verdicts" in said
+    assert "18 configurations" in said and "12 scores against predictions" in said and "lines of results.csv" in said
     for name, (file, change, message) in FORGERIES.items():
         other = Path(shutil.copy(pack, tmp_path / "forged.zip"))
         forged(other, file, change)

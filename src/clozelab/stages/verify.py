@@ -5,7 +5,7 @@ own and a temporary folder, up to the step of its last one. So what is tested is
 masks, dropout, kernels.
 
 A pack may be forged, and its manifest with it. So what is in it is held against what else is in it: a configuration
-against its fingerprint, its command and its file, a score against the predictions, verdicts against the runs. One run
+against its fingerprint, its command and its file, a score against the predictions, the table against the runs. One run
 that chance chooses is trained again as a whole, by the words of its record, if an experiment's file might say them.
 """
 
@@ -21,13 +21,11 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
 
@@ -35,15 +33,16 @@ from clozelab.corpus.files import digest, file_sha256
 from clozelab.launch.experiments import check_file
 from clozelab.metrics.glue import CORRELATIONS
 from clozelab.runs.fingerprint import HIDDEN, encoder_fingerprint, flatten, identity_of
-from clozelab.runs.packs import RESULTS, RUNS
+from clozelab.runs.packs import RESULTS
 from clozelab.runs.record import CONFIG_FILE, Record, changes, read_record, write_record
 from clozelab.stages.compare import open_run
-from clozelab.stages.travel import Parcel, open_parcel, results_of, table_of
+from clozelab.stages.travel import Parcel, open_parcel, results_of
 from clozelab.suggestions import duration, key_of
 from clozelab.terminal import Words, make_console, path_of, say, verb
 from clozelab.training.host import host_facts
 from clozelab.training.measuring import read_rows
 from clozelab.training.stopping import TERMINATED, die_with_parent
+from clozelab.verdicts.experiment import read_yaml
 
 HELP = """clozelab verify RUN
 clozelab verify FILE [retrain=false] [seed=1] [data_dir=FOLDER] [cache_dir=FOLDER]
@@ -56,9 +55,9 @@ To the bit on a CPU, or with trainer.deterministic=true, where machine and torch
 digest, and figures within 1 %.
 
 Of a pack (FILE): every checksum; each configuration against its fingerprint, its file and its command; each encoder
-that was fine-tuned; every score against the predictions, by the official scorers; the table and the verdicts. Then one
-run is trained again from its beginning and compared: to the bit, or, on another kind of machine, its batches and its
-headline score within 5 %. Says what was found, what was checked, and what could not be.
+that was fine-tuned; every score against the predictions, by the official scorers; the table. Then one run is trained
+again from its beginning and compared: to the bit, or, on another kind of machine, its batches and its headline score
+within 5 %. Says what was found, what was checked, and what could not be.
 
   retrain=false     trains nothing
   seed=1            which run is drawn
@@ -161,12 +160,8 @@ def verify_pack(path: Path, values: Mapping[str, str]) -> int:
         parcel, damaged = open_parcel(path, Path(place) / "pack")
         checksums = [f"{name}: its sha256 is not the one in the manifest" for name in damaged]
         found: list[Found] = [(f"{len(parcel.manifest.files)} checksums", checksums, [])]
-        checks: list[Callable[[Parcel], Found]] = [
-            check_records,
-            check_encoders,
-            partial(check_scores, data_dir=data_dir),
-            check_table,
-        ]
+        scores = partial(check_scores, data_dir=data_dir)
+        checks: list[Callable[[Parcel], Found]] = [check_records, check_encoders, scores, check_table]
         if values.get("retrain") != "false":
             own = {"data_dir": data_dir} | {key: values[key] for key in ("cache_dir",) if key in values}
             checks.append(partial(train_one_again, place=Path(place), seed=int(values.get("seed", "1")), own=own))
@@ -207,7 +202,7 @@ def _apart(record: Record) -> Iterator[str]:
     values = {key: value for key, value in flatten(record.config).items() if "(sha256" not in str(value)}
     sources = {"its command": {key_of(word): word.partition("=")[2] for word in record.overrides}}
     if (file := record.folder / CONFIG_FILE).is_file():
-        sources[CONFIG_FILE] = flatten(yaml.safe_load(file.read_text(encoding="utf-8")))
+        sources[CONFIG_FILE] = flatten(read_yaml(file))
     for where, said in sources.items():
         for key in said.keys() & values.keys():
             pair = str(values[key]), str(said[key]).strip("'\"")
@@ -267,30 +262,13 @@ def check_scores(parcel: Parcel, data_dir: str) -> Found:
 
 
 def check_table(parcel: Parcel) -> Found:
-    """results.csv made again, and the last verdicts that were noted at these seeds."""
-    from clozelab.verdicts.judging import LOOKS_FILE, Look, judge
-
-    wrong, missing = list[str](), list[str]()
+    """results.csv, made again from the records."""
     (parcel.folder / "again").mkdir()
     again = results_of(parcel.manifest, parcel.records, parcel.experiment, parcel.folder / "again")
     lines, theirs = (path.read_text(encoding="utf-8").splitlines() for path in (again, parcel.folder / RESULTS))
-    apart = next(((mine, other) for mine, other in zip_longest(lines, theirs, fillvalue="") if mine != other), None)
-    wrong += [f"{RESULTS} says {apart[1]!r}, and the records say {apart[0]!r}"] if apart else []
-    table = table_of(parcel.manifest, parcel.records, parcel.experiment)
-    if not table.experiment.claims:
-        return f"{len(lines) - 1} lines of {RESULTS}", wrong, missing
-    path, looks = parcel.folder / RUNS / parcel.manifest.root / LOOKS_FILE, list[Look]()
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        with suppress(TypeError, ValueError):
-            looks.append(Look(**json.loads(line)))
-    judged = judge(table, looks)
-    seeds = {key: one for judgement in judged for key, one in judgement.seeds.items()}
-    if not (noted := [look.verdicts for look in looks if look.seeds == seeds][-1:]):
-        return f"{len(lines) - 1} lines of {RESULTS}", wrong, ["verdicts: none was noted at these seeds"]
-    for one in judged:
-        before = noted[0].get(name := f"{one.claim.text} ({one.judged_on})", "nothing")
-        wrong += [f"{name}: {before} was noted, and it is {one.verdict}"] if before != one.verdict else []
-    return f"{len(lines) - 1} lines of {RESULTS}, {len(judged)} verdicts", wrong, missing
+    apart = next((one for one in zip_longest(lines, theirs, fillvalue="") if one[0] != one[1]), None)
+    wrong = [f"{RESULTS} says {apart[1]!r}, and the records say {apart[0]!r}"] if apart else []
+    return f"{len(lines) - 1} lines of {RESULTS}", wrong, []
 
 
 def train_one_again(parcel: Parcel, place: Path, seed: int, own: Mapping[str, str]) -> Found:
