@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from clozelab.config import check_config, kept_step, scaled
 from clozelab.corpus.files import digest
 from clozelab.launch import sweep
-from clozelab.launch.experiments import ExperimentSource
+from clozelab.launch.experiments import ExperimentSource, sweeps_in
 from clozelab.launch.jobs import planned_jobs
 from clozelab.models.config import EncoderConfig
 from clozelab.runs.find import kept_steps, trained_by
@@ -41,8 +41,13 @@ TABLE5 = EXPERIMENTS_DIR / "table5_pretraining_tasks"
 SMALL_WORLD = "dials"
 """The scale of one experiment, whose tasks are its own."""
 SCALES = sorted({path.stem for path in (CONF_DIR / "scale").glob("*.yaml")} - {SMALL_WORLD})
-STAGES = ("pretrain", "finetune")
-DELTAS = {"pretrain": "arm", "finetune": "row"}
+DELTAS = {"pretrain": "arm", "finetune": "row", "evaluate": "measured"}
+
+
+@cache
+def stages_of(folder: Path) -> tuple[str, str]:
+    """Pre-training, and what its rows are scored by first: fine-tuning, or measures where there is none."""
+    return "pretrain", next(stage for stage in sweeps_in(folder) if stage != "pretrain")
 
 
 @cache
@@ -132,7 +137,9 @@ def tasks_at(scale: DictConfig) -> set[str]:
     """The tasks that any experiment is fine-tuned on at a scale, and those that the scale names for others."""
     own = scale.finetune
     named = {*own.tasks.split(","), *own.glue_tasks.split(","), *own.benchmarks.values()}
-    jobs = [job for name in list_experiments() for job in jobs_at(EXPERIMENTS_DIR / name, "finetune", scale, "task")]
+    folders = [EXPERIMENTS_DIR / name for name in list_experiments()]
+    tuned = [folder for folder in folders if "finetune" in stages_of(folder)]
+    jobs = [job for folder in tuned for job in jobs_at(folder, "finetune", scale, "task")]
     return named | {word.removeprefix("task=") for (word,) in jobs}
 
 
@@ -150,7 +157,7 @@ def cost_table(name: str) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize("name", list_experiments())
 def test_paper_yaml_and_readme(name: str) -> None:
     experiment = load_experiment(find_experiment(name))
-    assert {row.name for row in experiment.rows} == {*deltas(experiment.folder, "finetune")}
+    assert {row.name for row in experiment.rows} == {*deltas(experiment.folder, stages_of(experiment.folder)[1])}
     assert {row.arm for row in experiment.rows} - {None} == {*deltas(experiment.folder, "pretrain")}
     readme = (experiment.folder / "README.md").read_text()
     assert all(row.label in readme for row in experiment.rows)
@@ -161,7 +168,8 @@ def test_paper_yaml_and_readme(name: str) -> None:
 def test_every_row_of_its_own_has_a_floor(name: str) -> None:
     """An arm's rows name one: fresh weights, and the head that they have; it is fine-tuned by the same sweep."""
     experiment = load_experiment(find_experiment(name))
-    swept = str(master(experiment.folder, "finetune").hydra.sweeper.params.row).split(",")
+    stage = stages_of(experiment.folder)[1]
+    swept = str(master(experiment.folder, stage).hydra.sweeper.params[DELTAS[stage]]).split(",")
     for row in experiment.rows:
         if row.arm is None:
             continue
@@ -218,12 +226,14 @@ def _stand_in_for(task: str) -> str | None:
 
 
 def scales_of(name: str) -> list[str]:
-    return [SMALL_WORLD] if name == "two_sides" else SCALES
+    worlds = {"two_sides": [SMALL_WORLD], "zero_shot": [scale for scale in SCALES if scale != "demo"]}  # own data alone
+    return worlds.get(name, SCALES)
 
 
 @pytest.mark.parametrize(("name", "scale"), [(name, scale) for name in list_experiments() for scale in scales_of(name)])
 def test_sweeps_have_the_declared_number_of_jobs(name: str, scale: str) -> None:
-    counts = tuple(len(jobs_at(EXPERIMENTS_DIR / name, stage, scale_values(scale))) for stage in STAGES)
+    folder = EXPERIMENTS_DIR / name
+    counts = tuple(len(jobs_at(folder, stage, scale_values(scale))) for stage in stages_of(folder))
     assert counts == cost_table(name)[scale]
 
 
@@ -231,16 +241,16 @@ def test_sweeps_have_the_declared_number_of_jobs(name: str, scale: str) -> None:
 def test_every_arm_and_row_composes_at_every_scale(name: str) -> None:
     folder = EXPERIMENTS_DIR / name
     arms = deltas(folder, "pretrain")
-    for stage, key in (("pretrain", "arm"), ("finetune", "row")):
+    for stage, key in zip(stages_of(folder), ("arm", "row"), strict=True):
         for delta in deltas(folder, stage):
             config = with_delta(folder, stage, delta)
             check_targets(config)
             values = resolved(config, stage)
             assert values[key] == delta and values["experiment"] == name
-            if stage == "finetune":
+            if stage != "pretrain":
                 assert values["encoder_arm"] in (None, *arms)
     # Numbers are the scale's: each scale has to have them all, and sizes that can be built.
-    for scale, stage in product([*SCALES, SMALL_WORLD], STAGES):
+    for scale, stage in product([*SCALES, SMALL_WORLD], stages_of(folder)):
         assert resolved(at_scale(plain(folder, stage), scale), stage)["scale"]["name"] == scale
 
 
@@ -273,7 +283,7 @@ def test_arms_and_rows_differ_in_what_their_lines_say(name: str) -> None:
     """So that a table's own rows are comparable, and nothing else has to be let through for it."""
     folder = EXPERIMENTS_DIR / name
     differ_in = load_experiment(folder).differ_in
-    for stage in STAGES:
+    for stage in stages_of(folder):
         runs = {delta: recorded(folder, stage, delta) for delta in deltas(folder, stage)}
         settings = {delta: flatten(run.config) for delta, run in runs.items()}
         for first, second in combinations(runs, 2):
@@ -296,8 +306,9 @@ def test_every_arm_is_a_model_at_every_scale(name: str) -> None:
 @pytest.mark.parametrize("name", list_experiments())
 def test_what_finetuning_reads_is_what_pretraining_writes(name: str) -> None:
     folder = EXPERIMENTS_DIR / name
-    for row, scale in product(deltas(folder, "finetune"), SCALES):
-        config = delta_at(folder, "finetune", row, scale)
+    stage = stages_of(folder)[1]
+    for row, scale in product(deltas(folder, stage), SCALES):
+        config = delta_at(folder, stage, row, scale)
         if config.encoder_arm is None:
             continue
         run = delta_at(folder, "pretrain", config.encoder_arm, scale)
