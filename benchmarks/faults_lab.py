@@ -95,7 +95,7 @@ class Trial:
             plant()
             begin()
             with taken_signals(interrupt):
-                return cli._guarded(lambda: cli._job("pretrain", config), "pretrain")
+                return cli._guarded(lambda: cli.job("pretrain", config), "pretrain")
 
         return fork(work, self.log)
 

@@ -345,10 +345,12 @@ def shared_arms(scale: str) -> set[frozenset[str]]:
     wide = {"table7_feature_based_ner/mlm_nsp", "table8_masking/mask80_same10_random10"}
     tables = ["table1_glue", "table2_squad_v1", "table3_squad_v2", "table4_swag", "table5_pretraining_tasks"]
     default = {"roberta_nsp_x_format/pairs_nsp", "family/bert", *(f"{table}/mlm_nsp" for table in tables)}
+    same = ["table5_pretraining_tasks", "figure5_training_steps"]
+    if scale in scales_of("zero_shot"):
+        default, same = default | {"zero_shot/mlm_nsp"}, [*same, "zero_shot"]
     others = [
-        {f"{name}/mlm" for name in ("table5_pretraining_tasks", "figure5_training_steps")}
-        | {"roberta_nsp_x_format/pairs"},
-        {f"{name}/ltr" for name in ("table5_pretraining_tasks", "figure5_training_steps")},
+        {f"{name}/mlm" for name in same} | {"roberta_nsp_x_format/pairs"},
+        {f"{name}/ltr" for name in same},
         {"roberta_nsp_x_format/full_sentences", "masking_rate/rate15"},
     ]
     if scale in ("demo", "laptop"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +217,7 @@ def judge(
     pretrainings: Iterable[Mapping[str, Any]],
     finetunings: Iterable[Mapping[str, Any]],
     *,
-    claims: Collection[str],
+    claims: Iterable[str],
 ) -> list[dict[str, Any]]:
     """The project's judgement of every claim of an experiment on runs that are known from a results.csv alone.
 
@@ -226,7 +226,7 @@ def judge(
         pretrainings: complete runs: arm, seed, facts (key -> number).
         finetunings: complete runs: row, task, stand_in_for, synthetic, pretrain_seed, seed, learning_rate, metric
             (the headline's), scores (key -> percent), majority, collapsed.
-        claims: texts of those to be judged.
+        claims: texts of those to be judged, in their order then; none was primary.
 
     Returns:
         One entry a claim and data set; numbers in points, None where there is none.
@@ -234,7 +234,8 @@ def judge(
     root = Path("nowhere")
     # How rows were made is not in the file; no settings at all bar nothing.
     paper = load_experiment(experiment)
-    judged = type(paper.claims)(one for one in paper.claims if one.text in claims)
+    known = {one.text: one.model_copy(update={"primary": False}) for one in paper.claims}
+    judged = type(paper.claims)(known[text] for text in claims if text in known)
     paper = paper.model_copy(update={"matched_by": "none", "claims": judged})
     records = []
     for one in pretrainings:

@@ -34,7 +34,9 @@ def rejudge(report: str) -> list[dict[str, Any]]:
         lines = list(csv.DictReader(file))
     assert all(line["status"] == "complete" for line in lines), f"{report}: a run that is not complete"
     read = _read if "experiment" in lines[0] else _read_first
-    old = {line["claim"] for line in published(report)}  # younger claims were not judged in it, nor in its corrections
+    old = dict.fromkeys(
+        line["claim"] for line in published(report)
+    )  # younger claims were not judged in it, nor in its corrections
     found = doors.judge(ROOT / "experiments" / REPORTS[report], *read(lines), claims=old)
     for mine, theirs in zip(found, published(report), strict=True):
         assert mine["verdict"] == theirs["verdict"], (report, mine, theirs)
