@@ -317,7 +317,7 @@ def test_terminal_table(tmp_path: Path) -> None:
 
 def test_a_pipe_has_one_line_a_job(tmp_path: Path) -> None:
     screen = io.StringIO()
-    jobs = [job(tmp_path, "one", "sleep 0.1"), job(tmp_path, "two", "exit 3"), job(tmp_path, "three", "sleep 0.1")]
+    jobs = [job(tmp_path, "one", "sleep 0.1"), job(tmp_path, "two", "exit 3"), job(tmp_path, "three" * 20, "sleep 0.1")]
     ProcessPool(jobs, at_once=1, grace_seconds=1, console=Console(file=screen)).run()
     first, second, third = screen.getvalue().splitlines()
     assert first == "complete  one after 0 s  (1 of 3, about 0 s left)"

@@ -266,7 +266,7 @@ class ProcessPool:
             return
         ended = f" after {duration(job.seconds)}  ({self._progress()})"
         after = {"running": "", "held": f": {job.message}"}.get(job.state, ended)
-        self.console.print(f"{job.state:>8}  {job.name}{after}", markup=False, highlight=False)
+        self.console.print(f"{job.state:>8}  {job.name}{after}", markup=False, highlight=False, soft_wrap=True)
 
     def _progress(self) -> str:
         """Jobs that have ended, of all, and the time that the rest takes if they go on like those before them."""
