@@ -57,6 +57,8 @@ def main(said: Words) -> int:
     from clozelab.runs.record import read_record
 
     name, to = said.names[0], said.values.get("to")
+    if to and Path(to).exists() and not (Path(to) / "config.json").is_file() and any(Path(to).iterdir()):
+        raise ValueError(f"export: {to} is there, and is no model's folder; give to= another name")
     places = (Path(name), Path(name).parent)  # RUN, or RUN/encoder
     record = next((found for place in places if place.is_dir() and (found := read_record(place))), None)
     is_stopped = record is not None and record.stage == "pretrain" and not (record.folder / "encoder").is_dir()
@@ -69,8 +71,6 @@ def main(said: Words) -> int:
         source = find_model(name, from_hub=said.values.get("hub") == "true")
     if to is None:
         raise ValueError("export: say where the model goes, to=FOLDER")
-    if Path(to).exists() and not (Path(to) / "config.json").is_file() and any(Path(to).iterdir()):
-        raise ValueError(f"export: {to} is there, and is no model's folder; give to= another name")
     model = read_model(source)
     has_head = said.values.get("head") != "false" and form != "sentence_transformers"
     write(Path(to), model, record, form=form, pooling=pooling, has_head=has_head)
