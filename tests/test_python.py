@@ -119,7 +119,7 @@ def test_a_run_predicts_its_own_validation_file_as_it_was_scored(
     assert [int(line.split("\t")[0]) for line in lines] == answers
     assert said(capsys, run, *words, f"output={tmp_path / 'out.jsonl'}") == []
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [record["text"] for record in records] == [*table.sentence] and records[0]["label"] in "01"
+    assert [record["text"] for record in records] == [*table.sentence] and records[0]["prediction"]["label"] in "01"
     # The test files of the task, as predict_test=true would have written them:
     assert [Path(one).parent.name for one in said(capsys, run, "--test")] == ["test_predictions"]
 
@@ -131,16 +131,16 @@ def test_what_predict_prints_and_writes(
     (line,) = said(capsys, encoder, "text=the [MASK] saw the [MASK]", "top_k=2")
     assert [len(part.split()) for part in line.split("\t")] == [4, 4]
     (line,) = said(capsys, encoder, "text=one", "pair=two", "do=next", "--json")
-    assert json.loads(line).keys() == {"text", "pair", "label", "probability", "probabilities"}
+    assert json.loads(line)["prediction"].keys() == {"label", "probability", "probabilities"}
     monkeypatch.setattr("sys.stdin", io.StringIO("a text\nanother text\n"))
     assert said(capsys, encoder, "input=-", "do=embed", f"output={tmp_path / 'v.npy'}") == []
     vectors = clozelab.load(encoder).embed(["a text", "another text"])
     assert np.array_equal(np.load(tmp_path / "v.npy"), vectors)
-    (tmp_path / "in.jsonl").write_text('{"text": "a text", "id": 7}\n{"text": "another text"}\n')
+    (tmp_path / "in.jsonl").write_text('{"text": "a text", "id": 7, "log_probability": 1}\n{"text": "another text"}\n')
     said(capsys, encoder, f"input={tmp_path / 'in.jsonl'}", "do=embed", f"output={tmp_path / 'v.parquet'}")
     assert np.array_equal(np.stack(pandas.read_parquet(tmp_path / "v.parquet").embedding), vectors)
     (line, _) = said(capsys, encoder, f"input={tmp_path / 'in.jsonl'}", "do=score", "--json")
-    assert json.loads(line)["id"] == 7 and json.loads(line)["log_probability"] < 0
+    assert json.loads(line)["id"] == 7 and json.loads(line)["prediction"]["log_probability"] < 0
 
 
 def test_what_predict_refuses(page: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -104,6 +104,7 @@ def test_a_head_without_weights_is_not_made_up(tmp_path, tiny_config, capsys):
         (["m", "to=out", "head=no"], "export: head=no; choose true, false"),
         (["m"], "say where the model goes"),
         (["m", "to=full"], "full is there, and is no model's folder"),
+        (["m", "to=m/config.json"], "config.json is there, and is no model's folder"),
         (["m", "to=full", "checkpoint=true"], "full is there, and is no model's folder"),
         (["causal", "to=out", "format=sentence_transformers", "pooling=cls"], "sees only itself; choose mean"),
     ],

@@ -43,6 +43,7 @@ POLL_SECONDS = 0.02
 REDRAW_SECONDS = 0.5
 LOOK_AGAIN_SECONDS = 2.0
 TRY_AGAIN_SECONDS = 30.0  # where this machine does not list who holds the folder, and only a new process can find out
+UNFINISHED, WRONG = ("waiting", "running", "held"), ("failed", "stopped", "held", "left")
 SHOWN_ROWS = 24
 BAR_WIDTH = 30
 LOG_HEAD = re.compile(r"^[\d:-]+ [A-Z] ")  # time and level of a line of log
@@ -270,7 +271,7 @@ class ProcessPool:
 
     def _progress(self) -> str:
         """Jobs that have ended, of all, and the time that the rest takes if they go on like those before them."""
-        left = [job.seconds for job in self.jobs if job.state in ("waiting", "running", "held")]
+        left = [job.seconds for job in self.jobs if job.state in UNFINISHED]
         took = [job.seconds for job in self.jobs if job.state == "complete"]
         said = f"{len(self.jobs) - len(left)} of {len(self.jobs)}"
         if not left or not took:
@@ -282,18 +283,15 @@ class ProcessPool:
     def _table(self) -> Group:
         """A bar for all jobs, and a line for each that runs or went wrong, none wider than the terminal."""
         states = Counter(job.state for job in self.jobs)
-        done = sum(states[state] for state in states if state not in ("waiting", "running", "held"))
-        wrong = "".join(
-            f", {states[state]} {state}" for state in ("failed", "stopped", "held", "left") if states[state]
-        )
+        done = sum(count for state, count in states.items() if state not in UNFINISHED)
+        wrong = "".join(f", {states[state]} {state}" for state in WRONG if states[state])
         head = Table.grid(padding=(0, 1))
         head.add_row(ProgressBar(len(self.jobs), done, width=BAR_WIDTH), f"{self._progress()}{wrong}")
         jobs = Table.grid(padding=(0, 1))
         for justify in ("left", "left", "right", "left"):
             jobs.add_column(justify=justify, no_wrap=True, overflow="ellipsis")
-        for job in [one for one in self.jobs if one.state in ("running", "failed", "stopped", "held", "left")][
-            :SHOWN_ROWS
-        ]:
+        shown = [job for job in self.jobs if job.state in ("running", *WRONG)]
+        for job in shown[:SHOWN_ROWS]:
             used, said = duration(job.seconds), "".join(_tail(job.log)[-1:])
             used, said = ("", job.message) if job.state == "held" else (used, said)
             jobs.add_row(f"[{STYLES[job.state]}]{job.state}[/]", job.name, used, escape(LOG_HEAD.sub("", said)))

@@ -57,7 +57,12 @@ def main(said: Words) -> int:
     from clozelab.runs.record import read_record
 
     name, to = said.names[0], said.values.get("to")
-    if to and Path(to).exists() and not (Path(to) / "config.json").is_file() and any(Path(to).iterdir()):
+    if (
+        to
+        and Path(to).exists()
+        and not (Path(to) / "config.json").is_file()
+        and (Path(to).is_file() or any(Path(to).iterdir()))
+    ):
         raise ValueError(f"export: {to} is there, and is no model's folder; give to= another name")
     places = (Path(name), Path(name).parent)  # RUN, or RUN/encoder
     record = next((found for place in places if place.is_dir() and (found := read_record(place))), None)

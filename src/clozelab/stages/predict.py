@@ -31,7 +31,7 @@ model does its task; of others a text with the mask token is filled, and do= say
   input=FILE     a text a line, or two between a tab (pairs; a question and its passage). .jsonl: an object a line with
                  text, and pair or question; words for a tagger; passages for several. - is what is piped in
   output=FILE    .jsonl, or one line of text each; embeddings also as .npy or .parquet
-  --json         print JSON lines
+  --json         print JSON lines: what was read, and `prediction`
   top_k=N        of masks (5) and answers (1)
   pooling=KIND   of embeddings: mean, cls, last4; layer=N takes another layer than the last
   stride=N       classify and embed longer texts in windows N tokens apart
@@ -86,7 +86,9 @@ def main(said: Words) -> int:
         write_table(out, [vector for _, vector in found] if act == "embed" else None)
         return 0
     as_json = "json" in said.flags or act in ("embed", "states") or (out is not None and out.suffix == ".jsonl")
-    lines = (json.dumps(record | plain(one), ensure_ascii=False) if as_json else shown(one) for record, one in found)
+    # Apart from the record, whose own label or text would be lost.
+    said_of = (({**record, "prediction": plain(one)}, one) for record, one in found)
+    lines = (json.dumps(whole, ensure_ascii=False) if as_json else shown(one) for whole, one in said_of)
     if out is not None:
         write_whole(out, lines)
         return 0
