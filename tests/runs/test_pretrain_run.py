@@ -233,7 +233,7 @@ def stop_in(step: int) -> Any:
     return stop
 
 
-@pytest.mark.parametrize("step", [1, 5, 9])
+@pytest.mark.parametrize("step", [1, 5, pytest.param(9, marks=pytest.mark.slow)])
 def test_stopped_run_ends_with_the_same_bits(
     workplace: Path, whole_run: Path, tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +266,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("damage", [cut, empty, flip])
+@pytest.mark.parametrize("damage", [cut, pytest.param(empty, marks=pytest.mark.slow), flip])
 def test_a_run_passes_over_a_damaged_newest_checkpoint_and_ends_with_the_same_bits(
     workplace: Path, whole_run: Path, tmp_path: Path, damage: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -306,7 +306,7 @@ def test_the_digest_of_batches_tells_seeds_and_texts_apart(workplace: Path, whol
     assert len(set(digests.values())) == 3
 
 
-@pytest.mark.parametrize("objective", ["mlm_nsp", "ltr"])
+@pytest.mark.parametrize("objective", ["mlm_nsp", pytest.param("ltr", marks=pytest.mark.slow)])
 def test_a_simple_language_is_learnt(tmp_path: Path, objective: str) -> None:
     """A document repeats one word: the held-out loss falls far below the corpus's unigram entropy."""
     draw, words = random.Random(0), ["".join(pair) for pair in itertools.product("bcdfg", "aeiou")]
@@ -509,6 +509,7 @@ def stop_from_outside(words: list[str], run_dir: Path, cwd: Path | None = None) 
     return process.wait(timeout=120)
 
 
+@pytest.mark.slow
 def test_killed_process_goes_on(workplace: Path, tmp_path: Path) -> None:
     """SIGTERM from outside: exit status 143, a checkpoint, and the same bits after going on."""
     changes = {"phases": LONG, "validation.interval_steps": 100}
@@ -524,7 +525,6 @@ def test_killed_process_goes_on(workplace: Path, tmp_path: Path) -> None:
 
 GROWTH = {"ddp": "tile", "fsdp": "none"}
 """Sharded embeddings cannot be tiled."""
-STRATEGIES = ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)]
 
 
 @pytest.mark.slow
@@ -555,15 +555,17 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     workplace: Path, tmp_path: Path, strategy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a stopped run, sharded or not: the very weights, in the usual layout; at the end the run's own folder."""
-    changes: dict[str, Any] = {"phases": LONG, "validation.interval_steps": 100}
+    steps = 100
+    phases = LONG.replace("steps: 250", f"steps: {steps}")
+    changes: dict[str, Any] = {"phases": phases, "validation.interval_steps": steps}
     if strategy:
         changes |= {"trainer": strategy, "trainer.accelerator": "cpu", "position_growth": GROWTH[strategy]}
     words, run_dir = command(workplace, Path("run"), **changes), tmp_path / "run"  # a relative path, as people write
-    assert stop_from_outside(words, run_dir, cwd=tmp_path) == 143
+    assert stop_from_outside(words, run_dir, cwd=tmp_path) == 143 and state(run_dir)["status"] == "interrupted"
     assert main(["export", str(run_dir)]) == 0
     saved = load_checkpoint(run_dir / "checkpoints" / "last.ckpt")
     folder = run_dir / "encoders" / f"step-{saved['global_step']}"
-    assert capsys.readouterr().out.splitlines()[-1] == str(folder) and 0 < saved["global_step"] < 250
+    assert capsys.readouterr().out.splitlines()[-1] == str(folder) and 0 < saved["global_step"] < steps
     prefix = "model.models.encoder.encoder."
     theirs = {
         name.removeprefix(prefix): value for name, value in saved["state_dict"].items() if name.startswith(prefix)
@@ -574,19 +576,19 @@ def test_a_checkpoint_becomes_a_folder_by_one_command(
     _, info = transformers.AutoModel.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"] and not info["mismatched_keys"]
     done = forked.run(words, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 0 and state(run_dir)["status"] == "complete", done.stderr[-3000:]
     assert main(["export", str(run_dir), f"to={tmp_path / 'last'}", "checkpoint=true"]) == 0
     for name in ("model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / "last" / name).read_bytes() == (run_dir / "encoder" / name).read_bytes(), name
     config, own = (
         json.loads((place / "config.json").read_text()) for place in (tmp_path / "last", run_dir / "encoder")
     )
-    assert config["clozelab"].pop("step") == 250 and config == own
+    assert config["clozelab"].pop("step") == steps and config == own
     checkpoints = run_dir / "checkpoints"
     cut(checkpoints / "last.ckpt")
     assert main(["export", str(run_dir), f"to={tmp_path / 'earlier'}", "checkpoint=true"]) == 0
     step = json.loads((tmp_path / "earlier" / "config.json").read_text())["clozelab"]["step"]
-    assert step == load_checkpoint(checkpoints / "previous.ckpt")["global_step"] < 250
+    assert step == load_checkpoint(checkpoints / "previous.ckpt")["global_step"] < steps
     assert (checkpoints / "last.ckpt").exists(), "the run may be training: what is damaged is its own to put aside"
     # The text was edited since: a vocabulary learnt today would be written beside the weights.
     (run_dir / "run.json").write_text(json.dumps(state(run_dir) | {"inputs": {"corpus": "of other text"}}))
@@ -613,7 +615,8 @@ def test_only_a_run_of_its_own_checkpoint_is_exported(
     assert "is no pre-training run with a checkpoint" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str) -> None:
     """The same global batch on two gloo processes: losses within 1e-5 at every step, and the same weights."""
     still = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
@@ -622,17 +625,43 @@ def test_two_processes_equal_one(workplace: Path, tmp_path: Path, strategy: str)
     two = command(workplace, tmp_path / "two", **{"trainer": strategy, "trainer.accelerator": "cpu"}, **still)
     done = forked.run(two, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    one_rows, two_rows = ({row[:2]: float(row[2]) for row in rows(tmp_path / name)} for name in ("one", "two"))
-    assert one_rows.keys() == two_rows.keys()
-    for key, value in one_rows.items():
-        assert two_rows[key] == pytest.approx(value, abs=1e-5, rel=1e-5), key
-    ours, theirs = tensors(tmp_path / "two"), tensors(tmp_path / "one")
+    assert_near(tmp_path / "two", tmp_path / "one")
+
+
+def test_one_process_goes_on_as_two(workplace: Path, tmp_path: Path) -> None:
+    """The quick form of the two tests around it: seven steps of two processes in both phases, with validation."""
+    still = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
+    still |= {"position_growth": GROWTH["ddp"]}
+    run_dir = tmp_path / "run"
+    one = still | {"phases": PHASES.replace("micro_batch_size: 3", "micro_batch_size: 8")}
+    with pytest.raises(TrainingInterruptedError):
+        run_here(workplace, run_dir, **one, stop_after_step=3)
+    two = command(workplace, run_dir, **{"trainer": "ddp", "trainer.accelerator": "cpu"}, **still)
+    done = forked.run(two, env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "goes on in another layout" in done.stderr and "trainer.devices was 1 and is 2" in done.stderr
+    assert [one["trainer.devices"] for one in state(run_dir)["facts"]["earlier_layouts"]] == [1]
+    run_here(workplace, tmp_path / "whole", **still)
+    assert_near(run_dir, tmp_path / "whole")
+    ours, theirs = (load_checkpoint(one / "checkpoints/last.ckpt") for one in (run_dir, tmp_path / "whole"))
+    assert ours["state_dict"].keys() == theirs["state_dict"].keys(), "one process can read what two have written"
+
+
+def assert_near(changed: Path, whole: Path) -> None:
+    """Every figure within 1e-5, the same instances, and the same weights."""
+    mine, others = ({row[:2]: float(row[2]) for row in rows(folder)} for folder in (changed, whole))
+    assert mine.keys() == others.keys()
+    for key, value in others.items():
+        assert mine[key] == pytest.approx(value, abs=1e-5, rel=1e-5), key
+    for fact in ("batches_seen", "tokens"):
+        assert state(changed)["facts"][fact] == state(whole)["facts"][fact]
+    ours, theirs = tensors(changed), tensors(whole)
     for name in theirs:
         torch.testing.assert_close(ours[name], theirs[name], atol=1e-5, rtol=0)
-    assert state(tmp_path / "two")["facts"]["tokens"] == state(tmp_path / "one")["facts"]["tokens"]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_run_goes_on_with_other_devices(workplace: Path, tmp_path: Path, strategy: str) -> None:
     """Two processes, one with other micro-batches, two again: each instance once, and losses as if undisturbed."""
     still = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
@@ -647,15 +676,7 @@ def test_a_run_goes_on_with_other_devices(workplace: Path, tmp_path: Path, strat
     assert "goes on in another layout" in done.stderr and "trainer.devices was 1 and is 2" in done.stderr
     assert [one["trainer.devices"] for one in state(run_dir)["facts"]["earlier_layouts"]] == [2, 1]
     run_here(workplace, tmp_path / "whole", **still)
-    changed, whole = ({row[:2]: float(row[2]) for row in rows(tmp_path / name)} for name in ("run", "whole"))
-    assert changed.keys() == whole.keys()
-    for key, value in whole.items():
-        assert changed[key] == pytest.approx(value, abs=1e-5, rel=1e-5), key
-    for key in ("batches_seen", "tokens"):
-        assert state(run_dir)["facts"][key] == state(tmp_path / "whole")["facts"][key]
-    ours, theirs = tensors(run_dir), tensors(tmp_path / "whole")
-    for name in theirs:
-        torch.testing.assert_close(ours[name], theirs[name], atol=1e-5, rtol=0)
+    assert_near(run_dir, tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
