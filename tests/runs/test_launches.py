@@ -147,6 +147,7 @@ def test_reproduce_leaves_the_note(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(reproduce, "all_complete", lambda steps: False)
     monkeypatch.setattr(reproduce, "run_steps", lambda steps, console: (130, True))
     words = [EXPERIMENT, "scale=demo", f"runs_dir={tmp_path}", "pretrain.seed=5", "finetune.task=mrpc"]
+    words += ["pretrain.arm=mlm", "finetune.row=mlm", "finetune.pretrain_seed=5", "finetune.seed=1"]
     root = tmp_path / EXPERIMENT / "demo"
     assert reproduce.main([*words, "--dry-run"]) == 0
     assert read_launches(root) == {}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +23,17 @@ from clozelab.training.measuring import read_rows
 
 OTHER_DROPOUT = """
 import sys
-from clozelab.training import checkpoints
-seeded = checkpoints.seed_forward
+from clozelab.modules import pretraining
+seeded = pretraining.seed_forward
 # As a restore would be that forgets where the random numbers were: behind step 6 dropout is drawn anew.
-checkpoints.seed_forward = lambda seed, step, *rest: seeded(seed if step < 6 else seed + 1, step, *rest)
+pretraining.seed_forward = lambda seed, step, *rest: seeded(seed if step < 6 else seed + 1, step, *rest)
 from clozelab.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 
 
-def train(words: list[str], run: Callable[..., subprocess.CompletedProcess[str]] = forked.run) -> None:
-    done = run(words, env=environment(), capture_output=True, text=True, timeout=300)
+def train(words: list[str]) -> None:
+    done = forked.run(words, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -48,7 +46,7 @@ def place(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  #
     train(command(folder, folder / "seed-1", **changes))
     train(command(folder, folder / "seed-2", seed=2, **changes))
     _, _, _, *words = command(folder, folder / "dropout", **changes)
-    train([sys.executable, "-c", OTHER_DROPOUT, *words], subprocess.run)  # a fork has imported the name already
+    train([sys.executable, "-c", OTHER_DROPOUT, *words])
     return folder
 
 

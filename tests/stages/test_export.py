@@ -178,7 +178,12 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+QUICK = ("bert", "causal bert, in windows, with rotary positions")
+
+
+@pytest.mark.parametrize(
+    "shape", [pytest.param(one, marks=[] if one in QUICK else [pytest.mark.slow]) for one in SHAPES]
+)
 def test_onnx_gives_the_outputs_of_the_model(tmp_path, tiny_config, shape):
     """On a batch of another size and length than the three that the export itself looks at."""
     onnxruntime = pytest.importorskip("onnxruntime")
