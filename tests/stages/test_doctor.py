@@ -96,13 +96,14 @@ def test_the_planner_s_speeds_tell_the_time(places: list[str], monkeypatch: pyte
         return [Speed(20_000.0, 60_000.0)] * len(requests)
 
     monkeypatch.setattr("clozelab.planning.cost.measured_speeds", speeds)
-    time = gather(EXPERIMENT, ["scale=demo", *places, ONE_ROW, "finetune.task=mrpc"]).budget
+    time = gather(EXPERIMENT, ["scale=demo", *places, *ONE_SEED, ONE_ROW, "finetune.task=mrpc"]).budget
     assert asked == [False, False], "the pre-flight times nothing"
     assert 60.0 < (time.stages["pre-training"] or 0.0) < 7200.0
 
 
 def test_wrong_settings_are_refusals(places: list[str]) -> None:
-    words = ["scale=demo", *places, "pretrain.model.max_position_embeddings=80", ONE_ROW, "finetune.task=mrpc"]
+    words = ["scale=demo", *places, *ONE_SEED, ONE_ROW, "finetune.task=mrpc"]
+    words += ["pretrain.model.max_position_embeddings=80"]
     subject = gather(EXPERIMENT, words)
     ((what, reason),) = subject.refusals
     assert what == "pre-training arm=mlm_nsp and 2 more" and "80 positions" in reason and not subject.arms
@@ -117,7 +118,7 @@ def test_missing_task_files_are_said_before_pretraining(places: list[str], tmp_p
     for name in ("glue/MRPC/train.tsv", "glue/MRPC/dev.tsv", "squad/train-v1.1.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    squad = gather(EXPERIMENT, words).refusals[-1]
+    (squad,) = [one for one in gather(EXPERIMENT, [*words[:-1], "task=squad_v1"]).refusals if one[0].startswith("task")]
     assert squad[0] == "task squad_v1" and "dev-v1.1.json" in squad[1]
 
 
@@ -139,7 +140,7 @@ def test_every_rows_settings_are_looked_at(places: list[str], tmp_path: Path) ->
         f"fine-tuning row={row} task=mrpc and 1 more" for row in ("ltr", "random")
     ]
     assert "head='liner' is unknown" in refusals[0][1] and "choose one of pretrained, random" in refusals[1][1]
-    assert gather(EXPERIMENT, words).refusals == []
+    assert gather(EXPERIMENT, [*words[:-2], "finetune.task=mrpc", "finetune.row=random"]).refusals == []
     table7 = tmp_path / "features"
     shutil.copytree(EXPERIMENTS_DIR / "table7_feature_based_ner", table7)
     path = table7 / "paper.yaml"
@@ -209,7 +210,8 @@ def test_a_lost_encoder_is_no_fault_of_the_task(places: list[str], tmp_path: Pat
 
 
 def test_the_hub_is_not_asked(places: list[str]) -> None:
-    words = ["scale=demo", *places, "data_dir=nowhere", "finetune.hub=true", ONE_ROW, "finetune.task=mrpc"]
+    words = ["scale=demo", *places, "data_dir=nowhere", *ONE_SEED, ONE_ROW, "finetune.task=mrpc", "pretrain.arm=mlm"]
+    words += ["finetune.hub=true"]
     subject = gather(EXPERIMENT, words)
     assert not subject.refusals and not subject.tasks
     assert [one.what for one in subject.noticed] == ["mrpc: its files come from the hub and are not looked at"]
