@@ -523,7 +523,7 @@ def test_generated_task_files_are_named_in_the_scores(finetune: Any, world: Path
         manifest.unlink()
 
 
-@pytest.mark.parametrize("stop", [None, 6])
+@pytest.mark.parametrize("stop", [None, pytest.param(6, marks=pytest.mark.slow)])
 def test_two_processes_equal_one(finetune: Any, save_encoder: Any, tmp_path: Path, stop: int | None) -> None:
     """gloo, dropout 0, batches that two ranks share unevenly: the same losses, and each example is scored once.
 
