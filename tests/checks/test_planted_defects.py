@@ -46,6 +46,12 @@ def with_corpus(subject: Subject, make: Make, corpus: Corpus) -> Subject:
     return replace(subject, arms=arms)
 
 
+@pytest.fixture
+def one_arm(subject: Subject) -> Subject:
+    """For defects of tasks and of the machine: arms are looked at by the tests of theirs."""
+    return replace(subject, arms=subject.arms[1:2])
+
+
 def test_a_sound_experiment_has_no_finding(subject: Subject) -> None:
     findings = list(examine(subject))
     assert {one.level for one in findings} == {OK}, [one for one in findings if one.level != OK]
@@ -342,11 +348,11 @@ def test_a_vocabulary_that_does_not_know_the_text(subject: Subject, corpus: Corp
     assert caught(with_corpus(subject, make, unknown)) == {"unknown tokens"}
 
 
-def test_a_task_in_another_case(subject: Subject, make: Make, tokenizer: Any) -> None:
+def test_a_task_in_another_case(one_arm: Subject, make: Make, tokenizer: Any) -> None:
     task = make("task", type(tokenizer)(tokenizer.vocabulary, lowercase=False))
     texts = {part: [text.upper() for text in found] for part, found in task.preview.validation.texts.items()}
     preview = replace(task.preview, validation=replace(task.preview.validation, texts=texts))
-    found = caught(replace(subject, tasks=[replace(task, preview=preview)]))
+    found = caught(replace(one_arm, tasks=[replace(task, preview=preview)]))
     assert found == {"unknown tokens"}
 
 
@@ -371,20 +377,20 @@ def exchanged(preview: Any, first: str, second: str) -> Any:
     return replace(preview, validation=replace(preview.validation, labels=labels))
 
 
-def test_exchanged_labels_between_files(subject: Subject, make: Make, tokenizer: Any) -> None:
+def test_exchanged_labels_between_files(one_arm: Subject, make: Make, tokenizer: Any) -> None:
     task = make("task", tokenizer)
     swapped = replace(task, preview=exchanged(task.preview, "entailment", "neutral"))
-    assert caught(replace(subject, tasks=[swapped])) == {"label map"}
-    (finding,) = [one for one in examine(replace(subject, tasks=[swapped])) if one.check == "label map"]
+    assert caught(replace(one_arm, tasks=[swapped])) == {"label map"}
+    (finding,) = [one for one in examine(replace(one_arm, tasks=[swapped])) if one.check == "label map"]
     assert "entailment -> neutral" in finding.what and "neutral -> entailment" in finding.what
     assert "contradiction ->" not in finding.what
 
 
-def test_a_turned_scale(subject: Subject, make: Make, tokenizer: Any) -> None:
+def test_a_turned_scale(one_arm: Subject, make: Make, tokenizer: Any) -> None:
     task = make("numbers", tokenizer)
     turned = [f"{5 - float(label):.1f}" for label in task.preview.validation.labels]
     preview = replace(task.preview, validation=replace(task.preview.validation, labels=turned))
-    assert caught(replace(subject, tasks=[replace(task, preview=preview)])) == {"label map"}
+    assert caught(replace(one_arm, tasks=[replace(task, preview=preview)])) == {"label map"}
 
 
 def relabelled(task: Any, split: str, labels: Sequence[str]) -> Any:
@@ -401,60 +407,60 @@ def relabelled(task: Any, split: str, labels: Sequence[str]) -> Any:
     ],
 )
 def test_wrong_label_files(
-    subject: Subject, make: Make, tokenizer: Any, split: str, change: Callable[..., list[str]], message: str
+    one_arm: Subject, make: Make, tokenizer: Any, split: str, change: Callable[..., list[str]], message: str
 ) -> None:
     task = make("task", tokenizer)
     wrong = relabelled(task, split, change(getattr(task.preview, split).labels))
-    spoilt = replace(subject, tasks=[wrong])
+    spoilt = replace(one_arm, tasks=[wrong])
     assert caught(spoilt) == {"labels"}
     assert any(message in one.what for one in examine(spoilt) if one.check == "labels")
 
 
-def test_label_maps_out_of_order(subject: Subject, make: Make, tokenizer: Any) -> None:
+def test_label_maps_out_of_order(one_arm: Subject, make: Make, tokenizer: Any) -> None:
     digits = make("task", tokenizer, names=("1", "0"))
-    assert caught(replace(subject, tasks=[digits])) == {"labels"}
-    assert caught(replace(subject, tasks=[make("task", tokenizer, names=("0", "1"))])) == set()
+    assert caught(replace(one_arm, tasks=[digits])) == {"labels"}
+    assert caught(replace(one_arm, tasks=[make("task", tokenizer, names=("0", "1"))])) == set()
     stored = replace(make("task", tokenizer), stored_label_names=["entailment", "neutral", "contradiction"])
-    assert caught(replace(subject, tasks=[stored])) == {"labels"}
+    assert caught(replace(one_arm, tasks=[stored])) == {"labels"}
     assert (
-        caught(replace(subject, tasks=[replace(stored, stored_label_names=["LABEL_0", "LABEL_1", "LABEL_2"])])) == set()
+        caught(replace(one_arm, tasks=[replace(stored, stored_label_names=["LABEL_0", "LABEL_1", "LABEL_2"])])) == set()
     )
 
 
-def test_numbers_on_another_scale(subject: Subject, make: Make, tokenizer: Any) -> None:
+def test_numbers_on_another_scale(one_arm: Subject, make: Make, tokenizer: Any) -> None:
     task = make("numbers", tokenizer)
     for change in (0.2, 20.0):
         labels = [f"{float(label) * change:g}" for label in task.preview.train.labels]
-        assert "labels" in caught(replace(subject, tasks=[relabelled(task, "train", labels)]))
+        assert "labels" in caught(replace(one_arm, tasks=[relabelled(task, "train", labels)]))
 
 
-def test_answers_that_are_not_there(subject: Subject, make: Make, tokenizer: Any) -> None:
+def test_answers_that_are_not_there(one_arm: Subject, make: Make, tokenizer: Any) -> None:
     for counts in ({"answer_not_in_passage": 10}, {"question_without_answer": 3}):
-        assert caught(replace(subject, tasks=[make("questions", tokenizer, **counts)])) == {"labels"}
+        assert caught(replace(one_arm, tasks=[make("questions", tokenizer, **counts)])) == {"labels"}
     repaired = make("questions", tokenizer, answer_offset_repaired=2)
-    assert caught(replace(subject, tasks=[repaired]), warning=True) == {"labels"}
+    assert caught(replace(one_arm, tasks=[repaired]), warning=True) == {"labels"}
 
 
-def test_no_disk(subject: Subject) -> None:
-    assert caught(replace(subject, budget=Budget("runs", 100_000))) == {"disk"}
+def test_no_disk(one_arm: Subject) -> None:
+    assert caught(replace(one_arm, budget=Budget("runs", 100_000))) == {"disk"}
     # What earlier runs hold already is not wanted a second time.
-    assert caught(replace(subject, budget=Budget("runs", 2_000_000, run_bytes=10**9))) == {"disk"}
-    assert caught(replace(subject, budget=Budget("runs", 2_000_000, run_bytes=10**9, used_bytes=10**9))) == set()
+    assert caught(replace(one_arm, budget=Budget("runs", 2_000_000, run_bytes=10**9))) == {"disk"}
+    assert caught(replace(one_arm, budget=Budget("runs", 2_000_000, run_bytes=10**9, used_bytes=10**9))) == set()
 
 
 def told_of_time(subject: Subject, stages: dict[str, float | None]) -> Finding:
     return next(check_time(replace(subject, budget=replace(subject.budget, stages=stages))))
 
 
-def test_days_of_work(subject: Subject) -> None:
+def test_days_of_work(one_arm: Subject) -> None:
     hour = 3600.0
-    short = told_of_time(subject, {"pre-training": 5 * hour, "fine-tuning": 18 * hour})
+    short = told_of_time(one_arm, {"pre-training": 5 * hour, "fine-tuning": 18 * hour})
     assert (short.level, short.what) == ("ok", "what is left takes: pre-training 5.0 h; fine-tuning 18.0 h")
     days: dict[str, float | None] = {"pre-training": 10 * hour, "fine-tuning": 20 * hour}
-    assert told_of_time(subject, days).remedy == "fewer seeds or tokens", "plan knows experiments alone"
-    both = told_of_time(replace(subject, experiment="sound"), days)
+    assert told_of_time(one_arm, days).remedy == "fewer seeds or tokens", "plan knows experiments alone"
+    both = told_of_time(replace(one_arm, experiment="sound"), days)
     assert both.level == WARNING and "clozelab plan sound budget=TIME" in both.remedy
-    unknown = told_of_time(subject, {"pre-training": 10 * hour, "fine-tuning": None})
+    unknown = told_of_time(one_arm, {"pre-training": 10 * hour, "fine-tuning": None})
     assert unknown.level == "ok" and "fine-tuning: no speed is known" in unknown.what
 
 
@@ -471,19 +477,19 @@ def test_a_budget_before_the_plateau(subject: Subject, corpus: Corpus, make: Mak
     assert [one.what.split(":")[0] for one in examine(spoilt) if one.level == WARNING] == ["mlm"]
 
 
-def test_texts_that_do_not_fit(subject: Subject, make: Make, tokenizer: Any) -> None:
+def test_texts_that_do_not_fit(one_arm: Subject, make: Make, tokenizer: Any) -> None:
     task = replace(make("task", tokenizer), trained_length=16)
-    assert caught(replace(subject, tasks=[task]), warning=True) == {"lengths"}
+    assert caught(replace(one_arm, tasks=[task]), warning=True) == {"lengths"}
 
 
-def test_validation_examples_in_training(subject: Subject, make: Make, tokenizer: Any) -> None:
+def test_validation_examples_in_training(one_arm: Subject, make: Make, tokenizer: Any) -> None:
     task = make("task", tokenizer)
     preview = replace(task.preview, validation=task.preview.train)
-    assert caught(replace(subject, tasks=[replace(task, preview=preview)]), warning=True) == {"task overlap"}
+    assert caught(replace(one_arm, tasks=[replace(task, preview=preview)]), warning=True) == {"task overlap"}
 
 
-def test_what_cannot_be_built_is_an_error(subject: Subject) -> None:
-    assert caught(replace(subject, refusals=[("pre-training mlm", "no such key")])) == {"settings"}
+def test_what_cannot_be_built_is_an_error(one_arm: Subject) -> None:
+    assert caught(replace(one_arm, refusals=[("pre-training mlm", "no such key")])) == {"settings"}
 
 
 def test_a_check_that_fails_is_an_error_of_its_name(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
