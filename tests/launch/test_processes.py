@@ -206,7 +206,7 @@ def test_a_job_that_is_forked_as_its_launcher_is_killed_does_not_begin(tmp_path:
         if kill:
             parent.kill()
         parent.wait()
-        time.sleep(4.0 * kill)
+        time.sleep(2.5 * kill)
         assert began.exists() is not kill
 
 

@@ -67,7 +67,12 @@ def evaluate(module: SequenceClassification, split: LabelledSplit) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_causal", "head"), [(False, "linear"), (True, "linear"), (False, "bilstm"), (True, "bilstm")]
+    ("is_causal", "head"),
+    [
+        (False, "linear"),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((True, "linear"), (False, "bilstm"))),
+        (True, "bilstm"),
+    ],
 )
 def test_overfits(make: Any, split: LabelledSplit, is_causal: bool, head: str) -> None:
     module = make(is_causal, head)

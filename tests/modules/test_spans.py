@@ -201,7 +201,9 @@ def targets(split: SquadSplit) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("is_causal", "head"), [(False, "linear"), (False, "bilstm"), (True, "bilstm")])
+@pytest.mark.parametrize(
+    ("is_causal", "head"), [(False, "linear"), pytest.param(False, "bilstm", marks=pytest.mark.slow), (True, "bilstm")]
+)
 def test_overfits(make: Any, split: SquadSplit, is_causal: bool, head: str) -> None:
     module = make(is_causal, head)
     optimizer = torch.optim.Adam(module.parameters(), 2e-3)
