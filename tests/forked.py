@@ -210,6 +210,7 @@ def preload() -> None:
     assert threading.active_count() == 1
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def become(words: list[str], cwd: str, environment: dict[str, str], numbers: list[int], files: list[int]) -> NoReturn:
