@@ -26,6 +26,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_every_part_runs(gpu: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.md"
     assert gpu.main(["--smoke", "--output", str(report)]) == 0
@@ -44,10 +45,11 @@ def test_a_part_that_fails_hides_no_other(gpu: Any, tmp_path: Path, monkeypatch:
 
     monkeypatch.setitem(gpu.PARTS, "losses", ("Losses", broken))
     report = tmp_path / "report.md"
-    assert gpu.main(["--smoke", "--parts", "kernels", "losses", "data", "--output", str(report)]) == 1
+    assert gpu.main(["--smoke", "--parts", "memory", "losses", "data", "--output", str(report)]) == 1
     text = report.read_text()
     assert "FAILED: RuntimeError: no such kernel" in text and "Failed: losses." in text
     assert "the loop waited" in text, "the part behind the broken one ran"
+    assert "Micro-batch finder, smoke at 16: 4 rows fit" in text and text.count("FAILED") == 1
 
 
 def test_a_wrong_kernel_is_noticed(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

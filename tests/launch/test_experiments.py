@@ -95,6 +95,7 @@ def test_a_slip_in_an_arm_is_refused_by_name_and_key(tmp_path: Path) -> None:
 
 def test_one_file_on_the_command_line(place: Path) -> None:
     words = [sys.executable, "-m", "clozelab", "reproduce", str(place), "scale=demo", "runs_dir=R", "--dry-run"]
+    words += ["finetune.task=mrpc", "finetune.pretrain_seed=7", "finetune.seed=1"]
     done = forked.run(words, capture_output=True, text=True, cwd=place.parent)
     assert done.returncode == 0, done.stderr
     assert "rate30" in done.stdout and "half" in done.stdout

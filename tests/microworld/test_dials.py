@@ -46,7 +46,9 @@ def all_sentences(world: World, kind: int) -> dict[tuple[str, ...], float]:
     return found
 
 
-@pytest.mark.parametrize(("right", "following"), [(1.0, 1.0), (0.3, 0.6), (0.0, 0.0)])
+@pytest.mark.parametrize(
+    ("right", "following"), [pytest.param(1.0, 1.0, marks=pytest.mark.slow), (0.3, 0.6), (0.0, 0.0)]
+)
 def test_what_can_be_known_is_what_counting_all_sentences_says(right: float, following: float) -> None:
     """Two sentences: the probability of each word is a ratio of sums over all that they could be."""
     world, kinds = World(3, right, following), range(len(THINGS))

@@ -342,7 +342,9 @@ def test_complete_run_is_left_alone(workplace: Path, whole_run: Path) -> None:
     assert (whole_run / "run.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("what", ["flipped", "cut", "missing", "other vocabulary"])
+@pytest.mark.parametrize(
+    "what", ["flipped", *(pytest.param(one, marks=pytest.mark.slow) for one in ("cut", "missing")), "other vocabulary"]
+)
 def test_a_damaged_corpus_is_named_before_the_first_step(
     workplace: Path, whole_run: Path, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:

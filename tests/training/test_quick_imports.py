@@ -1,9 +1,11 @@
-"""Tests of clozelab.training.host, each in a process of its own: what is imported, and what still works."""
+"""Tests of clozelab.training.host: what is imported in a process of its own, and what still works there."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+
+from clozelab.training.host import import_torchmetrics_quickly
 
 CODE = """
 import sys
@@ -25,16 +27,14 @@ print("fine")
 """
 
 
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-
-
 def test_metrics_work_and_nothing_optional_is_imported() -> None:
-    done = run(CODE)
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and done.stdout.strip() == "fine", done.stderr[-2000:]
 
 
 def test_who_imported_torchmetrics_first_keeps_all_of_it() -> None:
-    code = "import torchmetrics; from clozelab.training.host import import_torchmetrics_quickly as q; print(q())"
-    done = run(code)
-    assert done.stdout.strip() == "False", done.stderr[-2000:]
+    import torchmetrics
+
+    known = {name: module for name, module in sys.modules.items() if name.startswith(("torchmetrics", "scipy.signal"))}
+    assert import_torchmetrics_quickly() is False
+    assert sys.modules["torchmetrics"] is torchmetrics and all(sys.modules[name] is known[name] for name in known)

@@ -142,11 +142,12 @@ def test_a_look_that_cannot_be_noted_is_said(make_runs: Callable[..., Path]) -> 
 
 
 def test_a_list_of_experiments_looks_too(
-    make_runs: Callable[..., Path], writers: Any, capsys: pytest.CaptureFixture[str]
+    make_runs: Callable[..., Path], writers: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But not before all runs are there: to list what still runs is no look."""
     root = make_runs(MEANS)
     words = [f"runs_dir={root.parents[1]}"]
+    monkeypatch.setattr("clozelab.verdicts.experiment.list_experiments", lambda: ["table5_pretraining_tasks"])
     writers.finetune(root, "ltr", "mrpc", (3, 9), 0.0, status="failed")
     assert list_all(words) == 0 and not (root / LOOKS_FILE).exists()
     assert "27 of 28 runs\n" in capsys.readouterr().out

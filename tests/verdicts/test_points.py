@@ -30,6 +30,13 @@ def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clozelab.report.render._plots", lambda *_: {})
 
 
+@pytest.fixture
+def only_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spares a test about the picture of lines the other ones."""
+    for other in ("draw_table", "draw_sizes", "draw_curves"):
+        monkeypatch.setattr(f"clozelab.report.render.{other}", lambda *_: None)
+
+
 def make_figure(
     root: Path, writers: Any, leads: Sequence[float | None], seeds: Sequence[int] = (1, 2, 3), task: str = "mnli"
 ) -> Path:
@@ -75,6 +82,7 @@ def test_tokens_are_those_of_the_step(tmp_path: Path, writers: Any) -> None:
     assert found == {0.05: 5_000, 0.1: 10_000, 0.25: 25_000, 0.5: 50_000, 0.75: 525_000, 1.0: 1_000_000}
 
 
+@pytest.mark.usefixtures("only_points")
 def test_unknown_tokens_are_not_made_up(tmp_path: Path, writers: Any) -> None:
     root = make_figure(tmp_path, writers, [1.0] * 6)
     for path in root.glob("pretrain/mlm/*/metrics.csv"):
@@ -106,6 +114,7 @@ def test_a_table_of_dashes_is_left_out(tmp_path: Path, writers: Any) -> None:
     assert "MNLI-m, ours" in (empty.folder / "report.md").read_text()  # with nothing else to show
 
 
+@pytest.mark.usefixtures("only_points")
 def test_lines_begin_at_their_floors(tmp_path: Path, writers: Any) -> None:
     root = make_figure(tmp_path, writers, [1.0] * 6)
     without = (written(root).folder / "points.svg").read_text()
@@ -115,6 +124,7 @@ def test_lines_begin_at_their_floors(tmp_path: Path, writers: Any) -> None:
     assert "before any step" in drawn and "before any step" not in without
 
 
+@pytest.mark.usefixtures("only_points")
 def test_the_difference_of_two_lines_is_drawn_below_them(tmp_path: Path, writers: Any) -> None:
     """It needs comparable rows: without pre-training runs of one arm nothing says what that has seen."""
     root = make_figure(tmp_path, writers, (-5.0, None, None, 4.0, None, None), task="snli_95k")

@@ -54,7 +54,7 @@ CLAIMS = """
   - {id: average, text: t, paper_delta: -1, compare: [ltr, mlm, Average], direction: lower}
 """
 FACTS = {"steps": 100, "tokens": 1000}
-TABLES = 24
+TABLES = 16
 NO_DIFFERENCE: Truth = {("mlm_nsp", "rte"): MARGIN}
 """At the edge of a spread's margin neither verdict is right."""
 AS_CLAIMED: Truth = {
@@ -168,10 +168,10 @@ def test_tables_without_a_true_difference_decide_nothing(judged: Judged, tables:
 def test_they_would_without_the_correction(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control."""
     monkeypatch.setattr(links, "holm", list)
-    assert len(wrong_tables(judged(40, 3))) > 2 * most(40)
+    assert len(wrong_tables(judged(24, 3))) > 2 * most(24)
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 def test_large_differences_are_found(judged: Judged, seeds: int) -> None:
-    found = [one.verdict for table in judged(16, seeds, AS_CLAIMED, spread=0.05) for one in table]
+    found = [one.verdict for table in judged(8, seeds, AS_CLAIMED, spread=0.05) for one in table]
     assert found.count(HOLDS) > 0.7 * len(found) and FAILS not in found
