@@ -6,6 +6,7 @@ from pathlib import Path
 
 from clozelab.launch.experiments import sweeps_in
 from clozelab.launch.jobs import planned_jobs
+from clozelab.launch.sweep import Sweep
 from clozelab.planning.steps import make_steps
 
 PAPER = """
@@ -22,13 +23,13 @@ rows:
 """
 
 
-def jobs_of(folder: Path, *words: str) -> dict[str, list[str]]:
-    """Verb -> the folders of its jobs."""
-    return {
-        step.verb: [job.run_dir for job in planned_jobs(step.sweep)]
-        for step in make_steps(folder, words)
-        if step.is_sweep
-    }
+def sweeps_of(folder: Path, *words: str) -> dict[str, Sweep]:
+    return {step.verb: step.sweep for step in make_steps(folder, words) if step.is_sweep}
+
+
+def measured(sweep: Sweep) -> list[str]:
+    """The folders of its jobs."""
+    return [job.run_dir for job in planned_jobs(sweep)]
 
 
 def test_every_row_is_measured_by_its_encoder(tmp_path: Path) -> None:
@@ -36,12 +37,11 @@ def test_every_row_is_measured_by_its_encoder(tmp_path: Path) -> None:
     (tmp_path / "mine/paper.yaml").write_text(PAPER)
     words = (f"runs_dir={tmp_path}/runs", "scale.pretrain.seeds='1,2'")
     assert list(sweeps_in(tmp_path / "mine")) == ["pretrain", "finetune", "evaluate"]
-    found = jobs_of(tmp_path / "mine", *words)
-    assert len(found["evaluate"]) == 3 * 2 * 2 and len(found["finetune"]) == 3 * 2 * 2
+    found = sweeps_of(tmp_path / "mine", *words)
+    assert len(found["evaluate"].jobs) == 3 * 2 * 2 and len(found["finetune"].jobs) == 3 * 2 * 2
     place = f"{tmp_path}/runs/mine/demo/evaluate"
-    assert f"{place}/early/pretrain-seed-2/blimp/seed-1" in found["evaluate"]
-    step = make_steps(tmp_path / "mine", words)[-1]
-    settings = {job[0]: step.sweep.settings(job) for job in step.sweep.jobs}
+    assert f"{place}/early/pretrain-seed-2/blimp/seed-1" in measured(found["evaluate"])
+    settings = {job[0]: found["evaluate"].settings(job) for job in found["evaluate"].jobs}
     assert settings["measured=early"]["encoder"].endswith("pretrain/ltr/seed-2/encoders/step-1200")
     assert settings["measured=random"]["initialisation"] == "random"
     assert settings["measured=random"]["encoder_arm"] == "mlm"
@@ -50,12 +50,13 @@ def test_every_row_is_measured_by_its_encoder(tmp_path: Path) -> None:
 def test_rows_and_seeds_of_trainings_do_not_rename_what_is_measured(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/paper.yaml").write_text(PAPER)
-    found = jobs_of(
+    found = sweeps_of(
         tmp_path / "mine", f"runs_dir={tmp_path}/runs", "row=mlm,random", "finetune.seed=3", "pretrain_seed=1"
     )
-    assert [name.split("/")[-4] for name in found["evaluate"]] == ["mlm", "mlm", "random", "random"]
-    found = jobs_of(tmp_path / "mine", f"runs_dir={tmp_path}/runs", "evaluate.measure=blimp", "seed=4")
-    assert {name.split("/")[-1] for name in found["evaluate"]} == {"seed-1"} and len(found["evaluate"]) == 6
+    assert [name.split("/")[-4] for name in measured(found["evaluate"])] == ["mlm", "mlm", "random", "random"]
+    found = sweeps_of(tmp_path / "mine", f"runs_dir={tmp_path}/runs", "evaluate.measure=blimp", "seed=4")
+    places = measured(found["evaluate"])
+    assert {name.split("/")[-1] for name in places} == {"seed-1"} and len(places) == 6
 
 
 def test_without_measured_columns_there_is_no_such_sweep(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ SAID = {
     "arms": {"a": {"objective": "mlm"}, "b": {"objective": "ltr"}},
     "claims": [{"text": "b is better", "compare": ["b", "a", "mrpc"], "direction": "higher"}],
 }
-WORDS = ["scale=demo", "pretrain.seed=1,2", "finetune.pretrain_seed=1,2", "finetune.seed=1"]
+WORDS = ["scale=demo", "pretrain.seed=1", "finetune.pretrain_seed=1", "finetune.seed=1"]
 
 
 @pytest.fixture

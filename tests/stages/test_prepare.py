@@ -40,7 +40,7 @@ def generated_config(folder: Path) -> DictConfig:
         "num_documents": NUM_DOCUMENTS,
         "train_examples": 20,
         "validation_examples": 10,
-        "entropy_documents": 5,
+        "entropy_documents": 0,
     }
     sources = [{"name": "microworld", "path": "corpus/microworld.txt", "format": "text"}]
     return config(folder, 400, name="microworld", sources=sources, generator=generator)
