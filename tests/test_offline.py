@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,12 @@ def test_whoever_asks_is_seen(tmp_path: Path) -> None:
 
 def test_a_tracked_pretraining_needs_no_network(tmp_path: Path) -> None:
     """W&B is offline by itself without a key, and looks nothing up; the long form below is a whole demo."""
-    words = [word.removeprefix("pretrain.") for word in SMALL if not word.startswith("finetune.")]
+    names = map("".join, permutations("abcde"))
+    texts = ("\n".join([f"The {name} cat sat.", f"The {name} dog ran on a mat."] * 3) for name in names)
+    (tmp_path / "text.txt").write_text("\n\n".join(texts))
+    words = [word.removeprefix("pretrain.") for word in SMALL if word.startswith(("pretrain.", "trainer."))]
+    words += ["corpus=text", "corpus.sources.0.path=text.txt", "data_dir=.", "tokenizer.vocab_size=100"]
+    words += ["corpus.validation_fraction=0.2"]
     command = [sys.executable, "-m", "clozelab", "pretrain", "scale=demo", "objective=mlm", "logger=wandb", *words]
     done, asked = isolated(tmp_path, *command)
     assert done.returncode == 0, done.stderr
