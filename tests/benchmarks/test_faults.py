@@ -12,7 +12,6 @@ from tests import forked
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="forks and /proc")
 def test_controls_and_damages() -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
