@@ -141,7 +141,7 @@ TARGETS: dict[str, dict[str, Any]] = {
     # Of our own, which an allow-list of packages would let through.
     "clozelab.models.folders.save_encoder_folder": {"folder": "canary", "encoder": None, "heads": {}},
     "clozelab.runs.record.write_json": {"path": "canary", "value": 1},
-    "clozelab.modules.results.write_test_predictions": {"folder": "canary", "files": {"x": ["y"]}},
+    "clozelab.modules.finetuning.write_test_predictions": {"folder": "canary", "files": {"x": ["y"]}},
     "clozelab.training.tracking.MetricsCsv": {"folder": "canary"},
     "clozelab.optim.adamw.torch.load": {"f": "evil.pkl", "weights_only": False},
     "clozelab.cli.main": {"arguments": ["prepare"]},

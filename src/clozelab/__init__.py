@@ -1,20 +1,30 @@
 """clozelab: BERT as an experiment platform. Importing this package imports nothing heavy: names come when asked for.
 
-docs/python.md shows how: pre-train, fine-tune and use a model in ten lines each.
+docs/python.md shows how: pre-train, fine-tune and use a model in ten lines each. The verbs are functions here:
+`pretrain(scale="demo", objective="mlm", seed=2)` does what the command line does. Keywords are keys and group choices,
+nested ones dictionaries (`trainer={"precision": "32-true"}`); words are overrides as the command line has them
+(`"objective/input=full_sentences"`). Wrong ones raise ValueError.
 """
 
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from clozelab.api import evaluate, finetune, finetuning, make_report, prepare, pretrain
     from clozelab.datamodules.corpus import CorpusDataModule
     from clozelab.datamodules.finetuning import FinetuningDataModule
     from clozelab.modules.finetuning import FineTuning
     from clozelab.modules.predictor import Predictor, load
     from clozelab.modules.pretraining import PretrainingModule
+    from clozelab.report.render import Report
+    from clozelab.runs.record import Record
 
 __all__ = [
     "CorpusDataModule", "FineTuning", "FinetuningDataModule", "Predictor", "PretrainingModule",
@@ -28,9 +38,85 @@ _PLACES = {
     "Predictor": "modules.predictor",
     "load": "modules.predictor",
 }
+SPELT_VALUES = ("true", "false", "null", "inf", "nan")  # which Hydra would not take for text
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _PLACES:
         raise AttributeError(f"module 'clozelab' has no attribute {name!r}")
-    return getattr(import_module(f"clozelab.{_PLACES.get(name, 'api')}"), name)
+    return getattr(import_module(f"clozelab.{_PLACES[name]}"), name)
+
+
+def prepare(*words: str, **overrides: Any) -> Path:
+    """Prepare a corpus; returns its folder in the cache."""
+    from clozelab.stages.prepare import find_corpus
+
+    folder: Path = _run("prepare", words, overrides, find_corpus)
+    return folder
+
+
+def pretrain(*words: str, **overrides: Any) -> Record:
+    """Pre-train an encoder, or go on; returns the run's record (`folder`, `scores`, `facts`, ...)."""
+    return _run("pretrain", words, overrides)
+
+
+def finetune(*words: str, **overrides: Any) -> Record:
+    """Fine-tune an encoder on a task; returns the run's record."""
+    return _run("finetune", words, overrides)
+
+
+def evaluate(*words: str, **overrides: Any) -> Record:
+    """Measure an encoder or a fine-tuned model; returns the run's record."""
+    return _run("evaluate", words, overrides)
+
+
+def make_report(name: str | Path, *words: str, report_dir: str | None = None, **overrides: Any) -> Report:
+    """Judge an experiment, or make the table of a folder of runs; returns the report (`page`, `folder`)."""
+    from clozelab.stages.report import make
+
+    return make(str(name), [*words, *_words(overrides)], report_dir)
+
+
+def finetuning(*words: str, **overrides: Any) -> tuple[FineTuning, FinetuningDataModule]:
+    """The Lightning module and data module of a fine-tuning, for a Trainer of your own: one device, fp32 or bf16-mixed,
+    `max_steps=module.total_steps`, `reload_dataloaders_every_n_epochs=1`."""
+    from clozelab.stages.finetune import parts
+
+    found: tuple[FineTuning, FinetuningDataModule] = _run("finetune", words, overrides, parts)
+    return found
+
+
+def _run(verb: str, words: tuple[str, ...], overrides: Mapping[str, Any], then: Any = None) -> Any:
+    from clozelab.cli import job
+    from clozelab.launch.sweep import CONFIGURATION_ERRORS, compose, explain, hydra_config
+    from clozelab.runs.record import read_record
+
+    try:
+        composed = compose(verb, [*words, *_words(overrides)])
+    except CONFIGURATION_ERRORS as error:
+        raise ValueError(explain(error, verb)) from error
+    with hydra_config(composed) as cfg:
+        if then is None or verb == "prepare":
+            job(verb, cfg)
+        return then(cfg) if then else read_record(Path(cfg.run_dir))
+
+
+def _words(overrides: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """`key=value` in Hydra's grammar."""
+    for key, value in overrides.items():
+        if isinstance(value, Mapping):
+            yield from _words(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}={_said(value)}"
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_said(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_said, value)) + "]"
+    if not isinstance(value, str | Path):
+        return json.dumps(value)
+    text = str(value)
+    is_plain = re.fullmatch(r"[A-Za-z_/.][\w./-]*", text) and text.lower() not in SPELT_VALUES
+    return text if is_plain else "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

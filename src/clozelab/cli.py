@@ -51,7 +51,7 @@ PLAIN_VERBS = {
 PLACES = {verb: f"inventory.{verb}" for verb in ("runs", "status", "gc")}
 PLACES |= {"list": "inventory.list_all", "doctor": "plan.doctor", "explain-cell": "compare.explain_cell"}
 PLACES |= {"register": "reproduce.register"}
-PLACES |= {"pack": "travel.pack", "pool": "travel.pool"}
+PLACES |= {"pack": "travel.pack", "pool": "travel.pool", "submit": "predict.submit"}
 """Module and function below clozelab.stages of a plain verb; any other is `main` in the module of its name."""
 HYDRA_HELP = {
     "prepare": """\
@@ -203,7 +203,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
     from hydra.types import RunMode
 
     from clozelab import config
-    from clozelab.launch import experiments, plugins
+    from clozelab.launch import experiments, launcher
     from clozelab.launch.sweep import GatedLoader
     from clozelab.report.tracked import track_sweep
     from clozelab.suggestions import CONF_DIR
@@ -215,7 +215,7 @@ def _hydra_verb(verb: str, words: list[str]) -> int:
         raise ValueError("a pickled job is not run again, because reading it may run any code; give its command line")
     logging.setLogRecordFactory(_clean_record)
     config.register()
-    plugins.register()
+    launcher.register()
     experiments.register()
     original = sys.argv
     status = 0

@@ -8,24 +8,24 @@ import pytest
 import torch
 from rich.console import Console
 
-from clozelab.checks import machine
+from clozelab.checks import doctor
 from clozelab.training import runtime
 from clozelab.training.runtime import onednn_fp32, onednn_fp32_error
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "MEASURE_SECONDS", 0.01)
+    monkeypatch.setattr(doctor, "MEASURE_SECONDS", 0.01)
 
 
 def test_every_ceiling_and_choice_is_told() -> None:
-    facts = list(machine.look_at_machine(cores=2, allocator_tuned=True))
+    facts = list(doctor.look_at_machine(cores=2, allocator_tuned=True))
     names = [fact.name for fact in facts]
     for name in ("matmul fp32", "matmul bf16", "precision", "threads", "allocator", "fp32 through oneDNN"):
         assert name in names
     assert next(fact.value for fact in facts if fact.name == "threads") == str(torch.get_num_threads())
     console = Console(record=True, width=160)
-    machine.print_facts(facts, {"torch": "9.9"}, console)
+    doctor.print_facts(facts, {"torch": "9.9"}, console)
     text = console.export_text()
     assert "FLOP/s" in text and "9.9" in text
 
@@ -39,8 +39,8 @@ def test_every_ceiling_and_choice_is_told() -> None:
     ],
 )
 def test_onednn_says_which_it_is(monkeypatch: pytest.MonkeyPatch, error: float | None, value: str, note: str) -> None:
-    monkeypatch.setattr(machine, "onednn_fp32_error", lambda: error)
-    (fact,) = [one for one in machine.chosen_path(2, True) if one.name == "fp32 through oneDNN"]
+    monkeypatch.setattr(doctor, "onednn_fp32_error", lambda: error)
+    (fact,) = [one for one in doctor.chosen_path(2, True) if one.name == "fp32 through oneDNN"]
     assert fact.value == value and note in fact.note
 
 
@@ -65,7 +65,7 @@ def test_a_rounding_processor_keeps_the_default_library(monkeypatch: pytest.Monk
 
 def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    (fact,) = machine.gpu_facts()
+    (fact,) = doctor.gpu_facts()
     assert fact.value.endswith("sees none")
 
 
@@ -75,10 +75,10 @@ def test_gpu_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "Made up 9000")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(total_memory=8 << 30))
-    monkeypatch.setattr(machine, "matmul_ceiling", lambda *rest: 7.9e14)
+    monkeypatch.setattr(doctor, "matmul_ceiling", lambda *rest: 7.9e14)
     for error, word in ((None, "not available"), (1e-3, "works"), (0.5, "wrong"), (float("nan"), "wrong")):
-        monkeypatch.setattr(machine, "varlen_error", lambda error=error: error)
-        facts = {fact.name: fact for fact in machine.gpu_facts()}
+        monkeypatch.setattr(doctor, "varlen_error", lambda error=error: error)
+        facts = {fact.name: fact for fact in doctor.gpu_facts()}
         assert facts["cuda:0"].value == "Made up 9000" and facts["cuda:0"].note == "8 GiB"
         assert facts["matmul bf16"].value == "790.0 TFLOP/s"
         assert facts["variable-length attention"].value == word
@@ -86,6 +86,6 @@ def test_gpu_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks() -> float:
         raise RuntimeError("no kernel image is\navailable")
 
-    monkeypatch.setattr(machine, "varlen_error", breaks)
-    (fact,) = [fact for fact in machine.gpu_facts() if fact.name == "variable-length attention"]
+    monkeypatch.setattr(doctor, "varlen_error", breaks)
+    (fact,) = [fact for fact in doctor.gpu_facts() if fact.name == "variable-length attention"]
     assert fact.value == "fails" and fact.note.startswith("no kernel image is available: do not fine-tune")

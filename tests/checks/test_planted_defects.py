@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from clozelab.checks.run import check_time, examine
+from clozelab.checks.doctor import check_time, examine
 from clozelab.checks.subject import ERROR, OK, WARNING, Budget, Finding, Subject
 from clozelab.corpus.instances import PairInstances, SegmentPairs
 from clozelab.corpus.packing import Masking, PackedInstances

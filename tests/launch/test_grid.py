@@ -11,12 +11,12 @@ from hydra.errors import ConfigCompositionException
 from hydra.types import HydraContext
 from omegaconf import open_dict
 
-from clozelab.launch import plugins, sweep
+from clozelab.launch import launcher, sweep
 
 
 def sweeper(*words: str) -> Any:
     """The sweeper that Hydra would make for `finetune -m WORDS`, set up."""
-    plugins.register()
+    launcher.register()
     config = sweep.compose("finetune", words, sweep=True)
     loader = sweep.make_loader()
     with open_dict(config.hydra):

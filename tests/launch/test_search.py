@@ -12,7 +12,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
 from clozelab.launch import sweep
-from clozelab.launch.plugins import OptunaSweeper
+from clozelab.launch.launcher import OptunaSweeper
 from clozelab.training.host import require_package
 
 try:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from clozelab.modules.finetuning import Evaluation, FineTuning
-from clozelab.modules.results import write_results
+from clozelab.modules.finetuning import Evaluation, FineTuning, write_results
 
 ROW = {"id": "7", "prediction": "yes", "label": "no", "logits": [0.1, 0.2]}
 TASK = {"name": "toy", "title": "Toy", "stand_in_for": "other"}

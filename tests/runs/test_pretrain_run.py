@@ -32,7 +32,7 @@ from clozelab.cli import main
 from clozelab.corpus.packing import SpecialIds
 from clozelab.corpus.random import instance_indices
 from clozelab.datamodules.corpus import VALIDATION_SEED
-from clozelab.launch import plugins
+from clozelab.launch import launcher
 from clozelab.models.folders import load_encoder
 from clozelab.modules.model import open_tokenizer
 from clozelab.stages import pretrain
@@ -105,7 +105,7 @@ def overrides(workplace: Path, run_dir: Path, **changes: Any) -> list[str]:
 
 def composed(words: list[str]) -> DictConfig:
     config.register()
-    plugins.register()
+    launcher.register()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF_DIR)):
         return compose("pretrain", overrides=words)
 

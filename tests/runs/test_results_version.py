@@ -28,8 +28,7 @@ from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from clozelab.datamodules.examples import bucketed_batches
 from clozelab.datamodules.squad import SquadSplit
 from clozelab.datamodules.tags import TaggedSplit
-from clozelab.modules.finetuning import Evaluation, FineTuning
-from clozelab.modules.results import write_results
+from clozelab.modules.finetuning import Evaluation, FineTuning, write_results
 from clozelab.objectives.ltr import LeftToRight
 from clozelab.objectives.mlm import MaskedLanguageModel
 from clozelab.objectives.nsp import NextSentencePrediction

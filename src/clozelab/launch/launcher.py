@@ -1,4 +1,4 @@
-"""Our Hydra launchers: every job of a sweep is an operating-system process of its own.
+"""Our Hydra launchers and sweepers: every job of a sweep is an operating-system process of its own.
 
 Inside one process Lightning's further ranks would train another job's configuration, and one crash takes the rest
 along. Here are what all launchers share and the one for this machine; clusters.py has those for Slurm and Ray.
@@ -6,6 +6,7 @@ along. Here are what all launchers share and the one for this machine; clusters.
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import sys
@@ -15,22 +16,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from clozelab.launch.jobs import PlannedJob, names_of, plan_job, with_own_folders
 from clozelab.launch.processes import ForkServer, Job, ProcessPool, run_verb
-from clozelab.launch.sweep import JobComposer, hydra_config, refuse_repeated
+from clozelab.launch.sweep import JobComposer, hydra_config, named_jobs, refuse_repeated
 from clozelab.runs.record import DAMAGED, read_record
 from clozelab.runs.store import accept_other_code
 from clozelab.runs.upkeep import write_launch
 from clozelab.suggestions import key_of
-from clozelab.training.host import usable_cores
+from clozelab.training.host import require_package, usable_cores
 from clozelab.training.stopping import OUT_OF_TIME, STOPPED, Interrupted
 
+PLUGIN_PACKAGE = "hydra_plugins.clozelab"
 SKIP_DOCTOR = "CLOZELAB_SKIP_DOCTOR"
 """In the environment: sweeps begin without it. `clozelab reproduce`, which has its own, says so to its sweeps."""
 REPRODUCING = "reproduce"  # its value there then: the jobs are noted as those of the whole reproduction already
@@ -202,7 +206,7 @@ class ProcessLauncher(SweepLauncher):
 
     def get_ready(self, config: DictConfig, num_jobs: int) -> None:
         if self.fork and num_jobs > 1 and is_one_cpu_process(config):
-            modules = ["clozelab.launch.preloaded", "clozelab.launch.plugins", f"clozelab.stages.{self.verb}"]
+            modules = ["clozelab.launch.preloaded", "clozelab.launch.clusters", f"clozelab.stages.{self.verb}"]
             self.server = ForkServer("clozelab.cli", modules, self._environment(num_jobs))
 
     def run_jobs(self, jobs: Sequence[Job], composed: Sequence[DictConfig], console: Console) -> None:
@@ -284,3 +288,91 @@ def _returned(job: Job, plan: PlannedJob) -> JobReturn:
     record = read_record(Path(plan.run_dir)) if plan.run_dir and not is_failed else None
     result.return_value = RuntimeError(job.message) if is_failed else record.score if record else None
     return result
+
+
+class OptunaSweeper(Sweeper):
+    """`hydra/sweeper=search`: Optuna's search over `params` (hydra-optuna-sweeper does the work).
+
+    Unusual: there is no study file. The sampler is seeded and complete runs are skipped, so the same command replays
+    the search and goes on; name each run folder by the values that are searched.
+
+    Args: as conf/hydra/sweeper/search.yaml says of each.
+    """
+
+    def __init__(
+        self, sampler: Any, direction: str, num_trials: int, trials_at_once: int, params: DictConfig | None
+    ) -> None:
+        require_package("hydra_plugins.hydra_optuna_sweeper", "optuna", "hydra/sweeper=search")
+        import optuna
+        from hydra_plugins.hydra_optuna_sweeper._impl import OptunaSweeperImpl
+
+        optuna.logging.set_verbosity(logging.WARNING)
+        settings = {str(key): value for key, value in dict(sampler).items()}
+        kind: Any = getattr(optuna.samplers, str(settings.pop("name")), None)
+        is_sampler = isinstance(kind, type) and issubclass(kind, optuna.samplers.BaseSampler)
+        if not is_sampler or direction not in ("maximize", "minimize") or num_trials < 1 or trials_at_once < 1:
+            raise ValueError(
+                f"hydra.sweeper: sampler.name={sampler['name']} must be a class of optuna.samplers,"
+                f" direction={direction} maximize or minimize, num_trials={num_trials} and"
+                f" trials_at_once={trials_at_once} positive"
+            )
+        nothing = dict.fromkeys(("storage", "study_name", "search_space", "custom_search_space"))
+        self.search = OptunaSweeperImpl(
+            sampler=kind(**settings), direction=direction, n_trials=num_trials, n_jobs=trials_at_once, params=params,
+            max_failure_rate=1.0, **nothing,  # a learning rate that diverges is an answer too
+        )  # fmt: skip
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.folder = Path(str(config.hydra.sweep.dir))
+        self.search.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+
+    def sweep(self, arguments: list[str]) -> None:
+        self.search.sweep(arguments)
+        best = OmegaConf.load(self.folder / "optimization_results.yaml")  # what the plugin leaves there
+        words = " ".join(f"{key}={value}" for key, value in best.best_params.items())
+        text = f"best of this search: {best.best_value:.6g} with {words}"
+        Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+        if getattr(self.search.launcher, "failed", 0):
+            raise SystemExit(1)
+
+
+class GridSweeper(Sweeper):
+    """`hydra/sweeper=grid`, the usual one: every combination of a sweep's values. Args: those of Hydra's basic sweeper.
+
+    Unusual: Hydra's own sweeper does the work, without its rehearsal, ten seconds for the 120 jobs of a demo: our
+    launchers compose and check all jobs before they start the first.
+    """
+
+    def __init__(self, max_batch_size: int | None, params: DictConfig | None) -> None:
+        # Not a subclass, and imported late: Hydra's search for plugins loads that module anew.
+        from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+        grid: Any = BasicSweeper
+        self.grid = grid(max_batch_size, params)
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.grid.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+        self.grid.validate_batch_is_legal = lambda batch: None  # noqa: ARG005
+        split = self.grid.split_arguments
+
+        def split_and_name(overrides: Any, max_batch_size: int | None) -> Any:
+            (jobs,) = split(overrides, None)
+            return list(self.grid.split_overrides_to_chunks(named_jobs(jobs, config), max_batch_size or len(jobs)))
+
+        self.grid.split_arguments = split_and_name
+
+    def sweep(self, arguments: list[str]) -> Any:
+        return self.grid.sweep(arguments)
+
+
+def register() -> None:
+    """Let Hydra find the classes that conf/hydra names; harmless when called again.
+
+    It accepts plugins only from the package hydra_plugins: ours get names there, and no second top-level package.
+    """
+    from clozelab.launch.clusters import RayLauncher, SlurmLauncher  # which are launchers like those here
+
+    plugins = Plugins.instance()
+    for kind in (ProcessLauncher, SlurmLauncher, RayLauncher, GridSweeper, OptunaSweeper):
+        plugins.register(kind)
+        plugins.class_name_to_class[f"{PLUGIN_PACKAGE}.{kind.__name__}"] = kind

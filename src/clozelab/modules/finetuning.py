@@ -3,29 +3,38 @@
 The best checkpoint is the first with the highest `metric` on the validation split, as the paper selects on its
 development sets: scores of that same split are therefore slightly optimistic, for every arm alike. Its predictions are
 kept with it. Scores keep their scorer's own unit: shares of one, SQuAD's in percent.
+
+Last: what a run leaves behind, scores.json, every prediction and the model.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from clozelab.corpus.files import write_whole
+from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.models.cost import training_flops_per_token
 from clozelab.models.encoder import Encoder
+from clozelab.models.folders import read_config_dict
 from clozelab.models.heads import BiLSTM
 from clozelab.modules.base import TrainingModule
+from clozelab.modules.model import max_positions, write_model
 from clozelab.training.checkpoints import seed_forward
 
 # ruff: noqa: ARG002  (Lightning fixes the signatures of its hooks)
 
+log = logging.getLogger(__name__)
 Batch = dict[str, Any]
 Part = tuple[Tensor, Tensor]
 """(numbers, values) of one batch, on the host: which examples (or words) they are, and what the model says of each."""
@@ -279,3 +288,59 @@ def check_metric(metric: str, score_keys: Sequence[str]) -> None:
     known = [f"validation/{key}" for key in score_keys]
     if metric not in known:
         raise ValueError(f"task.metric={metric!r} is not a score of this task; it has {', '.join(known)}")
+
+
+def write_results(folder: Path, module: FineTuning | Any, task: Mapping[str, Any]) -> dict[str, Any]:
+    """Write scores.json and the predictions of the best checkpoint; returns what scores.json holds.
+
+    `task` is put into it as it is: name, title, stand_in_for. A Measurement (modules/measures.py) does as well.
+    """
+    best = module.require_best()
+    scores = {
+        **task,
+        "metric": module.metric,
+        "scores": best.scores,
+        "best_step": best.step,
+        "total_steps": module.total_steps,
+        "selection": "highest metric over the evaluations on the validation split, as in the paper"
+        if module.total_steps
+        else "none: scored once",
+        "evaluations": module.history,
+        "num_examples": len(best.predictions),
+        "majority_baseline": module.baseline(),
+        "collapsed": best.is_collapsed,
+    }
+    for name, lines in module.result_files(best).items():
+        write_whole(folder / name, lines)
+    write_whole(folder / "scores.json", [json.dumps(scores, indent=1, ensure_ascii=False)])
+    if best.is_collapsed:
+        log.warning("collapsed run: the same answer for (nearly) every validation example; never average it in silence")
+    log.info("%s: best at step %d of %d: %s", task.get("title"), best.step, module.total_steps, best.scores)
+    return scores
+
+
+def write_test_predictions(folder: Path, files: Mapping[str, Iterable[str]]) -> None:
+    """Write what a module's `prediction_files` gives into a folder, test_predictions/ of a run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, lines in files.items():
+        write_whole(folder / name, lines)
+
+
+def save_model(folder: Path, module: FineTuning, encoder_folder: Path, tokenizer: Tokenizer, **facts: Any) -> None:
+    """Write the best checkpoint as a model folder in the Hugging Face layout, label names included.
+
+    What the encoder folder remembers comes along; `facts` (task, head) and what the module predicts by are added to it.
+    A BiLSTM head has no class in that layout: its tensors lie below `bilstm.`.
+    """
+    module.restore_best()
+    made = read_config_dict(encoder_folder).get("clozelab", {}) | facts | module.remembered()
+    write_model(
+        folder,
+        module.encoder,
+        module.heads(),
+        tokenizer,
+        labels=getattr(module.validation, "label_names", None) or (),
+        is_regression=getattr(module.validation, "is_regression", False),
+        max_length=max_positions(encoder_folder),
+        extra_config={"clozelab": made},
+    )

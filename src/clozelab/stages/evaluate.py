@@ -19,8 +19,8 @@ from clozelab.datamodules.files import used_folders
 from clozelab.datamodules.finetuning import TaskInputs
 from clozelab.models import folders
 from clozelab.models.encoder import Encoder
+from clozelab.modules.finetuning import write_results
 from clozelab.modules.model import max_positions, open_tokenizer
-from clozelab.modules.results import write_results
 from clozelab.runs.fingerprint import code_behind, encoder_fingerprint, require_encoder
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run

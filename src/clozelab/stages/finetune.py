@@ -18,9 +18,8 @@ from clozelab.datamodules.files import HubSource, hub_files, used_folders
 from clozelab.datamodules.finetuning import EncoderSource, FinetuningDataModule, TaskInputs
 from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
-from clozelab.modules.finetuning import FineTuning
+from clozelab.modules.finetuning import FineTuning, save_model, write_results, write_test_predictions
 from clozelab.modules.model import max_positions, open_tokenizer
-from clozelab.modules.results import save_model, write_results, write_test_predictions
 from clozelab.runs.fingerprint import code_behind, encoder_fingerprint, require_encoder
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run

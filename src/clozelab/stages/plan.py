@@ -317,16 +317,17 @@ def doctor(words: Sequence[str]) -> int:
     words = [word for word in words if word not in ("-m", "--multirun")]  # as it is said of a sweep
     options = ("config-dir", "config-name") if set(SWEEPS) & set(words) else ()
     said = parse("doctor", words, names=(0, 1), options=options, flags=("all",), takes_overrides=True)
-    from clozelab.training.host import tune_allocator
+    from clozelab.training.host import import_torchmetrics_quickly, tune_allocator
 
-    is_tuned = tune_allocator()  # before torch is imported
+    is_tuned = tune_allocator()  # before torch and lightning are imported
+    import_torchmetrics_quickly()
     return _pre_flight(said) if said.names else _machine(said.overrides, is_tuned)
 
 
 def _machine(overrides: Sequence[str], allocator_tuned: bool) -> int:
     if overrides:
         raise ValueError(f"{overrides[0]}: doctor without an experiment looks at the machine, and takes nothing")
-    from clozelab.checks.machine import look_at_machine, print_facts
+    from clozelab.checks.doctor import look_at_machine, print_facts
     from clozelab.training.host import host_facts, usable_cores
 
     facts = list(look_at_machine(cores=usable_cores(), allocator_tuned=allocator_tuned))
@@ -338,10 +339,7 @@ def _machine(overrides: Sequence[str], allocator_tuned: bool) -> int:
 def _pre_flight(said: Words) -> int:
     """Everything that can be known to be wrong with an experiment, or with one stage's sweep."""
     started = time.perf_counter()
-    from clozelab.training.host import import_torchmetrics_quickly
-
-    import_torchmetrics_quickly()  # before lightning is imported
-    from clozelab.checks.run import examine, print_findings
+    from clozelab.checks.doctor import examine, print_findings
     from clozelab.checks.subject import ERROR
     from clozelab.stages.subject import gather, gather_sweep
 
