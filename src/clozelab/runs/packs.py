@@ -12,7 +12,6 @@ A pack may be anybody's. Names, kinds and sizes are looked at before anything is
 from __future__ import annotations
 
 import fnmatch
-import os
 import shutil
 import stat
 import zipfile
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from clozelab.corpus.files import MAX_EXPANSION, MIN_BOMB_BYTES, file_sha256
+from clozelab.corpus.files import MAX_EXPANSION, MIN_BOMB_BYTES, file_sha256, whole_file
 from clozelab.runs.record import CONFIG_FILE, RUN_FILE
 
 MANIFEST, RESULTS = "manifest.json", "results.csv"
@@ -72,20 +71,12 @@ def run_files(folder: Path, weights: bool) -> Iterator[Path]:
 def write_pack(path: Path, manifest: Manifest, files: Mapping[str, Path]) -> None:
     """Write a pack of these files, by name, in one rename; their checksums go into its manifest."""
     manifest.files = {name: file_sha256(files[name]) for name in sorted(files)}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with temporary.open("wb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-                archive.writestr(_entry(MANIFEST), manifest.model_dump_json(indent=1) + "\n", compresslevel=9)
-                for name in _stored(manifest).values():
-                    with files[name].open("rb") as source, archive.open(_entry(name), "w", force_zip64=True) as target:
-                        shutil.copyfileobj(source, target)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        archive.writestr(_entry(MANIFEST), manifest.model_dump_json(indent=1) + "\n", compresslevel=9)
+        for name in _stored(manifest).values():
+            with files[name].open("rb") as source, archive.open(_entry(name), "w", force_zip64=True) as target:
+                shutil.copyfileobj(source, target)
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

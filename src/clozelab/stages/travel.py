@@ -20,6 +20,7 @@ from typing import Any
 from rich import filesize
 from rich.console import Console
 
+from clozelab.corpus.files import whole_file
 from clozelab.planning.steps import runs_root
 from clozelab.runs.find import Runs, find, select
 from clozelab.runs.fingerprint import RESULTS_VERSIONS
@@ -255,11 +256,8 @@ def _put(new: Mapping[str, Path], target: Path) -> None:
         path = target / name
         for place in [path.with_name(COPY_FILE), path] if name in records else [path]:
             place.parent.mkdir(parents=True, exist_ok=True)
-            temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-            shutil.copyfile(new[name], temporary)
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            temporary.replace(place)
+            with new[name].open("rb") as source, whole_file(place) as file:
+                shutil.copyfileobj(source, file)
 
 
 def _merge_notes(parcels: Iterable[Parcel], target: Path) -> None:
