@@ -6,13 +6,15 @@ What a stage refuses before anything slow, and before it claims a run folder for
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager
 from dataclasses import fields
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
@@ -24,7 +26,7 @@ from clozelab.corpus.shards import PreparedCorpus, unigram_loss
 from clozelab.corpus.tokenizers import Tokenizer
 from clozelab.datamodules.corpus import CorpusDataModule
 from clozelab.datamodules.finetuning import FinetuningDataModule, TaskInputs, TrainingPlan
-from clozelab.launch.sweep import phase_objectives
+from clozelab.launch.sweep import compose, hydra_config, phase_objectives
 from clozelab.models import folders
 from clozelab.models.config import EncoderConfig
 from clozelab.models.encoder import Encoder
@@ -36,12 +38,12 @@ from clozelab.report.tracked import tracked_job, tracker_nodes
 from clozelab.runs.fingerprint import encoder_fingerprint, require_encoder
 from clozelab.runs.record import Record
 from clozelab.runs.store import Run
-from clozelab.targets import build, locate
+from clozelab.targets import build, check_targets, locate
 from clozelab.training.callbacks import check_position_growth
-from clozelab.training.checkpoints import seed_initialisation
+from clozelab.training.checkpoints import LAST, seed_initialisation
 from clozelab.training.runtime import matmul_ceiling
 from clozelab.training.tracking import MetricsCsv, TrackedJob
-from clozelab.training.trainer import Hardware, choose_hardware
+from clozelab.training.trainer import Hardware, choose_hardware, stage_callbacks
 
 log = logging.getLogger(__name__)
 PLAN_KEYS = ("global_batch_size", "epochs", "evaluations_per_epoch", "max_train_examples")
@@ -51,6 +53,28 @@ def hardware_of(trainer: DictConfig) -> Hardware:
     """What `cfg.trainer` asks for, resolved and checked; ValueError says what this machine lacks."""
     keys = (*(one.name for one in fields(Hardware)), "threads", "tf32")
     return choose_hardware(**{key: trainer[key] for key in keys})
+
+
+def begin(cfg: DictConfig, check: Callable[[DictConfig], None]) -> tuple[Hardware, Path]:
+    """What is looked at before any data: settings (`check`), trackers, this machine, the encoder's folder."""
+    check_targets(cfg)
+    check(cfg)
+    check_trackers(cfg)
+    hardware, folder = hardware_of(cfg.trainer), require_encoder(cfg.encoder)
+    check_fraction(folder, cfg.encoder_fraction)
+    return hardware, folder
+
+
+@contextmanager
+def said_again(record: Record) -> Iterator[DictConfig]:
+    """The configuration that a run's command line composes, inside the folder that it was said in."""
+    if not record.config_name:
+        raise ValueError(f"{record.folder} was not made by a command line")
+    with chdir(record.started_in or "."):  # paths may be relative
+        folder = Path(record.config_dir) if record.config_dir else None
+        with hydra_config(compose(record.config_name, record.overrides, folder=folder)) as cfg:
+            check_targets(cfg)
+            yield cfg
 
 
 def check_trackers(cfg: DictConfig) -> None:
@@ -65,6 +89,13 @@ def build_loggers(cfg: DictConfig, run: Run, *, arm: str, name: str) -> list[Log
     nodes = tracker_nodes(cfg.logger)
     job = tracked_job(cfg, run, arm=arm, name=name) if nodes else None
     return [MetricsCsv(run.dir), *(build("logger", node)(job=job) for node in nodes)]
+
+
+def callbacks_of(cfg: DictConfig, run: Run, interval_steps: int, least_seconds: float = 0.0) -> list[Callback]:
+    """Of a training; it is saved at least so many steps, and so many seconds, apart."""
+    how: Any = {"progress_bar": cfg.trainer.progress_bar, "stop_after_step": cfg.stop_after_step}
+    last = run.dir / "checkpoints" / LAST
+    return stage_callbacks(last, interval_steps, least_seconds, fingerprint=run.fingerprint, watch=run.watch, **how)
 
 
 def build_task_data(
@@ -154,7 +185,7 @@ def _take_heads(model: PretrainingModel, folder: Path) -> None:
                 part.encoder.load_state_dict(folders.load_encoder(place).state_dict())
         family = part.encoder.config.family
         for kind, head in part.heads.items():
-            if any(family.head_name(kind, tensor) in stored for tensor in head.state_dict()):
+            if folders.has_head(family, kind, head, stored):
                 folders.load_head(place, kind, head)
             else:
                 log.info("%s has no %s head of the %s: it starts from fresh weights", place, kind, name)

@@ -21,11 +21,11 @@ from clozelab.models import folders
 from clozelab.models.encoder import Encoder
 from clozelab.modules.finetuning import write_results
 from clozelab.modules.model import max_positions, open_tokenizer
-from clozelab.runs.fingerprint import code_behind, encoder_fingerprint, require_encoder
+from clozelab.runs.fingerprint import code_behind, encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
 from clozelab.stages import building
-from clozelab.targets import build, check_targets, locate
+from clozelab.targets import build, locate
 from clozelab.training.callbacks import GracefulStop
 from clozelab.training.tracking import summarise, tracked
 from clozelab.training.trainer import build_trainer
@@ -35,12 +35,7 @@ log = logging.getLogger(__name__)
 
 def main(cfg: DictConfig) -> None:
     """Check model and data, score once, keep scores and predictions, complete the run."""
-    check_targets(cfg)
-    building.check_evaluation(cfg)
-    building.check_trackers(cfg)
-    hardware = building.hardware_of(cfg.trainer)
-    folder = require_encoder(cfg.encoder)
-    building.check_fraction(folder, cfg.encoder_fraction)
+    hardware, folder = building.begin(cfg, building.check_evaluation)
     encoder = folders.load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     data = build_data(cfg, folder, encoder)
     # Before the claim: a folder claimed for bad data would refuse the mended data.

@@ -7,7 +7,6 @@ FSDP gathers its shards to save it. So one process on a CPU is enough, on any ma
 from __future__ import annotations
 
 import json
-from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -231,12 +230,9 @@ def unfinished(run: Path, to: Path | None) -> Path:
     """Writes the encoder of a run's checkpoint, and says where; ValueError where the run has none of its own."""
     from omegaconf import OmegaConf
 
-    from clozelab import config
-    from clozelab.launch.sweep import compose, hydra_config
     from clozelab.runs.record import read_record
     from clozelab.stages import building
     from clozelab.stages.prepare import prepared_corpus
-    from clozelab.targets import check_targets
     from clozelab.training.callbacks import SameConfig
     from clozelab.training.checkpoints import load_file, newest_whole
     from clozelab.training.trainer import Hardware
@@ -247,22 +243,14 @@ def unfinished(run: Path, to: Path | None) -> Path:
     saved = load_file(checkpoint)
     if saved[SameConfig.KEY] != record.fingerprint:
         raise ValueError(f"{checkpoint} is of another run than the run.json above it")
-    if not record.config_name:
-        raise ValueError(f"{run} was not made by a command line")
-    config.register()
-    with chdir(record.started_in or "."):  # paths may be relative
-        experiment = Path(record.config_dir) if record.config_dir else None
-        with hydra_config(compose(record.config_name, record.overrides, folder=experiment)) as cfg:
-            check_targets(cfg)
-            plain: Any = OmegaConf.to_container(cfg, resolve=True)
-            objectives, corpus = building.build_objectives(plain), prepared_corpus(cfg)
-            if corpus.fingerprint != record.inputs.get("corpus"):
-                raise ValueError(
-                    f"{run} was trained on another corpus than is here now; put its text and settings back"
-                )
-            machine = Hardware("cpu", 1, 1, "auto", "32-true")
-            module = building.build_pretraining_module(cfg, machine, corpus, objectives, total_steps=1)
-            tokenizer = building.encoder_tokenizer(cfg, corpus, objectives)
+    with building.said_again(record) as cfg:
+        plain: Any = OmegaConf.to_container(cfg, resolve=True)
+        objectives, corpus = building.build_objectives(plain), prepared_corpus(cfg)
+        if corpus.fingerprint != record.inputs.get("corpus"):
+            raise ValueError(f"{run} was trained on another corpus than is here now; put its text and settings back")
+        machine = Hardware("cpu", 1, 1, "auto", "32-true")
+        module = building.build_pretraining_module(cfg, machine, corpus, objectives, total_steps=1)
+        tokenizer = building.encoder_tokenizer(cfg, corpus, objectives)
     module.load_state_dict(saved["state_dict"])
     step = int(saved["global_step"])
     folder = to.resolve() if to else run / "encoders" / f"step-{step}"

@@ -20,14 +20,14 @@ from clozelab.models.encoder import Encoder, compile_encoder
 from clozelab.models.folders import load_encoder
 from clozelab.modules.finetuning import FineTuning, save_model, write_results, write_test_predictions
 from clozelab.modules.model import max_positions, open_tokenizer
-from clozelab.runs.fingerprint import code_behind, encoder_fingerprint, require_encoder
+from clozelab.runs.fingerprint import code_behind, encoder_fingerprint
 from clozelab.runs.record import Score
 from clozelab.runs.store import Run
 from clozelab.stages import building
-from clozelab.targets import build, check_targets, locate
-from clozelab.training.checkpoints import LAST, newest_whole, seed_initialisation
+from clozelab.targets import build, locate
+from clozelab.training.checkpoints import newest_whole, seed_initialisation
 from clozelab.training.tracking import summarise, tracked
-from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
+from clozelab.training.trainer import Hardware, build_trainer
 
 log = logging.getLogger(__name__)
 CHECKPOINT_INTERVAL_STEPS = 50
@@ -40,12 +40,7 @@ LENGTHS = ("max_seq_length", "doc_stride", "max_query_length")
 
 def main(cfg: DictConfig) -> None:
     """Check encoder and data, train, keep the best checkpoint's scores and predictions, complete the run."""
-    check_targets(cfg)
-    building.check_finetuning(cfg)
-    building.check_trackers(cfg)
-    hardware = building.hardware_of(cfg.trainer)
-    folder = require_encoder(cfg.encoder)
-    building.check_fraction(folder, cfg.encoder_fraction)
+    hardware, folder = building.begin(cfg, building.check_finetuning)
     inputs = {"encoder": encoder_fingerprint(folder)}
     data = build_data(cfg, folder, inputs["encoder"], hardware)
     inputs |= {"task_files": data.source_fingerprint, "task_data": data.fingerprint}
@@ -74,20 +69,11 @@ def main(cfg: DictConfig) -> None:
         checkpoints = run.dir / "checkpoints"
         name = f"{cfg.row}/{cfg.task.name}/pretrain-seed-{cfg.pretrain_seed}/seed-{cfg.seed}"
         with tracked(building.build_loggers(cfg, run, arm=cfg.row, name=name)) as loggers:
-            callbacks = stage_callbacks(
-                checkpoints / LAST,
-                CHECKPOINT_INTERVAL_STEPS,
-                CHECKPOINT_SECONDS,
-                fingerprint=run.fingerprint,
-                progress_bar=cfg.trainer.progress_bar,
-                watch=run.watch,
-                stop_after_step=cfg.stop_after_step,
-            )
             trainer = build_trainer(
                 hardware,
                 max_steps=data.total_steps,
                 validation_interval_steps=None,
-                callbacks=callbacks,
+                callbacks=building.callbacks_of(cfg, run, CHECKPOINT_INTERVAL_STEPS, CHECKPOINT_SECONDS),
                 loggers=loggers,
                 folder=run.dir,
                 log_interval_steps=cfg.trainer.log_interval_steps,
@@ -117,10 +103,8 @@ def main(cfg: DictConfig) -> None:
 
 def parts(cfg: DictConfig) -> tuple[FineTuning, FinetuningDataModule]:
     """Module and data of a fine-tuning, for a trainer of somebody's own; nothing is claimed or written."""
-    check_targets(cfg)
-    building.check_finetuning(cfg)
-    folder = require_encoder(cfg.encoder)
-    data = build_data(cfg, folder, encoder_fingerprint(folder), building.hardware_of(cfg.trainer))
+    hardware, folder = building.begin(cfg, building.check_finetuning)
+    data = build_data(cfg, folder, encoder_fingerprint(folder), hardware)
     data.setup()
     encoder = load_encoder(folder, initialisation=cfg.initialisation, seed=cfg.pretrain_seed)
     return build_module(cfg, encoder, data), data

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import chdir, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clozelab.corpus.files import write_whole
+from clozelab.corpus.files import whole_file, write_whole
 from clozelab.metrics.glue import TEST_SETS, placeholder, write_submission
 from clozelab.terminal import Words, verb
 
@@ -175,12 +175,11 @@ def write_table(path: Path, vectors: Sequence[Any] | None) -> None:
     import numpy as np
     import pandas
 
-    temporary = path.with_name(f".{path.name}.tmp{path.suffix}")
-    if path.suffix == ".npy":
-        np.save(temporary, np.stack(vectors))
-    else:
-        pandas.DataFrame({"embedding": [*vectors]}).to_parquet(temporary)
-    temporary.replace(path)
+    with whole_file(path) as file:
+        if path.suffix == ".npy":
+            np.save(file, np.stack(vectors))
+        else:
+            pandas.DataFrame({"embedding": [*vectors]}).to_parquet(file)
 
 
 def predict_task(run: Path, file: str | None, output: str | None) -> list[Path]:
@@ -194,40 +193,32 @@ def predict_task(run: Path, file: str | None, output: str | None) -> list[Path]:
         raise ValueError(f"{run} kept no model (keep_model=false, or gc took it), so it cannot predict")
     if file and not Path(file).is_file():
         raise ValueError(f"test={file}: there is no such file")
-    from clozelab import config
-    from clozelab.launch.sweep import compose, hydra_config
     from clozelab.models import folders
     from clozelab.modules.finetuning import Evaluation, write_test_predictions
     from clozelab.runs.fingerprint import encoder_fingerprint
     from clozelab.stages import building, finetune
-    from clozelab.targets import check_targets
     from clozelab.training.trainer import build_trainer
 
     folder, scored = (run / "model").resolve(), (run / "scores.json").resolve()
     out = Path(output or run / "test_predictions").resolve()
-    config.register()
-    with chdir(record.started_in or "."):  # paths may be relative
-        experiment = Path(record.config_dir) if record.config_dir else None
-        composed = compose(record.config_name, record.overrides, folder=experiment)
-        with hydra_config(composed) as cfg:
-            check_targets(cfg)
-            cfg.initialisation = "pretrained"
-            hardware = replace(building.hardware_of(cfg.trainer), devices=1, num_nodes=1, strategy="auto")
-            hardware = replace(hardware, precision=record.facts.get("precision", hardware.precision))
-            data = finetune.build_data(cfg, folder, encoder_fingerprint(folder), hardware)
-            data.test_files = {Path(file).stem: file} if file else data.test_files
-            data.require_test_files()
-            data.setup()
-            module = finetune.build_module(cfg, folders.load_encoder(folder), data)
-            for kind, head in module.heads().items():
-                folders.load_head(folder, kind, head)
-            scores = json.loads(scored.read_text(encoding="utf-8"))["scores"]
-            module.best = Evaluation(0, scores, [], is_collapsed=False)  # where the threshold of 2.0 stands
-            once: Any = {"max_steps": 1, "validation_interval_steps": None, "log_interval_steps": 1}
-            trainer = build_trainer(hardware, callbacks=[], loggers=[], folder=out.parent, **once)
-            for name, (sequences, split) in data.load_test().items():
-                parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(sequences))
-                write_test_predictions(out, module.prediction_files(name, split, parts))
+    with building.said_again(record) as cfg:
+        cfg.initialisation = "pretrained"
+        hardware = replace(building.hardware_of(cfg.trainer), devices=1, num_nodes=1, strategy="auto")
+        hardware = replace(hardware, precision=record.facts.get("precision", hardware.precision))
+        data = finetune.build_data(cfg, folder, encoder_fingerprint(folder), hardware)
+        data.test_files = {Path(file).stem: file} if file else data.test_files
+        data.require_test_files()
+        data.setup()
+        module = finetune.build_module(cfg, folders.load_encoder(folder), data)
+        for kind, head in module.heads().items():
+            folders.load_head(folder, kind, head)
+        scores = json.loads(scored.read_text(encoding="utf-8"))["scores"]
+        module.best = Evaluation(0, scores, [], is_collapsed=False)  # where the threshold of 2.0 stands
+        once: Any = {"max_steps": 1, "validation_interval_steps": None, "log_interval_steps": 1}
+        trainer = build_trainer(hardware, callbacks=[], loggers=[], folder=out.parent, **once)
+        for name, (sequences, split) in data.load_test().items():
+            parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(sequences))
+            write_test_predictions(out, module.prediction_files(name, split, parts))
     return sorted(out.iterdir())
 
 

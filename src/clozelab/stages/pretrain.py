@@ -23,11 +23,11 @@ from clozelab.stages import building
 from clozelab.stages.prepare import prepared_corpus
 from clozelab.targets import check_targets
 from clozelab.training.callbacks import KeepEncoders, PositionGrowth, growth_steps
-from clozelab.training.checkpoints import LAST, newest_whole
+from clozelab.training.checkpoints import newest_whole
 from clozelab.training.host import process_rank
 from clozelab.training.runtime import largest_that_fits, try_step
 from clozelab.training.tracking import summarise, tracked
-from clozelab.training.trainer import Hardware, build_trainer, stage_callbacks
+from clozelab.training.trainer import Hardware, build_trainer
 
 log = logging.getLogger(__name__)
 SCORES = tuple(
@@ -116,17 +116,9 @@ def main(cfg: DictConfig) -> None:
             folder = run.dir / ("encoder" if step is None else f"encoders/step-{step}")
             module.save_encoder(folder, tokenizer.files(), building.provenance(plain, run.content, corpus, step=step))
 
-        checkpoints = run.dir / "checkpoints"
         callbacks = [
             KeepEncoders(steps_to_keep, save_encoder),
-            *stage_callbacks(
-                checkpoints / LAST,
-                cfg.checkpoint_interval_steps,
-                fingerprint=run.fingerprint,
-                progress_bar=cfg.trainer.progress_bar,
-                watch=run.watch,
-                stop_after_step=cfg.stop_after_step,
-            ),
+            *building.callbacks_of(cfg, run, cfg.checkpoint_interval_steps),
             PositionGrowth(growth_steps(cfg.phases) if cfg.position_growth == "tile" else {}),
         ]
         with tracked(building.build_loggers(cfg, run, arm=cfg.arm, name=f"{cfg.arm}/seed-{cfg.seed}")) as loggers:
@@ -140,7 +132,7 @@ def main(cfg: DictConfig) -> None:
                 log_interval_steps=cfg.trainer.log_interval_steps,
                 reload_dataloaders_every_n_epochs=1,  # where a run goes back
             )
-            trainer.fit(module, datamodule=data, ckpt_path=newest_whole(checkpoints))
+            trainer.fit(module, datamodule=data, ckpt_path=newest_whole(run.dir / "checkpoints"))
             if run.is_leader:
                 save_encoder()
                 summarise(loggers, module.facts())
