@@ -116,12 +116,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
     Needs no independence, which differences that share a row do not have. (scipy has Benjamini and Hochberg's, which
     bounds another error.)
     """
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = largest
-    return adjusted
+    return _step_down(np.asarray(p_values, dtype=np.float64)).tolist()
+
+
+def _step_down(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[..., tests] of one family each, likewise."""
+    order = np.argsort(p_values, kind="stable")
+    steps = np.take_along_axis(p_values, order, -1) * np.arange(p_values.shape[-1], 0, -1)
+    adjusted = np.empty_like(steps)
+    np.put_along_axis(adjusted, order, np.maximum.accumulate(steps, -1), -1)
+    return np.minimum(1.0, adjusted)
 
 
 def sequential_p(p_values: Sequence[float], first: int, most: int) -> float:
@@ -242,11 +246,7 @@ def simulate_decided(
         p = (1.0 + np.searchsorted(_smallest_p_values(first, most), p, side="right")) / DRAWN
     largest = np.zeros((tables, 1))
     for family in map(list, families):
-        order = np.argsort(p[:, family], axis=1)
-        steps = np.take_along_axis(p[:, family], order, axis=1) * np.arange(len(family), 0, -1)
-        alone = np.empty_like(steps)
-        np.put_along_axis(alone, order, np.maximum.accumulate(steps, axis=1), axis=1)
-        corrected[:, family] = np.maximum(alone, largest)
+        corrected[:, family] = np.maximum(_step_down(p[:, family]), largest)
         largest = corrected[:, family].max(axis=1, keepdims=True)
     return corrected < 1.0 - CONFIDENCE
 
