@@ -29,6 +29,7 @@ class Words:
     values: dict[str, str] = field(default_factory=dict)
     flags: set[str] = field(default_factory=set)
     options: dict[str, str] = field(default_factory=dict)
+    words: list[str] = field(default_factory=list)  # all of it, as it was said
     overrides: list[str] = field(default_factory=list)  # every `key=value` whose key is not the verb's own, for Hydra
 
 
@@ -46,7 +47,7 @@ def parse(
 
     ValueError: anything else; names the nearest that there is.
     """
-    said = Words()
+    said = Words(words=[*words])
     left = list(words)
     while left:
         word = left.pop(0)

@@ -168,9 +168,7 @@ class SquadFeatures:
     question: Int32s  # [W] index of the question in the examples
     passage_starts: Int32s  # [W] sequence position of the window's first passage token
     window_starts: Int32s  # [W] index of that token among the passage's tokens
-    start_positions: (
-        Int32s  # [W] sequence position of the answer's first token; 0 ([CLS]) where it is not wholly inside
-    )
+    start_positions: Int32s  # [W] sequence position of the answer's first token; 0 ([CLS]) where it is not all inside
     end_positions: Int32s
     max_context: NDArray[np.bool_]  # [T] true for the passage tokens that have no better window
     passage_spans: Int32s

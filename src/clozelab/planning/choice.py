@@ -167,10 +167,8 @@ def choices(
     train -= start
     tune = sum((job.seconds or 0.0) * job.count for job in costing.tasks) / costing.num_seeds / tuned_seeds
     tune /= at_once.get("finetune", 1)
-    least = (
-        max([0.05, *(PLATEAUS * arm.tokens_to_plateau / arm.tokens for arm in costing.arms)]) if may_shorten else 1.0
-    )
-    least = min(1.0, least)
+    plateaus = [PLATEAUS * arm.tokens_to_plateau / arm.tokens for arm in costing.arms]
+    least = min(1.0, max([0.05, *plateaus])) if may_shorten else 1.0
 
     def fits(seeds: int, tuned: int) -> Choice:
         factor = min(1.0, (budget / seeds - start - tuned * tune) / train)

@@ -123,14 +123,6 @@ def _marks(columns: Sequence[DataColumn], rows: Sequence[str], table: Table) -> 
     return entries
 
 
-def _curve_axes(ylabel: str) -> tuple[Figure, Axes]:
-    figure, axes = plt.subplots(figsize=(WIDTH, 4.6), layout="constrained")
-    axes.set_xlabel("tokens seen")
-    axes.set_ylabel(ylabel)
-    axes.xaxis.set_major_formatter(EngFormatter())
-    return figure, axes
-
-
 def draw_curves(runs: Sequence[Record], labels: dict[str, str]) -> Picture | None:
     """Held-out loss of each pre-training run against tokens, each arm by its label or name; None without a curve."""
     drawn = [run for run in runs if run.curves.get("validation/loss")]
@@ -140,7 +132,9 @@ def draw_curves(runs: Sequence[Record], labels: dict[str, str]) -> Picture | Non
     ends: dict[str, list[float]] = {}
     ink = plt.rcParams[INK]
     furthest = max(tokens for run in drawn for tokens, _ in run.curves["validation/loss"])
-    figure, axes = _curve_axes("held-out loss (nats a predicted token)")
+    figure, axes = plt.subplots(figsize=(WIDTH, 4.6), layout="constrained")
+    axes.set(xlabel="tokens seen", ylabel="held-out loss (nats a predicted token)")
+    axes.xaxis.set_major_formatter(EngFormatter())
     for run in drawn:
         tokens, losses = zip(*run.curves["validation/loss"], strict=True)
         colour = _colour(arms.index(run.name))

@@ -141,10 +141,8 @@ class Run:
             else:  # an unfinished session of the same run
                 fresh.seconds, fresh.facts, fresh.started = old.seconds, old.facts, old.started
                 _change_layout(old, fresh)
-                fresh.sessions, made_by = (
-                    old.sessions + 1,
-                    {"code", "modules", "environment", "git", "versions", "host"},
-                )
+                fresh.sessions = old.sessions + 1
+                made_by = {"code", "modules", "environment", "git", "versions", "host"}
                 for one in (*old.earlier_sessions, old.model_dump(include=made_by)):
                     if one not in fresh.earlier_sessions and one != fresh.model_dump(include=made_by):
                         fresh.earlier_sessions.append(one)

@@ -13,7 +13,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -295,11 +295,11 @@ def delete(item: Garbage) -> str:
 @contextmanager
 def held(lock: Path | None) -> Iterator[bool]:
     """Hold a lock file, or a run folder's, while inside; False, and nothing held, where somebody else has it."""
-    with ExitStack() as stack:
-        is_free = True
-        if lock is not None and lock.exists():
-            try:
-                stack.enter_context(FileLock(lock / LOCK_FILE if lock.is_dir() else lock, timeout=0))
-            except Timeout:
-                is_free = False
-        yield is_free
+    guard: AbstractContextManager[object] = nullcontext()
+    if lock is not None and lock.exists():
+        guard = FileLock(lock / LOCK_FILE if lock.is_dir() else lock, timeout=0)
+    try:
+        with guard:
+            yield True
+    except Timeout:
+        yield False

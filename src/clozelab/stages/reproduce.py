@@ -29,7 +29,7 @@ from clozelab.runs.upkeep import write_launch
 from clozelab.stages.plan import parse_budget
 from clozelab.stages.report import judge
 from clozelab.suggestions import duration, key_of
-from clozelab.terminal import Words, parse, say, verb, wants_help
+from clozelab.terminal import Words, say, verb
 from clozelab.training.stopping import STOPPED
 from clozelab.verdicts.experiment import Experiment, find_experiment, load_experiment
 
@@ -65,24 +65,21 @@ came before the first run, and names what was changed afterwards. Takes the over
   --again    where another declaration is registered: keeps that one, and adds what is declared now"""
 
 
-def main(words: Sequence[str]) -> int:
+@verb("reproduce", HELP, names=(1, 1), keys=("until", "budget"), flags=("dry-run", "skip-doctor"),
+      takes_overrides=True)  # fmt: skip
+def main(said: Words) -> int:
     """Run the experiment; returns 0 only if every step went well."""
-    if wants_help(words, also_without_words=True):
-        print(HELP)
-        return 0
-    said = parse("reproduce", words, names=(1, 1), keys=("until", "budget"), flags=("dry-run", "skip-doctor"),
-                 takes_overrides=True)  # fmt: skip
     folder, is_checked = find_experiment(said.names[0]), "skip-doctor" in said.flags
     if said.values:
         seeds = first_seeds(load_experiment(folder), said.values.get("until"), said.overrides)
         budget = parse_budget(said.values["budget"]) if "budget" in said.values else math.inf
         if "dry-run" not in said.flags:
-            return until_decided(folder, words, said.overrides, seeds, budget, is_checked=is_checked)
+            return until_decided(folder, said.words, said.overrides, seeds, budget, is_checked=is_checked)
         said.overrides.extend(seeds)
     steps = make_steps(folder, said.overrides)
     if "dry-run" in said.flags:
         return dry_run(steps)
-    return run_round(folder, words, said.overrides, steps, is_checked=is_checked)[0]
+    return run_round(folder, said.words, said.overrides, steps, is_checked=is_checked)[0]
 
 
 def run_round(

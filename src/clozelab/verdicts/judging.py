@@ -277,13 +277,8 @@ def _notes(
     if len(case.links) > 1:
         notes.append(f"of {len(verdicts)} differences {_counted(verdicts, list(dict.fromkeys(verdicts)))}")
         notes += [f"{link.name}: {link.absent}" for link in case.links if link.absent]
-    p = weakest.p if weakest else None
-    if (
-        weakest
-        and p is not None
-        and not case.courses
-        and p < SIGNIFICANCE <= correction.corrected.get(weakest.key, 0.0)
-    ):
+    p, corrected = (weakest.p, correction.corrected.get(weakest.key, 0.0)) if weakest else (None, 0.0)
+    if weakest and p is not None and not case.courses and p < SIGNIFICANCE <= corrected:
         # The plain interval and the verdict would seem to contradict each other.
         count, what = len(correction.corrected), "the margin" if weakest.margin else "zero"
         test = f"the test corrected for {count} differences does not"
