@@ -70,6 +70,7 @@ def test_a_head_without_weights_is_untrained_and_not_made_up(write):
         (("classification",), {"architectures": None}, "names no architecture"),
         (("classification",), {"id2label": {"0": "a"}}, r"names 1 labels \(id2label\), but the head has 3 outputs"),
         (("tags",), {"id2label": {"0": "a", "2": "b", "3": "c"}}, "names 3 labels"),
+        (("classification",), {"problem_type": "regression"}, "a regression of 3 numbers; one is supported"),
         (("classification",), {"problem_type": "multi_label_classification"}, "one label an example is supported"),
         ((), {"hidden_size": "wide"}, r"config\.json: "),
     ],

@@ -255,11 +255,48 @@ def test_a_bilstm_stands_between_encoder_and_head(model: Any) -> None:
         (lambda one: one.answer("who", "cat"), r"cannot answer a question: .* task=squad_v1"),
         (lambda one: one.tag("cat"), r"its tags head was never trained \(trained heads: lm\)"),
         (lambda one: one.next_sentence(("a", "b")), "objective=mlm_nsp"),
+        (lambda one: one.fill_mask("a [MASK]", top_k=-1), "top_k=-1: give at least 1"),
+        (lambda one: one.fill_mask(("[MASK]", "cat")), "takes single texts"),
+        (lambda one: one.score(("the cat", "sat")), "takes single texts"),
+        (lambda one: one.embed(("the", "cat", "sat")), "a tuple has two"),
+        (lambda one: clozelab.load(one.model.folder, device="gpu"), "device=gpu: choose auto, cpu or cuda"),
+        (lambda one: clozelab.load(one.model.folder, precision="16-mixed"), "precision=16-mixed: choose one of auto"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(lm: Any, act: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         act(lm)
+
+
+def test_marks_belong_to_their_words() -> None:
+    from clozelab.modules.predictor import _word_spans
+
+    text = "Cafe\u0301s, हिन्दी m² \U0001f469\u200d\U0001f469 می\u200cخواهم\ufeff \x07don't \ud800"
+    words = [text[a:b] for a, b in _word_spans(text)]
+    expected = ["Cafe\u0301s", ",", "हिन्दी", "m²", "\U0001f469\u200d", "\U0001f469", "می\u200cخواهم", "don't", "\ud800"]
+    assert words == expected
+
+
+def test_a_head_on_a_pooler_without_weights_is_not_used(model: Any) -> None:
+    ours, _folder = model("classification", labels=("no", "yes"), with_pooler=False)
+    with pytest.raises(ValueError, match="its classification head was never trained"):
+        ours.classify("cat")
+    assert ours.model.untrained == ("pooler", "classification") and ours.embed("cat").shape == (24,)
+
+
+def test_weights_that_are_no_numbers_give_no_answer(model: Any) -> None:
+    ours, _ = model("classification", labels=("no", "yes"))
+    ours.heads["classification"].bias.data[0] = torch.nan
+    with pytest.raises(ValueError, match="gives no finite numbers"):
+        ours.classify(TEXTS)
+
+
+def test_a_question_that_is_cut_is_said(model: Any, caplog: pytest.LogCaptureFixture) -> None:
+    ours, _ = model("spans", labels=())
+    ours.answer("who " * 40, "the cat sat")
+    assert "questions of more than 29 tokens are cut" in caplog.text
+    with pytest.raises(ValueError, match="top_k=0"):
+        ours.answer("who", "the cat sat", top_k=0)
 
 
 def test_a_left_to_right_encoder_does_not_fill_from_the_right(model: Any) -> None:

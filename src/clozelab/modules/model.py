@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from clozelab.corpus.tokenizers import Tokenizer, read_tokenizer
 from clozelab.models.encoder import Encoder
-from clozelab.models.families.bert import COMMON_HEADS, Family
+from clozelab.models.families.bert import COMMON_HEADS, POOLED_KINDS, Family
 from clozelab.models.folders import (
     CONFIG_FILE,
     GOOGLE_CONFIG_FILE,
@@ -52,7 +52,8 @@ class Model:
     heads: nn.ModuleDict
     """By kind (models/families/bert.py): those with weights in the folder; "bilstm" and "feature_mix" among them."""
     untrained: tuple[str, ...]
-    """Kinds of heads, and "pooler", that the architecture has and the folder has no weights for."""
+    """Kinds of heads, and "pooler", that the architecture has and the folder has no weights for; a head that reads a
+    pooler without weights is one of them."""
     tokenizer: Tokenizer
     config: Mapping[str, Any]  # config.json as it is
     architecture: str
@@ -111,18 +112,19 @@ def read_model(path: Path | str, token_types: str = "auto") -> Model:
     labels = _labels(folder, config, family, task, stored)
     between, untrained = _between(stored, encoder, config), []
     heads, lstm = nn.ModuleDict(between), between.get("bilstm")
+    pooler = family.encoder_name("pooler.dense.weight")
+    if encoder.config.pooler and not {pooler, family.prefix + pooler} & stored.keys():
+        untrained.append("pooler")
     input_size = 2 * lstm.layers[-1]["forward_direction"].hidden_size if lstm else None
     for kind in kinds:
         size = input_size if kind in TASK_KINDS else None
         head = family.head(kind, encoder, num_labels=max(1, len(labels)), input_size=size)
-        if has_head(family, kind, head, stored):
+        pools = kind in POOLED_KINDS and lstm is None and not getattr(head, "reads_token_states", False)
+        if has_head(family, kind, head, stored) and not (pools and "pooler" in untrained):
             load_head(folder, kind, head, stored)
             heads[kind] = head
         else:
             untrained.append(kind)
-    pooler = family.encoder_name("pooler.dense.weight")
-    if encoder.config.pooler and not {pooler, family.prefix + pooler} & stored.keys():
-        untrained.append("pooler")
     is_regression = task == "classification" and (config.get("problem_type") == "regression" or len(labels) == 1)
     return Model(
         folder=folder,
@@ -212,6 +214,8 @@ def _labels(
         raise ValueError(
             f"{config_path(folder)}: id2label is {config['id2label']}, not names by their numbers"
         ) from None
+    if config.get("problem_type") == "regression" and (number or 1) > 1:
+        raise ValueError(f"{config_path(folder)}: a regression of {number} numbers; one is supported")
     if not named:
         named = {key: f"LABEL_{key}" for key in range(number or int(config.get("num_labels", 2)))}
     if sorted(named) != list(range(len(named))) or number not in (None, len(named)):

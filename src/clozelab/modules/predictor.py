@@ -9,6 +9,7 @@ Letters: N texts, T tokens of a batch, P places that are asked for, H hidden siz
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -18,8 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
 from torch import Tensor, nn
 
+from clozelab.corpus.encoding import SURROGATES
 from clozelab.datamodules import examples, scoring, squad, tags
 from clozelab.datamodules.examples import Ints, TokenSequences
 from clozelab.datamodules.finetuning import make_batch
@@ -37,8 +41,11 @@ from clozelab.training.runtime import MAX_FP32_ERROR, choose_precision, onednn_f
 Text = str | tuple[str, str]
 BATCH_TOKENS = 4096
 TEXTS_PER_SCORING = 256  # a masked model reads a text once for each of its tokens
-WORD = re.compile(r"\w+(?:[-'’.]\w+)*|[^\w\s]")
-POOLINGS = ("cls", "mean", "last4")
+WORDS = Split(
+    Regex(r"[\w\p{N}]+(?:(?:[-'’.]|\p{Cf}+)[\w\p{N}]+)*|[^\w\p{N}\s\p{Cf}\p{Cc}][\p{M}\p{Cf}]*"), "removed", invert=True
+)
+"""Here a mark (an accent apart from its letter, a vowel of Hindi) is a part of its word, which Python's \\w denies."""
+POOLINGS, PRECISIONS = ("cls", "mean", "last4"), ("auto", "bf16-mixed", "32-true")
 COMMANDS = {
     "lm": "clozelab pretrain objective=mlm encoder=FOLDER",
     "nsp": "clozelab pretrain objective=mlm_nsp encoder=FOLDER",
@@ -47,6 +54,7 @@ COMMANDS = {
     "spans": "clozelab finetune encoder=FOLDER row=NAME task=squad_v1",
 }
 """Kind of head -> what trains one."""
+log = logging.getLogger(__name__)
 
 
 class Predictor:
@@ -60,7 +68,12 @@ class Predictor:
     """
 
     def __init__(self, model: Model, *, device: str = "auto", precision: str = "auto") -> None:
-        name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        has_gpu = torch.cuda.is_available()
+        name = ("cuda" if has_gpu else "cpu") if device == "auto" else device
+        if name.partition(":")[0] not in ("cpu", *(["cuda"] if has_gpu else [])):
+            raise ValueError(f"device={device}: choose auto, cpu or cuda; there is {'a' if has_gpu else 'no'} GPU here")
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision={precision}: choose one of {', '.join(PRECISIONS)}")
         self.model, self.device = model, torch.device(name)
         self.tokenizer, self.labels = model.tokenizer, tuple(model.labels)
         self.encoder, self.heads = model.encoder.to(self.device).eval(), model.heads.to(self.device).eval()
@@ -74,7 +87,8 @@ class Predictor:
 
     def fill_mask(self, texts: str | Sequence[str], top_k: int = 5) -> Any:
         """`Filled`: for each mask (the tokenizer's own mask token in the text) the `top_k` most probable tokens."""
-        head, mask, given = self._head("lm", "fill a mask"), self.tokenizer.special_tokens[-1], _many(texts)
+        head, mask, given = self._head("lm", "fill a mask"), self.tokenizer.special_tokens[-1], _single(texts)
+        _check_top_k(top_k)
         if lacks := next((number for number, text in enumerate(given, 1) if mask not in text), None):
             raise ValueError(f"text {lacks} has no {mask}: write it where a token is to be filled in")
         # RoBERTa's takes the blanks before it along.
@@ -161,7 +175,7 @@ class Predictor:
 
     def score(self, texts: str | Sequence[str]) -> Any:
         """`Scored`: by the chain rule where the encoder is causal, else the pseudo-log-likelihood (Salazar 2020)."""
-        head, many, found = self._head("lm", "score a text"), _many(texts), []
+        head, many, found = self._head("lm", "score a text"), _single(texts), []
         sequences, _ = self._encode(many, None)
         for first in range(0, len(many), TEXTS_PER_SCORING):
             some = sequences.gather(index := np.arange(first, min(first + TEXTS_PER_SCORING, len(many))))
@@ -214,6 +228,7 @@ class Predictor:
         where the null odds are above the threshold that was best in training. `top_k`: answers in all.
         """
         head, made = self._head("spans", "answer a question"), self.model.config.get("clozelab", {})
+        _check_top_k(top_k)
         rules, limit = made.get("answers", {}), self.model.max_length
         may_be_null = rules.get("with_unanswerable", False) if null_answer is None else null_answer
         settings = NBestSettings(max(rules.get("n_best_size", 20), top_k), rules.get("max_answer_length", 30), True)
@@ -225,7 +240,9 @@ class Predictor:
         passages = [(number, k, text) for number, (_, texts) in enumerate(questions) for k, text in enumerate(texts)]
         asked = [squad.SquadQuestion(str(i), questions[n][0], i, (), -1) for i, (n, _, _) in enumerate(passages)]
         given = squad.SquadExamples([text for *_, text in passages], asked)
-        features, _ = squad.build_features(given, self.tokenizer, windows)
+        features, counts = squad.build_features(given, self.tokenizer, windows)
+        if counts["questions_cut"]:
+            log.warning("questions of more than %d tokens are cut to them, as in training", windows.max_query_length)
 
         def of_tokens(hidden: Tensor, batch: Batch) -> Part:
             return batch["example_index"], self._fp32(head, hidden)
@@ -287,7 +304,7 @@ class Predictor:
     # How it does it
 
     def _head(self, kind: str, act: str) -> Any:
-        if kind in self.heads and not (kind == "nsp" and "pooler" in self.model.untrained):
+        if kind in self.heads:
             return self.heads[kind]
         has = ", ".join(name for name in self.heads if name not in ("bilstm", "feature_mix")) or "none"
         raise ValueError(
@@ -313,6 +330,8 @@ class Predictor:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=low), self._products():
                 states, batch["hidden_states"] = self.encoder(*ids, layout, output_hidden_states=hidden_states)
                 numbers, values = read(states if bilstm is None else bilstm(states, layout), batch)
+            if not torch.isfinite(values).all():
+                raise ValueError(f"{self.model.folder} gives no finite numbers: its weights are damaged or diverged")
             parts.append((numbers.cpu(), values.cpu()))
         return parts
 
@@ -329,8 +348,9 @@ class Predictor:
 
     def _encode(self, texts: Sequence[Text], stride: int | None) -> tuple[TokenSequences, Ints]:
         """Sequences, and where each text's begin [N + 1]; ValueError for what cannot be read."""
-        if len({isinstance(text, tuple) for text in texts}) > 1:
-            raise ValueError("some texts are pairs and some are not: give one kind at a time")
+        sizes = {len(text) if isinstance(text, tuple) else 1 for text in texts}
+        if len(sizes) > 1 or sizes - {1, 2}:
+            raise ValueError("some texts are pairs and some are not (a tuple has two): give one kind at a time")
         sides: list[Any] = [*zip(*texts, strict=True)] if isinstance(texts[0], tuple) else [texts]
         encoded = [self.tokenizer.encode_batch(side) for side in sides]
         for side in encoded:
@@ -381,6 +401,17 @@ def _many(texts: Any) -> list[Any]:
     return many
 
 
+def _single(texts: Any) -> list[str]:
+    if any(isinstance(one, tuple) for one in _many(texts)):
+        raise ValueError("this takes single texts, and a tuple is a pair")
+    return _many(texts)
+
+
+def _check_top_k(top_k: int) -> None:
+    if top_k < 1:
+        raise ValueError(f"top_k={top_k}: give at least 1")
+
+
 def _like(texts: Any, results: list[Any]) -> Any:
     """One result for one text."""
     return results[0] if isinstance(texts, str | tuple) else results
@@ -400,6 +431,6 @@ def _mean_of_windows(values: NDArray[Any], starts: Ints) -> NDArray[Any]:
 
 def _word_spans(text: str | Sequence[str]) -> list[tuple[int, int]]:
     if isinstance(text, str):
-        return [found.span() for found in WORD.finditer(text)]
+        return [place for _, place in WORDS.pre_tokenize_str(SURROGATES.sub("\ufffd", text))]
     starts = np.cumsum([0, *(len(word) + 1 for word in text)]).tolist()
     return [(start, start + len(word)) for start, word in zip(starts, text, strict=False)]
