@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clozelab.corpus.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from clozelab.corpus.tokenizers import SPECIAL_TOKENS, ByteBpeTokenizer, WordPieceTokenizer
 from clozelab.datamodules.examples import subset
 from clozelab.datamodules.finetuning import make_batch
 from clozelab.datamodules.squad import (
@@ -38,6 +38,21 @@ def asked() -> SquadExamples:
 @pytest.fixture
 def windows(asked: SquadExamples, tokenizer: WordPieceTokenizer) -> SquadFeatures:
     return build_features(asked, tokenizer, WindowSettings(14, 3, 4))[0]
+
+
+def test_a_lone_blank_is_no_text() -> None:
+    """Byte-level BPE has a token for it, whose characters are none; it stood in for "no answer"."""
+    tokenizer = ByteBpeTokenizer.train(["red cat"], 270, False, False)
+    given = SquadExamples(["red  cat"], [SquadQuestion("q", "who", 0, (), -1)])
+    features, _ = build_features(given, tokenizer, WindowSettings.fitted(32, 8, 8))
+    blanks = np.flatnonzero(features.passage_spans[:, 0] == features.passage_spans[:, 1])
+    logits = np.zeros(len(features.sequences.input_ids), dtype=np.float32)
+    logits[features.passage_starts[0] + blanks] = 9
+    found = predict_answers(features, given, logits, logits, NBestSettings(20, 30, with_unanswerable=True))
+    assert found.texts["q"].strip() and found.null_odds["q"] == -sum(
+        found.nbest["q"][0][f"{x}_logit"] for x in ("start", "end")
+    )
+    assert [place for one, place in zip(found.nbest["q"], found.places["q"], strict=True) if not one["text"]] == [None]
 
 
 def released_candidates(windows: SquadFeatures, window: int, start: Any, end: Any, settings: NBestSettings) -> set[Any]:

@@ -70,6 +70,8 @@ def predict_answers(
         for start, end, first, last in candidates[np.argsort(-candidates[:, :2].sum(1), kind="stable")]:
             place = int(spans[int(first), 0]), int(spans[int(last), 1])
             text = examples.passages[question.passage][slice(*place)]
+            if not text.strip():  # a lone blank, which is a token of byte-level BPE: no text stands for "no answer"
+                continue
             best.setdefault(text, (float(start), float(end)))
             ranges.setdefault(text, place)
             if len(best) == settings.n_best_size:
