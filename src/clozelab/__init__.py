@@ -116,7 +116,10 @@ def _said(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_said, value)) + "]"
     if not isinstance(value, str | Path):
-        return json.dumps(value)
+        plain = value.item() if hasattr(value, "item") else value  # numpy's numbers
+        return repr(plain) if isinstance(plain, float) else json.dumps(plain)
     text = str(value)
-    is_plain = re.fullmatch(r"[A-Za-z_/.][\w./-]*", text) and text.lower() not in SPELT_VALUES
-    return text if is_plain else "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    if re.fullmatch(r"[A-Za-z_/.][\w./-]*", text, re.ASCII) and text.lower() not in SPELT_VALUES:
+        return text
+    # In Hydra's grammar a backslash is doubled before a quote alone.
+    return "'" + re.sub(r"(\\*)('|$)", lambda one: one[1] * 2 + one[2].replace("'", "\\'"), text) + "'"
