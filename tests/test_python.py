@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,34 @@ def test_the_functions_take_what_the_command_line_takes(page: dict[str, Any]) ->
         clozelab.lode  # noqa: B018
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "a\\d",
+        "ends\\",
+        "it's",
+        "a\\'b",
+        "/home/josé/x y",
+        "1e-5",
+        "null",
+        "",
+        "${x}",
+        1e-5,
+        np.int64(3),
+        float("inf"),
+        [1, "b c"],
+    ],
+)
+def test_a_value_is_said_in_hydras_grammar(value: Any) -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import QuotedString
+
+    from clozelab.api import _words
+
+    found = OverridesParser.create().parse_override(*_words({"key": value})).value()
+    assert (found.text if isinstance(found, QuotedString) else found) == value
+
+
 def said(capsys: pytest.CaptureFixture[str], *words: Any) -> list[str]:
     capsys.readouterr()
     status = main(["predict", *map(str, words)])
@@ -119,7 +148,8 @@ def test_a_run_predicts_its_own_validation_file_as_it_was_scored(
     assert [int(line.split("\t")[0]) for line in lines] == answers
     assert said(capsys, run, *words, f"output={tmp_path / 'out.jsonl'}") == []
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [record["text"] for record in records] == [*table.sentence] and records[0]["prediction"]["label"] in "01"
+    assert [record["text"] for record in records] == [*table.sentence]
+    assert [int(record["prediction"]["label"]) for record in records] == answers
     # The test files of the task, as predict_test=true would have written them:
     assert [Path(one).parent.name for one in said(capsys, run, "--test")] == ["test_predictions"]
 
@@ -131,16 +161,45 @@ def test_what_predict_prints_and_writes(
     (line,) = said(capsys, encoder, "text=the [MASK] saw the [MASK]", "top_k=2")
     assert [len(part.split()) for part in line.split("\t")] == [4, 4]
     (line,) = said(capsys, encoder, "text=one", "pair=two", "do=next", "--json")
+    assert json.loads(line).keys() == {"text", "pair", "prediction"}
     assert json.loads(line)["prediction"].keys() == {"label", "probability", "probabilities"}
     monkeypatch.setattr("sys.stdin", io.StringIO("a text\nanother text\n"))
     assert said(capsys, encoder, "input=-", "do=embed", f"output={tmp_path / 'v.npy'}") == []
     vectors = clozelab.load(encoder).embed(["a text", "another text"])
     assert np.array_equal(np.load(tmp_path / "v.npy"), vectors)
-    (tmp_path / "in.jsonl").write_text('{"text": "a text", "id": 7, "log_probability": 1}\n{"text": "another text"}\n')
+    (tmp_path / "in.jsonl").write_text(
+        '\ufeff{"text": "a text", "id": 7, "log_probability": 1}\n{"text": "another text"}\n'
+    )
     said(capsys, encoder, f"input={tmp_path / 'in.jsonl'}", "do=embed", f"output={tmp_path / 'v.parquet'}")
     assert np.array_equal(np.stack(pandas.read_parquet(tmp_path / "v.parquet").embedding), vectors)
     (line, _) = said(capsys, encoder, f"input={tmp_path / 'in.jsonl'}", "do=score", "--json")
-    assert json.loads(line)["id"] == 7 and json.loads(line)["prediction"]["log_probability"] < 0
+    record = json.loads(line)
+    assert (record["id"], record["log_probability"]) == (7, 1) and record["prediction"]["log_probability"] < 0
+    monkeypatch.setattr("sys.stdin", io.StringIO(line + "\n"))
+    assert json.loads(*said(capsys, encoder, "input=-", "do=score", "--json")) == record, "what it printed, it reads"
+
+
+def test_a_task_is_predicted_as_it_was_trained_alone(
+    page: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run, data = page["runs"][1].folder, page["root"] / "data_dir/glue/SST-2"
+    test = shutil.copy(data / "test.tsv", tmp_path / "SST-2.tsv")
+    assert "is called as the task's own test set: say output=FOLDER" in refused(capsys, run, f"test={test}")
+    for path, change, word in (
+        (data / "train.tsv", lambda text: f"{text}a new line\t1\n", "was trained on other task files"),
+        (run / "run.json", lambda text: text.replace('"epochs": 1.0', '"epochs": 2.0'), "says another configuration"),
+    ):
+        before = path.read_text()
+        path.write_text(change(before))
+        assert path.read_text() != before and word in refused(capsys, run, "--test")
+        path.write_text(before)
+
+
+def test_a_line_of_text_is_one_line() -> None:
+    from clozelab.modules.answers import Answer
+    from clozelab.stages.predict import shown
+
+    assert shown(Answer("New\nYork\tCity", 0.5, 0, 3, 16), None) == "New York City\t0.5000"
 
 
 def test_what_predict_refuses(page: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -152,6 +211,22 @@ def test_what_predict_refuses(page: dict[str, Any], capsys: pytest.CaptureFixtur
     assert "do=answer needs 'pair' of every text" in refused(capsys, encoder, "text=a", "do=answer")
     assert "is no complete fine-tuning" in refused(capsys, encoder, "--test")
     assert "there is no such file" in refused(capsys, encoder, "input=nowhere.txt")
+    lines, where = tmp_path / "in.txt", f"input={tmp_path / 'in.txt'}"
+    for content, act, word in (
+        ("one\ttwo\n", "score", "do=score takes single texts, and text 1 is a pair"),
+        ("a text\tpositive\t7\n", "embed", "in.txt:1 has 3 columns"),
+        ("one\t\n", "embed", "text 1 is empty"),
+        ('{"text": "a"}\n{"text": 7}\n', "embed", "in.txt:2: text is 7, no text"),
+        ('{"question": "who", "passages": "he"}\n', "answer", "passages is 'he', no list of texts"),
+        ('{"text": "a"}\n{"id": 7}\n', "embed", "do=embed needs 'text' of every text, and text 2 has id alone"),
+    ):
+        lines.write_text(content)
+        assert word in refused(capsys, encoder, where, f"do={act}", f"output={tmp_path / 'out.txt'}")
+    lines.write_bytes(b"caf\xe9\n")
+    assert "in.txt is not UTF-8 text" in refused(capsys, encoder, where, "do=embed")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"], "nothing half-written is left"
+    assert "give a file, in a folder that is there" in refused(capsys, encoder, "text=a", f"output={tmp_path}/no/x.npy")
+    assert "question= is nothing for do=embed" in refused(capsys, encoder, "text=a", "do=embed", "question=who")
     (tmp_path / "in.jsonl").write_text("[1]\n")
     assert "in.jsonl:1 is no JSON object" in refused(capsys, encoder, f"input={tmp_path / 'in.jsonl'}")
     assert "only do=embed gives what a .npy file holds" in refused(

@@ -12,7 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clozelab.corpus.files import whole_file, write_whole
+from clozelab.corpus.files import JSONL_SUFFIXES, whole_file, write_whole
 from clozelab.metrics.glue import TEST_SETS, placeholder, write_submission
 from clozelab.terminal import Words, verb
 
@@ -29,10 +29,11 @@ MODEL is a run, a folder in the Hugging Face layout or, with hub=true, NAME@COMM
 model does its task; of others a text with the mask token is filled, and do= says what else.
 
   do=ACT         fill, classify, answer, tag, next (does the second text follow?), embed, score, states
-  input=FILE     a text a line, or two between a tab (pairs; a question and its passage). .jsonl: an object a line with
-                 text, and pair or question; words for a tagger; passages for several. - is what is piped in
+  input=FILE     a text a line, or two between a tab (pairs; a question and its passage). - is what is piped in. Where
+                 the first line is a JSON object, all are: text, and pair or question; words for a tagger; passages
+                 for several. pair= and question= beside it are of every line
   output=FILE    .jsonl, or one line of text each; embeddings also as .npy or .parquet
-  --json         print JSON lines: what was read, and `prediction`
+  --json         print JSON lines: the object that was read, and its prediction
   top_k=N        of masks (5) and answers (1)
   pooling=KIND   of embeddings: mean, cls, last4; layer=N takes another layer than the last
   stride=N       classify and embed longer texts in windows N tokens apart
@@ -49,6 +50,8 @@ folders above them; of several runs on one test set the best on its validation s
   --placeholders    fill test sets that no run has predicted with one constant answer
 
 What the server would turn away is refused, and nothing is written then."""
+TEXTS, LISTS = ("text", "pair", "question"), ("words", "passages")
+SINGLE = ("fill", "tag", "score")  # which take no pair
 ACTS = ("fill", "classify", "answer", "tag", "next", "embed", "score", "states")
 OF_TASK = {"classification": "classify", "regression": "classify", "tags": "tag", "spans": "answer"}
 TEXTS_AT_ONCE = 2048
@@ -70,11 +73,15 @@ def main(said: Words) -> int:
         raise ValueError("predict needs one of text=TEXT and input=FILE (- for what is piped in); see --help")
     if (act := values.get("do")) not in (None, *ACTS):
         raise ValueError(f"do={act}: choose one of {', '.join(ACTS)}")
-    own: dict[str, Any] = {key: values[key] for key in ("text", "pair", "question") if key in values}
-    records: Iterator[dict[str, Any]] = read_records(values["input"]) if "input" in values else iter([own])
+    own: dict[str, Any] = {key: values[key] for key in TEXTS if key in values}
+    read = read_records(values["input"]) if "input" in values else iter([own])
+    records: Iterator[dict[str, Any]] = ({**one, **own} for one in read)
     first = next(records, None)
     if first is None:
         raise ValueError(f"{values['input']} has no line to read")
+    out = Path(values["output"]) if "output" in values else None
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise ValueError(f"output={out}: give a file, in a folder that is there")
     from rich.console import Console  # these take seconds, which --help and wrong words need not wait
     from rich.progress import track
 
@@ -83,6 +90,8 @@ def main(said: Words) -> int:
     where: Any = {key: values[key] for key in ("device", "precision") if key in values}
     predictor = load(said.names[0], hub=values.get("hub") == "true", **where)
     act = act or OF_TASK.get(predictor.model.task or "", "fill")
+    if "question" in values and act != "answer":
+        raise ValueError(f"question= is nothing for do={act}")
     options: dict[str, Any] = {}
     for key in (key for key in SETTINGS if key in values):
         if key not in OPTIONS.get(act, ()) or (key != "pooling" and not values[key].lstrip("-").isdecimal()):
@@ -91,14 +100,11 @@ def main(said: Words) -> int:
     if sys.stderr.isatty() and "input" in values:
         predictor.progress = partial(track, description=act, console=Console(stderr=True), transient=True)
     found = predictions(predictor, act, chain([first], records), options)
-    out = Path(values["output"]) if "output" in values else None
     if out is not None and out.suffix in (".npy", ".parquet"):
         write_table(out, [vector for _, vector in found] if act == "embed" else None)
         return 0
     as_json = "json" in said.flags or act in ("embed", "states") or (out is not None and out.suffix == ".jsonl")
-    # Apart from the record, whose own label or text would be lost.
-    said_of = (({**record, "prediction": plain(one)}, one) for record, one in found)
-    lines = (json.dumps(whole, ensure_ascii=False) if as_json else shown(one) for whole, one in said_of)
+    lines = (shown(one, record if as_json else None) for record, one in found)
     if out is not None:
         write_whole(out, lines)
         return 0
@@ -111,17 +117,36 @@ def read_records(name: str) -> Iterator[dict[str, Any]]:
     """The lines of a file, or of what is piped in, as objects; ValueError names a line that is none."""
     if name != "-" and not Path(name).is_file():
         raise ValueError(f"input={name}: there is no such file")
-    with sys.stdin if name == "-" else Path(name).open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            first, _, second = line.rstrip("\r\n").partition("\t")
-            record: Any = {"text": first, "pair": second} if second else {"text": first}
-            if name.endswith(".jsonl"):
-                with suppress(ValueError):
-                    record = None
-                    record = json.loads(line)
-                if not isinstance(record, dict):
-                    raise ValueError(f"{name}:{number} is no JSON object")
-            yield record
+    is_json = name.endswith(JSONL_SUFFIXES)
+    try:
+        with sys.stdin if name == "-" else Path(name).open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                is_json = is_json or (number == 1 and _object(line) is not None)
+                yield _record(f"{name}:{number}", line, is_json)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"input={name} is not UTF-8 text: {error}") from error
+
+
+def _record(place: str, line: str, is_json: bool) -> dict[str, Any]:
+    columns = line.rstrip("\r\n").split("\t")
+    if not is_json and len(columns) > 2:
+        raise ValueError(f"{place} has {len(columns)} columns: a line is one text, or two between a tab")
+    record = _object(line) if is_json else dict(zip(("text", "pair"), columns, strict=False))
+    if record is None:
+        raise ValueError(f"{place} is no JSON object")
+    for key in (key for key in (*TEXTS, *LISTS) if key in record):
+        texts = record[key] if key in LISTS else [record[key]]
+        if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
+            raise ValueError(f"{place}: {key} is {record[key]!r}, no {'list of texts' if key in LISTS else 'text'}")
+    return record
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def predictions(
@@ -129,43 +154,46 @@ def predictions(
 ) -> Iterator[tuple[dict[str, Any], Any]]:
     """(record, what the model says of it) in order; a stretch of records is held at a time."""
 
-    def texts(some: Sequence[dict[str, Any]]) -> list[Any]:
-        if act == "answer":  # in lines of text the question stands first
-            asked = [
-                (one["question"], one.get("text")) if "question" in one else (one["text"], one["pair"]) for one in some
-            ]
-            return [(question, one.get("passages", [text])) for one, (question, text) in zip(some, asked, strict=True)]
-        if act == "tag":
-            return [one.get("words") or one["text"] for one in some]
-        return [(one["text"], one["pair"]) if "pair" in one else one["text"] for one in some]
+    def asked(number: int, one: dict[str, Any]) -> Any:
+        try:
+            if act == "answer":  # in lines of text the question stands first
+                question, passage = ("question", "text") if "question" in one else ("text", "pair")
+                return one[question], one["passages"] if "passages" in one else [one[passage]]
+            if act in SINGLE and "pair" in one:
+                raise ValueError(f"do={act} takes single texts, and text {number} is a pair (a tab, or pair=)")
+            if act == "tag" and "words" in one:
+                return one["words"]
+            return (one["text"], one["pair"]) if "pair" in one else one["text"]
+        except KeyError as error:
+            has = ", ".join(one) or "nothing"
+            raise ValueError(f"do={act} needs {error} of every text, and text {number} has {has} alone") from None
 
     names = {"fill": "fill_mask", "next": "next_sentence", "states": "hidden_states", "answer": "answer_all"}
     act_on: Callable[..., Any] = getattr(predictor, names.get(act, act))
     done = 0
     while some := [*islice(records, TEXTS_AT_ONCE)]:
+        given = [asked(number, one) for number, one in enumerate(some, done + 1)]
         try:
-            found = act_on(texts(some), **options)
-        except KeyError as error:
-            raise ValueError(f"do={act} needs {error} of every text, and one has {', '.join(some[0])} alone") from None
+            found = act_on(given, **options)
         except ValueError as error:
             raise ValueError(f"{error} (counted from line {done + 1} on)" if done else error) from error
         yield from zip(some, found, strict=True)
         done += len(some)
 
 
-def plain(one: Any) -> dict[str, Any]:
-    return {"values": one.tolist()} if hasattr(one, "tolist") else one.to_dict()
-
-
-def shown(one: Any) -> str:
-    """A result as a line of text, its parts between tabs."""
-    said = one.to_dict()
+def shown(one: Any, record: dict[str, Any] | None) -> str:
+    """A result as one line: its parts between tabs or, with the record that it is of, a JSON object of both."""
+    said = one.tolist() if hasattr(one, "tolist") else one.to_dict()
+    if record is not None:
+        return json.dumps(record | {"prediction": said}, ensure_ascii=False)
     if "masks" in said:
         return "\t".join(" ".join(f"{t['token']} {t['probability']:.4f}" for t in mask) for mask in said["masks"])
     if "words" in said:
-        return " ".join(f"{one['text']}/{one['label']}" for one in said["entities"] or said["words"])
-    kept = [value for key, value in said.items() if key in ("label", "text", "value", "log_probability")]
-    return "\t".join(map(str, [*kept, *([f"{said['probability']:.4f}"] if "probability" in said else [])]))
+        parts = [" ".join(f"{one['text']}/{one['label']}" for one in said["entities"] or said["words"])]
+    else:
+        parts = [str(value) for key, value in said.items() if key in ("label", "text", "value", "log_probability")]
+        parts += [f"{said['probability']:.4f}"] if "probability" in said else []
+    return "\t".join(" ".join(part.split()) for part in parts)
 
 
 def write_table(path: Path, vectors: Sequence[Any] | None) -> None:
@@ -195,6 +223,7 @@ def predict_task(run: Path, file: str | None, output: str | None) -> list[Path]:
         raise ValueError(f"test={file}: there is no such file")
     from clozelab.models import folders
     from clozelab.modules.finetuning import Evaluation, write_test_predictions
+    from clozelab.runs.find import is_record_of
     from clozelab.runs.fingerprint import encoder_fingerprint
     from clozelab.stages import building, finetune
     from clozelab.training.trainer import build_trainer
@@ -202,10 +231,16 @@ def predict_task(run: Path, file: str | None, output: str | None) -> list[Path]:
     folder, scored = (run / "model").resolve(), (run / "scores.json").resolve()
     out = Path(output or run / "test_predictions").resolve()
     with building.said_again(record) as cfg:
+        if not is_record_of(record, stage="finetune", config=cfg):
+            raise ValueError(f"{run}: its command says another configuration now than when it was trained")
         cfg.initialisation = "pretrained"
         hardware = replace(building.hardware_of(cfg.trainer), devices=1, num_nodes=1, strategy="auto")
         hardware = replace(hardware, precision=record.facts.get("precision", hardware.precision))
         data = finetune.build_data(cfg, folder, encoder_fingerprint(folder), hardware)
+        if data.source_fingerprint != record.inputs["task_files"]:
+            raise ValueError(f"{run} was trained on other task files than are here now, so labels may be others")
+        if file and output is None and Path(file).stem in data.test_files:
+            raise ValueError(f"test={file} is called as the task's own test set: say output=FOLDER")
         data.test_files = {Path(file).stem: file} if file else data.test_files
         data.require_test_files()
         data.setup()
@@ -216,10 +251,12 @@ def predict_task(run: Path, file: str | None, output: str | None) -> list[Path]:
         module.best = Evaluation(0, scores, [], is_collapsed=False)  # where the threshold of 2.0 stands
         once: Any = {"max_steps": 1, "validation_interval_steps": None, "log_interval_steps": 1}
         trainer = build_trainer(hardware, callbacks=[], loggers=[], folder=out.parent, **once)
+        written: list[Path] = []
         for name, (sequences, split) in data.load_test().items():
             parts: Any = trainer.predict(module, dataloaders=data.evaluation_loader(sequences))
-            write_test_predictions(out, module.prediction_files(name, split, parts))
-    return sorted(out.iterdir())
+            write_test_predictions(out, files := module.prediction_files(name, split, parts))
+            written += [out / one for one in files]
+    return sorted(written)
 
 
 class Candidate(NamedTuple):
